@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_stepfunctions import SFNClient
 
-# A table call takes milliseconds. One that takes seconds is lost, and two retries with jittered backoff find another host. The
-# table retries all of this once.
+# A table call takes milliseconds. One that takes seconds is lost, and two retries with jittered backoff find another host.
+# ``GuardedTable`` repeats the whole call once.
 _TABLE_CONFIG: Final = Config(
     connect_timeout=1,
     read_timeout=3,
@@ -36,7 +36,7 @@ _TABLE_CONFIG: Final = Config(
     max_pool_connections=50,
     tcp_keepalive=True,
     parameter_validation=False,  # parameters are typed here, and the service validates them anyway
-    user_agent="spass",  # the default one is built anew for each call
+    user_agent="spass",  # botocore builds the default one again for each call
 )
 # Reading an object of megabytes takes seconds.
 _BUCKET_CONFIG: Final = Config(
@@ -103,15 +103,15 @@ class Aws:
         return self._session.client("ssm", config=_PARAMETERS_CONFIG)
 
     def get_parameters(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Read and decrypt up to ten parameters of the SSM parameter store. Those that do not exist are left out.
+        """Read and decrypt up to ten parameters of the SSM parameter store. Omit those that do not exist.
 
         Raises:
-            StorageUnavailable: it throttles or does not answer; this does not retry.
-            InternalError: it refuses the call.
+            StorageUnavailable: SSM throttles or does not answer. This method does not retry.
+            InternalError: SSM refuses the call.
         """
         with storage_errors():
-            found = self._ssm.get_parameters(Names=list(names), WithDecryption=True)
-        return {parameter["Name"]: parameter["Value"] for parameter in found["Parameters"]}
+            response = self._ssm.get_parameters(Names=list(names), WithDecryption=True)
+        return {parameter["Name"]: parameter["Value"] for parameter in response["Parameters"]}
 
     def _credentials(self) -> Credentials | None:
         return self._session.get_credentials()
@@ -122,7 +122,7 @@ class Aws:
 
     @property
     def shared(self) -> GuardedTable:
-        """The part of the table that all tenants share: the limits of backends."""
+        """Return the part of the table that all tenants share: the limits of backends."""
         return GuardedTable(self._table_client, BACKEND_PREFIX)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:

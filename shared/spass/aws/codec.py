@@ -17,7 +17,7 @@ R = TypeVar("R", bound=Record)
 
 
 def encode(record: Record) -> dict[str, Value]:
-    """Return the attributes of ``record``. A None is left out, so that conditions can test for it."""
+    """Return the attributes of ``record`` without those that are None, so that conditions can test whether they exist."""
     attributes: dict[str, Value] = {}
     for name in record.__dataclass_fields__:
         value = getattr(record, name)

@@ -1,8 +1,8 @@
 """Commit a transaction once, and find out whether it took effect, even after a lost reply and later writers.
 
 A writer that has lost the reply to a conditional write cannot tell from a failed condition whether its own write took effect:
-other writers may have changed the item any number of times since. So the transaction also puts a small item of its own, a marker,
-which no other writer touches. The marker exists if and only if the transaction took effect.
+other writers may have changed the item any number of times since. So the transaction also puts a marker, a small item that no
+other writer touches. The marker exists if and only if the transaction took effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ async def commit(store: TenantStore, writes: Sequence[Write]) -> Mapping[int, It
     """
     name = random_suffix()
     key = keys.commit_marker(store.tenant, name)
-    marked = [*writes, Put(key, {TTL: now_s() + _KEEP_SECONDS}, ITEM_ABSENT)]
+    writes_with_marker = [*writes, Put(key, {TTL: now_s() + _KEEP_SECONDS}, ITEM_ABSENT)]
     for _ in range(_SENDS):
         try:
-            await store.table.transact(marked, token=name)
+            await store.table.transact(writes_with_marker, token=name)
         except TransactionFailed as failure:
-            # The client retries too, so even the first failure may come from the effect of an earlier request.
+            # The client retries too, so a request that took effect may cause even the first failure.
             took_effect = len(writes) in failure.failures
             return {} if took_effect else failure.failures
         except StorageUnavailable:

@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Why a transaction may be cancelled and yet succeed when it is sent again. "None" is a write that was not at fault.
-_PASSING: Final = frozenset({"None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+# Cancellation reasons after which a retry may succeed. "None" stands for a write that did not cause the cancellation.
+_TRANSIENT_REASONS: Final = frozenset({"None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 
 
 class DynamoDBTable:
     """A ``TableClient`` of the table ``name``."""
 
     def __init__(self, client: "DynamoDBClient", name: str) -> None:
-        self._client: Any = client  # its parameters are put together here
+        self._client: Any = client  # untyped, because this module builds the parameters as mappings
         self._name = name
 
     def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
@@ -70,14 +70,14 @@ class DynamoDBTable:
 
     def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
         if isinstance(write, Put):
-            method, returned = self._client.put_item, "NONE"
+            method, return_values = self._client.put_item, "NONE"
         elif isinstance(write, Update):
-            method, returned = self._client.update_item, "ALL_NEW"
+            method, return_values = self._client.update_item, "ALL_NEW"
         else:
-            method, returned = self._client.delete_item, "ALL_OLD"
+            method, return_values = self._client.delete_item, "ALL_OLD"
         try:
             with storage_errors():
-                response = method(ReturnValues=returned, **parameters_of(write), **self._common)
+                response = method(ReturnValues=return_values, **parameters_of(write), **self._common)
         except ClientError as error:
             match error.response["Error"]["Code"]:
                 case "ConditionalCheckFailedException":
@@ -99,7 +99,7 @@ class DynamoDBTable:
             failures = {n: _item(reason) for n, reason in enumerate(reasons) if reason.get("Code") == "ConditionalCheckFailed"}
             if failures:
                 raise TransactionFailed(failures) from None
-            if {reason.get("Code") for reason in reasons} - _PASSING:
+            if {reason.get("Code") for reason in reasons} - _TRANSIENT_REASONS:
                 raise InternalError("The storage refused a transaction of ours.") from None
             if error.response["Error"]["Code"] in ("TransactionCanceledException", "TransactionInProgressException"):
                 raise TransactionConflict from None
@@ -152,8 +152,8 @@ def _key(key: Key) -> "dict[str, AttributeValueTypeDef]":
 
 
 class _Expressions:
-    """The expressions of one request. ``names`` maps names to placeholders, so that none is a reserved word; ``values`` maps
-    placeholders to values."""
+    """The expressions of one request. ``names`` maps names to placeholders, because a name may be a reserved word; ``values``
+    maps placeholders to values."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -165,7 +165,7 @@ class _Expressions:
             sets.append(f"{self._path(path)} = if_not_exists({self._path(path)}, {self._value(value)})")
         adds = []
         for path, value in update.add.items():
-            if "." in path:  # ADD takes attributes only
+            if "." in path:  # ADD accepts only whole attributes
                 sets.append(f"{self._path(path)} = {self._path(path)} + {self._value(value)}")
             else:
                 adds.append(f"{self._path(path)} {self._value(value)}")
@@ -193,12 +193,12 @@ class _Expressions:
                 # DynamoDB needs no attribute_exists here, but moto fails without it.
                 return f"(attribute_exists({self._path(path)}) AND size({self._path(path)}) = {self._value(value)})"
             case AllOf(conditions):
-                return self._joined(" AND ", conditions)
+                return self._join(" AND ", conditions)
             case AnyOf(conditions):
-                return self._joined(" OR ", conditions)
+                return self._join(" OR ", conditions)
         raise TypeError(f"not a condition: {condition!r}")
 
-    def _joined(self, operator: str, conditions: Iterable[Condition]) -> str:
+    def _join(self, operator: str, conditions: Iterable[Condition]) -> str:
         return f"({operator.join(map(self.condition, conditions))})"
 
     def _path(self, path: str) -> str:

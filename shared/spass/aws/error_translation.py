@@ -41,7 +41,7 @@ _TRANSIENT: Final = frozenset(
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Translate the errors of botocore. Codes in ``_EXPECTED`` pass unchanged, because the caller tells them apart.
+    """Translate the errors of botocore. Codes in ``_EXPECTED`` pass unchanged, because callers handle them.
 
     Raises:
         StorageUnavailable: throttled, timed out, unreachable, or an error of the service; a write's effect is unknown.

@@ -1,7 +1,8 @@
 """``Idempotency-Key``: do the work of a repeated request once, and store its answer for a day.
 
 The answer is stored in the transaction of the request's effect. A request without an effect in our storage (a bare model call)
-stores it alone. A running request holds its key as a lease (``acquire``). A turn needs no such lease; it holds its session.
+stores the answer in a separate write. A running request holds its key as a lease (``acquire``). A turn needs no such lease; it
+holds its session.
 """
 
 import json
@@ -37,8 +38,8 @@ class IdempotentRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """An answer that repetitions of the request get: the JSON body and its headers. ``status``: None for the route's
-    usual one. It is stored for a day, or until ``expires_at`` (seconds since the epoch)."""
+    """The answer that a repeated request gets: the JSON body and its headers. A ``status`` of None is the route's
+    default. The answer is stored for a day, or until ``expires_at`` (seconds since the epoch)."""
 
     body: Mapping[str, Json]
     headers: Mapping[str, str]
@@ -47,7 +48,7 @@ class StoredAnswer:
 
 
 async def read(store: TenantStore, request: IdempotentRequest) -> StoredAnswer | None:
-    """Return the stored answer, or None if the request has not ended or never came.
+    """Return the stored answer, or None if the request is still running or was never received.
 
     Raises:
         IdempotencyKeyReused: the key was used with another body.
@@ -57,7 +58,7 @@ async def read(store: TenantStore, request: IdempotentRequest) -> StoredAnswer |
 
 
 async def record(store: TenantStore, request: IdempotentRequest, answer: StoredAnswer) -> Put:
-    """Return the write that stores ``answer``, for the transaction that makes it true. It fails if the key has an answer."""
+    """Return the write that stores ``answer``, for the transaction of the request's effect. It fails if the key has an answer."""
     return await _completion(store, request, answer, None, _absent(now_s()))
 
 
@@ -70,12 +71,12 @@ class Claim:
     owner: str
 
     async def completion(self, answer: StoredAnswer) -> Put:
-        """Return the write that stores ``answer`` and ends the claim, for the transaction that makes it true. It fails if the
-        claim was lost."""
+        """Return the write that stores ``answer`` and ends the claim, for the transaction of the request's effect. It fails if
+        the claim was lost."""
         return await _completion(self.store, self.request, answer, self.owner, self._is_mine())
 
     async def complete(self, answer: StoredAnswer) -> None:
-        """Store ``answer``, when no other state changes with it.
+        """Store ``answer`` in a separate write, for a request without an effect in our storage.
 
         Raises:
             LeaseLost: another attempt has taken the claim over.
@@ -166,7 +167,7 @@ async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | Sto
 
 
 def _absent(now: int) -> Condition:
-    """Return the condition that the key is not used. Conditions also see expired items, which reads leave out."""
+    """Return the condition that the key is not used. Conditions also see expired items, which reads omit."""
     return ITEM_ABSENT | AtMost(TTL, now)
 
 
@@ -175,26 +176,26 @@ async def _answer(store: TenantStore, request: IdempotentRequest, item: Item) ->
         raise IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
     if item.get("state") != "done":
         return None
-    stored = item.get("answer")
-    if not isinstance(stored, str):
-        stored = (await store.objects.get(str(item["answer_object"]))).decode()
-    answer = json.loads(stored)
+    encoded = item.get("answer")
+    if not isinstance(encoded, str):
+        encoded = (await store.objects.get(str(item["answer_object"]))).decode()
+    answer = json.loads(encoded)
     return StoredAnswer(answer["body"], answer["headers"], answer.get("status"))
 
 
 async def _completion(
     store: TenantStore, request: IdempotentRequest, answer: StoredAnswer, owner: str | None, when: Condition
 ) -> Put:
-    stored: dict[str, Json] = {"body": answer.body, "headers": dict(answer.headers)}
+    content: dict[str, Json] = {"body": answer.body, "headers": dict(answer.headers)}
     if answer.status is not None:
-        stored["status"] = answer.status
+        content["status"] = answer.status
     attributes: dict[str, Value] = {
         "state": "done",
         "owner": owner,
         "body_hash": request.body_hash,
         TTL: answer.expires_at or now_s() + _KEEP_SECONDS,
     }
-    encoded = dump_bytes(stored)
+    encoded = dump_bytes(content)
     if len(encoded) <= _INLINE_BYTES:
         attributes["answer"] = encoded.decode()
     else:

@@ -1,4 +1,4 @@
-"""Make every AWS call, in a worker thread. A test can make any of them fail (``spass.testing.faults``).
+"""Run every AWS call in a worker thread. A test can make any of them fail (``spass.testing.faults``).
 
 In production no plan is set, and this costs one read of a context variable per call.
 """
@@ -18,7 +18,7 @@ _MAX_THREADS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class AwsCall:
-    """One call: the service, its operation and its parameters: those of boto3, or, of the table, those of ``TableClient``."""
+    """One call. ``parameters`` are those of boto3's method, or of the method of ``TableClient``."""
 
     service: str
     operation: str
@@ -29,14 +29,14 @@ class CallPlan(Protocol):
     """A plan of which AWS calls fail, and how."""
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        """Make ``call`` by ``run`` and return its result, or raise the error that the caller must handle."""
+        """Make ``call`` with ``run`` and return its result, or raise the error that the caller must handle."""
         ...
 
 
 CALL_PLAN: Final[ContextVar[CallPlan | None]] = ContextVar("spass_call_plan", default=None)
-"""The plan of all AWS calls of this context, tasks started in it included."""
+"""The plan of all AWS calls of this context, including tasks started in it."""
 
-_threads: Final = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="aws")  # none is started before the first call
+_threads: Final = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="aws")  # starts its threads on demand
 
 
 async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
@@ -57,5 +57,5 @@ async def run_in_thread(run: Callable[[], T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({call})
         if not call.cancelled():
-            call.exception()  # otherwise asyncio logs that nobody read the exception
+            call.exception()  # retrieve it: asyncio logs an error for an exception that is never retrieved
         raise

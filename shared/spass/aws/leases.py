@@ -19,7 +19,7 @@ class LeaseLost(StorageUnavailable):
 
 @asynccontextmanager
 async def renewing(renew: Callable[[], Awaitable[None]], *, every: float = RENEW_SECONDS) -> AsyncIterator[None]:
-    """Call ``renew`` every ``every`` seconds while the body runs. When a renewal fails, the body is cancelled.
+    """Call ``renew`` every ``every`` seconds while the body runs. Cancel the body when a renewal fails.
 
     Raises:
         LeaseLost: a renewal failed.
@@ -36,7 +36,7 @@ async def renewing(renew: Callable[[], Awaitable[None]], *, every: float = RENEW
                 await renew()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 (whatever it was, the lease can no longer be trusted)
+        except BaseException as error:  # noqa: BLE001 (after any failure, the lease may be lost)
             failure.append(error)
             body.cancel()
 

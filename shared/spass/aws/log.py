@@ -1,7 +1,7 @@
-"""The log: lines of JSON on standard output, where CloudWatch and the laptop collect them.
+"""The log: lines of JSON on standard output, which CloudWatch or a developer's terminal collects.
 
-A line contains only text that this code wrote: of an exception its type and place, of a library's record its logger and place.
-Secrets are redacted nevertheless.
+A line contains only text that this code wrote. For an exception it has the type and the place; for a library's record, the logger
+and the place. Secrets are redacted in addition.
 """
 
 import json
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 
-_encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def write_line(line: Mapping[str, Json]) -> None:
-    """Write one line. Ignore a closed output, such as a terminal that is gone: the work goes on without the log."""
-    text = _dumped(line)
+    """Write one line. Ignore a closed output, such as a closed terminal: the work continues without the log."""
+    text = _dump(line)
     if not needs_no_redaction(text):
-        text = _dumped(redact_members(line))
+        text = _dump(redact_members(line))
     with suppress(OSError):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
 
 def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
-    """Return the line of an unexpected exception: its type, and the innermost place in our code that raised it or passed it on.
-    Leave its text out, because it may contain anything, unless it is an ``InternalError``, whose text is ours.
+    """Return the line of an unexpected exception: its type, and the innermost place in our code on its traceback. Omit its
+    text, which may contain secrets or texts of users. The text of an ``InternalError`` is ours, so include it.
     """
-    return {"at": now(), "level": "error", "request_id": request_id, **_of_exception(error)}
+    return {"at": now(), "level": "error", "request_id": request_id, **_exception_fields(error)}
 
 
 def capture_library_logs() -> None:
@@ -56,9 +56,9 @@ def capture_library_logs() -> None:
             logger.propagate = True
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # logging would print its own failures with their traces
-    sys.excepthook = _crashed
-    sys.unraisablehook = _unraisable
-    threading.excepthook = _thread_ended
+    sys.excepthook = _log_crash
+    sys.unraisablehook = _log_unraisable
+    threading.excepthook = _log_thread_failure
 
 
 class _LibraryLines(logging.Handler):
@@ -68,25 +68,25 @@ class _LibraryLines(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         place = f"{record.module}:{record.funcName}:{record.lineno}"
         line: dict[str, Json] = {"at": now(), "level": record.levelname.lower(), "event": "library", "logger": record.name}
-        write_line(line | {"said_at": place} | (_of_exception(error) if error else {}))
+        write_line(line | {"said_at": place} | (_exception_fields(error) if error else {}))
 
 
-def _crashed(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+def _log_crash(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
     if not issubclass(kind, KeyboardInterrupt):
         write_line(failure_line(error, "") | {"event": "crashed"})
 
 
-def _unraisable(unraisable: "UnraisableHookArgs") -> None:
+def _log_unraisable(unraisable: "UnraisableHookArgs") -> None:
     if unraisable.exc_value is not None:
         write_line(failure_line(unraisable.exc_value, "") | {"event": "unraisable"})
 
 
-def _thread_ended(ended: threading.ExceptHookArgs) -> None:
-    if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
-        write_line(failure_line(ended.exc_value, "") | {"event": "thread_failed"})
+def _log_thread_failure(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        write_line(failure_line(args.exc_value, "") | {"event": "thread_failed"})
 
 
-def _of_exception(error: BaseException) -> dict[str, Json]:
+def _exception_fields(error: BaseException) -> dict[str, Json]:
     cause = error.__cause__
     line: dict[str, Json] = {
         "exception": type(error).__qualname__,
@@ -107,5 +107,5 @@ def _innermost(trace: TracebackType | None) -> str | None:
     return place
 
 
-def _dumped(line: Mapping[str, Json]) -> str:
-    return _encoded(line)
+def _dump(line: Mapping[str, Json]) -> str:
+    return _encode(line)

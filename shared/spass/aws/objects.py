@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SKIP_BLOCK_BYTES: Final = 2**20
-_LIST_PAGE: Final = 1000  # the most ListObjectsV2 gives
-_DELETE_BATCH: Final = 1000  # the most DeleteObjects takes
+_LIST_PAGE: Final = 1000  # the maximum of ListObjectsV2
+_DELETE_BATCH: Final = 1000  # the maximum of DeleteObjects
 
 
 class ObjectMissing(Exception):
@@ -75,9 +75,9 @@ def _read_range(response: "GetObjectOutputTypeDef", range_header: object) -> byt
     if not isinstance(range_header, str) or "ContentRange" in response:
         return body.read()
     first, _, last = range_header.removeprefix("bytes=").partition("-")
-    before = int(first)
-    while before and (skipped := body.read(min(before, _SKIP_BLOCK_BYTES))):
-        before -= len(skipped)
+    to_skip = int(first)
+    while to_skip and (block := body.read(min(to_skip, _SKIP_BLOCK_BYTES))):
+        to_skip -= len(block)
     try:
         return body.read(int(last) + 1 - int(first)) if last else body.read()
     finally:
@@ -85,7 +85,7 @@ def _read_range(response: "GetObjectOutputTypeDef", range_header: object) -> byt
 
 
 def missing(error: ClientError) -> Exception:
-    """Return ``ObjectMissing`` if that is what ``error`` means, otherwise ``error`` itself."""
+    """Return ``ObjectMissing`` if ``error`` says that the object does not exist, otherwise ``error``."""
     return ObjectMissing() if error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion", "404") else error
 
 
@@ -136,7 +136,7 @@ class TenantObjects(Folder):
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
         """
-        return [listed.key async for listed in self.list_objects(prefix)]
+        return [summary.key async for summary in self.list_objects(prefix)]
 
     async def list_objects(self, prefix: str) -> AsyncIterator[ObjectSummary]:
         """Yield the objects whose keys begin with ``prefix``, sorted by key. Each request lists a thousand.
@@ -157,21 +157,21 @@ class TenantObjects(Folder):
         """Yield each folder directly below ``prefix``, which ends with a slash, with its objects. Raises the same errors as
         ``list_objects``."""
         folder, group = "", list[ObjectSummary]()
-        async for listed in self.list_objects(prefix):
-            name = listed.key.removeprefix(prefix).partition("/")[0]
+        async for summary in self.list_objects(prefix):
+            name = summary.key.removeprefix(prefix).partition("/")[0]
             if group and name != folder:
                 yield folder, group
                 group = []
             folder = name
-            group.append(listed)
+            group.append(summary)
         if group:
             yield folder, group
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects. Missing ones are ignored.
+        """Delete objects. Ignore missing ones.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries; some objects may be left.
+            StorageUnavailable: throttled or unreachable through all retries; some objects may still exist.
         """
         for start in range(0, len(keys), _DELETE_BATCH):
             batch = [{"Key": self._prefix + key} for key in keys[start : start + _DELETE_BATCH]]

@@ -17,12 +17,12 @@ ReadParameters: TypeAlias = Callable[[Sequence[str]], Mapping[str, str]]
 _KEEP_SECONDS: Final = 300.0
 _RETRY_STALE_SECONDS: Final = 10.0
 _MAX_NAMES: Final = 10  # the limit of GetParameters
-# An account may make 40 calls in a second by default. 400 functions that start in one second wait ten for each other. Lambda ends
-# a start after ten seconds, so the rest of that wait belongs to the first request.
+# By default an account may make 40 calls a second, so 400 functions that start together need ten seconds. Lambda ends a start
+# after ten seconds. So a start waits four seconds at most, and the first request waits for the rest.
 _START_SECONDS: Final = 4.0
 _REQUEST_SECONDS: Final = 30.0
 _FIRST_DELAY: Final = 0.25
-_LONGEST_DELAY: Final = 2.0
+_MAX_DELAY: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class RetryTiming:
 
 
 class ProviderKeys:
-    """The keys named ``names``: the environment variable of that name, else the SSM SecureString ``<path><name>``.
+    """Look up the provider keys ``names``: in the environment variable of that name, then in the SSM SecureString
+    ``<path><name>``.
 
     All parameters are read together and kept for five minutes. An empty value counts as missing. Without a ``path``
     only the environment is read.
@@ -55,17 +56,17 @@ class ProviderKeys:
 
     def prefetch(self, names: Iterable[str]) -> None:
         """Read the parameters while the process starts, if one of ``names`` is not in the environment. This takes 4 seconds at
-        most. If it fails, the log says so and the first ``get`` goes on."""
+        most. If it fails, log a warning; the first ``get`` reads again."""
         if not self._path or all(os.environ.get(name) for name in names):
             return
         try:
             with self._lock:
                 self._read(self._path, _START_SECONDS)
         except (StorageUnavailable, InternalError) as error:
-            _log_unread(error)
+            _log_read_failure(error)
 
     def get(self, name: str) -> str | None:
-        """Return the key, or None if it is set nowhere. This may block for 30 seconds while nothing has been read yet.
+        """Return the key, or None if it is not set. This may block for 30 seconds while nothing has been read yet.
 
         Raises:
             StorageUnavailable: the parameter store does not answer, or throttles through all retries.
@@ -77,7 +78,7 @@ class ProviderKeys:
             return self._current(self._path).get(self._path + name) or None
 
     def _current(self, path: str) -> Mapping[str, str]:
-        """Return the values. If they are stale, read them once more, and keep them if that fails: a request must not wait for
+        """Return the values. If they are stale, read them again, but keep them if that fails: a request must not wait for
         a key that may never be set."""
         if self._values is None:
             return self._read(path, _REQUEST_SECONDS)
@@ -86,7 +87,7 @@ class ProviderKeys:
         try:
             return self._read(path, 0.0)
         except (StorageUnavailable, InternalError) as error:
-            _log_unread(error)
+            _log_read_failure(error)
             self._stale_at = self._timing.clock() + _RETRY_STALE_SECONDS
             return self._values
 
@@ -94,25 +95,25 @@ class ProviderKeys:
         """Read all parameters whose variables are not set. Retry with jitter for ``seconds``, if the store throttles."""
         timing = self._timing
         until = timing.clock() + seconds
-        longest = _FIRST_DELAY
+        max_delay = _FIRST_DELAY
         while True:
             try:
                 self._values = self._read_once(path)
             except StorageUnavailable:
-                delay = timing.jitter() * longest
+                delay = timing.jitter() * max_delay
                 if timing.clock() + delay >= until:
                     raise
                 timing.sleep(delay)
-                longest = min(_LONGEST_DELAY, 2 * longest)
+                max_delay = min(_MAX_DELAY, 2 * max_delay)
             else:
                 self._stale_at = timing.clock() + _KEEP_SECONDS
                 return self._values
 
     def _read_once(self, path: str) -> Mapping[str, str]:
-        wanted = [path + name for name in self._names if not os.environ.get(name)]
-        calls = [self._read_parameters(wanted[at : at + _MAX_NAMES]) for at in range(0, len(wanted), _MAX_NAMES)]
+        parameters = [path + name for name in self._names if not os.environ.get(name)]
+        calls = [self._read_parameters(parameters[at : at + _MAX_NAMES]) for at in range(0, len(parameters), _MAX_NAMES)]
         return {name: value for call in calls for name, value in call.items()}
 
 
-def _log_unread(error: Exception) -> None:
+def _log_read_failure(error: Exception) -> None:
     write_line({**failure_line(error, ""), "level": "warning", "event": "keys_unread"})

@@ -13,5 +13,5 @@ _SEED_BYTES: Final = 32
 def reset_process_state() -> None:
     """Reseed the random number generators, and read again which credentials the log redacts."""
     random.seed()
-    ssl.RAND_add(os.urandom(_SEED_BYTES), _SEED_BYTES)  # it makes the keys of TLS connections
+    ssl.RAND_add(os.urandom(_SEED_BYTES), _SEED_BYTES)  # OpenSSL's generator makes the keys of TLS connections
     reload_environment()

@@ -1,4 +1,4 @@
-"""Retry of calls whose outcome is unknown."""
+"""Retry calls whose outcome is unknown."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 async def retry_once(call: Callable[[], Awaitable[T]]) -> T:
-    """Call once more if the first outcome is unknown. The call must be idempotent.
+    """Retry once when the outcome is unknown. The call must be idempotent.
 
     Raises:
         StorageUnavailable: both calls failed; whether either took effect is unknown.

@@ -12,7 +12,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
 
-_OURS: Final = frozenset({"authorization", "x-amz-date", "x-amz-security-token"})
+_SIGNATURE_HEADERS: Final = frozenset({"authorization", "x-amz-date", "x-amz-security-token"})
 
 
 class SigningFailed(Exception):
@@ -35,17 +35,17 @@ class Signer:
 
     @cached_property
     def _credentials(self) -> Credentials:
-        found = self._session.get_credentials()
-        if found is None:
+        credentials = self._session.get_credentials()
+        if credentials is None:
             raise SigningFailed("no credentials")
-        return found
+        return credentials
 
     @cached_property
     def region(self) -> str:
         """Return the given region, or the environment's.
 
         Raises:
-            SigningFailed: nothing names one.
+            SigningFailed: no region is configured.
         """
         region = self._region or os.environ.get("AWS_REGION") or self._session.region_name
         if not region:
@@ -60,14 +60,14 @@ class Signer:
             SigningFailed: credentials or the region are missing, or credentials could not be renewed.
         """
         # Credentials may have to be fetched, and a body of megabytes takes milliseconds to hash.
-        return await anyio.to_thread.run_sync(self._signed, method, url, body, headers)
+        return await anyio.to_thread.run_sync(self._sign, method, url, body, headers)
 
-    def _signed(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
+    def _sign(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
         request = AWSRequest(method=method, url=url, data=body, headers=dict(headers))
         try:
-            frozen = self._credentials.get_frozen_credentials()
+            credentials = self._credentials.get_frozen_credentials()
             # SigV4Auth encodes the path a second time, as every service except S3 requires.
-            SigV4Auth(frozen, self._service, self.region).add_auth(request)
+            SigV4Auth(credentials, self._service, self.region).add_auth(request)
         except (BotoCoreError, ClientError, RuntimeError) as error:  # RuntimeError: the renewed credentials have expired too
             raise SigningFailed("no credentials") from error
-        return {name: value for name, value in request.headers.items() if name.lower() in _OURS}
+        return {name: value for name, value in request.headers.items() if name.lower() in _SIGNATURE_HEADERS}

@@ -29,7 +29,7 @@ class Swap(Generic[A_co]):
 
 
 class Participant(Protocol[A_contra]):
-    """Another party's writes in a transaction: a confirm token that is consumed, an idempotent answer that is kept."""
+    """Another party's writes in a transaction: the use of a confirm token, or the answer to store for an idempotency key."""
 
     async def writes(self, answer: A_contra, /) -> Sequence[Write]:
         """Return the writes that join the transaction that makes ``answer`` true."""

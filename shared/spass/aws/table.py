@@ -18,7 +18,7 @@ from spass.core.time import now_s
 T = TypeVar("T")
 
 TTL: Final = "ttl"
-"""The attribute with the second after which an item has expired: readers no longer see it, and DynamoDB removes it later."""
+"""The attribute with the second after which an item has expired: reads omit it, and DynamoDB removes it later."""
 
 _CONFLICT_ATTEMPTS: Final = 8
 _CONFLICT_BASE_DELAY: Final = 0.02  # seconds; doubled per attempt, full jitter
@@ -51,7 +51,7 @@ class TransactionConflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A range of a partition: the items whose sort key begins with ``prefix``, in key order or against it, beginning behind the
+    """A range of a partition: the items whose sort key begins with ``prefix``, in key order or in reverse, starting after the
     sort key ``after``; at most ``limit`` of them."""
 
     partition: str
@@ -89,7 +89,7 @@ class TableClient(Protocol):
         ...
 
     def query(self, *, query: Query) -> Reply[Page]:
-        """Return one page of ``query``. It may hold fewer items than there are, also none."""
+        """Return one page of ``query``. A page may be empty although more items follow."""
         ...
 
     def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
@@ -128,7 +128,7 @@ class GuardedTable:
         """
         self._guard(key.pk)
         item = (await self._call("GetItem", self._client.get, {"key": key, "consistent": consistent})).value
-        return item if item and _visible(item) else None
+        return item if item and _is_visible(item) else None
 
     async def query(
         self,
@@ -140,8 +140,8 @@ class GuardedTable:
         newest_first: bool = False,
         consistent: bool = True,
     ) -> list[Item]:
-        """Return items of a partition whose sort key begins with ``prefix``, in key order (or against it), beginning behind the
-        sort key ``after``. Follow the pages until ``limit`` items are found or there are no more.
+        """Return items of a partition whose sort key begins with ``prefix``, in key order or in reverse, starting after the
+        sort key ``after``. Read pages until there are ``limit`` items or no more pages.
 
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
@@ -149,10 +149,10 @@ class GuardedTable:
         self._guard(partition)
         items: list[Item] = []
         while True:
-            left = None if limit is None else limit - len(items)
-            query = Query(partition, prefix, after, left, newest_first, consistent)
+            remaining = None if limit is None else limit - len(items)
+            query = Query(partition, prefix, after, remaining, newest_first, consistent)
             page = (await self._call("Query", self._client.query, {"query": query})).value
-            items += filter(_visible, page.items)
+            items += filter(_is_visible, page.items)
             after = page.last
             if after is None or (limit is not None and len(items) >= limit):
                 return items
@@ -203,6 +203,6 @@ class TenantTable(GuardedTable):
         self.tenant = tenant
 
 
-def _visible(item: Item) -> bool:
+def _is_visible(item: Item) -> bool:
     expires = item.get(TTL)
     return not isinstance(expires, int) or expires > now_s()

@@ -21,7 +21,7 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # otherwise asyncio logs that nobody read the exception
+            task.exception()  # retrieve it: asyncio logs an error for an exception that is never retrieved
         raise
 
 

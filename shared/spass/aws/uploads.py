@@ -25,7 +25,7 @@ BLOCK_BYTES: Final = 8 * 2**20
 
 CredentialsOf = Callable[[], Credentials | None]
 
-# Lambda does not say when a function's credentials expire. An invocation may take 15 minutes, so they are good for that long.
+# Lambda does not say when a function's credentials expire. An invocation may take 15 minutes, so they stay valid for that long.
 _INVOCATION_SECONDS: Final = 15 * 60
 
 
@@ -58,15 +58,15 @@ class TenantUploads(Folder):
         self._credentials = credentials
 
     def presign(self, key: str, *, size: int, content_type: str, seconds: int) -> PresignedPost:
-        """Return the form that puts ``key``, of ``content_type`` and at most ``size`` bytes. It is good for ``seconds``, or until
-        the credentials that sign it expire, if that is earlier. S3 refuses the form if its signer may not put the object.
+        """Return the form that puts ``key``, of ``content_type`` and at most ``size`` bytes. It is valid for ``seconds``, or
+        until the credentials that sign it expire, if that is earlier. S3 refuses the form if its signer may not put the object.
         (https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-HTTPPOSTConstructPolicy.html)
 
         Raises:
             StorageUnavailable: expired credentials could not be renewed.
         """
         with storage_errors():
-            seconds = min(seconds, _seconds_left(self._credentials()))
+            seconds = min(seconds, _valid_seconds(self._credentials()))
             form = self._client().generate_presigned_post(
                 self._bucket,
                 self._prefix + key,
@@ -98,15 +98,15 @@ class TenantUploads(Folder):
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
         """
-        found: list[str] = []
-        more: dict[str, object] = {}
+        names: list[str] = []
+        continuation: dict[str, object] = {}
         while True:
-            parameters = {"Prefix": self._prefix, "Delimiter": "/", **more}
+            parameters = {"Prefix": self._prefix, "Delimiter": "/", **continuation}
             page: Mapping[str, Any] = await self._call("ListObjectsV2", self._client().list_objects_v2, parameters)
-            found += [entry["Prefix"].removeprefix(self._prefix).rstrip("/") for entry in page.get("CommonPrefixes", ())]
+            names += [entry["Prefix"].removeprefix(self._prefix).rstrip("/") for entry in page.get("CommonPrefixes", ())]
             if not page.get("IsTruncated"):
-                return found
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+                return names
+            continuation = {"ContinuationToken": page["NextContinuationToken"]}
 
     async def blocks(self, key: str, version: str | None, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield the bytes from ``start`` up to but not including ``end`` in blocks of 8 MiB. Read the next block ahead.
@@ -132,10 +132,10 @@ class TenantUploads(Folder):
                 await asyncio.wait({ahead})
 
     async def delete(self, key: str, version: str | None = None) -> None:
-        """Delete an object, or one version of it. A missing one is ignored.
+        """Delete an object, or one version of it. Ignore a missing one.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries; it may be left.
+            StorageUnavailable: throttled or unreachable through all retries; the object may still exist.
         """
         await self._call("DeleteObject", self._client().delete_object, self._parameters_of(key, version))
 
@@ -144,11 +144,11 @@ class TenantUploads(Folder):
         return parameters if version is None else parameters | {"VersionId": version}
 
 
-def _seconds_left(credentials: Credentials | None) -> int:
-    """Return the seconds for which these credentials are valid, at least."""
+def _valid_seconds(credentials: Credentials | None) -> int:
+    """Return a lower bound of the seconds for which these credentials stay valid."""
     if credentials is None or credentials.get_frozen_credentials().token is None:
         return sys.maxsize  # a user's credentials do not expire
-    # boto3 renews credentials that expire within 15 minutes before it gives them out. It has no public attribute for
+    # boto3 renews credentials that expire within 15 minutes before it returns them. It has no public attribute for
     # the time of expiry.
     expiry: datetime | None = getattr(credentials, "_expiry_time", None)
     return _INVOCATION_SECONDS if expiry is None else int(expiry.timestamp()) - now_s()

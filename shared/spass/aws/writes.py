@@ -13,7 +13,7 @@ from spass.aws.keys import Key
 
 
 class Condition:
-    """A condition on the stored item, without which a write does not take effect. ``a & b`` needs both, ``a | b`` one of them."""
+    """A condition on the stored item. A write takes effect only if it holds. ``a & b`` needs both, ``a | b`` at least one."""
 
     __slots__ = ()
 
@@ -118,14 +118,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Change an item, which is created if it is absent. No path may be named twice, nor lie within another.
+    """Change an item, which is created if it is absent. Paths must not repeat or contain each other.
 
     Attributes:
         set: the paths that get a value.
         default: the paths that get a value only if they are absent.
         add: the numbers that are increased, or the members that are added to sets of text. An absent attribute counts as 0 or
             as empty; an absent entry of a map is an error.
-        discard: the members that are removed from sets. The table has no empty sets: the attribute goes with the last member.
+        discard: the members that are removed from sets. Removing the last member removes the attribute.
         remove: the paths that are removed.
     """
 

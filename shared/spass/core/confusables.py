@@ -1,4 +1,4 @@
-"""Find tags that a model could read as one of our own tags, also if they are written with confusables, accents or gaps.
+"""Find tags that a model could read as one of our own tags, including tags written with confusables, accents or gaps.
 
 The classes below contain the characters that compatibility decomposition (https://www.unicode.org/reports/tr15/) turns into the
 ASCII character, and those that Unicode lists as confusable with it (https://www.unicode.org/reports/tr39/).
@@ -61,10 +61,10 @@ class TagSanitizer:
         if "<" not in text and (text.isascii() or not _BRACKET.search(text)):
             return text
         self._pattern = self._pattern or self._compile()
-        return self._pattern.sub(lambda found: bracket if _is_tag(found) else found.group(), text)
+        return self._pattern.sub(lambda match: bracket if _is_tag(match) else match.group(), text)
 
     def _compile(self) -> re.Pattern[str]:
-        """Compile the pattern. Few texts need it, so this is not done before the first of them."""
+        """Return the compiled pattern. ``sanitize`` calls this on first use, because few texts need the pattern."""
         letters = _letter_classes(set("".join(self._names)))
         between = f"(?:{_IGNORED})*+"
         names = "|".join(between.join(letters[letter] for letter in name) for name in self._names)
@@ -78,8 +78,8 @@ class TagSanitizer:
 _BRACKET: Final = re.compile(f"[{_TAG_BRACKETS}{_OTHER_BRACKETS}]")
 
 
-def _is_tag(found: re.Match[str]) -> bool:
-    return found.group() in _TAG_BRACKETS or found["attribute"] is not None or bool(_SLASHES.search(found["gap"]))
+def _is_tag(match: re.Match[str]) -> bool:
+    return match.group() in _TAG_BRACKETS or match["attribute"] is not None or bool(_SLASHES.search(match["gap"]))
 
 
 def _letter_classes(letters: set[str]) -> dict[str, str]:
@@ -89,7 +89,7 @@ def _letter_classes(letters: set[str]) -> dict[str, str]:
         letter = _similar_letter(code)
         if letter in similar:
             similar[letter].add(chr(code))
-    return {letter: f"[{re.escape(''.join(sorted(found)))}]" for letter, found in similar.items()}
+    return {letter: f"[{re.escape(''.join(sorted(characters)))}]" for letter, characters in similar.items()}
 
 
 def _letter_codes() -> Iterator[int]:

@@ -35,12 +35,12 @@ def decode_cursor(scope: str, cursor: str, position: re.Pattern[str] = AN_ID) ->
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         check, body = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
-        found = position.fullmatch(body.decode()) if check == _check(scope, body) else None
+        match = position.fullmatch(body.decode()) if check == _check(scope, body) else None
     except (binascii.Error, ValueError):
-        found = None
-    if found is None:
+        match = None
+    if match is None:
         raise cursor_mismatch()
-    return found[0]
+    return match[0]
 
 
 def cursor_mismatch() -> InvalidRequest:

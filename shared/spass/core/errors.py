@@ -23,7 +23,7 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── DepthExceeded       RecursionDepthExceeded
     └── Internal            InternalError
 
-Codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong`` are seen in the record of an upload alone.
+Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong``.
 Other exceptions do not reach a caller; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · IndexChanged · BackendError ·
 EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ArithmeticRefused · EntryRefused · FileRefused ·
@@ -259,7 +259,7 @@ class UpstreamError(Upstream):
 
 
 class SummaryFailed(Upstream):
-    """The model gave no summary, or none that may replace the messages."""
+    """The model returned no summary, or one that must not replace the messages."""
 
     code = "summary_failed"
 
@@ -295,6 +295,6 @@ class Internal(SpassError): ...
 
 
 class InternalError(Internal):
-    """A bug in the gateway. The log tells what happened, under the request id."""
+    """A bug in the gateway. The log has the cause under the request id."""
 
     code = "internal_error"

@@ -1,6 +1,6 @@
-"""Run work in a task of its own and keep its events in one append-only list.
+"""Run work in a separate task and keep its events in one append-only list.
 
-A reader is an index into that list: slow readers cost nothing, several may follow, and one may come back after a break.
+A reader is an index into that list. So slow readers cost nothing, several readers may follow, and a reader may resume later.
 """
 
 import asyncio
@@ -13,23 +13,23 @@ E = TypeVar("E")
 class EventTask(Generic[E]):
     """Run ``events`` to its end, independently of its readers.
 
-    An exception of the work ends the list. ``follow`` raises it after the last event, ``result`` at once.
+    An exception of the work ends the list. ``follow`` raises it after the last event, ``result`` as soon as the work ends.
     """
 
     def __init__(self, events: AsyncIterator[E]) -> None:
         self.events: list[E] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._task = asyncio.create_task(self._run(events))
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._handle_end)
 
     async def _run(self, events: AsyncIterator[E]) -> None:
         async for event in events:
             self.events.append(event)
             self._wake()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _handle_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: asyncio logs an error for a task whose exception nobody retrieved
+            task.exception()  # retrieve it: asyncio logs an error for a task whose exception is never retrieved
         self._wake()
 
     def _wake(self) -> None:

@@ -9,15 +9,15 @@ def field_path(loc: Iterable[object]) -> str:
 
 
 def path_within(value: object, loc: Iterable[int | str], *, missing: bool) -> Iterator[int | str]:
-    """Yield the parts of ``loc`` that exist in ``value``, and the last part if ``missing`` says that it is the missing one.
+    """Yield the parts of ``loc`` that exist in ``value``. With ``missing``, also yield the last part, which does not exist.
 
-    The other parts are names that pydantic gives to the members of a union.
+    Skip the other parts: they are names that pydantic gives to the members of a union.
     """
     parts = tuple(loc)
     for number, part in enumerate(parts, 1):
-        held = dict(enumerate(value)) if isinstance(value, list) else value if isinstance(value, dict) else {}
-        if part in held:
-            value = held[part]
+        members = dict(enumerate(value)) if isinstance(value, list) else value if isinstance(value, dict) else {}
+        if part in members:
+            value = members[part]
             yield part
         elif missing and number == len(parts):
             yield part

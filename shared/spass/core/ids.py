@@ -1,4 +1,4 @@
-"""Types and patterns of ids, and new ids in the order of time."""
+"""Types and patterns of ids, and a generator of ids that sort by time."""
 
 import os
 import time
@@ -34,7 +34,7 @@ def id_pattern(prefix: Prefix) -> str:
     return rf"{prefix}_[0-9a-z]{{26}}"
 
 
-# Crockford's base 32 in lower case: sorts as the number it writes, and has no letters that read alike.
+# Crockford's base 32 in lower case: texts sort as the numbers they encode, and no two letters look alike.
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _TIME_CHARS: Final = 10  # 50 bits hold 48 bits of milliseconds
 _RANDOM_CHARS: Final = 16  # 80 random bits

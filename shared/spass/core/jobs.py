@@ -1,6 +1,6 @@
-"""The types of jobs, and each as the body of a queue's message.
+"""The types of jobs, and their encoding as the body of a queue's message.
 
-Every room may send jobs (``aws/jobs.py``) and ``spass.jobs`` dispatches them, so both sides find the form here.
+Every room may send jobs (``aws/jobs.py``) and ``spass.jobs`` dispatches them, so the encoding is here, where both can import it.
 """
 
 import json
@@ -58,7 +58,7 @@ class MergeSegments:
 
 @dataclass(frozen=True, slots=True)
 class AccountCall:
-    """Store the audit record of a call, which could not be stored when the call ended."""
+    """Store an audit record that could not be stored when its call ended."""
 
     tenant: TenantId
     record: Mapping[str, str | int]
@@ -89,7 +89,7 @@ def body_of(job: Job) -> str:
 
 
 def job_of(message: object) -> Job | None:
-    """Return the job that a decoded body asks for, or None if it is not in the form of ``body_of``."""
+    """Return the job that a decoded body asks for, or None if ``body_of`` does not write such a body."""
     match message:
         case {"job": "ingest", "tenant": str(tenant), "index": str(index), "upload": str(upload)}:
             return IngestUpload(TenantId(tenant), IndexId(index), UploadId(upload))

@@ -1,7 +1,8 @@
 """Read JSON that others wrote, and write JSON.
 
-The standard parser accepts more than JSON (NaN, duplicate keys, halves of surrogate pairs) and can be made to work hard by small
-texts (deep nesting, numbers of a million digits). ``read_object`` accepts only objects that can be stored and written back.
+The standard parser accepts more than JSON (NaN, duplicate keys, halves of surrogate pairs) and small texts can
+make it slow (deep nesting, numbers of a million digits). ``read_object`` accepts only objects that can be stored and written
+back.
 """
 
 import json
@@ -15,12 +16,12 @@ MAX_DEPTH: Final = 64
 MAX_KEYS: Final = 1000
 """Keys of one object. Validation reports each unknown key, so their number is bounded before it."""
 MAX_ITEMS: Final = 10_000
-"""Items of one list, for the same reason. No list of the contract may be nearly as long."""
+"""Items of one list, for the same reason. Every list of the API contract is far shorter."""
 MAX_DIGITS: Final = 64
 """Digits of one integer."""
 
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_MAX_SHOWN: Final = 64  # characters of a key
+_MAX_KEY_CHARACTERS: Final = 64  # characters of a key
 _CONTAINERS: Final = (dict, list, tuple)  # not the abstract types: a check against those takes five times as long
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -48,7 +49,11 @@ def read_object(text: str, *, max_depth: int = MAX_DEPTH) -> dict[str, Json]:
     _check_unicode(text)
     try:
         value: Json = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer
+            text,
+            object_pairs_hook=_unique_members,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_float,
+            parse_int=_parse_int,
         )
     except json.JSONDecodeError as error:
         reason = f"it is not valid JSON ({error.msg} at line {error.lineno}, column {error.colno})"
@@ -57,7 +62,7 @@ def read_object(text: str, *, max_depth: int = MAX_DEPTH) -> dict[str, Json]:
         raise _too_deep(max_depth) from None
     if not isinstance(value, dict):
         raise InvalidJson("it must be one JSON object")
-    # These counts decide most texts: too deep takes as many brackets, too long as many commas.
+    # Check the cheap counts first: a value that is too deep has more brackets, a list that is too long at least as many commas.
     if text.count("{") + text.count("[") > max_depth and nests_deeper(value, max_depth):
         raise _too_deep(max_depth)
     if text.count(",") >= MAX_ITEMS:
@@ -68,7 +73,7 @@ def read_object(text: str, *, max_depth: int = MAX_DEPTH) -> dict[str, Json]:
 
 
 def nests_deeper(value: object, levels: int) -> bool:
-    """Return True if lists and objects in ``value`` lie more than ``levels`` deep; ``value`` itself is the first level."""
+    """Return True if lists and objects in ``value`` are nested more than ``levels`` deep; ``value`` itself is the first level."""
     level = [value] if isinstance(value, _CONTAINERS) else []
     while level and levels:
         level, levels = _containers_in(level), levels - 1
@@ -94,8 +99,7 @@ def dump_bytes(value: Json) -> bytes:
 
 
 def dump_canonical(value: Json) -> bytes:
-    """Return ``value`` as JSON with the members of objects in order: equal values are equal bytes. ``True``, ``1`` and ``1.0``
-    differ."""
+    """Return ``value`` as JSON with sorted keys, so that equal values have equal bytes. ``True``, ``1`` and ``1.0`` differ."""
     return _encode_canonical(value).encode()
 
 
@@ -109,29 +113,29 @@ def replace_surrogates(text: str) -> str:
     return encode_utf8(text).decode()
 
 
-def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _unique_members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(pairs) > MAX_KEYS:
         raise InvalidJson(f"an object may hold {MAX_KEYS} keys at most")
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise InvalidJson(f"the key {replace_surrogates(twice)[:_MAX_SHOWN]!r} stands twice in one object")
-    return found
+        duplicate = next(name for number, name in enumerate(names) if name in names[:number])
+        raise InvalidJson(f"the key {replace_surrogates(duplicate)[:_MAX_KEY_CHARACTERS]!r} stands twice in one object")
+    return members
 
 
 def _refuse_constant(name: str) -> Json:
     raise InvalidJson(f"{name} is not a JSON number")
 
 
-def _finite(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     number = float(digits)
     if number - number != 0.0:
         raise InvalidJson("a number is too large")
     return number
 
 
-def _integer(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise InvalidJson(f"a number has more than {MAX_DIGITS} digits")
     return int(digits)
@@ -140,14 +144,14 @@ def _integer(digits: str) -> int:
 def _check_lists(value: Json) -> None:
     level: list[Any] = [value]
     while level:
-        if any(isinstance(one, list) and len(one) > MAX_ITEMS for one in level):
+        if any(isinstance(container, list) and len(container) > MAX_ITEMS for container in level):
             raise InvalidJson(f"a list may hold {MAX_ITEMS} items at most")
         level = _containers_in(level)
 
 
 def _containers_in(level: list[Any]) -> list[Any]:
-    """Return the lists and objects directly in those of ``level``."""
-    children = (one.values() if isinstance(one, dict) else one for one in level)
+    """Return the lists and objects that are direct members of those in ``level``."""
+    children = (container.values() if isinstance(container, dict) else container for container in level)
     return [child for inside in children for child in inside if isinstance(child, _CONTAINERS)]
 
 

@@ -10,7 +10,7 @@ Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[st
 
 
 CHARACTERS_PER_TOKEN: Final = 4
-"""The estimate where a provider does not count tokens."""
+"""The estimate for providers that do not count tokens."""
 
 
 class Role(StrEnum):
@@ -66,8 +66,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model sees it. ``parameters`` is a JSON Schema of type object. ``strict`` requires arguments that match it, of
-    providers that can guarantee that."""
+    """A tool as a model sees it. ``parameters`` is a JSON Schema of type object. ``strict`` tells a
+    provider that supports it to guarantee arguments that match the schema."""
 
     name: str
     description: str

@@ -7,19 +7,19 @@ twice: a body of 4 MiB that quotes JSON may take 6.5 MB.
 from typing import Final
 
 PAGE_BYTES: Final = 4 * 1024 * 1024
-"""Largest size of a page in the body."""
+"""Maximum size of a page in the body, in bytes."""
 PAGE_EVENT_BYTES: Final = 5_500_000
-"""Largest size of a page as a JSON string in the response, which also holds the headers."""
+"""Maximum size in bytes of a page as a JSON string in the response, which also holds the headers."""
 
 _TWO_BYTES: Final = b'"\\\n\r\t'
 _SIX_BYTES: Final = bytes(code for code in range(32) if code not in _TWO_BYTES)
 
 _AROUND_ENTRIES: Final = 1024
-"""Bytes reserved for a page's names and cursor."""
+"""Bytes reserved for the member names and the cursor of a page."""
 
 
 class PageSizeLimit:
-    """Count the bytes left of one page. ``entry_overhead`` is what the answer adds to each entry."""
+    """Count the bytes that are still free in one page. ``entry_overhead`` is what the answer adds to each entry."""
 
     def __init__(self, *, entry_overhead: bytes = b"") -> None:
         self._body = PAGE_BYTES - _AROUND_ENTRIES

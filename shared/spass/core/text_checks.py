@@ -34,12 +34,12 @@ def limit_bytes(limit: int) -> Callable[[str], str]:
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
     """Return "; did you mean 'x'?" for the closest of ``known``, or an empty text if none is close."""
-    import difflib  # only a mistake needs it
+    import difflib  # imported here because only mistakes need it
 
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return what to add to "unknown name": the closest of ``known``, or all of them if they are at most 16."""
+    """Return the end of an "unknown name" message: the closest of ``known``, or all of them if there are at most 16."""
     return suggest_name(name, known) or (f"; known: {', '.join(known)}" if 0 < len(known) <= 16 else "")

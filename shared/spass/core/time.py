@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import NewType
 
 Timestamp = NewType("Timestamp", str)
-"""``2026-04-30T08:14:22.123Z``. As text it sorts in the order of time."""
+"""``2026-04-30T08:14:22.123Z``. Timestamps sort by time as text."""
 
 
 def now_s() -> int:
@@ -31,7 +31,7 @@ def epoch_s(at: Timestamp) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment on the monotonic clock, in seconds, by which a request must have ended with all its retries."""
+    """A moment on the monotonic clock, in seconds, by which a request and all its retries must end."""
 
     at: float
 

@@ -23,16 +23,16 @@ from spass.limits.shard_state import (
     month_of,
 )
 
-_CONCURRENCY_SECONDS: Final = 1.0  # until a retry when too many calls are in flight: nobody knows when a call ends
+_CONCURRENCY_SECONDS: Final = 1.0  # until a retry when too many calls are in flight: their ends cannot be predicted
 _MONEY_SECONDS: Final = 5.0  # until a retry when the budget is reserved: calls give money back at their end
-_SOONEST: Final = 0.05  # seconds until a retry, at least
+_MIN_RETRY_SECONDS: Final = 0.05  # seconds until a retry, at least
 
 
 class ReservationCheck:
     """Check one call against one shard, and build the write that reserves it.
 
-    ``share`` is the shard's part of the caps. The write, for the time ``now``, is conditional on what ``state`` says of the item.
-    ``opening`` is the month's cost so far, for an item that does not count this month yet.
+    ``share`` is the shard's part of the caps. The write is for the time ``now`` and conditional on ``state``, the last known
+    state of the item. ``opening`` is the month's cost so far, for an item that does not count this month yet.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class ReservationCheck:
         self.month = max(state.month or "", month_of(now))
         self.opening = opening if opening and opening.month == self.month else None
         self.lease = lease_end(now)
-        self._gone = state.expired_buckets(now)
-        self._expired = {lease: calls for lease, calls in state.leases.items() if lease <= now}
-        self._freed = sum(map(len, self._expired.values()))
+        self._expired_buckets = state.expired_buckets(now)
+        self._expired_leases = {lease: calls for lease, calls in state.leases.items() if lease <= now}
+        self._expired_calls = sum(map(len, self._expired_leases.values()))
 
     @property
     def needs_opening_balance(self) -> bool:
@@ -56,7 +56,7 @@ class ReservationCheck:
         return budget is not None and self.opening is None and not self.state.counts_money_of(self.month, budget)
 
     def full(self) -> NoCapacity | None:
-        """Return the reason that lasts longest if there is no room, else None."""
+        """Return None if there is room, otherwise the refusal with the longest ``retry_after``."""
         reasons = filter(None, (self._tokens_full(), self._concurrency_full(), self._budget_full()))
         return max(reasons, key=lambda reason: reason.retry_after, default=None)
 
@@ -72,7 +72,7 @@ class ReservationCheck:
         return change
 
     def opening_write(self) -> Change:
-        """Return the change that only begins to count the month's money, for a call that found no room."""
+        """Return the change that only stores the opening balance of the month, for a call that is refused."""
         change = Change()
         change.when.append(ITEM_EXISTS if self.state.exists else ITEM_ABSENT)
         if self.share.usd_per_month is not None:
@@ -82,15 +82,15 @@ class ReservationCheck:
     def _take_slot(self, change: Change) -> None:
         change.add[calls_attribute(self.lease)] = frozenset({self.request.call_id})
         change.when.append(Lacks(calls_attribute(self.lease), self.request.call_id))
-        for lease, calls in self._expired.items():
+        for lease, calls in self._expired_leases.items():
             change.remove.append(calls_attribute(lease))
             change.when.append(HasSize(calls_attribute(lease), len(calls)))
         if self.state.active is None:
             change.when.append(Absent("active"))
             change.set["active"] = 1
         else:
-            change.when.append(AtMost("active", self._concurrency - 1 + self._freed))
-            change.add["active"] = 1 - self._freed
+            change.when.append(AtMost("active", self._concurrency - 1 + self._expired_calls))
+            change.add["active"] = 1 - self._expired_calls
         if self.state.old_leases_end is not None and self.state.old_leases_end <= self.now:
             change.set["holds"] = {}
             change.set["reserved"] = {}
@@ -98,7 +98,7 @@ class ReservationCheck:
     def _take_tokens(self, change: Change, cap: int) -> None:
         count_tokens(change, self.state, self.now, self.request.tokens)
         if self.state.slot is not None:
-            change.when.append(AtMost("used", cap - self.request.tokens + sum(self._gone.values())))
+            change.when.append(AtMost("used", cap - self.request.tokens + sum(self._expired_buckets.values())))
 
     def _take_money(self, change: Change, budget: Decimal) -> None:
         if not self.state.counts_money_of(self.month, budget):
@@ -106,8 +106,8 @@ class ReservationCheck:
         else:
             change.when.append(Equals("month", self.month))
             change.when.append(Equals("budget", budget))
-            if self.request.usd:  # a call without a price passes a spent budget
-                change.when.append(AtMost("spent", self._most_spent(budget)))
+            if self.request.usd:  # a spent budget does not stop a call without a price
+                change.when.append(AtMost("spent", self._max_spent(budget)))
                 change.add["spent"] = self.request.usd
             self._reserve_money(change, self.request.usd)
 
@@ -123,7 +123,7 @@ class ReservationCheck:
         self._reserve_money(change, usd)
 
     def _reserve_money(self, change: Change, usd: Decimal) -> None:
-        """Note that this call may give back ``usd``, and remove the notes of dead workers and of last month's calls."""
+        """Record that this call may give back ``usd``. Remove the records of dead workers and of last month's calls."""
         stale = self.state.reserved.keys() - self._reserved.keys()
         for lease in stale - {self.lease}:
             change.remove.append(money_attribute(lease))
@@ -150,36 +150,36 @@ class ReservationCheck:
         counted = self.state.spent if self.state.month == self.month else Decimal(0)
         return max(counted, self.opening.usd if self.opening else Decimal(0))
 
-    def _most_spent(self, budget: Decimal) -> Decimal:
-        """Return the most that may be spent for this call to fit. A call that costs more than the budget fits while nothing is
-        spent."""
+    def _max_spent(self, budget: Decimal) -> Decimal:
+        """Return the highest cost of the month, in US dollars, at which this call still fits. A call that costs more than the
+        budget fits while nothing is spent."""
         return max(Decimal(0), budget - self.request.usd) if budget else -self.request.usd
 
     def _tokens_full(self) -> NoCapacity | None:
         cap = self.share.tokens_per_minute
         if cap is None:
             return None
-        over = sum(self.state.window.values()) - sum(self._gone.values()) + self.request.tokens - cap
+        over = sum(self.state.window.values()) - sum(self._expired_buckets.values()) + self.request.tokens - cap
         wait = 0.0
-        for slot in sorted(self.state.window.keys() - self._gone.keys()):
+        for slot in sorted(self.state.window.keys() - self._expired_buckets.keys()):
             if over <= 0:
                 break
             over -= self.state.window[slot]
             wait = (slot + SLOTS) * SLOT_SECONDS - self.now
-        return NoCapacity(max(_SOONEST, wait), "tokens") if wait else None
+        return NoCapacity(max(_MIN_RETRY_SECONDS, wait), "tokens") if wait else None
 
     def _concurrency_full(self) -> NoCapacity | None:
-        if (self.state.active or 0) - self._freed < self._concurrency:
+        if (self.state.active or 0) - self._expired_calls < self._concurrency:
             return None
         earliest = min(self.state.leases, default=self.now) - self.now
-        return NoCapacity(max(_SOONEST, min(earliest, _CONCURRENCY_SECONDS)), "concurrent")
+        return NoCapacity(max(_MIN_RETRY_SECONDS, min(earliest, _CONCURRENCY_SECONDS)), "concurrent")
 
     def _budget_full(self) -> NoCapacity | None:
         budget = self.share.usd_per_month
-        if budget is None or not self.request.usd or self._spent <= self._most_spent(budget):
+        if budget is None or not self.request.usd or self._spent <= self._max_spent(budget):
             return None
         reserved = self._reserved
-        if any(reserved.values()) and self._spent - sum(reserved.values()) <= self._most_spent(budget):
+        if any(reserved.values()) and self._spent - sum(reserved.values()) <= self._max_spent(budget):
             leases_end = max(reserved) - self.now
-            return NoCapacity(max(_SOONEST, min(leases_end, _MONEY_SECONDS)), "reserved")
-        return NoCapacity(max(_SOONEST, end_of_month(self.month) - self.now), "budget")
+            return NoCapacity(max(_MIN_RETRY_SECONDS, min(leases_end, _MONEY_SECONDS)), "reserved")
+        return NoCapacity(max(_MIN_RETRY_SECONDS, end_of_month(self.month) - self.now), "budget")

@@ -34,8 +34,8 @@ from spass.limits.shard_state import (
 )
 
 _ATTEMPTS: Final = 10  # a write fails only if another one succeeded
-_SETTLING_ATTEMPTS: Final = 5
-_CROWDED: Final = 0.1  # seconds until a retry after as many attempts
+_SETTLE_ATTEMPTS: Final = 5
+_CONTENTION_RETRY_SECONDS: Final = 0.1  # after the last of ``_ATTEMPTS``
 
 
 class LimitTable(Protocol):
@@ -86,24 +86,24 @@ class Shard:
             check = await self._check(request, state, opening_of)
             if full := check.full():
                 return await self._refuse(check, full)
-        return NoCapacity(_CROWDED, "concurrent" if cap is None else "tokens")
+        return NoCapacity(_CONTENTION_RETRY_SECONDS, "concurrent" if cap is None else "tokens")
 
     async def _try_reserve(self, check: ReservationCheck) -> ShardState:
-        """Write the check. Return the item after it, or as it is if the condition failed."""
+        """Write the reservation. Return the state after it, or the stored state if the condition failed."""
         try:
             return await self.write(check.change())
         except ConditionFailed as failed:
             return self.cache_state(failed.item)
 
     async def _refuse(self, check: ReservationCheck, full: NoCapacity) -> NoCapacity:
-        """Return ``full``. Store an opening balance first, or the next call would sum it up again."""
+        """Return ``full``. Store an opening balance first, so that the next call does not compute it again."""
         if check.opening is not None:
             with suppress(ConditionFailed, StorageUnavailable):  # another worker stored it, or the next call does
                 await self.write(check.opening_write())
         return full
 
     async def write(self, change: Change) -> ShardState:
-        """Change the item and return it. The table may send the write twice: the call's name in the item makes it idempotent.
+        """Change the item and return it. The table may send the write twice: the call's id in the item makes it idempotent.
 
         Raises:
             ConditionFailed: the item is not as ``change`` requires.
@@ -170,25 +170,25 @@ class Reservation:
         self._settled = False
 
     async def renew(self) -> None:
-        """Renew the lease. It never raises: the next renewal may succeed, and a call whose lease is lost is only not counted."""
+        """Renew the lease. It never raises: the next renewal may succeed, and after a lost lease the call is only not counted."""
         lease = self._shard.lease()
         if lease == self._lease:
             return
-        refused: ShardState | None = None
+        stored_state: ShardState | None = None
         for _ in range(2):
             try:
-                await self._shard.write(self._renewal(refused, lease))
+                await self._shard.write(self._renewal(stored_state, lease))
             except StorageUnavailable:
                 self._log("limit_not_renewed")
                 return
             except ConditionFailed as failed:
-                refused = ShardState.of(failed.item)
-                found = refused.lease_of(self._request.call_id)
-                if found is None:
+                stored_state = ShardState.of(failed.item)
+                stored_lease = stored_state.lease_of(self._request.call_id)
+                if stored_lease is None:
                     self._log("limit_lease_lost")
                     return
-                if found == lease or found != self._lease:
-                    self._lease = found  # a reply was lost, or another renewal of this call came first
+                if stored_lease == lease or stored_lease != self._lease:
+                    self._lease = stored_lease  # a reply was lost, or another renewal of this call came first
                     return
                 # The month ended meanwhile, so the item forgot the money that the call reserved.
             else:
@@ -220,13 +220,13 @@ class Reservation:
         if self._settled:
             return
         self._settled = True
-        refused: ShardState | None = None
-        for _ in range(_SETTLING_ATTEMPTS):
+        stored_state: ShardState | None = None
+        for _ in range(_SETTLE_ATTEMPTS):
             try:
-                await self._shard.write(self._settlement(refused, tokens, usd))
+                await self._shard.write(self._settlement(stored_state, tokens, usd))
             except ConditionFailed as failed:
-                refused = self._shard.cache_state(failed.item)
-                lease = refused.lease_of(self._request.call_id)
+                stored_state = self._shard.cache_state(failed.item)
+                lease = stored_state.lease_of(self._request.call_id)
                 if lease is None:
                     return  # an attempt whose reply was lost has settled it, or the lease has ended
                 self._lease = lease
@@ -237,8 +237,8 @@ class Reservation:
         self._log("limit_not_settled")
 
     def _settlement(self, state: ShardState | None, tokens: int, usd: Decimal) -> Change:
-        """Return the write that settles the call. ``state`` is the item that refused the last attempt; None for the first, which
-        assumes that bucket and month of the reservation are unchanged."""
+        """Return the write that settles the call. ``state`` is the item that refused the last attempt. The first attempt (None)
+        assumes that the bucket and the month of the reservation have not changed."""
         caps = self._shard.share
         change = Change()
         self._release(change, state)
@@ -251,22 +251,25 @@ class Reservation:
             change.add["spent"] = usd - self._request.usd
         return change
 
-    def _settle_tokens(self, change: Change, state: ShardState | None, more: int) -> None:
-        """Count ``more`` tokens than reserved in the current bucket, as the reservation's bucket may have left the window. Return
-        unused tokens to the reservation's bucket: in another one they would allow more than the cap."""
-        if more > 0:
-            count_tokens(change, state or self._shard.cached_state, self._shard.now, more)
-        elif more < 0 and (state is None or self._slot in state.window):
+    def _settle_tokens(self, change: Change, state: ShardState | None, difference: int) -> None:
+        """Adjust the window by ``difference``, the used tokens minus the reserved ones.
+
+        Count extra tokens in the current bucket, as the reservation's bucket may have left the window. Return unused tokens to
+        the reservation's bucket: in another one they would allow more than the cap.
+        """
+        if difference > 0:
+            count_tokens(change, state or self._shard.cached_state, self._shard.now, difference)
+        elif difference < 0 and (state is None or self._slot in state.window):
             bucket = f"window.{self._slot}"
             change.when.append(Exists(bucket))
-            change.add[bucket] = more
-            change.add["used"] = more
+            change.add[bucket] = difference
+            change.add["used"] = difference
 
     def _may_give_back(self, state: ShardState | None) -> bool:
-        """Return True if the item still counts the money that the call reserved: it forgets that with the month.
+        """Return True if the item still counts the money that the call reserved. A new month resets that money.
 
-        ``state`` is the item that refused the last attempt. The first attempt (None) assumes the same month, on that condition.
-        The cached state does not decide, because replies may arrive out of order.
+        ``state`` is the item that refused the last attempt. The first attempt (None) assumes the same month and makes that a
+        condition of its write. Do not use the cached state here, because replies may arrive out of order.
         """
         money = self._shard.share.usd_per_month is not None and bool(self._request.usd)
         return money and (state is None or state.month == self._month)
@@ -280,17 +283,17 @@ async def renew_while_running(reservation: Reservation, *, every: float = RENEW_
     """Renew ``reservation`` every ``every`` seconds while the body runs. A short call starts no task."""
     renewals: list[asyncio.Task[None]] = []
 
-    async def renew_on() -> None:
+    async def renew_repeatedly() -> None:
         while True:
             await reservation.renew()
             await asyncio.sleep(every)
 
     loop = asyncio.get_running_loop()
-    first = loop.call_later(every, lambda: renewals.append(loop.create_task(renew_on())))
+    timer = loop.call_later(every, lambda: renewals.append(loop.create_task(renew_repeatedly())))
     try:
         yield
     finally:
-        first.cancel()
+        timer.cancel()
         for task in renewals:
             task.cancel()
         if renewals:

@@ -8,7 +8,7 @@ An item holds
   reserved and may give back.
 
 DynamoDB bills each write by the size of the whole item, and calls in flight are most of it. So leases end in steps, which leaves
-one id for each call, and an item takes at most ``MAX_CALLS_PER_SHARD`` calls.
+only the id of each call, and an item takes at most ``MAX_CALLS_PER_SHARD`` calls.
 """
 
 import calendar
@@ -42,7 +42,7 @@ _MONEY_DIGITS: Final = 12  # after the decimal point, of a US dollar
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The most that a limited thing may take, over all shards. None is no limit."""
+    """The caps of a limit, as a sum over all shards. None means unlimited."""
 
     tokens_per_minute: int | None = None
     concurrent: int | None = None
@@ -168,9 +168,9 @@ def count_tokens(change: Change, state: ShardState, now: float, tokens: int) -> 
     else:
         change.set["slot"] = slot
         change.set[f"window.{slot}"] = tokens
-    for old, held in expired.items():
-        change.remove.append(f"window.{old}")
-        change.when.append(Equals(f"window.{old}", held))
+    for old_slot, old_tokens in expired.items():
+        change.remove.append(f"window.{old_slot}")
+        change.when.append(Equals(f"window.{old_slot}", old_tokens))
 
 
 def calls_attribute(lease: int) -> str:

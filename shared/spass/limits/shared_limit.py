@@ -38,16 +38,16 @@ _USD_PRECISION: Final = Decimal("1e-12")
 
 
 def new_call_id() -> str:
-    """Return an id for a reservation. It is short because an item holds the id of each call in flight. Among 1,000 calls, one in
-    seventy million has the id of another and is counted with it."""
+    """Return an id for a reservation. It is short because an item holds the id of each call in flight. Among 1,000 calls in
+    flight, the chance that a new id equals one of them is one in seventy million; both then count as one call."""
     return token_urlsafe(5)[:6]
 
 
 class SharedLimit:
     """The limit of one tenant or backend. Keep the object: its cached state saves a read.
 
-    ``partition`` returns the key of the shard with a number. ``spent_before`` returns the cost of a month (``2026-11``) by the
-    usage records. It is the opening balance of a budget that is new in this month.
+    ``partition`` returns the key of the shard with a number. ``spent_before`` returns the cost of a month (``2026-11``)
+    according to the usage records. It is the opening balance of a budget that is new in this month.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class SharedLimit:
 
     @property
     def spent(self) -> Decimal:
-        """Return the cost of the month by the cached states of the shards, reservations included. It is complete after a refusal
-        for a full budget, because that has read every shard."""
+        """Return the cost of the month according to the cached states of the shards, including reservations. It is
+        complete after a refusal for a full budget, because that has read every shard."""
         return sum((shard.spent for shard in self._shards), Decimal(0))
 
     async def _opening_balance(self, new_shard: Shard, month: str) -> Decimal:

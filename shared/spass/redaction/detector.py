@@ -11,24 +11,24 @@ from spass.redaction.patterns import AWS_SECRET, AWS_SECRET_NAME, BEARER, BEARER
 MIN_SECRET_LENGTH: Final = 8
 """Characters. A shorter text is not a secret."""
 CONTEXT_CHARACTERS: Final = 64
-"""Characters before a run that decide what it is."""
+"""Characters before a run that are searched for a label."""
 EARLY_CHARACTERS: Final = 4
-"""Characters of a run that may leave before its end is known. Of most credentials they tell only the issuer."""
+"""Characters that may leave before the end of their run is known. In most credentials they only identify the issuer."""
 
 _MIN_WORD_LENGTH: Final = 12  # characters; a shorter value is a secret only if it holds a digit: "stand-in" is a word
-_PIECE: Final = 48
+_PIECE: Final = 48  # characters
 _RUN_CHARACTERS: Final = r"!#$%&*+\-./0-9:=?@A-Z^_a-z~"
 _NOT_IN_A_RUN: Final = re.compile(rf"[^{_RUN_CHARACTERS}]+")
 # A token may be part of a URL, follow a name, or end a sentence.
 _WORDS: Final = tuple(map(re.compile, (r"[A-Za-z0-9_-]{8,}", r"[A-Za-z0-9._~+/-]{8,}=*", r"[^=:&?#@]{8,}=*", r".{8,}")))
 _AROUND: Final = "!#$%&*+-./:=?@^_~"
 
-_NAMED: Final = (
+_LABELS: Final = (
     (("secret", "aws", "akia", "asia"), AWS_SECRET_NAME, AWS_SECRET),
     (("bearer",), BEARER, BEARER_TOKEN),
 )
-"""Labels and what they announce: words of which the label holds one, the label, and the credential that follows it."""
-_SHORTEST_NAMED: Final = 20
+"""For each kind: words of which its label contains one, the pattern of the label, and the pattern of the credential after it."""
+_MIN_LABELLED_LENGTH: Final = 20
 
 # A run: visible ASCII without quotes, brackets, commas, semicolons, bars and backslashes.
 _RUN: Final = re.compile(rf"[{_RUN_CHARACTERS}]+")
@@ -55,8 +55,8 @@ def first_run_length(text: str) -> int:
 def runs(text: str, shortest: int) -> Iterator[SecretSpan]:
     """Yield the runs in ``text`` of at least ``shortest`` characters."""
     if "\\" in text:
-        found = (match.span("run") for match in _RUN_OR_ESCAPE.finditer(text) if match["run"])
-        return (SecretSpan(start, end) for start, end in found if end - start >= shortest)
+        matches = (match.span("run") for match in _RUN_OR_ESCAPE.finditer(text) if match["run"])
+        return (SecretSpan(start, end) for start, end in matches if end - start >= shortest)
     pattern = _LONG_RUN if shortest == MIN_SECRET_LENGTH else _RUN
     return (SecretSpan(*match.span()) for match in pattern.finditer(text))
 
@@ -74,35 +74,35 @@ class SecretSet:
         return cls(values, frozenset(map(bytes.fromhex, sha256)))
 
     def spans(self, run: str, before: str, lead: str = "") -> list[SecretSpan]:
-        """Return the spans of secrets in a whole ``run``: in order, neither overlapping nor touching.
+        """Return the spans of secrets in a whole ``run``: sorted, without overlaps and not adjacent.
 
-        ``before`` is the text before the run. If the run's own beginning was searched already, ``lead`` is its last character.
+        ``before`` is the text before the run. If the beginning of the run was searched before, ``lead`` is its last character.
         """
         if len(run) < MIN_SECRET_LENGTH:
             return []
         if "\\" in run:
-            plain = _unescaped(run)
-            return [SecretSpan(0, len(run))] if self._found(plain, before, lead) else []
-        return _merge_spans(self._found(run, before, lead))
+            plain = _unescape(run)
+            return [SecretSpan(0, len(run))] if self._find(plain, before, lead) else []
+        return _merge_spans(self._find(run, before, lead))
 
-    def _found(self, run: str, before: str, lead: str) -> list[SecretSpan]:
-        found = [SecretSpan(*match.span()) for match in CREDENTIAL.finditer(lead + run, len(lead))]
-        if lead and found:
-            found = [SecretSpan(start - len(lead), end - len(lead)) for start, end in found]
+    def _find(self, run: str, before: str, lead: str) -> list[SecretSpan]:
+        secrets = [SecretSpan(*match.span()) for match in CREDENTIAL.finditer(lead + run, len(lead))]
+        if lead and secrets:
+            secrets = [SecretSpan(start - len(lead), end - len(lead)) for start, end in secrets]
         if "://" in run:
-            found += [SecretSpan(*match.span()) for match in LOGIN.finditer(run)]
-        if len(run) >= _SHORTEST_NAMED:
-            found += _labelled_credentials(run, before)
+            secrets += [SecretSpan(*match.span()) for match in LOGIN.finditer(run)]
+        if len(run) >= _MIN_LABELLED_LENGTH:
+            secrets += _labelled_credentials(run, before)
         for piece in self._pieces:
             if len(piece) > len(run):
                 break
             at = run.find(piece)
             while at >= 0:
-                found.append(SecretSpan(at, at + len(piece)))
+                secrets.append(SecretSpan(at, at + len(piece)))
                 at = run.find(piece, at + len(piece))
         if self._digests:
-            found += [span for span in set(_words(run)) if _sha256(run[span.start : span.end]) in self._digests]
-        return found
+            secrets += [span for span in set(_words(run)) if _sha256(run[span.start : span.end]) in self._digests]
+        return secrets
 
 
 def early_length(run: str) -> int:
@@ -114,32 +114,34 @@ def early_length(run: str) -> int:
 
 
 def ends_with_label(before: str) -> bool:
-    """Return True if ``before`` ends with a label of ``_NAMED``, after which a credential may follow."""
+    """Return True if ``before`` ends with a label of ``_LABELS``, after which a credential may follow."""
     lower = before.lower()
-    return any(any(word in lower for word in words) and name.search(before) for words, name, _ in _NAMED)
+    return any(any(word in lower for word in words) and name.search(before) for words, name, _ in _LABELS)
 
 
 def _labelled_credentials(run: str, before: str) -> Iterator[SecretSpan]:
     """Yield the credentials in ``run`` that follow a label."""
     context = (before + run).lower()
-    for words, name, value in _NAMED:
+    for words, name, value in _LABELS:
         if any(word in context for word in words):
-            found = value.finditer(run)
+            matches = value.finditer(run)
             yield from (
-                SecretSpan(*match.span()) for match in found if name.search((before + run[: match.start()])[-CONTEXT_CHARACTERS:])
+                SecretSpan(*match.span())
+                for match in matches
+                if name.search((before + run[: match.start()])[-CONTEXT_CHARACTERS:])
             )
 
 
 def _pieces(values: Iterable[str]) -> Iterator[str]:
-    """Yield the texts to search for. A long run is searched part by part, so a long value is searched for in pieces."""
+    """Yield the texts to search for. A long run is searched in parts, so a long value is split into pieces."""
     for value in values:
         if len(value) < (MIN_SECRET_LENGTH if any(map(str.isdigit, value)) else _MIN_WORD_LENGTH):
             continue
         for form in {value, quote(value, safe="")}:
             for part in _NOT_IN_A_RUN.split(form):
                 starts = range(0, max(1, len(part) - _PIECE + 1), _PIECE) if len(part) > _PIECE else (0,)
-                whole = [part[start : start + _PIECE] for start in starts] + [part[-_PIECE:]]
-                yield from (piece for piece in whole if len(piece) >= MIN_SECRET_LENGTH)
+                pieces = [part[start : start + _PIECE] for start in starts] + [part[-_PIECE:]]
+                yield from (piece for piece in pieces if len(piece) >= MIN_SECRET_LENGTH)
 
 
 def _words(run: str) -> Iterator[SecretSpan]:
@@ -158,18 +160,18 @@ def _sha256(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def _unescaped(run: str) -> str:
+def _unescape(run: str) -> str:
     return re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), run.replace("\\/", "/"))
 
 
 def _merge_spans(spans: list[SecretSpan]) -> list[SecretSpan]:
-    """Return spans with the same characters that neither overlap nor touch."""
+    """Merge spans that overlap or touch. The result covers the same characters."""
     if len(spans) < 2:
         return spans
-    apart: list[SecretSpan] = []
+    merged: list[SecretSpan] = []
     for span in sorted(spans):
-        if apart and span.start <= apart[-1].end:
-            apart[-1] = SecretSpan(apart[-1].start, max(apart[-1].end, span.end))
+        if merged and span.start <= merged[-1].end:
+            merged[-1] = SecretSpan(merged[-1].start, max(merged[-1].end, span.end))
         else:
-            apart.append(span)
-    return apart
+            merged.append(span)
+    return merged

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 
 class CredentialFormat(NamedTuple):
-    """How the credentials of one issuer look: a literal start, and a pattern for the rest, which also says where it must end. No
-    letter or digit stands before the start."""
+    """The format of one issuer's credentials: a literal start, and a pattern for the rest, which also checks where it ends. A
+    letter or digit directly before the start rules out a match."""
 
     starts: tuple[str, ...]
     rest: str
@@ -26,7 +26,7 @@ CREDENTIAL_FORMATS: Final = (
     CredentialFormat(("sk-ant-",), rf"{_B64}{{16,}}"),
     CredentialFormat(("sk-or-v1-",), r"[0-9a-f]{32,}"),
     CredentialFormat(("sk-lf-",), r"[0-9a-f-]{32,}"),  # Langfuse
-    CredentialFormat((), rf"{_NOT_GLUED}sk-(?=[A-Za-z]*[0-9])[A-Za-z0-9]{{32,}}"),  # OpenAI of old, DeepSeek, Stability
+    CredentialFormat((), rf"{_NOT_GLUED}sk-(?=[A-Za-z]*[0-9])[A-Za-z0-9]{{32,}}"),  # older keys of OpenAI, DeepSeek, Stability
     CredentialFormat(("xai-", "gsk_", "pplx-", "csk-"), r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{20,}"),
     CredentialFormat((), rf"{_NOT_GLUED}hf_[A-Za-z0-9]{{30,}}"),
     CredentialFormat((), rf"{_NOT_GLUED}r8_[A-Za-z0-9]{{37}}" + _ENDS),
@@ -70,7 +70,7 @@ CREDENTIAL_FORMATS: Final = (
     CredentialFormat(("lin_api_",), r"[A-Za-z0-9]{32,}"),
     CredentialFormat(("PMAK-",), r"[0-9a-f]{24}-[0-9a-f]{34}"),  # Postman
     CredentialFormat((), r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),  # Terraform
-    # talk and mail
+    # chat and mail
     CredentialFormat(
         ("xoxb-", "xoxp-", "xoxa-", "xoxe-", "xoxo-", "xoxr-", "xoxs-", "xoxc-", "xoxe.xoxp-", "xoxe.xoxb-", "xapp-1-"),
         r"(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{16,}",
@@ -85,13 +85,13 @@ CREDENTIAL_FORMATS: Final = (
     CredentialFormat((), r"[0-9a-f]{32}-us\d{1,2}" + _ENDS),  # Mailchimp
     CredentialFormat(("xkeysib-",), r"[0-9a-f]{64}-[A-Za-z0-9]{16}"),
     CredentialFormat(("SK",), r"[0-9a-f]{32}" + _ENDS),  # Twilio
-    # money and shops
+    # payments and shops
     CredentialFormat(("sk_live_", "sk_test_", "rk_live_", "rk_test_"), r"[A-Za-z0-9]{10,}"),
     CredentialFormat(("whsec_",), r"[A-Za-z0-9+/=]{24,}"),
     CredentialFormat(("shpat_", "shpca_", "shppa_", "shpss_"), r"[A-Fa-f0-9]{32}"),
     CredentialFormat(("sq0atp-", "sq0csp-"), rf"{_B64}{{22,43}}"),
     CredentialFormat(("EAAA",), rf"(?=[A-Za-z_-]*[0-9]){_B64}{{60}}(?![A-Za-z0-9+/=_-])"),
-    # vaults, logs and the rest
+    # vaults, logs and others
     CredentialFormat(("hvs.", "hvb.", "hvr."), rf"{_B64}{{24,}}"),
     CredentialFormat(("AGE-SECRET-KEY-1",), r"[0-9A-Z]{58}"),
     CredentialFormat(("ops_eyJ",), r"[A-Za-z0-9+/=_-]{100,}"),
@@ -122,15 +122,15 @@ CREDENTIAL: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_alternatives())}
 """Matches each of ``CREDENTIAL_FORMATS``."""
 
 LOGIN: Final = re.compile(rf"(?<=://)[^\s/@:?#]{{0,128}}:(?!(?i:{_PLACEHOLDER}))[^\s/@]{{1,256}}(?=@)")
-"""Name and password in a URL, except the placeholders of manuals."""
+"""Name and password in a URL, except placeholders in documentation."""
 
 AWS_SECRET: Final = re.compile(r"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]*[G-Zg-z+/])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=])")
-"""A secret key of AWS has no format of its own. This matches one if ``AWS_SECRET_NAME`` (a name, or the key's id) precedes it."""
+"""An AWS secret key has no distinctive format. This matches one only after ``AWS_SECRET_NAME`` (a name, or the key's id)."""
 AWS_SECRET_NAME: Final = re.compile(r"(?:(?i:secret|aws)[\w .-]{0,24}|(?:AKIA|ASIA)[A-Z0-9]{16})\W{0,16}\Z")
 
 BEARER: Final = re.compile(r"(?i:\bbearer)\W{1,8}\Z")
 BEARER_TOKEN: Final = re.compile(r"(?<![A-Za-z0-9._~+/-])(?=(?:[A-Za-z._~+/-]*[0-9]){2})[A-Za-z0-9._~+/-]{20,}=*")
-"""A token if ``BEARER`` precedes it. With fewer than two digits it is the placeholder of a manual."""
+"""A token, if it follows ``BEARER``. Text with fewer than two digits is a placeholder in documentation."""
 
 PRIVATE_KEY: Final = re.compile(r"-----BEGIN (?:[A-Z0-9]{2,12} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
 """The header of a private key; its lines follow."""
@@ -151,7 +151,7 @@ PLACES: Final = tuple(
         ),
     ),
 )
-"""ARNs, URLs, hosts of AWS and paths of files."""
+"""ARNs, URLs, AWS hosts and file paths."""
 
 # Top-level domains, and the names that private networks use as such. Prose may have a word directly after a full stop, and a path
 # of fields has a name there, so a domain that is also a word counts only after two dots.
@@ -174,10 +174,10 @@ PROVIDER_TEXT: Final[tuple[str | re.Pattern[str], ...]] = (
     r"(?i)\bbearer\s+\S+",
     r"\beyJ[-_A-Za-z0-9]{5,}(?:\.[-_A-Za-z0-9]*)*",  # JSON Web Tokens
     r"\b(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA)[A-Z0-9]{8,}",
-    # keys that nothing but a key begins like; half masked ones too
+    # prefixes that only keys have; partly masked keys too
     r"\b(?:sk-|[spr]k_(?:live|test)_|xai-|gsk_|hf_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AIza)[-_A-Za-z0-9*.]{4,}",
     r"\b(?:sk|pk|rk|org|proj|key)[-_][-_A-Za-z0-9*.]*[0-9*][-_A-Za-z0-9*.]{3,}",
-    r"(?<![\w-])\w[\w-]*\*{3,}[\w*-]*",  # any other half masked key
+    r"(?<![\w-])\w[\w-]*\*{3,}[\w*-]*",  # any other partly masked key
     r"\b[A-Za-z]:\\[^\s'\"]*(?: [^\s'\"\\]+\\[^\s'\"]*)*",  # paths of Windows, its shares
     r"\\\\[\w.$-]+\\[^\s'\"]*",
     r"\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(?:%\w+)?\](?::\d+)?",  # IPv6
@@ -188,5 +188,5 @@ PROVIDER_TEXT: Final[tuple[str | re.Pattern[str], ...]] = (
     rf"(?i)(?<![\w.-])(?:[a-z0-9-]+\.){{2,}}(?:{_WORDLIKE_DOMAINS})\b(?![\w-])(?::\d+)?(?:/\S*)?",
     r"(?<![\w/.<#])(?:~|\.{1,2})?/(?:[\w@-]|\.\w)[\w.@-]*(?:/[\w.@-]*)*",  # paths
 )
-"""Secrets (also half masked ones), hosts, addresses and paths in a provider's message.
-Most are text, which ``re`` compiles at first use, because a cold start must not wait for them."""
+"""Secrets (also partly masked ones), hosts, addresses and paths in a provider's message.
+Most patterns are strings, which ``re`` compiles at first use: a cold start must not wait for them."""

@@ -10,7 +10,7 @@ from spass.redaction.text import CREDENTIAL_VARIABLES, redact, redact_provider_t
 
 
 class Redactor:
-    """Redact whatever leaves the gateway. A process has one.
+    """Redact the text that leaves the gateway. A process has one instance.
 
     ``token_sha256`` holds digests of tokens in hexadecimal, ``variables`` the environment variables with provider keys, and
     ``keys`` returns the provider keys in use.
@@ -24,7 +24,7 @@ class Redactor:
         self._secrets = SecretSet.of((), self._token_sha256)
 
     def secrets(self) -> SecretSet:
-        """Return the secrets known now."""
+        """Return the current secrets. Provider keys and AWS credentials may change while the process runs."""
         values = (*self._keys(), *filter(None, map(os.environ.get, self._variables)))
         if values != self._values:
             self._secrets, self._values = SecretSet.of(values, self._token_sha256), values

@@ -1,11 +1,11 @@
 """Redact a text that arrives in pieces.
 
-The rule: a secret lies within one run, which is a series of characters that secrets consist of (``detector.runs``). So the last
-run is held until it ends, up to ``MAX_HELD_CHARACTERS``, and is then redacted whole. The result does not depend on where the text
-is cut. Two additions:
+A secret is always inside one run: a series of characters that secrets consist of (``detector.runs``). So the redactor holds the
+last run until it ends, up to ``MAX_HELD_CHARACTERS``, and then redacts it as a whole. The result does not depend on where the
+text is cut. Two additions:
 
-- The first ``EARLY_CHARACTERS`` letters of a run leave at once, so that the first word of an answer is seen early.
-- The lines of a private key are runs of their own; ``_PrivateKeyLines`` remembers that one has begun.
+- The first ``EARLY_CHARACTERS`` letters of a run leave immediately, so that a client sees the first word early.
+- The lines of a private key are separate runs; ``_PrivateKeyLines`` remembers that a key has begun.
 """
 
 import re
@@ -41,13 +41,13 @@ _WORDS_BETWEEN_KEY_LINES: Final = 2
 
 
 def redact_secrets(secrets: SecretSet, text: str) -> str:
-    """Return a whole ``text`` as a ``StreamRedactor`` returns it."""
+    """Return ``text`` as a ``StreamRedactor`` redacts it."""
     stream = StreamRedactor(secrets)
     return stream.feed(text) + stream.flush()
 
 
 class _Match(NamedTuple):
-    """A secret, and the start of its run. ``early`` tells whether the first characters of that run may have left already."""
+    """A secret, and the start of its run. ``early`` is True if the first characters of that run may have left already."""
 
     span: SecretSpan
     run: int
@@ -57,7 +57,7 @@ class _Match(NamedTuple):
 class StreamRedactor:
     """Redact one text that arrives in pieces: replace each secret by ``REDACTED``."""
 
-    __slots__ = ("_before", "_continued", "_key_lines", "_secrets", "_sent", "_swallowing", "_tail")
+    __slots__ = ("_before", "_continued", "_key_lines", "_secrets", "_sent", "_skipping", "_tail")
 
     def __init__(self, secrets: SecretSet) -> None:
         self._secrets = secrets
@@ -66,7 +66,7 @@ class StreamRedactor:
         self._tail = ""  # the run that has not ended
         self._sent = 0  # characters of the tail that have left already
         self._continued = False  # the tail's run began before the tail
-        self._swallowing = False  # the next characters belong to a secret that was replaced
+        self._skipping = False  # the next characters belong to a secret that was replaced
 
     def feed(self, piece: str) -> str:
         """Return what may leave after ``piece`` has arrived."""
@@ -79,7 +79,7 @@ class StreamRedactor:
         return self._release(len(self._tail), len(self._tail))[0] if self._tail else ""
 
     def _feed(self, piece: str) -> str:
-        if self._swallowing:
+        if self._skipping:
             piece = self._skip_rest_of_secret(piece)
         known = len(self._tail)
         self._tail += piece
@@ -92,7 +92,7 @@ class StreamRedactor:
         return out + self._release_early() if end or known < EARLY_CHARACTERS else out
 
     def _end_of_runs(self, known: int) -> int:
-        """Return where the last run that has ended ends in the tail. Its first ``known`` characters hold no such end."""
+        """Return the end of the last complete run in the tail. The first ``known`` characters of the tail contain no such end."""
         tail = self._tail
         match = LAST_BREAK.match(tail, known)
         end = match.end() if match else 0
@@ -106,34 +106,35 @@ class StreamRedactor:
     def _release(self, end: int, border: int) -> tuple[str, int]:
         """Redact ``end`` characters of the tail, and drop them up to ``border`` or the end of the last secret.
 
-        Return the text that leaves, and where in the tail the last secret ended. A secret that starts after ``border`` stays.
+        Return the text that leaves, and the position in the tail where the last secret ended. A secret that starts at or after
+        ``border`` stays.
         """
         text = self._tail[:end]
         out, at = "", self._sent
         for (start, stop), run, early in self._matches(text):
             if start >= border:
                 break
-            # The early characters always leave: whether they had to leave early depends on where the text was cut.
-            shown = max(start, run + early_length(text[run : run + EARLY_CHARACTERS])) if early else start
-            out, at = out + text[at:shown] + REDACTED, stop
-        done = max(border, at)
-        self._before = (self._before + self._tail[:done])[-CONTEXT_CHARACTERS:]
-        self._tail = self._tail[done:]
+            # Always send the early characters: whether they were sent early depends on where the text was cut.
+            visible_end = max(start, run + early_length(text[run : run + EARLY_CHARACTERS])) if early else start
+            out, at = out + text[at:visible_end] + REDACTED, stop
+        cut = max(border, at)
+        self._before = (self._before + self._tail[:cut])[-CONTEXT_CHARACTERS:]
+        self._tail = self._tail[cut:]
         self._sent = 0
         self._continued = False
-        return out + text[at:done], at
+        return out + text[at:cut], at
 
     def _release_part(self) -> str:
         """Redact the first ``MAX_HELD_CHARACTERS`` of a run that does not end."""
         out, end_of_secret = self._release(MAX_HELD_CHARACTERS, MAX_HELD_CHARACTERS - _OVERLAP)
         self._continued = True
         if end_of_secret == MAX_HELD_CHARACTERS:
-            self._swallowing = True
+            self._skipping = True
             self._tail = self._skip_rest_of_secret(self._tail)
         return out
 
     def _release_early(self) -> str:
-        """Return the first characters of the tail, unless they have left or what stands before them announces a secret."""
+        """Return the first characters of the tail, unless they have left already or may belong to a secret."""
         if not self._tail:
             return ""
         count = early_length(self._tail)
@@ -146,7 +147,7 @@ class StreamRedactor:
     def _skip_rest_of_secret(self, text: str) -> str:
         match = _REST_OF_SECRET.match(text)
         end = match.end() if match else 0
-        self._swallowing = end == len(text)
+        self._skipping = end == len(text)
         return text[end:]
 
     def _matches(self, text: str) -> Iterator[_Match]:
@@ -178,8 +179,8 @@ class _PrivateKeyLines:
     __slots__ = ("_in_key", "_words_left")
 
     def __init__(self) -> None:
-        self._words_left = 0  # so many other words may stand before the next line of the key
-        self._in_key = False  # a line of it was found
+        self._words_left = 0  # other words that may still come before the next line of the key
+        self._in_key = False  # True after the first line of the key
 
     @property
     def expected(self) -> bool:

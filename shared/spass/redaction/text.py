@@ -21,7 +21,7 @@ _DEPLOYMENT_VARIABLES: Final = (
     "SPASS_COMPACTION_QUEUE",
     "SPASS_COMPACTION_MACHINE",
 )
-_SHORTEST_VALUE: Final = 8  # characters of an environment variable's value
+_MIN_VALUE_LENGTH: Final = 8  # characters of an environment variable's value
 _LONG_SECRET: Final = 12  # characters
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f\x80-\x9f]+")
 _LONG_RUN: Final = re.compile(r"[A-Za-z0-9_.+/=:@~%?&-]{20,}")
@@ -34,7 +34,7 @@ _SIGN: Final = re.compile(
 
 
 def redact(text: str) -> str:
-    """Return ``text`` without credentials, ARNs, URLs, hosts of AWS, paths of files and names of the deployment's resources."""
+    """Return ``text`` without credentials, ARNs, URLs, AWS hosts, file paths and names of the deployment's resources."""
     text = redact_environment(text)
     if not _is_suspect(text):
         return text
@@ -47,7 +47,7 @@ def redact_provider_text(text: str, *, secrets: Sequence[str] = ()) -> str:
     """Return a provider's message on one line of at most 500 characters, without keys, URLs, hosts, addresses, paths, ARNs and
     ``secrets``."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        # A short secret does not count inside a word: a host may be called "gpu".
+        # Do not replace a short secret inside a word: a host may be called "gpu".
         literal = re.escape(secret)
         text = re.sub(literal if len(secret) >= _LONG_SECRET else rf"(?<!\w){literal}(?!\w)", REDACTED, text, flags=re.IGNORECASE)
     text = redact_environment(text[: MAX_PROVIDER_CHARACTERS * 4])
@@ -65,7 +65,7 @@ def redact_environment(text: str) -> str:
 
 
 def redact_json(value: Json, redact: Callable[[str], str] = redact) -> Json:
-    """Return ``value`` with every text in it redacted, names of members included."""
+    """Return ``value`` with every text in it redacted, including the names of members."""
     match value:
         case str():
             return redact(value)
@@ -83,12 +83,12 @@ def redact_members(value: Mapping[str, Json], redact: Callable[[str], str] = red
 
 
 def needs_no_redaction(text: str) -> bool:
-    """Return True if ``redact`` would not change ``text``. Quick, as the log asks for every line."""
+    """Return True if ``redact`` would not change ``text``. It is fast, because the log calls it for every line."""
     return not (_is_suspect(text) or any(value in text for value in _environment_values()))
 
 
 def reload_environment() -> None:
-    """Read the environment variables anew at the next use, after they were changed."""
+    """Discard the cached environment variables. The next use reads them again."""
     _environment_values.cache_clear()
 
 
@@ -105,5 +105,5 @@ def _holds_credential(run: str) -> bool:
 
 @cache
 def _environment_values() -> Sequence[str]:
-    found = map(os.environ.get, (*_DEPLOYMENT_VARIABLES, *CREDENTIAL_VARIABLES))
-    return sorted((value for value in found if value and len(value) >= _SHORTEST_VALUE), key=len, reverse=True)
+    values = map(os.environ.get, (*_DEPLOYMENT_VARIABLES, *CREDENTIAL_VARIABLES))
+    return sorted((value for value in values if value and len(value) >= _MIN_VALUE_LENGTH), key=len, reverse=True)
