@@ -1,5 +1,7 @@
-"""Store the documents of a batch, the position after them and the counters of the upload in one transaction. So each document is
-stored once, even if a worker dies."""
+"""Store a batch in one transaction: its documents, the position after them and the counters of the upload.
+
+So each document is stored exactly once, even if a worker dies.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,20 +21,23 @@ from spass.rag.ingest.upload_record import ACTIVE, MAX_ERRORS, UploadError, Uplo
 
 
 class Overtaken(Conflict):
-    """A batch did not take effect: its part or its upload has changed since the worker read it."""
+    """Raised if a batch did not take effect, because its part or its upload changed after the worker had read it."""
 
     code = "overtaken"
 
 
 class IndexReplaced(Conflict):
-    """The index was deleted or replaced after the upload had begun."""
+    """Raised if the index was deleted or replaced after the upload had begun."""
 
     code = "index_replaced"
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The step of a part over a batch, beside the append of the batch's documents. ``record`` and ``part`` are as last read."""
+    """The participant that advances a part by one batch, in the transaction that appends the documents of the batch.
+
+    ``record`` and ``part`` are the stored values that the worker read last.
+    """
 
     store: TenantStore
     record: UploadRecord
@@ -40,10 +45,10 @@ class Advance:
     batch: Batch
 
     async def writes(self, answer: WriteAnswer, /) -> Sequence[Write]:
-        """Return the writes that take effect together with the append that gives ``answer``.
+        """Return the writes to commit together with the append whose result is ``answer``.
 
         Raises:
-            IndexReplaced: the index has another generation than when the earlier batches were appended.
+            IndexReplaced: the generation of the index is not the one that the earlier batches were appended to.
         """
         if self.record.generation and self.record.generation != answer.generation:
             raise IndexReplaced(
@@ -56,7 +61,7 @@ class Advance:
         return Overtaken("The batch was overtaken.")
 
     def alone(self) -> Sequence[Write]:
-        """Return the writes of a batch without documents."""
+        """Return the writes to commit for a batch without documents, which needs no append."""
         return [self._part(), self._upload(""), *not_superseded(self.store, self.record)]
 
     @property
@@ -83,11 +88,11 @@ class Advance:
             changes["done"] = True
         if after.errors != self.part.errors:
             changes["errors"] = [error.attributes() for error in after.errors]
-        as_read = Equals("owner", self.part.owner) & Equals("batch", self.part.batch)
-        return Update(self.part.key, set=changes, when=as_read)
+        unchanged = Equals("owner", self.part.owner) & Equals("batch", self.part.batch)
+        return Update(self.part.key, set=changes, when=unchanged)
 
     def _upload(self, generation: str) -> Update:
-        counted = {
+        increments = {
             "bytes_done": self.batch.next_position.offset - self.part.position.offset,
             "ingested": len(self.batch.documents),
             "failed": len(self.batch.errors),
@@ -101,7 +106,7 @@ class Advance:
         return Update(
             keys.upload(self.store.tenant, self.record.index, self.record.id),
             set=changes,
-            add={name: more for name, more in counted.items() if more},
+            add={name: amount for name, amount in increments.items() if amount},
             remove=("resent",),
             when=when,
         )

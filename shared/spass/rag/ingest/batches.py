@@ -7,8 +7,8 @@ from typing import Final
 from spass.rag.index.documents import MAX_DOCUMENTS, NewDocument
 from spass.rag.ingest.plan import Entry, EntryError, Position
 
-_MAX_TEXT_BYTES: Final = 2**20  # in one batch; the slowest backend embeds them in some minutes
-_MAX_READ_BYTES: Final = 4 * 2**20  # of the file, for one batch; so a file with few documents shows progress, too
+_MAX_TEXT_BYTES: Final = 2**20  # of one batch; the slowest backend needs some minutes to embed them
+_MAX_READ_BYTES: Final = 4 * 2**20  # of the file for one batch, so that a file with few valid documents shows progress too
 _MAX_ERRORS: Final = 1000
 
 
@@ -23,8 +23,10 @@ class BatchDocument:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The ``documents`` and ``errors`` of consecutive entries. The ids differ. ``next_position`` is where the next batch begins.
-    ``last`` is True for the last batch of a part."""
+    """The ``documents`` and ``errors`` of consecutive entries. All document ids differ.
+
+    The next batch begins at ``next_position``. ``last`` is True for the last batch of a part.
+    """
 
     documents: tuple[BatchDocument, ...]
     errors: tuple[EntryError, ...]
@@ -32,7 +34,7 @@ class Batch:
     last: bool
 
     def split(self) -> "tuple[Batch, Batch]":
-        """Split a batch of at least two documents into two halves. An error goes to the half of its line."""
+        """Split a batch of at least two documents into two halves. Each error goes to the half that contains its line."""
         middle = len(self.documents) // 2
         first, second = self.documents[:middle], self.documents[middle:]
         boundary = first[-1].next_position
@@ -56,8 +58,10 @@ class _OpenBatch:
     text_bytes: int = 0
 
     def fits(self, document: NewDocument) -> bool:
-        """Return whether ``document`` fits. A repeated id needs an append of its own, in which it replaces the earlier
-        document."""
+        """Return whether ``document`` fits into this batch.
+
+        A document with an id that the batch contains already does not fit: it must replace the earlier one in a later append.
+        """
         return document.id not in self.documents and self.text_bytes + len(document.text.encode()) <= _MAX_TEXT_BYTES
 
     def add(self, entry: Entry) -> None:
@@ -81,7 +85,7 @@ class _OpenBatch:
 
 
 async def group_into_batches(entries: AsyncIterator[Entry], start: Position) -> AsyncGenerator[Batch, None]:
-    """Yield the entries from ``start`` on in batches. The last batch may be empty; it is always yielded."""
+    """Group ``entries``, which begin at ``start``, into batches. Always yield a last batch, even an empty one."""
     batch = _OpenBatch(start, start)
     async for entry in entries:
         if batch.full or (entry.document is not None and batch.documents and not batch.fits(entry.document)):

@@ -1,4 +1,4 @@
-"""The bytes of a file: pieces of them, numbers of lines, and the check that they are text in UTF-8."""
+"""Process the bytes of a file: cut them into small pieces, count lines, and check that they are UTF-8 text."""
 
 import asyncio
 import codecs
@@ -8,34 +8,34 @@ from typing import Final
 from spass.rag.ingest.plan import FileRefused
 
 BOM: Final = codecs.BOM_UTF8
-_BITE: Final = 64 * 1024
-"""Bytes that are read before other tasks of the event loop run: a few milliseconds."""
+_PIECE_BYTES: Final = 64 * 1024
+"""Bytes to process before other tasks of the event loop may run. They take a few milliseconds."""
 
 
 async def bites(blocks: AsyncIterator[bytes], size: int | None = None) -> AsyncIterator[bytes]:
-    """Yield ``blocks`` in pieces of at most 64 KiB; only the first ``size`` bytes of them, if it is given.
+    """Yield ``blocks`` in pieces of at most 64 KiB. With ``size``, yield only the first ``size`` bytes.
 
     Raises:
-        ValueError: there are fewer bytes.
+        ValueError: ``blocks`` contain fewer than ``size`` bytes.
     """
-    left = size
-    if left == 0:
+    remaining = size
+    if remaining == 0:
         return
     async for block in blocks:
-        view = memoryview(block)[:left]
-        for begin in range(0, len(view), _BITE):
-            yield bytes(view[begin : begin + _BITE])
+        view = memoryview(block)[:remaining]
+        for begin in range(0, len(view), _PIECE_BYTES):
+            yield bytes(view[begin : begin + _PIECE_BYTES])
             await asyncio.sleep(0)
-        if left is not None:
-            left -= len(view)
-            if not left:
+        if remaining is not None:
+            remaining -= len(view)
+            if not remaining:
                 return
-    if left:
-        raise ValueError(f"The blocks end {left} bytes before the part does.")
+    if remaining:
+        raise ValueError(f"The blocks end {remaining} bytes before the part does.")
 
 
 class LineCount:
-    """Counts lines, each of which ends with LF, CR or CRLF. ``line`` is the number of the current one."""
+    """Count lines that end with LF, CR or CRLF. ``line`` is the number of the current line."""
 
     def __init__(self, line: int = 1) -> None:
         self.line = line
@@ -50,37 +50,38 @@ class LineCount:
 
 
 def lines_ended(data: bytes) -> int:
-    ended = data.count(b"\n")
+    """Return the number of line ends (LF, CR or CRLF) in ``data``."""
+    count = data.count(b"\n")
     if b"\r" in data:
-        ended += data.count(b"\r") - data.count(b"\r\n")
-    return ended
+        count += data.count(b"\r") - data.count(b"\r\n")
+    return count
 
 
 class TextGuard:
-    """Checks that bytes are text in UTF-8, and drops the byte order mark."""
+    """Check that bytes are UTF-8 text, and drop the byte order mark."""
 
     def __init__(self, *, every_byte: bool) -> None:
-        """With ``every_byte`` all bytes must be UTF-8; without it, only UTF-16 and NUL bytes are refused."""
+        """With ``every_byte``, check that all bytes are UTF-8. Without it, refuse only UTF-16 and NUL bytes."""
         self.offset = 0
-        """Bytes of the byte order mark, which was dropped."""
+        """The size in bytes of the byte order mark that was dropped, or 0."""
         self._start = b""
         self._started = False
         self._lines = LineCount()
         self._decoder = codecs.getincrementaldecoder("utf-8")() if every_byte else None
 
     def passed(self, data: bytes, *, final: bool = False) -> bytes:
-        """Return ``data``, without bytes that are kept back until the start of the file is known.
+        """Check ``data`` and return it. Buffer the first bytes of the file until they show whether there is a byte order mark.
 
         Raises:
-            FileRefused: it is not text in UTF-8.
+            FileRefused: ``data`` is not UTF-8 text.
         """
         if not self._started:
-            data = self._begun(data, final=final)
+            data = self._drop_bom(data, final=final)
         self._check(data, final=final)
         self._lines.add(data)
         return data
 
-    def _begun(self, data: bytes, *, final: bool) -> bytes:
+    def _drop_bom(self, data: bytes, *, final: bool) -> bytes:
         self._start += data
         if self._start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise FileRefused("not_utf8", "The file is UTF-16 or UTF-32; save it as UTF-8.", 1)

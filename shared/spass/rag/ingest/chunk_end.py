@@ -1,8 +1,8 @@
 """Find the end of a chunk of text from the bytes at its start.
 
-The result depends on at most ``WINDOW_BYTES`` bytes. A worker that continues after any chunk finds the same chunks, and the sizes
-in which the bytes arrive do not matter. Of Markdown (CommonMark, https://spec.commonmark.org/0.31.2/), only headings (ATX and
-Setext) and fenced code blocks are recognised.
+The result depends on at most ``WINDOW_BYTES`` bytes. So a worker that continues after any chunk finds the same chunks, and the
+sizes of the blocks that it reads do not matter. The code recognises only two elements of Markdown (CommonMark,
+https://spec.commonmark.org/0.31.2/): headings (ATX and Setext) and fenced code blocks.
 """
 
 import re
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 CHUNK_BYTES: Final = 1024
-"""The largest chunk that is not code. The embedded model reads 256 tokens at once, which is about 1 KiB of English. For a longer
-text it averages the vectors of several pieces, and such an average is not similar to any query."""
+"""The largest chunk that is not code. The built-in embedding model reads 256 tokens, which is about 1 KiB of
+English. For a longer text it averages the vectors of several pieces, and such an average is not similar to any query."""
 MIN_CHUNK_BYTES: Final = CHUNK_BYTES // 4
-"""The smallest chunk, unless its section ends: a shorter one holds too little information."""
+"""The smallest chunk, unless its section ends earlier. A shorter chunk contains too little information."""
 MAX_CODE_BYTES: Final = CHUNK_BYTES * 4
 """The largest fenced code block that is not split. Half of a function is of little use to a reader."""
-_OUTLINE_BYTES: Final = CHUNK_BYTES + 512  # enough for the outline, unless they end within code
+_OUTLINE_BYTES: Final = CHUNK_BYTES + 512  # enough to find the outline, unless they end within a code block
 WINDOW_BYTES: Final = MAX_CODE_BYTES + 512
 
 _BLANK_LINE: Final = re.compile(rb"(?:\r\n|\r(?!\n)|\n)[ \t]*[\r\n]")
@@ -45,11 +45,11 @@ class TextWindow:
     """The bytes that decide where a chunk ends."""
 
     body: bytes
-    """The first ``WINDOW_BYTES`` of the text from the start of the chunk; fewer only at the end of the file."""
+    """The first ``WINDOW_BYTES`` bytes from the start of the chunk. Only at the end of the file there are fewer."""
     leading_blanks: bytes
-    """The blanks before ``body``. They tell whether it begins at the start of a line."""
+    """The blanks before ``body``. They show whether ``body`` begins at the start of a line."""
     fence: str
-    """The opening fence of the code block that continues in ``body``, or empty."""
+    """The opening fence of the code block in which ``body`` begins, or empty."""
     markdown: bool
 
 
@@ -85,7 +85,7 @@ def find_chunk_end(window: TextWindow) -> ChunkEnd:
     """Return the end of the chunk at the start of ``window``.
 
     A section of at most ``CHUNK_BYTES`` is one chunk. A longer section is split after the last paragraph or code block that fits.
-    If none ends there, it is split after a sentence, else after a line, a word or a character.
+    If there is none, it is split after the last sentence, line, word or character that fits, in this order of preference.
 
     Raises:
         UnicodeDecodeError: the text is not UTF-8.
@@ -117,9 +117,9 @@ def align_to_character(data: bytes, end: int) -> int:
 
 
 def _strip_end(body: bytes, end: int | None) -> int:
-    """Return ``end`` moved back over the blanks before it."""
-    kept = body[:end].rstrip()
-    return len(kept) if b" " < kept[-1:] < b"\x80" else len(kept.decode().rstrip().encode())
+    """Return the offset after the last character before ``end`` that is not blank."""
+    text = body[:end].rstrip()
+    return len(text) if b" " < text[-1:] < b"\x80" else len(text.decode().rstrip().encode())
 
 
 def _find_outline(window: TextWindow, body: bytes) -> _Outline:

@@ -1,8 +1,8 @@
-"""Split CSV files into rows; each holds one document.
+"""Split CSV files into rows. Each row contains one document.
 
 The format is RFC 4180, but a row may also end with LF or CR alone. The column ``text`` is the text, the optional column ``id`` is
-the id, and every other column is a metadata field with a string value. An empty cell has no value: an id is generated, and a
-metadata field is left out, which a filter sees as null.
+the id, and every other column is a metadata field with a string value. An empty cell has no value: if the id is empty, one is
+generated; if a metadata cell is empty, the document does not have that field, and a filter sees it as null.
 """
 
 import csv
@@ -19,7 +19,7 @@ from spass.rag.ingest.records import MAX_RECORD_BYTES, EntryRefused, RawRecord
 _TEXT: Final = "text"
 _ID: Final = "id"
 _MAX_HEADER_BYTES: Final = 8192
-_SHOWN: Final = 64  # characters of a name that the file chose
+_MAX_NAME_IN_MESSAGE: Final = 64  # characters of a column name in a message
 _OTHER_DELIMITERS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 _BLANK_LINES: Final = re.compile(rb"(?:[ \t]*+[\r\n])*+")
@@ -29,47 +29,48 @@ _OPENING_OR_END: Final = re.compile(rb',"|[\r\n]')
 
 class _State(Enum):
     CELL = auto()
-    """At the start of a cell: only here a quote opens a quoted cell."""
+    """At the start of a cell. Only here a quote opens a quoted cell."""
     PLAIN = auto()
     QUOTED = auto()
     QUOTE = auto()
-    """After a quote within quotes: the first of two, or the closing one."""
+    """After a quote within a quoted cell. It is the first half of an escaped quote (``""``), or it closes the cell."""
     RETURN = auto()
-    """After a CR that ends the row: an LF would still belong to it."""
+    """After a CR that ends the row. A following LF belongs to the same row end."""
 
 
 class RowSplitter:
-    """Split a file into rows at LF, CR or CRLF outside of quotes. Blank lines between rows are skipped."""
+    """Split a file into rows at LF, CR or CRLF outside of quotes. Skip blank lines between rows."""
 
     def __init__(self, position: Position) -> None:
         self.position = position
         self._state = _State.CELL
-        self._held = b""
-        self._size = 0  # of the row so far, held or not
+        self._partial_row = b""
+        self._size = 0  # bytes of the row so far, also those that were dropped because the row is too long
         self._lines = LineCount(position.line)
-        self._counted = 0  # bytes of the current data whose lines are counted
+        self._counted = 0  # bytes of the current data whose lines were counted
         self._quote_line = position.line  # where the last quote was opened
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[RawRecord]:
-        """Yield the rows that end in ``data``; if it is ``final``, also the last one. Exhaust the iterator.
+        """Yield the rows that end in ``data``. If ``data`` is ``final``, also yield the last row. The caller must exhaust the
+        iterator.
 
         Raises:
             FileRefused: the file ends within quotes.
         """
         self._counted = 0
-        begin = self._without_blank_lines(data, 0)
+        begin = self._skip_blank_lines(data, 0)
         while (end := self._row_end(data, begin)) is not None:
-            yield from self._ended(data, begin, end)
-            begin = self._without_blank_lines(data, end)
+            yield from self._end_row(data, begin, end)
+            begin = self._skip_blank_lines(data, end)
         if final and self._state is _State.QUOTED:
             message = f"The quote opened on line {self._quote_line} is not closed."
             raise FileRefused("csv_unclosed_quote", message, self._quote_line)
         if final:
-            yield from self._ended(data, begin, len(data))
+            yield from self._end_row(data, begin, len(data))
             return
         self._count(data, len(data))
         self._size += len(data) - begin
-        self._held = self._held + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
+        self._partial_row = self._partial_row + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
 
     @property
     def end(self) -> int:
@@ -80,7 +81,7 @@ class RowSplitter:
         """Return True: a part may end after every row."""
         return True
 
-    def _without_blank_lines(self, data: bytes, begin: int) -> int:
+    def _skip_blank_lines(self, data: bytes, begin: int) -> int:
         if self._size:
             return begin
         blank = _BLANK_LINES.match(data, begin)
@@ -90,61 +91,61 @@ class RowSplitter:
         self.position = replace(self.position, offset=self.position.offset + len(blank[0]), line=self._lines.line)
         return blank.end()
 
-    def _row_end(self, data: bytes, here: int) -> int | None:
-        """Return the offset after the row that continues at ``here``, or None if the row does not end in ``data``."""
-        if self._state is _State.CELL and (end := _end_without_quotes(data, here)):
+    def _row_end(self, data: bytes, at: int) -> int | None:
+        """Return the offset after the row that continues at ``at``, or None if the row does not end in ``data``."""
+        if self._state is _State.CELL and (end := _end_without_quotes(data, at)):
             return end
-        while here < len(data):
+        while at < len(data):
             if self._state is _State.RETURN:
                 self._state = _State.CELL
-                return here + data.startswith(b"\n", here)
-            if self._state is _State.CELL and data.startswith(b'"', here):
-                here = self._opened(data, here + 1)
+                return at + data.startswith(b"\n", at)
+            if self._state is _State.CELL and data.startswith(b'"', at):
+                at = self._open_quote(data, at + 1)
             elif self._state is _State.QUOTED:
-                cell = _CELL_IN_QUOTES.match(data, here)
+                cell = _CELL_IN_QUOTES.match(data, at)
                 if cell is None or cell.end() == len(data):
                     return None
-                here = cell.end() + 1
+                at = cell.end() + 1
                 self._state = _State.QUOTE
-            elif self._state is _State.QUOTE and data.startswith(b'"', here):
-                here += 1
+            elif self._state is _State.QUOTE and data.startswith(b'"', at):
+                at += 1
                 self._state = _State.QUOTED
-            elif (found := _OPENING_OR_END.search(data, here)) is None:
+            elif (match := _OPENING_OR_END.search(data, at)) is None:
                 self._state = _State.CELL if data.endswith(b",") else _State.PLAIN
                 return None
-            elif found[0] == b',"':
-                here = self._opened(data, found.end())
+            elif match[0] == b',"':
+                at = self._open_quote(data, match.end())
             else:
-                here = found.end()
-                self._state = _State.RETURN if found[0] == b"\r" else _State.CELL
+                at = match.end()
+                self._state = _State.RETURN if match[0] == b"\r" else _State.CELL
                 if self._state is _State.CELL:
-                    return here
+                    return at
         return None
 
-    def _opened(self, data: bytes, here: int) -> int:
-        self._count(data, here)
+    def _open_quote(self, data: bytes, at: int) -> int:
+        self._count(data, at)
         self._quote_line = self._lines.line
         self._state = _State.QUOTED
-        return here
+        return at
 
     def _count(self, data: bytes, until: int) -> None:
         self._lines.add(data[self._counted : until])
         self._counted = until
 
-    def _ended(self, data: bytes, begin: int, end: int) -> Iterator[RawRecord]:
+    def _end_row(self, data: bytes, begin: int, end: int) -> Iterator[RawRecord]:
         self._count(data, end)
         size = self._size + end - begin
-        row = (self._held + data[begin:end]).rstrip(b"\r\n") if size <= MAX_RECORD_BYTES else None
+        row = (self._partial_row + data[begin:end]).rstrip(b"\r\n") if size <= MAX_RECORD_BYTES else None
         blank = row is not None and not row.strip()
         start = self.position
         self.position = Position(start.offset + size, self._lines.line, start.number + (not blank))
-        self._held, self._size = b"", 0
+        self._partial_row, self._size = b"", 0
         if not blank:
             yield RawRecord(row, start, self.position)
 
 
 def _end_without_quotes(data: bytes, begin: int) -> int:
-    """Return the end of the row at ``begin``, or 0 if the row contains quotes or a CR before its end, which few rows do."""
+    """Return the end of the row at ``begin``. Return 0 if it contains quotes, or a CR before its end; most rows do not."""
     end = data.find(b"\n", begin)
     if end < 0 or data.find(b'"', begin, end) >= 0 or data.find(b"\r", begin, end - 1) >= 0:
         return 0
@@ -155,7 +156,7 @@ def fields_of_row(columns: Sequence[str], row: bytes) -> Mapping[str, object]:
     """Return the fields of the document in ``row``.
 
     Raises:
-        EntryRefused: the row does not have one cell per column, or its quotes are wrong.
+        EntryRefused: the row does not have exactly one cell per column, or its quotes are wrong.
     """
     try:
         cells = _cells(row)
@@ -176,7 +177,7 @@ def columns_of(record: RawRecord) -> tuple[str, ...]:
     """Return the column names in the header.
 
     Raises:
-        FileRefused: the header is too long, has a column twice or without a name, or has no column ``text``.
+        FileRefused: the header is too long, repeats a column name, has a column without a name, or has no column ``text``.
     """
     line = record.position.line
     if record.data is None or len(record.data) > _MAX_HEADER_BYTES:
@@ -189,7 +190,7 @@ def columns_of(record: RawRecord) -> tuple[str, ...]:
         if not name.strip():
             raise FileRefused("csv_bad_header", f"Column {number + 1} has no name in the header.", line)
         if name in names[:number]:
-            raise FileRefused("csv_bad_header", f"The column {name[:_SHOWN]!r} stands twice in the header.", line)
+            raise FileRefused("csv_bad_header", f"The column {name[:_MAX_NAME_IN_MESSAGE]!r} stands twice in the header.", line)
     if _TEXT not in names:
         raise FileRefused("csv_no_text_column", f"The header names no column {_TEXT!r}{_hint(names)}.", line)
     return tuple(names)
@@ -197,8 +198,8 @@ def columns_of(record: RawRecord) -> tuple[str, ...]:
 
 def _hint(names: Sequence[str]) -> str:
     if len(names) == 1:
-        for delimiter, called in _OTHER_DELIMITERS.items():
+        for delimiter, plural in _OTHER_DELIMITERS.items():
             if delimiter in names[0]:
-                return f"; its cells seem to be separated by {called}, where a CSV needs commas"
-    near = next((name for name in names if name.strip().lower() == _TEXT), None)
-    return f"; {near[:_SHOWN]!r} is another name" if near else ""
+                return f"; its cells seem to be separated by {plural}, where a CSV needs commas"
+    similar = next((name for name in names if name.strip().lower() == _TEXT), None)
+    return f"; {similar[:_MAX_NAME_IN_MESSAGE]!r} is another name" if similar else ""

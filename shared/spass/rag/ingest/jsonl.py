@@ -1,4 +1,4 @@
-"""Split JSONL files into lines; each holds one document."""
+"""Split JSONL files into lines. Each line contains one document."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,29 +11,30 @@ from spass.rag.ingest.plan import Position
 from spass.rag.ingest.records import MAX_RECORD_BYTES, EntryRefused, RawRecord
 
 _MAX_DEPTH: Final = MAX_METADATA_DEPTH + 4
-"""Deeper than metadata may be, so that the check of metadata, not the parser, refuses what is nested too deep."""
+"""Larger than the limit of metadata, so that the check of metadata reports the error instead of the parser."""
 _BLANK_LINES: Final = re.compile(rb"(?:[ \t\r]*+\n)*+")
 
 
 class LineSplitter:
-    """Split a file into lines at LF. A CR before the LF counts as a blank. Blank lines are skipped."""
+    """Split a file into lines at LF. A CR before the LF counts as a blank. Skip blank lines."""
 
     def __init__(self, position: Position) -> None:
         self.position = position
-        self._held = b""
-        self._size = 0  # of the line so far, held or not
+        self._partial_line = b""
+        self._size = 0  # bytes of the line so far, also those that were dropped because the line is too long
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[RawRecord]:
-        """Yield the lines that end in ``data``; if it is ``final``, also the last one. Exhaust the iterator."""
-        begin = self._without_blank_lines(data, 0)
+        """Yield the lines that end in ``data``. If ``data`` is ``final``, also yield the last line. The caller must exhaust the
+        iterator."""
+        begin = self._skip_blank_lines(data, 0)
         while (end := data.find(b"\n", begin)) >= 0:
-            yield from self._ended(data[begin:end], 1)
-            begin = self._without_blank_lines(data, end + 1)
+            yield from self._end_line(data[begin:end], 1)
+            begin = self._skip_blank_lines(data, end + 1)
         if final:
-            yield from self._ended(data[begin:], 0)
+            yield from self._end_line(data[begin:], 0)
             return
         self._size += len(data) - begin
-        self._held = self._held + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
+        self._partial_line = self._partial_line + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
 
     @property
     def end(self) -> int:
@@ -44,7 +45,7 @@ class LineSplitter:
         """Return True: a part may end after every line."""
         return True
 
-    def _without_blank_lines(self, data: bytes, begin: int) -> int:
+    def _skip_blank_lines(self, data: bytes, begin: int) -> int:
         if self._size:
             return begin
         blank = _BLANK_LINES.match(data, begin)
@@ -53,11 +54,11 @@ class LineSplitter:
         self.position = _advance(self.position, len(blank[0]), blank[0].count(b"\n"))
         return blank.end()
 
-    def _ended(self, rest: bytes, newline: int) -> Iterator[RawRecord]:
-        size = self._size + len(rest)
-        line = self._held + rest if size <= MAX_RECORD_BYTES else None
+    def _end_line(self, tail: bytes, newline: int) -> Iterator[RawRecord]:
+        size = self._size + len(tail)
+        line = self._partial_line + tail if size <= MAX_RECORD_BYTES else None
         start = self.position
-        self.position, self._held, self._size = _advance(start, size + newline, newline), b"", 0
+        self.position, self._partial_line, self._size = _advance(start, size + newline, newline), b"", 0
         if line is None or line.strip():
             yield RawRecord(line, start, self.position)
 

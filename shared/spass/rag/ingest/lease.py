@@ -1,6 +1,7 @@
-"""Leases on an upload or on one of its parts: a file whose message is delivered twice is not embedded twice.
+"""Leases on an upload or on one of its parts, so that a file whose message is delivered twice is not embedded twice.
 
-Leases only save work. Documents are stored once without them: each batch takes effect together with its part's position.
+Leases only save work. Even without them each document is stored once, because a batch and its part's position are written in one
+transaction.
 """
 
 from dataclasses import dataclass, field
@@ -16,20 +17,20 @@ from spass.core.ids import random_suffix
 from spass.core.time import now_s
 
 LEASE: tuple[str, ...] = ("owner", "message", "lease_until")
-"""The attributes of a lease, on the item that is leased."""
+"""The attributes of a lease. They are part of the leased item."""
 
 
 class Refusal(Enum):
-    """Why an upload or a part cannot be leased."""
+    """The reason why an upload or a part cannot be leased."""
 
-    ENDED = auto()  # nothing is left to do on it
-    LEASED = auto()  # by a worker with another message, which the queue delivers again if that worker dies
+    ENDED = auto()  # it is finished
+    LEASED = auto()  # by the worker of another message; if that worker dies, the queue delivers its message again
     LEASED_FOR_THIS_MESSAGE = auto()  # by an earlier receiver of the same message, which may be dead
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """A receiver of the queue's ``message``. Each has an ``owner`` id of its own."""
+    """A worker that received ``message`` from the queue. Each receiver has a different ``owner`` id."""
 
     message: str
     owner: str = field(default_factory=random_suffix)
@@ -39,11 +40,11 @@ class Receiver:
         return {"owner": self.owner, "message": self.message, "lease_until": now_s() + LEASE_SECONDS}
 
     def may_lease(self) -> Condition:
-        """Return the condition that there is no lease, that it has expired, or that this worker has it."""
+        """Return the condition that the item has no lease, an expired lease, or a lease of this receiver."""
         return Absent("lease_until") | AtMost("lease_until", now_s()) | Equals("owner", self.owner)
 
     def refusal(self, item: Item) -> Refusal:
-        """Return the refusal to lease ``item``, which is leased already."""
+        """Return the reason why ``item``, which another receiver has leased, cannot be leased."""
         return Refusal.LEASED_FOR_THIS_MESSAGE if item.get("message") == self.message else Refusal.LEASED
 
 
@@ -56,23 +57,23 @@ class Lease:
     owner: str
 
     async def renew(self) -> None:
-        """Extend the lease by another minute.
+        """Extend the lease: it ends ``LEASE_SECONDS`` from now.
 
         Raises:
-            ConditionFailed: another worker has the item, or this one has released it.
+            ConditionFailed: another worker has leased the item, or this worker has released it.
         """
-        set_until: dict[str, Value] = {"lease_until": now_s() + LEASE_SECONDS}
-        leased = Equals("owner", self.owner) & Exists("lease_until")
-        await self.store.table.write(Update(self.key, set=set_until, when=leased))
+        changes: dict[str, Value] = {"lease_until": now_s() + LEASE_SECONDS}
+        is_owner = Equals("owner", self.owner) & Exists("lease_until")
+        await self.store.table.write(Update(self.key, set=changes, when=is_owner))
 
     async def release(self, **changes: str) -> bool:
-        """Give the lease up and set ``changes`` of the item; return False if the lease was lost before.
+        """Release the lease and set the attributes ``changes`` of the item. Return False if another worker has the lease.
 
-        The owner stays on the item: a repetition whose first reply was lost then succeeds too.
+        The attribute ``owner`` stays on the item, so that a retry after a lost reply succeeds.
         """
-        released = ("message", "lease_until")
+        attributes = ("message", "lease_until")
         try:
-            await self.store.table.write(Update(self.key, set=changes, remove=released, when=Equals("owner", self.owner)))
+            await self.store.table.write(Update(self.key, set=changes, remove=attributes, when=Equals("owner", self.owner)))
         except ConditionFailed:
             return False
         return True

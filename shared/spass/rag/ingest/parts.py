@@ -1,4 +1,4 @@
-"""The parts of an upload: the items that say how far each has been ingested."""
+"""Read and write the parts of an upload: one item for each part, with the position up to which it is ingested."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -18,14 +18,14 @@ from spass.rag.ingest.lease import Receiver, Refusal
 from spass.rag.ingest.plan import PartRange, Position
 from spass.rag.ingest.upload_record import KEEP_SECONDS, MAX_ERRORS, UploadError, UploadRecord, errors_of
 
-_PUTS_AT_ONCE: Final = 16
-_READ_AT_ONCE: Final = 16
+_MAX_CONCURRENT_PUTS: Final = 16
+_ITEMS_PER_QUERY: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PartRecord:
-    """A part as the table stores it: ingested up to ``position`` in ``batch`` batches. ``owner`` leased it last, until the second
-    ``lease_until``."""
+    """A part as the table stores it. ``batch`` batches have been ingested, up to ``position``. ``owner`` leased it last;
+    that lease ends at the second ``lease_until``."""
 
     key: Key
     number: int
@@ -40,7 +40,7 @@ class PartRecord:
 
 
 async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[PartRange]) -> None:
-    """Put the parts of a file. One that was leased already stays as it is."""
+    """Put the parts of a file. Do not change a part that was leased already."""
 
     async def put(number: int, part: PartRange) -> None:
         attributes: dict[str, Value] = {
@@ -54,14 +54,14 @@ async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[Pa
         except ConditionFailed:
             return
 
-    await gather_limited((put(number, part) for number, part in enumerate(parts)), at_once=_PUTS_AT_ONCE)
+    await gather_limited((put(number, part) for number, part in enumerate(parts)), at_once=_MAX_CONCURRENT_PUTS)
 
 
 async def lease_part(store: TenantStore, record: UploadRecord, number: int, receiver: Receiver) -> PartRecord | Refusal:
-    """Lease the part ``number`` for ``receiver``, or return why it cannot be leased.
+    """Lease the part ``number`` for ``receiver`` and return it, or return the reason why it cannot be leased.
 
     Raises:
-        InternalError: there is no such part.
+        InternalError: the part does not exist.
     """
     when = ITEM_EXISTS & Absent("done") & receiver.may_lease()
     try:
@@ -74,10 +74,10 @@ async def lease_part(store: TenantStore, record: UploadRecord, number: int, rece
 
 
 async def read_part(store: TenantStore, key: Key) -> PartRecord:
-    """Return the part as it is stored now.
+    """Return the current state of a part.
 
     Raises:
-        InternalError: there is no such part.
+        InternalError: the part does not exist.
     """
     item = await store.table.get(key)
     if item is None:
@@ -86,29 +86,29 @@ async def read_part(store: TenantStore, key: Key) -> PartRecord:
 
 
 async def first_errors(store: TenantStore, record: UploadRecord) -> list[UploadError]:
-    """Return the errors in lines of the file, in their order: the first ``MAX_ERRORS``."""
-    found: list[UploadError] = []
+    """Return the first ``MAX_ERRORS`` errors of the file, in the order of lines."""
+    errors: list[UploadError] = []
     after: str | None = None
-    while record.failed and len(found) < MAX_ERRORS:
+    while record.failed and len(errors) < MAX_ERRORS:
         partition, prefix = keys.uploads_partition(store.tenant, record.index), keys.upload_part_prefix(record.id)
-        items = await store.table.query(partition, prefix=prefix, after=after, limit=_READ_AT_ONCE)
-        found += [error for item in items for error in errors_of(item)]
-        if len(items) < _READ_AT_ONCE:
+        items = await store.table.query(partition, prefix=prefix, after=after, limit=_ITEMS_PER_QUERY)
+        errors += [error for item in items for error in errors_of(item)]
+        if len(items) < _ITEMS_PER_QUERY:
             break
         after = str(items[-1]["sk"])
-    return found[:MAX_ERRORS]
+    return errors[:MAX_ERRORS]
 
 
 def part_of(item: Item) -> PartRecord:
     """Return the part that the table stores as ``item``."""
-    known: dict[str, Any] = {field.name: item[field.name] for field in fields(PartRecord) if field.name in item}
-    known["key"] = Key(str(item["pk"]), str(item["sk"]))
-    known["number"] = int(known["key"].sk.rpartition("#")[2])
-    known["position"] = Position.from_json(cast("dict[str, Json]", item["position"]))
-    known["errors"] = errors_of(item)
-    return PartRecord(**known)
+    values: dict[str, Any] = {field.name: item[field.name] for field in fields(PartRecord) if field.name in item}
+    values["key"] = Key(str(item["pk"]), str(item["sk"]))
+    values["number"] = int(values["key"].sk.rpartition("#")[2])
+    values["position"] = Position.from_json(cast("dict[str, Json]", item["position"]))
+    values["errors"] = errors_of(item)
+    return PartRecord(**values)
 
 
 def part_key(store: TenantStore, record: UploadRecord, number: int) -> Key:
-    """Return the key of the part ``number``, from 0."""
+    """Return the key of the part ``number``, which counts from 0."""
     return keys.upload_part(store.tenant, record.index, record.id, number)

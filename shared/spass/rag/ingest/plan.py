@@ -1,4 +1,4 @@
-"""Types for a file that is ingested: its kind, parts, entries and name."""
+"""Types that describe a file to ingest: its kind, parts, entries and name."""
 
 import hashlib
 import json
@@ -22,17 +22,17 @@ class FileKind(StrEnum):
 
 
 def kind_of(filename: str) -> FileKind | None:
-    """Return the kind that the suffix of ``filename`` names (case is ignored), or None if it cannot be ingested."""
+    """Return the kind of a file from its suffix (ignoring case), or None if such a file cannot be ingested."""
     ending = PurePosixPath(filename).suffix.lower().removeprefix(".")
     return FileKind(ending) if ending in {kind.value for kind in FileKind} else None
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a file where reading can begin. All its fields are needed to continue there."""
+    """A place in a file at which a worker can continue to read."""
 
     offset: int = 0
-    """Bytes before the position."""
+    """The number of bytes before the position."""
     line: int = 1
     """The number of the line that contains the position, from 1."""
     number: int = 1
@@ -45,14 +45,14 @@ class Position:
 
     @classmethod
     def from_json(cls, stored: dict[str, Json]) -> Self:
-        """Return the position that ``as_json`` described. Its numbers may be decimals, as a table returns them."""
+        """Return the position that ``as_json`` encoded. Its numbers may be ``Decimal``, because DynamoDB returns them so."""
         numbers = {name: int(str(stored[name])) for name in ("offset", "line", "number")}
         return cls(**numbers, fence=str(stored["fence"]))
 
 
 @dataclass(frozen=True, slots=True)
 class PartRange:
-    """The bytes ``[start.offset, end)`` of a file. Their entries are the same as when the whole file is read."""
+    """The bytes ``[start.offset, end)`` of a file. Splitting them gives the same entries as splitting the whole file."""
 
     start: Position
     end: int
@@ -64,7 +64,7 @@ class FilePlan:
     columns: tuple[str, ...]
     """The column names of a CSV; empty for other kinds."""
     parts: tuple[PartRange, ...]
-    """At least one, in the order of the file. Together they contain every entry."""
+    """At least one part, in the order of the file. Together the parts contain every entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Entry:
 
 
 class FileRefused(Exception):
-    """The whole file is refused. ``line`` is the number of the line that is wrong, if there is one."""
+    """Raised if the whole file cannot be ingested. ``line`` is the number of the faulty line, if the error is in one line."""
 
     def __init__(self, code: str, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -98,9 +98,9 @@ class FileRefused(Exception):
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._:-]+")
 _MAX_NAME_CHARS: Final = 112
-"""Characters. An id has at most 128; ``#`` and 15 digits need the rest."""
+"""An id has at most 128 characters, of which ``#`` and the number need up to 16."""
 _MAX_NAME_BYTES: Final = 1024
-"""Half of the 2 KiB that metadata may have. A longer name is cut; it occurs only if JSON escapes many of its characters."""
+"""Half of the limit of metadata (2 KiB). A longer name is cut. A name is longer only if JSON escapes many of its characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class FileName:
     def document_id(self, number: int) -> str:
         """Return the id for an entry without an id: ``<filename>#<number>``.
 
-        If an id cannot contain the filename, remove its accents, replace each run of other characters by ``-``, shorten it, and
-        add 8 hex digits of the SHA-256 of the filename.
+        If the filename is too long or has characters that an id must not have, remove its accents, replace each run of such
+        characters by ``-``, shorten it, and add 8 hex digits of the SHA-256 of the filename.
         """
         return f"{_slug(self.filename)}#{number}"
 

@@ -1,4 +1,4 @@
-"""The plan of an upload: what its file is, and the parts that it is ingested in."""
+"""Plan an upload: check its file, and divide it into parts."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -18,29 +18,29 @@ from spass.rag.ingest.transitions import set_planned
 from spass.rag.ingest.upload_record import UploadRecord
 
 SMALL_BYTES: Final = 16 * 2**20
-"""A file up to this size is one part, which the worker that planned it ingests itself."""
+"""A file of at most this size is one part. The worker that plans the file also ingests it."""
 PART_BYTES: Final = 8 * 2**20
 
 SURVEY_SECONDS: Final = 600.0
-"""A worker that had this time and could not read the file through will not succeed another time."""
+"""If a worker had at least this time and could not read the whole file, a retry will not succeed either."""
 _SURVEY_TIMEOUT: Final = "survey_timeout"
 
 
 class SurveyTooLong(DeadlineExceeded):
-    """The worker had too little time left to read the file through."""
+    """Raised if the worker did not have enough time to read the whole file. A retry may succeed."""
 
     code = _SURVEY_TIMEOUT
 
 
 async def plan_upload(store: TenantStore, record: UploadRecord, receiver: Receiver, deadline: Deadline) -> UploadRecord:
-    """Read the file of a leased upload through, put its parts and end the lease. Nothing of a file that is refused is stored.
+    """Read the whole file of a leased upload, put its parts and release the lease. Store nothing if the file is refused.
 
     Raises:
         FileRefused: the file cannot be ingested.
         Superseded: a newer object was put under its key.
-        ObjectMissing: it is gone.
-        SurveyTooLong: the time is up, of which there was little left.
-        LeaseLost: another worker has the upload.
+        ObjectMissing: the file was deleted.
+        SurveyTooLong: the time is up, and the worker began with less than ``SURVEY_SECONDS``.
+        LeaseLost: another worker has leased the upload, or the upload has ended.
     """
     await check_not_superseded(store, record)
     kind = kind_of(record.filename)
@@ -53,16 +53,17 @@ async def plan_upload(store: TenantStore, record: UploadRecord, receiver: Receiv
         raise FileRefused("file_too_large", f"The file is {size} bytes long; {MAX_UPLOAD_BYTES} are allowed.")
     part_bytes = SMALL_BYTES if size <= SMALL_BYTES else PART_BYTES
     async with aclosing(store.uploads.blocks(record.key, record.version, 0, size)) as blocks:
-        plan = await survey(kind, _in_time(blocks, deadline), part_bytes=part_bytes)
+        plan = await survey(kind, _read_until(blocks, deadline), part_bytes=part_bytes)
     generation = (await read_manifest(store, record.index)).generation
     await put_parts(store, record, plan.parts)
     return await set_planned(store, record, receiver, size, plan, generation)
 
 
-async def _in_time(blocks: AsyncIterator[bytes], deadline: Deadline) -> AsyncIterator[bytes]:
-    message = "The file could not be looked through in the time that a worker has."
-    had_time = deadline.remaining() >= SURVEY_SECONDS
+async def _read_until(blocks: AsyncIterator[bytes], deadline: Deadline) -> AsyncIterator[bytes]:
+    """Yield ``blocks``, or raise ``FileRefused`` or ``SurveyTooLong`` at the deadline."""
+    message = "The file could not be read in the time that a worker has."
+    had_enough_time = deadline.remaining() >= SURVEY_SECONDS
     async for block in blocks:
         if not deadline.remaining():
-            raise FileRefused(_SURVEY_TIMEOUT, message) if had_time else SurveyTooLong(message)
+            raise FileRefused(_SURVEY_TIMEOUT, message) if had_enough_time else SurveyTooLong(message)
         yield block

@@ -1,7 +1,8 @@
-"""The parts of large files on the queue: at most eight of a tenant at a time, or one of each file if it has more files.
+"""Send the parts of large files to the queue: at most eight parts of a tenant at a time, or one part per file if there are more
+than eight files.
 
-Without that bound the hundreds of parts of one file would delay all other files. Each part that is done sends the next one.
-Sending comes before counting: if a worker dies between the two, the next one sends the same part once more.
+Without this limit, the hundreds of parts of one file would delay all other files. When a part is done, its worker sends the next
+one. A worker sends a part before it counts it. If it dies in between, the next worker sends the same part again.
 """
 
 from typing import Final
@@ -19,22 +20,22 @@ PARTS_AT_ONCE: Final = 8
 
 
 async def publish_parts(store: TenantStore, record: UploadRecord) -> None:
-    """Send the next parts, as far as the upload's share of the tenant's window goes.
+    """Send the next parts, until the upload's share of the tenant's window is full.
 
     Raises:
-        StorageUnavailable: not all were sent; a repetition sends the rest.
+        StorageUnavailable: some parts were not sent; a retry sends them.
     """
     parts = record.parts or 0
     share = await _share(store, record) if record.published < parts else 0
     while record.active and record.published < parts and record.published - record.parts_done < share:
         await _send(store, record, record.published)
-        counted = Update(
+        increment = Update(
             keys.upload(store.tenant, record.index, record.id),
             set={"published": record.published + 1},
             when=Equals("published", record.published),
         )
         try:
-            item = await store.table.write(counted)
+            item = await store.table.write(increment)
         except ConditionFailed as failure:  # another worker sent the same part
             item = failure.item
         if item is None:
@@ -43,29 +44,29 @@ async def publish_parts(store: TenantStore, record: UploadRecord) -> None:
 
 
 async def republish_parts(store: TenantStore, record: UploadRecord, *, skip: int | None = None) -> None:
-    """Send again, but for the part ``skip``, the parts that were sent and are neither done nor leased; raises as
-    ``publish_parts``."""
+    """Send again all parts that were sent before and are neither done nor leased, except the part ``skip``. Then send the next
+    parts. Raise the same errors as ``publish_parts``."""
     items = await store.table.query(keys.uploads_partition(store.tenant, record.index), prefix=keys.upload_part_prefix(record.id))
     for part in map(part_of, items):
-        waits = not part.done and part.lease_until <= now_s() and part.number < record.published
-        if waits and part.number != skip:
+        is_pending = not part.done and part.lease_until <= now_s() and part.number < record.published
+        if is_pending and part.number != skip:
             await _send(store, record, part.number)
     await publish_parts(store, record)
 
 
 async def leave_window(store: TenantStore, record: UploadRecord) -> None:
-    """Leave the upload's share of the window to the tenant's other files."""
+    """Release the upload's share of the window, so that the tenant's other files can use it."""
     if (record.parts or 0) > 1:
         await store.table.write(Delete(keys.large_upload(store.tenant, record.index, record.id)))
 
 
 async def _share(store: TenantStore, record: UploadRecord) -> int:
-    """Return how many parts of the upload may be on the queue, at least one."""
+    """Return the number of parts of the upload that may be on the queue: at least 1."""
     key = keys.large_upload(store.tenant, record.index, record.id)
-    # A worker that has not heard of the upload's end writes this item once more, so it expires when no part ends for a day.
+    # A worker may write this item after the upload has ended. The item therefore expires after a day without progress.
     await store.table.write(Put(key, {TTL: now_s() + PARTS_PATIENCE_SECONDS}))
-    large = await store.table.query(key.pk, limit=PARTS_AT_ONCE)
-    return max(1, PARTS_AT_ONCE // len(large))
+    shares = await store.table.query(key.pk, limit=PARTS_AT_ONCE)
+    return max(1, PARTS_AT_ONCE // len(shares))
 
 
 async def _send(store: TenantStore, record: UploadRecord, part: int) -> None:

@@ -1,6 +1,6 @@
 """Read files as streams: check a whole file and plan its parts, and later read the entries of one part.
 
-At most one block and one record of a file are in memory.
+Only one block and one record of a file are in memory at a time.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -27,12 +27,11 @@ class _Splitter(Protocol):
 
 
 async def survey(kind: FileKind, blocks: AsyncIterator[bytes], *, part_bytes: int) -> FilePlan:
-    """Read the whole file once, and plan parts of about ``part_bytes`` that each end with a record or chunk.
+    """Read the whole file once, and plan parts of about ``part_bytes`` bytes. Each part ends with a record or chunk.
 
     Raises:
-        FileRefused: the file is empty, is not text in UTF-8, or is a CSV with a wrong header or wrong quotes. In JSONL, a line
-        that
-            is not UTF-8 is only an error of this line, found when it is read.
+        FileRefused: the file is empty, is not text in UTF-8, or is a CSV with a wrong header or wrong quotes. A JSONL
+            line that is not UTF-8 does not raise: it becomes the error of one entry when the part is read.
     """
     guard = TextGuard(every_byte=kind is not FileKind.JSONL)
     running: _Survey | None = None
@@ -49,12 +48,13 @@ async def survey(kind: FileKind, blocks: AsyncIterator[bytes], *, part_bytes: in
 async def entries(
     kind: FileKind, columns: Sequence[str], source: FileName, blocks: AsyncIterator[bytes], start: Position, end: int
 ) -> AsyncIterator[Entry]:
-    """Yield the entries of a part from ``start`` to the offset ``end`` of the part. ``start`` is the start of the part or the
-    ``next_position`` of one of its entries. ``blocks`` begin at the byte ``start.offset`` and contain at least all bytes up to
-    ``end``.
+    """Yield the entries of a part from ``start`` up to the offset ``end`` of the part.
+
+    ``start`` is the start of the part or the ``next_position`` of one of its entries. ``blocks`` begin at the byte
+    ``start.offset`` and contain at least all bytes up to ``end``.
 
     Raises:
-        ValueError: the blocks end before ``end``, or contain bytes that are not UTF-8 and that the survey would have refused.
+        ValueError: the blocks end before ``end``, or contain bytes that are not UTF-8, which ``survey`` refuses.
     """
     splitter = _splitter(kind, start)
     fields = fields_of_line if kind is FileKind.JSONL else partial(fields_of_row, columns)
@@ -75,8 +75,8 @@ class _Survey:
         self._splitter = _splitter(kind, Position(start.offset, number=0) if kind is FileKind.CSV else start)
         self._part_bytes = part_bytes
         self._columns: tuple[str, ...] = ()
-        self._start = start  # of the part that is open
-        self._closed: list[PartRange] = []
+        self._start = start  # of the current part
+        self._parts: list[PartRange] = []
         self._empty = True
 
     def feed(self, data: bytes, *, final: bool) -> None:
@@ -87,20 +87,21 @@ class _Survey:
                 continue
             self._empty = False
             if unit.next_position.offset - self._start.offset >= self._part_bytes and self._splitter.may_end():
-                self._closed.append(PartRange(self._start, unit.next_position.offset))
+                self._parts.append(PartRange(self._start, unit.next_position.offset))
                 self._start = unit.next_position
         if final and self._empty:
             raise FileRefused(
-                "empty_file", _EMPTY[self._kind] if self._columns or self._kind is not FileKind.CSV else "The file is empty."
+                "empty_file",
+                _EMPTY_MESSAGES[self._kind] if self._columns or self._kind is not FileKind.CSV else "The file is empty.",
             )
 
     def plan(self) -> FilePlan:
         end = self._splitter.end
-        rest = [PartRange(self._start, end)] if end > self._start.offset or not self._closed else []
-        return FilePlan(self._kind, self._columns, (*self._closed, *rest))
+        last_part = [PartRange(self._start, end)] if end > self._start.offset or not self._parts else []
+        return FilePlan(self._kind, self._columns, (*self._parts, *last_part))
 
 
-_EMPTY = {
+_EMPTY_MESSAGES = {
     FileKind.JSONL: "The file holds no line that is not blank.",
     FileKind.CSV: "The file holds no row below a header.",
     FileKind.TEXT: "The file holds nothing but blanks.",

@@ -10,9 +10,9 @@ from spass.core.errors import SpassError
 from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
 from spass.rag.ingest.plan import Entry, EntryError, FileName, Position
 
-_LONGEST_ESCAPE: Final = len(r"\u0041")
-MAX_RECORD_BYTES: Final = _LONGEST_ESCAPE * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) + 12 * 1024
-"""72 KiB: the largest document with every character escaped, plus its id, its keys and blanks."""
+_ESCAPE_BYTES: Final = len(r"\u0041")
+MAX_RECORD_BYTES: Final = _ESCAPE_BYTES * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) + 12 * 1024
+"""72 KiB: the largest document with every character escaped, plus space for its id, its keys and blanks."""
 _PLACEHOLDER_ID: Final = "unnamed"  # while a document without an id is checked
 _MAX_SHOWN_NAME: Final = 64  # characters; a name comes from the file and may have any length
 _MAX_MESSAGE: Final = 300  # characters
@@ -20,8 +20,10 @@ _MAX_MESSAGE: Final = 300  # characters
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """A line of JSONL or a row of CSV. ``data`` does not include the line end. It is None if the record is longer than
-    ``MAX_RECORD_BYTES``. The record begins at ``position``, and the next one at ``next_position``."""
+    """A line of JSONL or a row of CSV. It begins at ``position``, and the next record begins at ``next_position``.
+
+    ``data`` does not include the line end. It is None if the record is longer than ``MAX_RECORD_BYTES``.
+    """
 
     data: bytes | None
     position: Position
@@ -29,7 +31,7 @@ class RawRecord:
 
 
 class EntryRefused(Exception):
-    """An entry is not a valid document."""
+    """Raised if an entry is not a valid document."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -38,21 +40,23 @@ class EntryRefused(Exception):
 
 
 def parse_entry(record: RawRecord, parse: Callable[[bytes], Mapping[str, object]], source: FileName) -> Entry:
-    """Return the document of ``record``, or the reason why there is none. ``parse`` returns the fields of a document from the
-    bytes of the record, or raises ``EntryRefused``."""
+    """Return an entry with the document of ``record``, or with the error if the record is not a valid document.
+
+    ``parse`` returns the fields of the document from the bytes of the record, or raises ``EntryRefused``.
+    """
     try:
         if record.data is None:
             raise EntryRefused("line_too_long", f"It is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
         return Entry(_validate_document(parse(record.data), source, record.position.number), None, record.next_position)
-    except EntryRefused as problem:
-        return Entry(None, EntryError(record.position.line, problem.code, problem.message), record.next_position)
+    except EntryRefused as refusal:
+        return Entry(None, EntryError(record.position.line, refusal.code, refusal.message), record.next_position)
 
 
 def _validate_document(fields: Mapping[str, object], source: FileName, number: int) -> NewDocument:
-    """Return the document with ``fields``. Without an id, it gets the id of entry ``number`` of its file.
+    """Return the document with ``fields``. If it has no id, give it the id of entry ``number`` of its file.
 
     Raises:
-        EntryRefused: the document is not valid; the HTTP route would refuse it, too.
+        EntryRefused: the document is not valid. The HTTP route would also refuse it.
     """
     has_id = "id" in fields
     try:
@@ -67,8 +71,10 @@ def _validate_document(fields: Mapping[str, object], source: FileName, number: i
 
 
 def build_document(text: str, metadata: Mapping[str, JsonValue], source: FileName, number: int) -> NewDocument:
-    """Return a document with the id of entry ``number`` of ``source``, without checks: the id contains ``#``, which the checks
-    refuse in the id of a client."""
+    """Return a document with the id of entry ``number`` of ``source``.
+
+    Do not validate it: the id contains ``#``, which is not valid in the id that a client chooses.
+    """
     return NewDocument.model_construct(id=source.document_id(number), text=text, metadata=dict(metadata))
 
 

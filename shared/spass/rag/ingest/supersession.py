@@ -1,4 +1,4 @@
-"""Of the objects put under one key the newest wins, in whatever order their events arrive."""
+"""Let the newest object of a key win, independently of the order in which the events of its objects arrive."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,45 +17,47 @@ from spass.rag.ingest.uploaded_file import UploadedFile
 
 
 class Superseded(Conflict):
-    """The event of a newer object under the upload's key has arrived."""
+    """Raised if a newer object was put under the upload's key."""
 
     code = "superseded"
 
 
 async def supersede_older(store: TenantStore, file: UploadedFile) -> None:
-    """From now on let no batch take effect of an object that was put under the key before ``file``. An event without a sequencer,
-    or one that arrives after a later one, changes nothing."""
+    """Stop the ingest of all objects that were put under the same key before ``file``: no further batch of them takes effect.
+
+    If ``file`` has no sequencer, or the event of a newer object arrived first, change nothing.
+    """
     if file.sequencer:
         newest: dict[str, Value] = {"newest": file.sequencer, TTL: now_s() + KEEP_SECONDS}
         try:
-            await store.table.write(Update(_newest(store, file.index, file.key), set=newest, when=_none_after(file.sequencer)))
+            await store.table.write(Update(_newest_key(store, file.index, file.key), set=newest, when=_is_newest(file.sequencer)))
         except ConditionFailed:
             return
 
 
 async def check_not_superseded(store: TenantStore, record: UploadRecord) -> None:
-    """Check that no newer object is known under the key of the file.
+    """Check that the event of a newer object under the key of the file has not arrived.
 
     Raises:
-        Superseded: the event of a newer object has arrived.
+        Superseded: it has arrived.
     """
     if record.sequencer:
-        item = await store.table.get(_newest(store, record.index, record.key))
+        item = await store.table.get(_newest_key(store, record.index, record.key))
         if item is not None and str(item["newest"]) > record.sequencer:
             raise Superseded("A newer version of this file arrived before all of this one was ingested.")
 
 
 def not_superseded(store: TenantStore, record: UploadRecord) -> Sequence[Check]:
-    """Return the check that a transaction takes effect only while no newer object is known."""
+    """Return a check for a transaction: it fails if the event of a newer object has arrived."""
     if not record.sequencer:
         return []
-    return [Check(_newest(store, record.index, record.key), _none_after(record.sequencer))]
+    return [Check(_newest_key(store, record.index, record.key), _is_newest(record.sequencer))]
 
 
-def _newest(store: TenantStore, index: IndexId, key: str) -> Key:
+def _newest_key(store: TenantStore, index: IndexId, key: str) -> Key:
     return keys.upload_newest(store.tenant, index, hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
 
 
-def _none_after(sequencer: str) -> Condition:
-    """Return the condition that the newest known object is not later. None is known once the upload is forgotten."""
+def _is_newest(sequencer: str) -> Condition:
+    """Return the condition that the newest known object is not later than ``sequencer``. The item may have expired."""
     return Absent("newest") | AtMost("newest", sequencer)

@@ -1,4 +1,4 @@
-"""The hourly sweep of uploads: messages that were lost are sent again, and what no worker will finish fails."""
+"""Sweep uploads every hour: send lost messages again, and fail uploads that no worker will finish."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,19 +14,19 @@ from spass.rag.ingest.publish import republish_parts
 from spass.rag.ingest.transitions import end_failed
 from spass.rag.ingest.upload_record import ABANDONED, UploadRecord, record_of
 
-_READ_AT_ONCE: Final = 200
+_ITEMS_PER_QUERY: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SweptUploads:
-    """Return value of a sweep: how many uploads were ``abandoned``, and how many had their messages ``resent``."""
+    """The numbers of uploads that a sweep failed as ``abandoned``, and whose messages it ``resent``."""
 
     abandoned: int = 0
     resent: int = 0
 
 
 async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> SweptUploads:
-    """Sweep the uploads of one tenant as of second ``now_s``, as far as the deadline lets.
+    """Sweep the uploads of one tenant at the time ``now_s`` (seconds since the epoch). Stop at the deadline.
 
     Raises:
         StorageUnavailable: the table, the bucket or the queue does not answer.
@@ -37,32 +37,34 @@ async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> S
         while deadline.remaining():
             partition = keys.uploads_partition(store.tenant, IndexId(index))
             items = await store.table.query(
-                partition, prefix=keys.UPLOAD_PREFIX, after=after, limit=_READ_AT_ONCE, consistent=False
+                partition, prefix=keys.UPLOAD_PREFIX, after=after, limit=_ITEMS_PER_QUERY, consistent=False
             )
             for record in map(record_of, items):
                 if record.abandoned(now_s):
-                    await end_failed(store, record, ABANDONED, may_pass=True, when=_as_read(record))
+                    await end_failed(store, record, ABANDONED, may_pass=True, when=_unchanged(record))
                     abandoned += 1
                 elif record.message_lost(now_s):
                     await _resend(store, record)
                     resent += 1
-            if len(items) < _READ_AT_ONCE:
+            if len(items) < _ITEMS_PER_QUERY:
                 break
             after = str(items[-1]["sk"])
     return SweptUploads(abandoned, resent)
 
 
 async def _resend(store: TenantStore, record: UploadRecord) -> None:
-    counted = Update(keys.upload(store.tenant, record.index, record.id), set={"resent": record.resent + 1}, when=_as_read(record))
+    increment = Update(
+        keys.upload(store.tenant, record.index, record.id), set={"resent": record.resent + 1}, when=_unchanged(record)
+    )
     try:
-        await store.table.write(counted)
+        await store.table.write(increment)
     except ConditionFailed:
         return
-    if record.parts in (None, record.parts_done):  # not planned, or done by workers that all died before they ended the upload
+    if record.parts in (None, record.parts_done):  # not planned, or all parts are done but no worker has ended the upload
         await store.jobs.send(IngestUpload(store.tenant, record.index, record.id))
     else:
         await republish_parts(store, record)
 
 
-def _as_read(record: UploadRecord) -> Equals:
+def _unchanged(record: UploadRecord) -> Equals:
     return Equals("touched", record.touched)

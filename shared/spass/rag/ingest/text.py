@@ -1,6 +1,6 @@
-"""Split TXT and Markdown files into chunks along the structure of the text.
+"""Split TXT and Markdown files into chunks, at sections, paragraphs and sentences.
 
-A chunk is a byte range of the file, without the blanks at both ends. Together the chunks hold everything but blanks.
+A chunk is a byte range of the file that neither begins nor ends with blanks. Together the chunks contain all text of the file.
 """
 
 import re
@@ -20,7 +20,7 @@ _BLANKS: Final = re.compile(
     rb"(?:[\s\x1c-\x1f]++|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*+"
 )
 """The characters of ``str.isspace``, in UTF-8."""
-_LEADING_BLANK_BYTES: Final = 64  # of the blanks before a chunk; more cannot change where it ends
+_LEADING_BLANK_BYTES: Final = 64  # of the blanks before a chunk; earlier ones do not affect where the chunk ends
 _START_OF_FILE: Final = b"\n\n"
 
 
@@ -29,22 +29,22 @@ class Chunk:
     data: bytes
     begin: int
     next_position: Position
-    """The end of ``data``. The blanks after it precede the next chunk."""
+    """The position after ``data``. The blanks that follow it are before the next chunk."""
     window: TextWindow
 
     def is_same_if_file_ends(self, end: int) -> bool:
-        """Return whether a file that ended at the offset ``end`` would contain the same chunk."""
+        """Return whether this chunk would be the same if the file ended at offset ``end``."""
         body = self.window.body[: end - self.begin]
         return find_chunk_end(replace(self.window, body=body)) == ChunkEnd(len(self.data), self.next_position.fence)
 
 
 class Chunker:
-    """Splits text into chunks."""
+    """Split a text into chunks."""
 
     def __init__(self, kind: FileKind, position: Position) -> None:
         self._markdown = kind is FileKind.MARKDOWN
         self._data = b""
-        self._offset = position.offset  # of the first byte of data
+        self._offset = position.offset  # in the file, of the first byte of ``_data``
         self._lines = LineCount(position.line)
         self._number = position.number
         self._fence = position.fence
@@ -56,48 +56,48 @@ class Chunker:
         return self._offset + len(self._data)
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[Chunk]:
-        """Yield the chunks that no later byte can change; if ``data`` is ``final``, all chunks. Exhaust the iterator."""
+        """Yield the chunks that later bytes cannot change. If ``data`` is ``final``, yield all chunks. Exhaust the iterator."""
         data = self._data + data
-        here = 0
+        at = 0
         while True:
-            begin = _end_of_blanks(data, here)
+            begin = _end_of_blanks(data, at)
             if begin == len(data) or (len(data) - begin < WINDOW_BYTES and not final):
                 break
-            chunk = self._chunk(data, here, begin)
-            here = begin + len(chunk.data)
+            chunk = self._chunk(data, at, begin)
+            at = begin + len(chunk.data)
             self._recent.append(chunk)
             while self._recent[0].begin + WINDOW_BYTES <= chunk.next_position.offset:
                 self._recent.popleft()
             yield chunk
-        if begin - here > _LEADING_BLANK_BYTES:
-            dropped = align_to_character(data, begin - _LEADING_BLANK_BYTES)
-            self._lines.add(data[here:dropped])
-            here = dropped
-        self._data = data[here:]
-        self._offset += here
+        if begin - at > _LEADING_BLANK_BYTES:
+            drop_end = align_to_character(data, begin - _LEADING_BLANK_BYTES)
+            self._lines.add(data[at:drop_end])
+            at = drop_end
+        self._data = data[at:]
+        self._offset += at
 
     def may_end(self) -> bool:
-        """Return whether a part may end after the last chunk, because the chunks before it would be the same."""
+        """Return whether a part may end after the last chunk: the chunks so far must not depend on later bytes."""
         end = self._recent[-1].next_position.offset
         return all(chunk.is_same_if_file_ends(end) for chunk in reversed(self._recent))
 
-    def _chunk(self, data: bytes, here: int, begin: int) -> Chunk:
-        leading_blanks = data[max(here, begin - _LEADING_BLANK_BYTES) : begin]
+    def _chunk(self, data: bytes, at: int, begin: int) -> Chunk:
+        leading_blanks = data[max(at, begin - _LEADING_BLANK_BYTES) : begin]
         if self._number == 1:
             leading_blanks = _START_OF_FILE + leading_blanks
         window = TextWindow(data[begin : begin + WINDOW_BYTES], leading_blanks, self._fence, self._markdown)
         chunk_end = find_chunk_end(window)
         end = begin + chunk_end.size
-        self._lines.add(data[here:end])
+        self._lines.add(data[at:end])
         self._number += 1
         self._fence = chunk_end.fence
         next_position = Position(self._offset + end, self._lines.line, self._number, self._fence)
         return Chunk(data[begin:end], self._offset + begin, next_position, window)
 
 
-def _end_of_blanks(data: bytes, here: int) -> int:
-    blanks = _BLANKS.match(data, here)
-    return blanks.end() if blanks else here
+def _end_of_blanks(data: bytes, at: int) -> int:
+    blanks = _BLANKS.match(data, at)
+    return blanks.end() if blanks else at
 
 
 def chunk_entry(chunk: Chunk, source: FileName) -> Entry:

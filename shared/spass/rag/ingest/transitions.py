@@ -1,4 +1,4 @@
-"""Every change of an upload's record but its progress."""
+"""Change the state of an upload: lease, plan, restart or end it. ``advance`` records its progress."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,10 +33,10 @@ _IS_STOPPED = Equals("status", Status.FAILED) & Equals("stopped", value=True)
 
 
 async def lease_file(store: TenantStore, file: UploadedFile, receiver: Receiver) -> UploadRecord | Refusal:
-    """Lease the upload of ``file`` to plan it; return it without a lease if it is planned.
+    """Lease the upload of ``file`` in order to plan it. If it is planned already, return it without a lease.
 
-    It is the upload whose form was used, or, if that has another file already (a form can be used twice) or there was none, one
-    of the file's own. Each (key, revision) is one upload, however often its event arrives.
+    The upload is the one whose form was used. If the file was put without a form, or the form was used for another file before,
+    create an upload for this file. Each (key, revision) is one upload, even if its event arrives several times.
     """
     if file.form_upload is not None:
         waits = Equals("status", Status.WAITING) & Equals("key", file.key)
@@ -47,17 +47,17 @@ async def lease_file(store: TenantStore, file: UploadedFile, receiver: Receiver)
 
 
 async def lease_upload(store: TenantStore, index: IndexId, upload: UploadId, receiver: Receiver) -> UploadRecord | Refusal:
-    """Lease an upload whose file has arrived to plan it; return it without a lease if it is planned."""
+    """Lease an upload whose file has arrived, in order to plan it. If it is planned already, return it without a lease."""
     try:
         return await _lease(store, index, upload, receiver, {}, _leasable(receiver))
     except ConditionFailed as failure:
-        return _not_leased(failure.item, receiver)
+        return _read_unleased(failure.item, receiver)
 
 
 async def _lease_file(
     store: TenantStore, file: UploadedFile, upload: UploadId, receiver: Receiver, unused: Condition
 ) -> UploadRecord | Refusal | None:
-    """Return None if the upload is that of another file."""
+    """Lease ``upload`` for ``file`` if it is ``unused`` or belongs to that file. Return None if it belongs to another file."""
     changes: dict[str, Value] = {
         "index": file.index,
         "key": file.key,
@@ -74,14 +74,14 @@ async def _lease_file(
         item = failure.item
         if item is None or (item.get("key"), item.get("revision")) != (file.key, file.revision):
             return None
-        return _not_leased(item, receiver)
+        return _read_unleased(item, receiver)
 
 
 async def _lease(
     store: TenantStore, index: IndexId, upload: UploadId, receiver: Receiver, changes: Mapping[str, Value], when: Condition
 ) -> UploadRecord:
-    second = now_s()
-    lease: dict[str, Value] = {**receiver.lease(), "status": Status.RUNNING, "touched": second, TTL: second + KEEP_SECONDS}
+    at = now_s()
+    lease: dict[str, Value] = {**receiver.lease(), "status": Status.RUNNING, "touched": at, TTL: at + KEEP_SECONDS}
     update = Update(
         keys.upload(store.tenant, index, upload),
         set={**changes, **lease},
@@ -96,7 +96,7 @@ def _leasable(receiver: Receiver) -> Condition:
     return (_IS_ACTIVE | _IS_STOPPED) & Absent("parts") & receiver.may_lease()
 
 
-def _not_leased(item: Item | None, receiver: Receiver) -> UploadRecord | Refusal:
+def _read_unleased(item: Item | None, receiver: Receiver) -> UploadRecord | Refusal:
     record = record_of(item) if item else None
     if item is None or record is None or record.ended:
         return Refusal.ENDED
@@ -106,15 +106,16 @@ def _not_leased(item: Item | None, receiver: Receiver) -> UploadRecord | Refusal
 async def set_planned(
     store: TenantStore, record: UploadRecord, receiver: Receiver, size: int, plan: FilePlan, generation: str
 ) -> UploadRecord:
-    """End the lease of a file of ``size`` bytes whose parts are put. It goes into the life ``generation`` of the index, if any.
+    """Record the ``plan`` of a file of ``size`` bytes, after its parts were put, and release the lease.
 
-    A file that is planned already, by a repetition whose first reply was lost or by another worker, stays as it is.
+    ``generation`` is the current generation of the index; it is empty if the index does not exist. If the upload is planned
+    already (by another worker, or by this call when its first reply was lost), return it unchanged.
 
     Raises:
-        LeaseLost: another worker has the upload, or it has ended.
+        LeaseLost: another worker has leased the upload, or it has ended.
     """
     parts = len(plan.parts)
-    known: dict[str, Value] = {
+    values: dict[str, Value] = {
         "bytes_total": size,
         "parts": parts,
         "published": 1 if parts == 1 else 0,
@@ -122,29 +123,29 @@ async def set_planned(
         "columns": list(plan.columns),
     }
     if generation:
-        known["generation"] = generation
-    update = Update(_key(store, record), set=known, remove=LEASE, when=_IS_ACTIVE & Equals("owner", receiver.owner))
+        values["generation"] = generation
+    update = Update(_key(store, record), set=values, remove=LEASE, when=_IS_ACTIVE & Equals("owner", receiver.owner))
     try:
         return record_of(await store.table.write(update) or {})
     except ConditionFailed as failure:
-        found = record_of(failure.item) if failure.item else None
-        if found is None or found.parts is None or not found.active:
+        stored = record_of(failure.item) if failure.item else None
+        if stored is None or stored.parts is None or not stored.active:
             raise LeaseLost("Another worker has this upload.", retry_after=1) from None
-        return found
+        return stored
 
 
 async def set_status(store: TenantStore, record: UploadRecord, status: Status) -> None:
-    """Show an active upload as queued or running."""
+    """Set the status of an active upload to queued or running."""
     with suppress(ConditionFailed):
         await store.table.write(Update(_key(store, record), set={"status": status}, when=_IS_ACTIVE))
 
 
 async def restart(store: TenantStore, record: UploadRecord, *, working_on: int | None = None) -> UploadRecord:
-    """Continue an upload that was stopped: send its parts again, but the one that the caller is ``working_on``. Their messages
-    were dropped while it had failed.
+    """Continue an upload that was stopped. Send its parts again, except the part that the caller is ``working_on``, because
+    workers dropped their messages while the upload was stopped.
 
     Raises:
-        LeaseLost: it has ended meanwhile.
+        LeaseLost: the upload has ended in the meantime.
     """
     running: dict[str, Value] = {"status": Status.RUNNING, "touched": now_s()}
     restarted = Update(_key(store, record), set=running, remove=("errors", "finished_at"), when=_IS_STOPPED | _IS_ACTIVE)
@@ -155,7 +156,7 @@ async def restart(store: TenantStore, record: UploadRecord, *, working_on: int |
         cleared = Update(_key(store, record), remove=("stopped", "failed_part"), when=_IS_ACTIVE)
         return record_of(await store.table.write(cleared) or {})
     except ConditionFailed:
-        raise LeaseLost("The upload is not in work any more.", retry_after=1) from None
+        raise LeaseLost("The upload is not active any more.", retry_after=1) from None
 
 
 async def end_failed(
@@ -167,7 +168,7 @@ async def end_failed(
     part: int | None = None,
     when: Condition = _IS_ACTIVE,
 ) -> None:
-    """Fail an active upload for good, or, if the error ``may_pass``, until its message or that of this ``part`` arrives again."""
+    """Fail an active upload. If the error ``may_pass``, its message or that of this ``part`` can continue it later."""
     latest = await read_record(store, record.index, record.id)
     errors = (error, *await first_errors(store, latest))
     changes: dict[str, Value] = {"status": Status.FAILED, "finished_at": now(), TTL: now_s() + KEEP_SECONDS}
@@ -183,7 +184,7 @@ async def end_failed(
 
 
 async def end_done(store: TenantStore, record: UploadRecord) -> None:
-    """End an upload all of whose parts are done."""
+    """End an upload after all its parts are done."""
     changes: dict[str, Value] = {
         "status": Status.SUCCEEDED if record.ingested or not record.failed else Status.FAILED,
         "finished_at": now(),

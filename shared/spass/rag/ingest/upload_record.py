@@ -1,4 +1,4 @@
-"""The record of an upload: the state of one file on its way into an index, from its form until 90 days after its last change."""
+"""The record of an upload: the state of one file. It exists from the creation of the form until 90 days after its last change."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,14 +16,14 @@ from spass.rag.ingest.plan import EntryError
 from spass.tenancy.response_model import ResponseModel
 
 MAX_ERRORS: Final = 100
-"""Errors that an upload keeps; all are counted."""
+"""The number of errors that an upload stores. It counts all errors."""
 KEEP_SECONDS: Final = 90 * 24 * 3600
 _MESSAGE_CHARACTERS: Final = 200
 
 PARTS_PATIENCE_SECONDS: Final = 24 * 3600
-"""The time without progress after which a file of several parts is abandoned. They may wait in the queue behind other files."""
+"""Seconds without progress after which a file of several parts is abandoned. Its parts may wait behind those of other files."""
 _PATIENCE_SECONDS: Final = 2 * 3600
-_QUEUED_PATIENCE_SECONDS: Final = 4 * 24 * 3600  # the queue keeps a message for so long
+_QUEUED_PATIENCE_SECONDS: Final = 4 * 24 * 3600  # the retention period of the queue
 _MAX_RESENT: Final = 3
 
 
@@ -65,16 +65,16 @@ class UploadRecord:
     """An upload as the table stores it.
 
     Attributes:
-        key: the object, relative to ``uploads/<tenant>/``. ``version`` names its version, ``revision`` tells it from others.
-        sequencer: when the object was put, see ``UploadedFile``.
+        key: the key of the object, relative to ``uploads/<tenant>/``.
+        version, revision, sequencer: see ``UploadedFile``.
         lease_until: the second at which the lease of the worker that plans the upload expires.
-        touched: the second at which a worker last took the upload or stored a batch of it.
-        parts: how many parts the file has; None until it is planned. ``published`` of them were put on the queue so far, and
-            ``parts_done`` are done. ``kind`` and ``columns`` say how to read them.
-        generation: the life of the index that the documents go into, once that has begun.
-        stopped: a failure that may pass stopped the upload. It continues when its message, or that of ``failed_part``, arrives
-            again; its parts on the queue are then sent again.
-        resent: how often the sweep sent lost messages again since the last progress.
+        touched: the second at which a worker last leased the upload or stored a batch of it.
+        parts: the number of parts of the file, or None until it is planned. ``published`` of them were sent to the queue so far,
+            and ``parts_done`` are done. ``kind`` and ``columns`` determine how to read them.
+        generation: the generation of the index to which the documents are appended, or empty if the index did not exist yet.
+        stopped: True if a temporary failure stopped the upload. It continues when its message, or that of ``failed_part``,
+            arrives again; the parts that were published are then sent again.
+        resent: the number of times that the sweep sent lost messages again since the last progress.
     """
 
     index: IndexId
@@ -110,16 +110,16 @@ class UploadRecord:
 
     @property
     def ended(self) -> bool:
-        """Return True if the upload succeeded, or failed for good."""
+        """Return whether the upload succeeded or failed permanently."""
         return self.status is Status.SUCCEEDED or (self.status is Status.FAILED and not self.stopped)
 
     def abandoned(self, now_s: int) -> bool:
-        """Return True if no worker has worked on it for so long that none will."""
+        """Return whether the upload has been idle for so long that no worker will finish it."""
         return self.active and self._idle_seconds(now_s) > self._patience
 
     def message_lost(self, now_s: int) -> bool:
-        """Return True if it has been idle for so long that its messages must be sent again: after one, two and three quarters of
-        the time after which it is abandoned. A worker that dies on it every time does not put that end off."""
+        """Return whether the upload has been idle for so long that its messages must be sent again: after one, two and three
+        quarters of the time after which it is abandoned. A resent message does not extend that time."""
         return self.active and self.resent < _MAX_RESENT and 4 * self._idle_seconds(now_s) > self._patience * (self.resent + 1)
 
     @property
@@ -134,16 +134,16 @@ class UploadRecord:
 
 def record_of(item: Item) -> UploadRecord:
     """Return the upload that the table stores as ``item``."""
-    known: dict[str, Any] = {field.name: item[field.name] for field in fields(UploadRecord) if field.name in item}
-    known["id"] = str(item["sk"]).removeprefix(keys.UPLOAD_PREFIX)
-    known["status"] = Status(str(item["status"]))
-    known["errors"] = errors_of(item)
-    known["columns"] = tuple(cast("Sequence[str]", item.get("columns") or ()))
-    return UploadRecord(**known)
+    values: dict[str, Any] = {field.name: item[field.name] for field in fields(UploadRecord) if field.name in item}
+    values["id"] = str(item["sk"]).removeprefix(keys.UPLOAD_PREFIX)
+    values["status"] = Status(str(item["status"]))
+    values["errors"] = errors_of(item)
+    values["columns"] = tuple(cast("Sequence[str]", item.get("columns") or ()))
+    return UploadRecord(**values)
 
 
 def errors_of(item: Mapping[str, Value]) -> tuple[UploadError, ...]:
-    """Return the errors that the item of an upload or of a part keeps."""
+    """Return the errors in the item of an upload or of a part."""
     entries = cast("Sequence[Mapping[str, Any]]", item.get("errors") or ())
     return tuple(UploadError(line=entry["line"], code=entry["code"], message=entry["message"]) for entry in entries)
 
@@ -152,7 +152,7 @@ async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> U
     """Return the record of an upload.
 
     Raises:
-        UploadNotFound: there is no such upload.
+        UploadNotFound: the upload does not exist.
         StorageUnavailable: the table did not answer, or throttled every retry.
     """
     item = await store.table.get(keys.upload(store.tenant, index, upload))

@@ -1,4 +1,4 @@
-"""Uploads as their tenant sees them: the form to send a file, and the progress of its ingest."""
+"""The uploads of a tenant: create the form that sends a file, and show the progress of its ingest."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final, Protocol
@@ -31,21 +31,21 @@ from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseMo
 FORM_SECONDS: Final = 3600
 DEFAULT_LIMIT: Final = 100
 _WAIT_SECONDS: Final = 7 * 24 * 3600  # the event of a file usually arrives within seconds
-_FILENAME_BYTES: Final = 765  # an object's key has 1024, of which the folders before it take 232 at most
+_FILENAME_BYTES: Final = 765  # an S3 key has at most 1024 bytes, and the folders before the filename need up to 232
 _FILENAME_CHARACTERS: Final = 255
-_FORM_VARIABLE: Final = "${filename}"  # S3 replaces it by the name of the file that is sent, and so changes the key
-_FORBIDDEN_CATEGORIES: Final = ("Cc", "Cs")  # controls, and halves of surrogate pairs, which UTF-8 cannot write
-_LISTED_AT_ONCE: Final = 50
+_FORM_VARIABLE: Final = "${filename}"  # S3 replaces it by the name of the sent file, which would change the key
+_FORBIDDEN_CATEGORIES: Final = ("Cc", "Cs")  # control characters, and halves of surrogate pairs, which UTF-8 cannot encode
+_ITEMS_PER_QUERY: Final = 50
 
 
 class Admits(Protocol):
-    """Tells which embedding model a caller may use: the pipeline, or a test."""
+    """Check that a caller may use the embedding model. The pipeline implements it."""
 
     def embedding_model(self, scope: Scope) -> ModelConfig:
-        """Return the configured model.
+        """Return the configured embedding model.
 
         Raises:
-            ModelNotAllowed: this token may not use it.
+            ModelNotAllowed: the token may not use it.
         """
         ...
 
@@ -90,13 +90,13 @@ class Uploads:
         self, scope: Scope, index_id: IndexId, filename: str, content_type: str, size: int, claim: Claim | None = None
     ) -> UploadTicket:
         """Return a form for one file of at most ``size`` bytes. Its documents are appended to the index, which need not exist.
-        Under a ``claim``, the form is kept as the answer in the same transaction.
+        With a ``claim``, store the form as the answer of the idempotency key in the same transaction.
 
         Raises:
             InvalidRequest: a file of this name or size cannot be ingested.
             ModelNotAllowed: the token may not use the embedding model.
             EmbeddingModelMismatch: the index was built with another model.
-            LeaseLost: the claim has passed to another try; nothing was created.
+            LeaseLost: another request took over the claim; nothing was created.
         """
         _check_file(filename, size)
         model = EmbeddingModel(self._calls.embedding_model(scope).name, self._dimensions)
@@ -127,16 +127,16 @@ class Uploads:
         """Return the state of an upload.
 
         Raises:
-            UploadNotFound: there is no such upload into this index.
+            UploadNotFound: this index does not have this upload.
         """
-        return await _shown(scope.store, await read_record(scope.store, index_id, upload_id))
+        return await _upload_of(scope.store, await read_record(scope.store, index_id, upload_id))
 
     async def list(self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> UploadPage:
-        """Return up to ``limit`` uploads into the index, in descending order of their ids: first those with a form, the newest
-        first, then those that the operator put.
+        """Return up to ``limit`` uploads into the index, in descending order of ids: first those with a form, newest first, then
+        those that the operator put.
 
         Raises:
-            InvalidRequest: the cursor is not of this list.
+            InvalidRequest: the cursor is not from this list.
         """
         owner = f"uploads:{scope.store.tenant}:{index_id}"
         last = decode_cursor(owner, cursor) if cursor is not None else None
@@ -147,22 +147,22 @@ class Uploads:
                 keys.uploads_partition(scope.store.tenant, index_id),
                 prefix=keys.UPLOAD_PREFIX,
                 after=None if last is None else keys.UPLOAD_PREFIX + last,
-                limit=_LISTED_AT_ONCE,
+                limit=_ITEMS_PER_QUERY,
                 newest_first=True,
             )
             for record in map(record_of, items):
-                upload = await _shown(scope.store, record)
+                upload = await _upload_of(scope.store, record)
                 if len(shown) == limit or not page.add(upload.to_json()):
                     return UploadPage(uploads=tuple(shown), next_cursor=encode_cursor(owner, shown[-1].id))
                 shown.append(upload)
                 last = upload.id
-            if len(items) < _LISTED_AT_ONCE:
+            if len(items) < _ITEMS_PER_QUERY:
                 return UploadPage(uploads=tuple(shown), next_cursor=None)
 
 
 def _check_file(filename: str, size: int) -> None:
-    unfit = any(char in "/\\" or category(char) in _FORBIDDEN_CATEGORIES for char in filename)
-    if unfit or not 1 <= len(filename) <= _FILENAME_CHARACTERS:
+    has_forbidden = any(char in "/\\" or category(char) in _FORBIDDEN_CATEGORIES for char in filename)
+    if has_forbidden or not 1 <= len(filename) <= _FILENAME_CHARACTERS:
         message = f"The name of a file has 1 to {_FILENAME_CHARACTERS} characters, no control characters, and no folders."
         raise InvalidRequest(message, param="filename")
     if _FORM_VARIABLE in filename:
@@ -175,7 +175,8 @@ def _check_file(filename: str, size: int) -> None:
         raise InvalidRequest(f"A file has 1 to {MAX_UPLOAD_BYTES} bytes.", param="size")
 
 
-async def _shown(store: TenantStore, record: UploadRecord) -> Upload:
+async def _upload_of(store: TenantStore, record: UploadRecord) -> Upload:
+    """Return the upload as clients see it. An abandoned upload is failed, even if the sweep has not ended it yet."""
     errors: Sequence[UploadError] = record.errors
     status = record.status
     if record.active:

@@ -1,6 +1,6 @@
-"""A worker with a message about an upload: it plans the file, then ingests its parts.
+"""Process a message about an upload: plan the file, then ingest its parts.
 
-A file of one part is ingested by the worker that planned it. Of a larger one each part is a message of its own.
+If a file has one part, the worker that plans it also ingests it. If it has more, each part is a separate message.
 """
 
 import asyncio
@@ -44,13 +44,14 @@ T = TypeVar("T")
 _Failure: TypeAlias = FileRefused | ObjectMissing | SpassError
 
 PAUSES: Final = (5.0, 20.0, 60.0)
-"""The longest pauses, in seconds, before a worker retries what may pass. After the last it leaves the message to the queue."""
+"""Maximum pauses in seconds before each retry after a temporary error. After the last retry, the queue redelivers the message."""
 
 _MAY_PASS: Final = (Unavailable, Upstream, DeadlineExceeded, LimitExceeded, Internal)
 
 
 class IngestWorker:
-    """A worker with one message. Every method returns True if the message is done, False if it must be delivered again."""
+    """A worker that processes one message. Every public method returns True if the message is done, and False if the queue must
+    deliver it again."""
 
     def __init__(self, writer: Writer, store: TenantStore, delivery: Delivery, deadline: Deadline) -> None:
         self._writer = writer
@@ -60,7 +61,7 @@ class IngestWorker:
         self._receiver = Receiver(delivery.message)
 
     async def file(self, file: UploadedFile) -> bool:
-        """Ingest a file that was put into the bucket, unless that is done or being done. Older files under its key end."""
+        """Ingest a file that was put into the bucket, unless it is done or leased. Stop older files with its key."""
         await supersede_older(self._store, file)
         return await self._upload(await lease_file(self._store, file, self._receiver))
 
@@ -106,7 +107,7 @@ class IngestWorker:
         return await self._work(record, lease, lambda: self._ingest(record, number, lease), part=number)
 
     async def _ingest(self, record: UploadRecord, number: int, lease: Lease) -> bool:
-        """Ingest a part as far as the time goes, then send what comes next."""
+        """Ingest a part until it is done or the time is up, then send the next message. Return whether this message is done."""
         part = await lease_part(self._store, record, number, self._receiver)
         if isinstance(part, PartRecord):
             if record.status is Status.QUEUED:
@@ -123,7 +124,7 @@ class IngestWorker:
         return True
 
     async def _next(self, record: UploadRecord) -> None:
-        """Send the next parts, or end the upload if all are done."""
+        """Send the next parts, or end the upload if all parts are done."""
         if record.parts_done == record.parts:
             await end_done(self._store, record)
         else:
@@ -132,7 +133,7 @@ class IngestWorker:
     async def _work(
         self, record: UploadRecord, lease: Lease, attempt: Callable[[], Awaitable[T]], part: int | None = None
     ) -> T | bool:
-        """Return what ``attempt`` returns under the ``lease``, or, if that fails, whether the message is done."""
+        """Run ``attempt`` while renewing ``lease``, and return its result. If it fails, return whether the message is done."""
         try:
             async with renewing(lease.renew):
                 return await self._retry(record, attempt)
@@ -145,11 +146,14 @@ class IngestWorker:
             return False
         except Exception:
             with suppress(StorageUnavailable):
-                await self._stop(record, lease, InternalError("Something of ours went wrong."), part, may_pass=True)
+                await self._stop(record, lease, InternalError("An internal error occurred."), part, may_pass=True)
             raise
 
     async def _retry(self, record: UploadRecord, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Retry after pauses what may pass: the queue would hide the message for as long as a worker may live."""
+        """Run ``attempt``, and retry it after temporary errors.
+
+        Retrying here is faster than leaving it to the queue, which hides the message for the maximum lifetime of a worker.
+        """
         for pause in PAUSES:
             try:
                 return await attempt()
@@ -163,7 +167,7 @@ class IngestWorker:
         return await attempt()
 
     async def _stop(self, record: UploadRecord, lease: Lease, error: _Failure, part: int | None, *, may_pass: bool) -> bool:
-        """Release the lease, and fail the upload if the error cannot pass or the queue gives the message up.
+        """Release the lease. Fail the upload if the error is permanent, or if the queue will not deliver the message again.
 
         Return False if another worker has the lease.
         """
@@ -176,7 +180,7 @@ class IngestWorker:
         return True
 
     async def _release(self, record: UploadRecord, lease: Lease, part: int | None) -> bool:
-        """Release the lease; an upload that no other worker can be working on is shown as queued."""
+        """Release the lease. Set the status to queued if no other worker can be working on the upload."""
         if part is None:
             return await lease.release(status=Status.QUEUED)
         released = await lease.release()
@@ -186,8 +190,8 @@ class IngestWorker:
 
 
 def _log_trouble(record: UploadRecord, error: _Failure) -> None:
-    known: dict[str, Json] = {"index": record.index, "upload": record.id, "error": _upload_error(error).code}
-    write_line({"at": now(), "level": "warning", "event": "ingest_trouble"} | known)
+    fields: dict[str, Json] = {"index": record.index, "upload": record.id, "error": _upload_error(error).code}
+    write_line({"at": now(), "level": "warning", "event": "ingest_trouble"} | fields)
 
 
 def _upload_error(error: _Failure) -> UploadError:
