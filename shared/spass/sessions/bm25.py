@@ -17,7 +17,7 @@ _DIGITS: Final = 6
 _EPSILON: Final = 1e-9  # repeated additions and subtractions of floats are not exact
 _ELLIPSIS: Final = "…"
 
-# Scripts that put no blanks between words: Thai and Lao, Burmese, Khmer, Japanese, Chinese. Each of their signs is a word.
+# Scripts without blanks between words: Thai and Lao, Burmese, Khmer, Japanese, Chinese. Count each character as a word.
 _UNSPACED_SCRIPTS: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
@@ -28,15 +28,15 @@ def _combining_marks(first: int, end: int) -> str:
     return "".join(chr(code) for code in range(first, end) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
 
 
-_DIACRITICS: Final = _combining_marks(0x300, 0x900)  # accents, and the points of Hebrew and Arabic, which are mostly left out
-_VOWELS: Final = _combining_marks(0x900, 0xE00)  # of the scripts of India: another vowel, another word
+_DIACRITICS: Final = _combining_marks(0x300, 0x900)  # accents, and Hebrew and Arabic points, which most texts omit
+_VOWELS: Final = _combining_marks(0x900, 0xE00)  # in Indic scripts, a different vowel sign makes a different word
 _DIACRITIC: Final = re.compile(f"[{_DIACRITICS}]+")
 _WORD: Final = re.compile(f"[{_UNSPACED_SCRIPTS}]|(?:(?![{_UNSPACED_SCRIPTS}])[^\\W_]|[{_DIACRITICS}{_VOWELS}])+")
 _ASCII_WORD: Final = re.compile("[a-z0-9]+")
 
 
 def words(text: str) -> list[str]:
-    """Return the words and numbers of ``text``, in order, without case, accents and compatibility forms."""
+    """Return the words and numbers of ``text``, in order, in lower case, without accents and compatibility forms."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
@@ -58,30 +58,30 @@ class _Candidate(Generic[T]):
 
 
 class Ranking(Generic[T]):
-    """Rank texts by ``query``. A word that few texts contain weighs more than one that many contain."""
+    """Rank texts by ``query``. A rare word weighs more than a frequent one."""
 
     def __init__(self, query: str) -> None:
         self._terms = dict.fromkeys(words(query))
         self._candidates: list[_Candidate[T]] = []
-        self._holding: Counter[str] = Counter()
-        self._words = 0
+        self._text_counts: Counter[str] = Counter()
+        self._word_count = 0
         self.searched = 0
 
     def add(self, item: T, text: str) -> bool:
         """Add a text. Return whether it contains a word of the query."""
-        there = words(text)
+        text_words = words(text)
         self.searched += 1
-        self._words += len(there)
-        counts = Counter(word for word in there if word in self._terms)
+        self._word_count += len(text_words)
+        counts = Counter(word for word in text_words if word in self._terms)
         if counts:
-            self._holding.update(counts.keys())
-            self._candidates.append(_Candidate(item, len(there), counts))
+            self._text_counts.update(counts.keys())
+            self._candidates.append(_Candidate(item, len(text_words), counts))
         return bool(counts)
 
     def scored(self) -> list[ScoredItem[T]]:
         """Return the items that contain a word of the query, in the order in which they were added."""
         weights = self.weights()
-        average = self._words / self.searched if self._words else 1.0
+        average = self._word_count / self.searched if self._word_count else 1.0
         return [
             ScoredItem(candidate.item, round(_score(candidate, weights, candidate.length / average), _DIGITS))
             for candidate in self._candidates
@@ -90,7 +90,8 @@ class Ranking(Generic[T]):
     def weights(self) -> dict[str, float]:
         """Return the weight of each word of the query: the rarer the word, the higher."""
         return {
-            term: math.log(1 + (self.searched - self._holding[term] + 0.5) / (self._holding[term] + 0.5)) for term in self._terms
+            term: math.log(1 + (self.searched - self._text_counts[term] + 0.5) / (self._text_counts[term] + 0.5))
+            for term in self._terms
         }
 
 
@@ -109,8 +110,8 @@ class _Hit(NamedTuple):
 
 
 def excerpt(text: str, weights: Mapping[str, float], length: int) -> str:
-    """Return at most ``length`` characters of ``text``, around the place with the most weight of words. An ellipsis replaces the
-    rest."""
+    """Return at most ``length`` characters of ``text``, around the passage whose words weigh most. An ellipsis replaces omitted
+    text."""
     if len(text) <= length:
         return text
     first, last = _best_window(text, weights, length - 2)
@@ -121,19 +122,19 @@ def excerpt(text: str, weights: Mapping[str, float], length: int) -> str:
 
 def _best_window(text: str, weights: Mapping[str, float], length: int) -> tuple[int, int]:
     """Return the start and end of the first window of ``length`` characters with the highest weight."""
-    near: deque[_Hit] = deque()
-    there: Counter[str] = Counter()
-    best, heaviest, weight = (0, 0), 0.0, 0.0
+    window: deque[_Hit] = deque()
+    term_counts: Counter[str] = Counter()
+    best, best_weight, weight = (0, 0), 0.0, 0.0
     for hit in _hits(text, weights):
-        near.append(hit)
-        there[hit.term] += 1
-        weight += weights[hit.term] if there[hit.term] == 1 else 0.0
-        while len(near) > 1 and hit.end - near[0].start > length:
-            term = near.popleft().term
-            there[term] -= 1
-            weight -= 0.0 if there[term] else weights[term]
-        if weight > heaviest + _EPSILON:
-            best, heaviest = (near[0].start, min(hit.end, near[0].start + length)), weight
+        window.append(hit)
+        term_counts[hit.term] += 1
+        weight += weights[hit.term] if term_counts[hit.term] == 1 else 0.0
+        while len(window) > 1 and hit.end - window[0].start > length:
+            term = window.popleft().term
+            term_counts[term] -= 1
+            weight -= 0.0 if term_counts[term] else weights[term]
+        if weight > best_weight + _EPSILON:
+            best, best_weight = (window[0].start, min(hit.end, window[0].start + length)), weight
     return best
 
 

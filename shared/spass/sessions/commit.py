@@ -21,11 +21,11 @@ _COMMIT_DELAY: Final = 0.1  # seconds; doubled per attempt, full jitter
 
 
 async def commit_turn(store: TenantStore, session: Session, turn: TurnRecord, with_effect: Sequence[Write] = ()) -> None:
-    """Record ``turn`` in the session that it holds under its own id, and release the hold. ``session`` is its state afterwards.
+    """Record ``turn`` in its session and release the hold, whose owner is the turn's id. ``session`` is the state after the turn.
     The writes ``with_effect`` join the transaction.
 
     Raises:
-        SessionNotFound, SessionBusy: the hold was lost; the turn is not recorded and never will be.
+        SessionNotFound, SessionBusy: the hold was lost; the turn is not recorded, and no later attempt can record it.
         StorageUnavailable: the outcome is unknown, or the turn is not recorded.
     """
     body = await store_body(store, session.id, turn)
@@ -40,15 +40,15 @@ async def commit_turn(store: TenantStore, session: Session, turn: TurnRecord, wi
         Put(keys.user_session(store.tenant, session.user, session.agent, session.id), session.entry()),
         *with_effect,
     ]
-    if refused := await _transact(store, session.id, turn, writes):
+    if error := await _transact(store, session.id, turn, writes):
         if key := stored_overflow_key(dict(body)):
             with suppress(StorageUnavailable):
                 await store.objects.delete([key])
-        raise refused
+        raise error
 
 
 async def _transact(store: TenantStore, session: SessionId, turn: TurnRecord, writes: Sequence[Write]) -> SpassError | None:
-    """Make the writes. Return None if they were made, or an error if they were not made and never will be.
+    """Make the writes. Return None if they took effect, or an error if they did not and never will.
 
     Raises:
         StorageUnavailable: the outcome is unknown.

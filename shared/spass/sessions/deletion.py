@@ -1,7 +1,7 @@
 """Delete a session: one transaction hides it, then its items are removed. A repeated delete continues an interrupted one.
 
-A deleted session can neither be compacted nor become a successor, so its place in a chain is final. The head of a chain's member
-stays, without any text, because its neighbours refer to it and a chain is followed across it.
+A deleted session can neither be compacted nor become a successor, so its place in a chain is final. If it is a
+member of a chain, its head stays without any text, because its neighbours refer to it.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from spass.sessions.hold import hold_error, not_held_by_others
 from spass.sessions.record import session_overflow_prefix
 from spass.sessions.session import decode_owned_session
 
-_ITEMS_AT_ONCE: Final = 25
-_DELETES_AT_ONCE: Final = 16
+_QUERY_LIMIT: Final = 25
+_MAX_CONCURRENT_DELETES: Final = 16
 _NOT_IN_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_id")
 
 
@@ -28,7 +28,7 @@ async def delete_session(store: TenantStore, session: SessionId, agent: AgentNam
     """Delete the session with all its messages and the summary that it starts with. Other sessions of its chain do not change.
 
     Raises:
-        SessionNotFound, SessionAgentMismatch: as ``decode_owned_session``; an interrupted delete may be repeated.
+        SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``. An interrupted delete may be repeated.
         SessionBusy, CompactionInProgress: the session is held.
         StorageUnavailable: the outcome is unknown; repeat the call to finish it.
     """
@@ -59,20 +59,20 @@ async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: 
 
 
 def _is_unfinished_delete(item: Item, agent: AgentName, user: UserId) -> bool:
-    """Return whether a delete by this user started and did not end. Our own first attempt, whose reply was lost, looks the
-    same."""
+    """Return whether a delete by this user started and did not end. This is also true after our own first attempt, if its reply
+    was lost."""
     return "deleted_at" in item and "removed" not in item and (item["user"], item["agent"]) == (user, agent)
 
 
 async def _remove_messages(store: TenantStore, session: SessionId) -> None:
-    """Delete everything in the session's partition except its head, and everything in its folder of the bucket, including bodies
+    """Delete all items in the session's partition except the head, and all objects in its folder of the bucket, including bodies
     that were never committed.
     """
     partition = keys.session_partition(store.tenant, session)
     after = keys.session_head(store.tenant, session).sk
-    while items := await store.table.query(partition, after=after, limit=_ITEMS_AT_ONCE):
-        for start in range(0, len(items), _DELETES_AT_ONCE):
-            batch = items[start : start + _DELETES_AT_ONCE]
+    while items := await store.table.query(partition, after=after, limit=_QUERY_LIMIT):
+        for start in range(0, len(items), _MAX_CONCURRENT_DELETES):
+            batch = items[start : start + _MAX_CONCURRENT_DELETES]
             await _gather_all([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in batch])
         after = str(items[-1]["sk"])
     if bodies := await store.objects.list_keys(session_overflow_prefix(session)):

@@ -28,19 +28,19 @@ class HeldSession:
         self._session_ids = [session.id]
 
     async def renew(self) -> None:
-        """Extend the hold by a minute, and raise the errors of ``renew_hold``."""
+        """Extend the hold by a minute. Errors are those of ``renew_hold``."""
         async with self._transfer_lock:
             await renew_hold(self.store, self.session.id, self.owner, self._clock())
 
     @asynccontextmanager
     async def transfer_to(self, successor: SessionId) -> AsyncIterator[None]:
-        """Lock out renewals during the body, which commits ``successor`` with our hold and then calls ``finish_transfer``."""
+        """Block renewals during the body, which commits ``successor`` with our hold and then calls ``finish_transfer``."""
         async with self._transfer_lock:
-            self._session_ids.append(successor)  # release it too, as the outcome of the commit may stay unknown
+            self._session_ids.append(successor)  # release it too: the outcome of the commit may stay unknown
             yield
 
     def finish_transfer(self, successor: Session) -> None:
-        """Continue with ``successor``, whose commit is known to have succeeded."""
+        """Continue with ``successor``. Call this only when its commit has succeeded."""
         self.session = successor
         self._session_ids = [successor.id]
 

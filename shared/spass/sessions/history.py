@@ -1,4 +1,4 @@
-"""Read a session's history in pages: every message it ever had, oldest first."""
+"""Read a session's history in pages, oldest message first, with the compacted messages."""
 
 import re
 from typing import Annotated, Final
@@ -19,8 +19,8 @@ from spass.sessions.session import Session, decode_owned_session
 from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseModel
 
 # A turn may have 350 KB in the table and megabytes in the bucket, so reading ahead is bounded.
-_TURNS_AT_ONCE: Final = 16
-# The turn's first message and the first message of the page, with as many digits as a turn's key has.
+_TURNS_PER_READ: Final = 16
+# ``seq`` of the turn's first message and of the page's first message. A turn's key has room for nine digits.
 _POSITION: Final = re.compile(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}")
 
 
@@ -49,15 +49,15 @@ class HistoryPage(ResponseModel):
 
 
 async def read_history(store: TenantStore, session: Session, cursor: str | None, limit: int) -> HistoryPage:
-    """Return at most ``limit`` messages from ``cursor`` on, as many as fit into one answer.
+    """Return at most ``limit`` messages from ``cursor`` on, and no more than fit into one answer.
 
     Raises:
         InvalidRequest: the cursor does not belong to this session's history.
         SessionNotFound: the session was deleted during the read.
         StorageUnavailable: throttled or unreachable through all retries.
     """
-    scope = f"messages|{store.tenant}|{session.user}|{session.id}"
-    position = decode_cursor(scope, cursor, _POSITION) if cursor is not None else "1:1"
+    cursor_scope = f"messages|{store.tenant}|{session.user}|{session.id}"
+    position = decode_cursor(cursor_scope, cursor, _POSITION) if cursor is not None else "1:1"
     turn_seq, seq = map(int, position.split(":"))
     messages: list[MessageView] = []
     room = PageSizeLimit()
@@ -68,26 +68,28 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
                     continue
                 message = MessageView.of(stored, session.archived_at if stored.seq < session.compacted_before else None)
                 if len(messages) == limit or not room.add(message.to_json()):
-                    return HistoryPage(messages=messages, next_cursor=encode_cursor(scope, f"{turn.first_seq}:{stored.seq}"))
+                    return HistoryPage(
+                        messages=messages, next_cursor=encode_cursor(cursor_scope, f"{turn.first_seq}:{stored.seq}")
+                    )
                 messages.append(message)
         turn_seq = turns[-1].next_seq
     return HistoryPage(messages=messages, next_cursor=None)
 
 
 async def _load_page(store: TenantStore, session: Session, from_seq: int) -> list[TurnRecord]:
-    """Return some turns from the one that starts with ``from_seq`` on; none after the end of the session.
+    """Return the next turns, starting with the one whose first message is ``from_seq``. Return none at the end of the session.
 
-    Turns are removed only with their session, but one by one and in any order: if one is missing, read the head to find out.
+    Only the deletion of a session removes turns, one by one and in any order. So if a turn is missing, read the head.
     """
     if from_seq >= session.next_seq:
         return []
     try:
-        turns = await load_turns(store, session.id, from_seq, limit=_TURNS_AT_ONCE)
+        turns = await load_turns(store, session.id, from_seq, limit=_TURNS_PER_READ)
     except ObjectMissing:
         await _check_exists(store, session)
         raise
-    begins = [from_seq, *(turn.next_seq for turn in turns[:-1])]
-    if [turn.first_seq for turn in turns] != begins:
+    expected = [from_seq, *(turn.next_seq for turn in turns[:-1])]
+    if [turn.first_seq for turn in turns] != expected:
         await _check_exists(store, session)
         raise cursor_mismatch()
     return turns

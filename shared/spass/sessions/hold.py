@@ -45,19 +45,19 @@ def held_by(owner: str) -> Equals:
 
 
 async def acquire_hold(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, hold: Hold, now: float) -> Session:
-    """Hold the session by one write and return it.
+    """Acquire the hold with one write and return the session.
 
     Raises:
-        SessionNotFound, SessionAgentMismatch: as ``decode_owned_session``.
-        SessionArchived: it was compacted; its successor continues it.
-        SessionBusy, CompactionInProgress, IdempotencyInProgress, IdempotencyKeyReused: another request holds it.
+        SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``.
+        SessionArchived: the session was compacted; its successor continues it.
+        SessionBusy, CompactionInProgress, IdempotencyInProgress, IdempotencyKeyReused: another request holds the session.
         StorageUnavailable: the outcome is unknown; the hold, if taken, expires.
     """
-    mine = Equals("user", user) & Equals("agent", agent)
+    is_owner = Equals("user", user) & Equals("agent", agent)
     write = Update(
         keys.session_head(store.tenant, session),
         set={"hold": encode(hold)},
-        when=mine & Absent("deleted_at") & Absent("archived_at") & not_held_by_others(now, hold.owner),
+        when=is_owner & Absent("deleted_at") & Absent("archived_at") & not_held_by_others(now, hold.owner),
     )
     try:
         head = await store.table.write(write)
@@ -106,16 +106,16 @@ def hold_error(session: Session, key_hash: str | None, body_hash: str | None, no
     hold = session.hold
     if hold is None:
         return SessionBusy("Another request has just changed this session; try again.", retry_after=1)
-    rest = max(1, min(RETRY_SECONDS, hold.expires_at - int(now)))
+    seconds = max(1, min(RETRY_SECONDS, hold.expires_at - int(now)))
     if hold.kind is HoldKind.JOB:
         return CompactionInProgress(
-            "This session is being compacted; try again.", details={"job_id": hold.owner}, retry_after=rest
+            "This session is being compacted; try again.", details={"job_id": hold.owner}, retry_after=seconds
         )
     if key_hash is None or hold.key_hash != key_hash:
-        return SessionBusy("Another turn is running in this session; try again.", retry_after=rest)
+        return SessionBusy("Another turn is running in this session; try again.", retry_after=seconds)
     if hold.body_hash != body_hash:
         return IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
-    return IdempotencyInProgress("A request with this Idempotency-Key is still running.", retry_after=rest)
+    return IdempotencyInProgress("A request with this Idempotency-Key is still running.", retry_after=seconds)
 
 
 def is_deleted(item: Item | None) -> bool:

@@ -20,12 +20,12 @@ from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, Re
 MAX_MEMBERS: Final = 100
 """Members of a chain, in each direction from the requested session."""
 
-_SUMMARIES_AT_ONCE: Final = 16  # a summary may be as large as an item
+_SUMMARIES_PER_READ: Final = 16  # a summary may be as large as an item
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A place in a chain. ``session`` is None if it was deleted."""
+    """A member of a chain. ``session`` is None if it was deleted."""
 
     id: SessionId
     session: Session | None
@@ -44,7 +44,7 @@ class LineagePath:
 
 
 class DeletedSession(ResponseModel):
-    """The remains of a deleted session: its id."""
+    """A deleted session, of which only the id remains."""
 
     id: SessionIdText
     deleted: Literal[True] = True
@@ -77,8 +77,8 @@ class SummaryView(ResponseModel):
 
 
 class Chain(ResponseModel):
-    """A session's chain, as much of it as one answer holds. `summaries` are those that its members begin with, oldest first. If
-    there is no room for all, they are the newest, which contain the older ones."""
+    """A session's chain, as much of it as fits into one answer. `summaries` are those that its members begin with, oldest
+    first. If not all fit, the newest are returned, which contain the older ones."""
 
     session_id: SessionIdText
     backward: list[SessionView | DeletedSession]
@@ -98,14 +98,15 @@ class Lineage:
         """Return the chain of the user's session, which may be archived.
 
         Raises:
-            SessionNotFound: absent, deleted or another user's.
-            SessionAgentMismatch: it is the user's, with another agent.
+            SessionNotFound: the session does not exist, was deleted or belongs to another user.
+            SessionAgentMismatch: it belongs to the user, but to another agent.
             StorageUnavailable: throttled or unreachable through all retries.
         """
         store, user = scope.store, require_user(scope)
         requested = decode_owned_session(await store.table.get(keys.session_head(store.tenant, session)), agent, user)
         backward, forward = await asyncio.gather(
-            ancestors(store, requested, MAX_MEMBERS), _follow(store, user, requested.successor_session_id, _next, MAX_MEMBERS)
+            ancestors(store, requested, MAX_MEMBERS),
+            _follow(store, user, requested.successor_session_id, _successor_id, MAX_MEMBERS),
         )
         newest_first = [*reversed(forward.live_sessions), requested, *backward.live_sessions]
         before, after = _member_views(backward), _member_views(forward)
@@ -123,51 +124,52 @@ def _member_views(path: LineagePath) -> list[SessionView | DeletedSession]:
     return [DeletedSession(id=member.id) if member.session is None else SessionView.of(member.session) for member in path.members]
 
 
-async def ancestors(store: TenantStore, session: Session, most: int) -> LineagePath:
-    """Return the sessions that ``session`` was compacted from, at most ``most``, nearest first."""
-    return await _follow(store, session.user, session.parent_session_id, _previous, most)
+async def ancestors(store: TenantStore, session: Session, limit: int) -> LineagePath:
+    """Return the sessions that ``session`` was compacted from, at most ``limit``, nearest first."""
+    return await _follow(store, session.user, session.parent_session_id, _parent_id, limit)
 
 
-def _next(session: Session) -> SessionId | None:
+def _successor_id(session: Session) -> SessionId | None:
     return session.successor_session_id
 
 
-def _previous(session: Session) -> SessionId | None:
+def _parent_id(session: Session) -> SessionId | None:
     return session.parent_session_id
 
 
 async def _follow(
-    store: TenantStore, user: UserId, first: SessionId | None, onward: Callable[[Session], SessionId | None], most: int
+    store: TenantStore, user: UserId, first: SessionId | None, next_id: Callable[[Session], SessionId | None], limit: int
 ) -> LineagePath:
-    """Follow the chain from ``first`` on. The head of a deleted member still has its links; without a head the chain ends."""
+    """Follow the chain from ``first`` on, for at most ``limit`` members. ``next_id`` returns the link to follow. The head
+    of a deleted member still has its links; the chain ends where a head is missing."""
     members: list[Member] = []
-    at = first
-    while at is not None and len(members) < most:
-        item = await store.table.get(keys.session_head(store.tenant, at))
+    current = first
+    while current is not None and len(members) < limit:
+        item = await store.table.get(keys.session_head(store.tenant, current))
         head = decode_session(item) if item is not None else None
         if head is None or head.user != user:
-            return LineagePath((*members, Member(at, None)), is_complete=True)
-        members.append(Member(at, head if head.deleted_at is None else None))
-        at = onward(head)
-    return LineagePath(tuple(members), is_complete=at is None)
+            return LineagePath((*members, Member(current, None)), is_complete=True)
+        members.append(Member(current, head if head.deleted_at is None else None))
+        current = next_id(head)
+    return LineagePath(tuple(members), is_complete=current is None)
 
 
 async def _summaries(
     store: TenantStore, newest_first: Sequence[Session], *, members: Sequence[ResponseModel]
 ) -> tuple[list[SummaryView], bool]:
-    """Return the summaries that these sessions start with, as many as fit into an answer with its ``members``, and whether they
-    are all."""
-    starting = [(session.id, session.summary_id) for session in newest_first if session.summary_id is not None]
+    """Return the summaries that these sessions start with, as many as fit into an answer with its ``members``. Also return
+    whether all of them fit."""
+    summary_ids = [(session.id, session.summary_id) for session in newest_first if session.summary_id is not None]
     room = PageSizeLimit()
     room.add(b",".join(member.to_json() for member in members))
-    kept: list[SummaryView] = []
-    for start in range(0, len(starting), _SUMMARIES_AT_ONCE):
-        some = starting[start : start + _SUMMARIES_AT_ONCE]
-        for record in await asyncio.gather(*(read_summary(store, session, summary) for session, summary in some)):
+    views: list[SummaryView] = []
+    for start in range(0, len(summary_ids), _SUMMARIES_PER_READ):
+        batch = summary_ids[start : start + _SUMMARIES_PER_READ]
+        for record in await asyncio.gather(*(read_summary(store, session, summary) for session, summary in batch)):
             if record is None:  # its session was deleted during the read
                 continue
             summary = SummaryView.of(record)
             if not room.add(summary.to_json()):
-                return kept, False
-            kept.append(summary)
-    return kept, True
+                return views, False
+            views.append(summary)
+    return views, True

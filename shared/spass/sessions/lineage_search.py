@@ -23,15 +23,15 @@ from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit, LineageSear
 MAX_ANCESTORS: Final = 50
 MAX_CHARACTERS: Final = 16 * 2**20
 MAX_SECONDS: Final = 10.0
-"""Bounds of one search, which reads the nearest ancestors first, and of each the oldest messages first."""
+"""Limits of one search. It reads the nearest ancestor first, and each session from its oldest message on."""
 
 _EXCERPT_CHARACTERS: Final = 1200
-_TURNS_AT_ONCE: Final = 8  # a turn may be megabytes
+_TURNS_PER_READ: Final = 8  # a turn may be megabytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """A message that was searched. ``distance`` is how many compactions ago its session was."""
+    """A message to rank. ``distance`` is the number of compactions since its session was live."""
 
     session: Session
     distance: int
@@ -46,7 +46,7 @@ class _Match:
 
 @dataclass(slots=True)
 class _SearchBudget:
-    """What a search may still read."""
+    """The time and the number of characters that a search may still use."""
 
     deadline: Deadline
     characters: int
@@ -60,20 +60,20 @@ class SessionLineageSearcher:
     """The searcher behind the tool ``lineage_search``."""
 
     async def search(self, scope: Scope, query: str, limit: int) -> LineageSearchResult:
-        """Search as ``LineageSearcher.search`` describes. Equal scores rank newest first. Results of earlier searches are not
-        searched, only their sources."""
+        """Search as ``LineageSearcher.search`` describes. Of equal scores, the newest message comes first. Skip the results of
+        earlier searches: the messages that they quote are searched themselves."""
         if scope.session is None or scope.agent is None:
             raise SessionNotFound("This request has no session.")
         head = await scope.store.table.get(keys.session_head(scope.store.tenant, scope.session))
         session = decode_owned_session(head, scope.agent, require_user(scope))
-        past = await ancestors(scope.store, session, MAX_ANCESTORS)
+        path = await ancestors(scope.store, session, MAX_ANCESTORS)
         ranking = Ranking[_Match](query)
         budget = _SearchBudget(Deadline.after(MAX_SECONDS), MAX_CHARACTERS)
-        is_complete = past.is_complete
-        for distance, member in enumerate([session, *past.live_sessions]):
+        is_complete = path.is_complete
+        for distance, member in enumerate([session, *path.live_sessions]):
             is_complete &= await _search_session(scope.store, member, distance, ranking, budget)
         weights = ranking.weights()
-        best = sorted(ranking.scored(), key=lambda one: (one.score, one.item.age), reverse=True)[:limit]
+        best = sorted(ranking.scored(), key=lambda scored_item: (scored_item.score, scored_item.item.age), reverse=True)[:limit]
         return LineageSearchResult(
             tuple(
                 LineageHit(
@@ -115,7 +115,7 @@ async def _compacted_turns(store: TenantStore, session: Session) -> AsyncIterato
     """Yield the turns with compacted messages, oldest first."""
     seq = 1
     while seq < session.compacted_before:
-        turns = await load_turns(store, session.id, seq, limit=_TURNS_AT_ONCE)
+        turns = await load_turns(store, session.id, seq, limit=_TURNS_PER_READ)
         if not turns:
             return
         for turn in turns:
@@ -125,13 +125,13 @@ async def _compacted_turns(store: TenantStore, session: Session) -> AsyncIterato
 
 def _own_messages(session: Session, turn: TurnRecord) -> Iterator[StoredMessage]:
     """Yield the compacted messages of a turn, without the session's first summary and the results of earlier searches."""
-    called: dict[str, str] = {}
+    tool_names: dict[str, str] = {}
     for stored in turn.messages:
         message = stored.message
-        called |= {call.id: call.name for call in message.tool_calls}
-        searched = message.role is Role.TOOL and called.get(message.tool_call_id or "") == LINEAGE_SEARCH
-        summary = stored.seq == 1 and session.parent_session_id is not None
-        if stored.seq < session.compacted_before and not searched and not summary:
+        tool_names |= {call.id: call.name for call in message.tool_calls}
+        is_search_result = message.role is Role.TOOL and tool_names.get(message.tool_call_id or "") == LINEAGE_SEARCH
+        is_summary = stored.seq == 1 and session.parent_session_id is not None
+        if stored.seq < session.compacted_before and not is_search_result and not is_summary:
             yield stored
 
 

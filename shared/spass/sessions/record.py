@@ -18,7 +18,7 @@ INLINE_BYTES: Final = 350_000
 """Bytes of the largest body in an item. DynamoDB allows 400 KiB for all attributes and their names."""
 
 OVERFLOW_FOLDER: Final = "sessions/"
-"""The folder of the larger bodies of all sessions."""
+"""The folder of the overflow bodies of all sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """The duration of the call ``call_id``. The messages have its arguments and its result."""
+    """The duration of the call ``call_id``. Its arguments and its result are in the messages."""
 
     call_id: str
     name: str
@@ -65,8 +65,8 @@ class TurnRecord:
 
 
 class TurnRecorder:
-    """Collect a stream of events into a record. Messages get their time when they arrive and their number at the end, because the
-    session may change to its successor until then.
+    """Collect a stream of events into a record. A message gets its time when it arrives. All messages get their numbers at
+    the end, because a compaction during the turn moves it to the successor.
     """
 
     def __init__(self, turn_id: str, user_message: str, at: Timestamp) -> None:
@@ -77,9 +77,9 @@ class TurnRecorder:
         self._append(Message(Role.USER, user_message), at)
 
     def add(self, event: Event, at: Timestamp) -> None:
-        known = len(self.outcome.messages)
+        first_new = len(self.outcome.messages)
         self.outcome.add(event)
-        for message in self.outcome.messages[known:]:
+        for message in self.outcome.messages[first_new:]:
             self._append(message, at)
         if isinstance(event, ToolCallFinished):
             self._tools.append(ToolRun(event.call.id, event.call.name, event.duration_ms))
@@ -95,8 +95,8 @@ class TurnRecorder:
 
 
 async def store_body(store: TenantStore, session: SessionId, record: TurnRecord) -> dict[str, Value]:
-    """Return the attributes of the turn's item. A large body is first put into the bucket under the turn's id, which is unique: a
-    body that is never committed is never read, and is deleted with the session.
+    """Return the attributes of the turn's item. If the body is larger than ``INLINE_BYTES``, put it into the bucket under the
+    turn's unique id. Nothing reads a body that is never committed; it is deleted with the session at the latest.
     """
     attributes: dict[str, Value] = {"id": record.id, "next_seq": record.next_seq}
     body = _encode(record)

@@ -36,7 +36,7 @@ class SessionPage(ResponseModel):
 
 
 class Sessions:
-    """The sessions of all tenants. ``summarizer`` is called by the first turn that compacts. ``clock`` returns seconds since the
+    """The sessions of all tenants. The first turn that compacts calls ``summarizer``. ``clock`` returns seconds since the
     epoch."""
 
     def __init__(self, cascade: Cascade, summarizer: "Callable[[], Summarizer]", clock: Clock = time.time) -> None:
@@ -66,8 +66,8 @@ class Sessions:
             InvalidRequest: the cursor does not belong to this list.
         """
         store, user = scope.store, require_user(scope)
-        bound = f"sessions|{store.tenant}|{user}|{agent}"
-        last = SessionId(decode_cursor(bound, cursor, _POSITION)) if cursor is not None else None
+        cursor_scope = f"sessions|{store.tenant}|{user}|{agent}"
+        last = SessionId(decode_cursor(cursor_scope, cursor, _POSITION)) if cursor is not None else None
         after = keys.user_session(store.tenant, user, agent, last).sk if last is not None else None
         items = await store.table.query(
             keys.user_sessions_partition(store.tenant, user, agent),
@@ -77,7 +77,9 @@ class Sessions:
             newest_first=True,
         )
         sessions = [SessionView.of(decode_session(item)) for item in items[:limit]]
-        return SessionPage(sessions=sessions, next_cursor=encode_cursor(bound, sessions[-1].id) if len(items) > limit else None)
+        return SessionPage(
+            sessions=sessions, next_cursor=encode_cursor(cursor_scope, sessions[-1].id) if len(items) > limit else None
+        )
 
     async def get(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
         """Return a session of the user with ``agent``.
@@ -94,7 +96,7 @@ class Sessions:
         """Return the id of the successor of an archived session.
 
         Raises:
-            SessionNotFound: that one has been deleted.
+            SessionNotFound: the successor has been deleted.
         """
         successor = SessionId(str(archived.details["successor_session_id"]))
         try:
@@ -104,14 +106,19 @@ class Sessions:
             raise SessionNotFound(message, details=archived.details) from None
 
     async def history(self, scope: Scope, agent: AgentName, session: SessionId, cursor: str | None, limit: int) -> HistoryPage:
-        """Messages of the session, oldest first; errors as ``get``, and InvalidRequest for a cursor of another list."""
+        """Return at most ``limit`` messages of the session from ``cursor`` on, oldest first.
+
+        Raises:
+            SessionNotFound, SessionAgentMismatch: the same as ``get``.
+            InvalidRequest: the cursor does not belong to this list.
+        """
         return await read_history(scope.store, await self.get(scope, agent, session), cursor, limit)
 
     async def delete(self, scope: Scope, agent: AgentName, session: SessionId) -> None:
-        """The session and all its messages are gone; errors as ``delete_session``."""
+        """Delete the session and all its messages. Errors are those of ``delete_session``."""
         await delete_session(scope.store, session, agent, require_user(scope), self._clock())
 
-    def turn(  # one turn's parts, all named
+    def turn(  # many parameters: the parts of one turn
         self,
         scope: Scope,
         agent: AgentName,
@@ -125,7 +132,7 @@ class Sessions:
         idempotency: IdempotentRequest | None = None,
         successor_idempotency: Callable[[SessionId], IdempotentRequest | None] | None = None,
     ) -> Turn:
-        """Start a turn in a task of its own. ``respond`` is the agent, whose ``model`` has ``context_window`` tokens. ``render``
+        """Start a turn in a new task. ``respond`` is the agent, whose ``model`` has ``context_window`` tokens. ``render``
         returns the answer to store. ``successor_idempotency`` returns the idempotency of the same request to a successor."""
         from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
 
@@ -136,7 +143,7 @@ class Sessions:
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         at = timestamp(self._clock())
-        chosen = {
+        overrides = {
             name: value
             for name in ("compact_strategy", "compact_keep_last_n", "compact_observation_mask")
             if (value := getattr(options, name)) is not None
@@ -152,4 +159,4 @@ class Sessions:
             settings.compact_keep_last_n,
             settings.compact_observation_mask,
         )
-        return replace(session, **chosen)
+        return replace(session, **overrides)

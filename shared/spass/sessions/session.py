@@ -58,11 +58,11 @@ class Hold:
 class Session:
     """One conversation of one user with one agent.
 
-    Messages are numbered from 1 without gaps; ``next_seq`` is the number of the next one. Those below ``compacted_before`` live
-    on in a summary only; a session that is not archived has none. Both counts follow from these two numbers, so they cannot
-    disagree with the history.
+    Messages are numbered from 1 without gaps; ``next_seq`` is the number of the next one. Messages below
+    ``compacted_before`` are compacted: the successor has only their summary. Only an archived session has any. Both counts are
+    computed from these two numbers, so they cannot disagree with the history.
 
-    A session that follows another begins with the message of the summary ``summary_id``. ``archived_by`` is the turn or job
+    A successor begins with the message of the summary ``summary_id``. ``archived_by`` is the turn or job
     whose compaction made the successor.
     """
 
@@ -98,7 +98,7 @@ class Session:
         return encode(self)
 
     def entry(self) -> dict[str, Value]:
-        """Return the attributes of the item in its user's list: all that a list shows, so that a page costs one query."""
+        """Return the attributes of the item in its user's list. It has all fields of a list, so that a page costs one query."""
         return encode(replace(self, hold=None))
 
 
@@ -131,7 +131,7 @@ class Successor(ResponseModel):
 
 
 def decode_session(item: Item) -> Session:
-    """Return the session that a head or a list entry holds."""
+    """Return the session in a head or in an entry of a list."""
     return decode(Session, item, title=item.get("title"), hold=_decode_hold(item.get("hold")))
 
 
@@ -139,8 +139,8 @@ def decode_owned_session(item: Item | None, agent: AgentName, user: UserId) -> S
     """Return the session in a head if it belongs to ``user`` and ``agent``.
 
     Raises:
-        SessionNotFound: it does not exist, is deleted, or belongs to another user, which looks the same.
-        SessionAgentMismatch: it belongs to the user, with another agent.
+        SessionNotFound: it does not exist, is deleted, or belongs to another user. The error does not tell which.
+        SessionAgentMismatch: it belongs to the user, but to another agent.
     """
     session = decode_session(item) if item is not None else None
     if session is None or session.deleted_at is not None or session.user != user:

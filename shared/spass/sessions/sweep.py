@@ -1,4 +1,4 @@
-"""Remove bodies of turns that were never committed, because a process died between the two writes."""
+"""Remove bodies of turns that were never committed, because a process died before the commit."""
 
 from typing import Final
 
@@ -9,25 +9,25 @@ from spass.core.time import Deadline
 from spass.sessions.record import OVERFLOW_FOLDER, stored_overflow_key
 
 UNCOMMITTED_SECONDS: Final = 24 * 3600
-"""An age that no running turn can reach."""
+"""Age in seconds that no running turn reaches."""
 
-_LOOKBACK_SECONDS: Final = (
-    8 * UNCOMMITTED_SECONDS
-)  # an older body has been checked by many sweeps; each check reads all turns of its session
-_TURNS_AT_ONCE: Final = 16
+# Many sweeps have checked an older body already, and each check reads all turns of its session.
+_LOOKBACK_SECONDS: Final = 8 * UNCOMMITTED_SECONDS
+_TURNS_PER_READ: Final = 16
 
 
 async def sweep_bodies(store: TenantStore, at: int, deadline: Deadline) -> int:
-    """Remove bodies that are a day old at second ``at`` and that no turn refers to, until the deadline. Return their number.
+    """Remove bodies that no turn refers to and that are at least a day old at ``at`` (seconds since the epoch). Stop at the
+    deadline. Return the number of removed bodies.
 
     Raises:
         StorageUnavailable: the table or the bucket does not answer. Bodies removed before stay removed.
     """
     removed = 0
-    async for session, listed in store.objects.list_folders(OVERFLOW_FOLDER):
+    async for session, bodies in store.objects.list_folders(OVERFLOW_FOLDER):
         if not deadline.remaining():
             break
-        old = [body.key for body in listed if UNCOMMITTED_SECONDS <= at - body.modified < _LOOKBACK_SECONDS]
+        old = [body.key for body in bodies if UNCOMMITTED_SECONDS <= at - body.modified < _LOOKBACK_SECONDS]
         if old:
             referenced = await _referenced_keys(store, SessionId(session))
             uncommitted = [key for key in old if key not in referenced]
@@ -38,9 +38,9 @@ async def sweep_bodies(store: TenantStore, at: int, deadline: Deadline) -> int:
 
 async def _referenced_keys(store: TenantStore, session: SessionId) -> set[str]:
     partition = keys.session_partition(store.tenant, session)
-    found: set[str] = set()
+    referenced: set[str] = set()
     after: str | None = None
-    while items := await store.table.query(partition, prefix=keys.TURN_PREFIX, after=after, limit=_TURNS_AT_ONCE):
-        found |= {key for item in items if (key := stored_overflow_key(item))}
+    while items := await store.table.query(partition, prefix=keys.TURN_PREFIX, after=after, limit=_TURNS_PER_READ):
+        referenced |= {key for item in items if (key := stored_overflow_key(item))}
         after = str(items[-1]["sk"])
-    return found
+    return referenced

@@ -51,8 +51,8 @@ _POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInPr
 
 @dataclass(frozen=True, slots=True)
 class CommittedTurn:
-    """The result of a turn: the session after it, its record and its collected events. ``compaction`` is the one that moved the
-    turn to a successor, ``compaction_error`` the reason why an attempted compaction failed."""
+    """The result of a turn: the session after it, its record and its collected events. ``compaction`` is the compaction that
+    moved the turn to a successor. ``compaction_error`` is the error of an attempted compaction that failed."""
 
     session: Session
     turn: TurnRecord
@@ -68,8 +68,8 @@ Render: TypeAlias = Callable[[CommittedTurn], StoredAnswer]
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """A user's message to a session. ``user`` and ``agent`` are those of the request; the hold checks them against the session.
-    ``successor_idempotency`` returns the idempotency of the same request to a successor, where a client would repeat it after
-    SessionArchived.
+    ``successor_idempotency`` returns the idempotency of the same request to a successor: after SessionArchived, a client repeats
+    the request there.
     """
 
     session: SessionId
@@ -91,9 +91,9 @@ class TurnAnswer:
 class Turn:
     """Run a turn in its own task, so that it continues when the client disconnects.
 
-    ``task`` has the events of the turn. It raises a refusal before the first event; the last event comes after the commit. A turn
-    that an earlier attempt committed has no events, only an answer. ``session`` is the session of the turn; after a compaction it
-    is the successor.
+    ``task`` yields the events of the turn. If the turn is refused, it raises before the first event. The last event follows the
+    commit. A turn that an earlier attempt committed has no events, only an answer. ``session`` is the
+    session of the turn; after a compaction it is the successor.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Turn:
             return
         held = HeldSession(self._store, self.id, session, self._clock)
         try:
-            finished: TurnFinished | None = None
+            last_event: TurnFinished | None = None
             async with renewing(held.renew):
                 turns = await self._load(session)
                 if turns is None:
@@ -146,15 +146,15 @@ class Turn:
                         recorder.add(event, timestamp(self._clock()))
                         match event:
                             case TurnFinished():
-                                finished = event
+                                last_event = event
                             case Failed(error):
                                 raise error
                             case _:
                                 yield event
-            if finished is None or not recorder.outcome.messages:
+            if last_event is None or not recorder.outcome.messages:
                 raise InternalError("The turn ended without an answer.")
             await self._commit(held, recorder)
-            yield finished
+            yield last_event
         finally:
             await held.release()
 

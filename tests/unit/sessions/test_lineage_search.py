@@ -177,7 +177,7 @@ async def test_a_search_is_bounded_by_ancestors_characters_and_time(
 
 async def test_others_are_not_kept_waiting_by_a_long_search(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns are read several at a time, and each may be megabytes of words to count."""
-    turns = lineage_search._TURNS_AT_ONCE
+    turns = lineage_search._TURNS_PER_READ
     source = await chains.session(*(plain_turn(f"alpha {number}", "Noted.") for number in range(turns)))
     now = await chains.compact(source)
     passed, seen, text = 0, list[int](), lineage_search._text

@@ -152,7 +152,7 @@ async def test_a_cursor_is_worth_nothing_to_anybody_else(harness: "SessionsHarne
 async def test_the_history_is_whole_and_in_order_whatever_the_page(
     harness: "SessionsHarness", limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "_TURNS_AT_ONCE", 2)
+    monkeypatch.setattr(history, "_TURNS_PER_READ", 2)
     session = await harness.create()
     for n in range(5):
         monkeypatch.setattr(record, "INLINE_BYTES", 10 if n % 2 else 350_000)
