@@ -42,12 +42,16 @@ async def append(
         successor_idempotency=lambda successor: at_path(request, exchange, _path(name, successor)),
     )
     try:
-        done = await turn.answer()
+        outcome = await turn.answer()
     except SessionArchived as archived:
         successor = await services.sessions.successor(exchange.scope, name, archived)
         target = location(request, _path(name, successor))
         return json_response(Successor(successor_session_id=successor), status=308, headers={"Location": target})
-    return replay_response(done.answer) if done.replayed else json_response(done.answer.body, headers=done.answer.headers)
+    return (
+        replay_response(outcome.answer)
+        if outcome.replayed
+        else json_response(outcome.answer.body, headers=outcome.answer.headers)
+    )
 
 
 def _path(agent: str, session: str) -> str:

@@ -10,9 +10,9 @@ router = api_router()
 
 
 @router.get("/v1/usage")
-async def get_usage(asked: UsageReportQuery, exchange: CurrentExchange) -> UsageReport:
+async def get_usage(query: UsageReportQuery, exchange: CurrentExchange) -> UsageReport:
     """Return requests, tokens and costs by agent, model or day (UTC), or by user for an admin's token."""
-    return await usage(exchange.scope.store, asked)
+    return await usage(exchange.scope.store, query)
 
 
 handler = lambda_handler(router)

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from spass.web.http_function import lambda_handler, routers_of
 
 router = APIRouter()
-for _one in routers_of(os.environ["SPASS_ROUTES"].split(",")):
-    router.routes.extend(_one.routes)
+for _route_file_router in routers_of(os.environ["SPASS_ROUTES"].split(",")):
+    router.routes.extend(_route_file_router.routes)
 
 handler = lambda_handler(router)

@@ -25,8 +25,8 @@ async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> 
         if not deadline.remaining():
             break
         try:
-            counts.update(await _swept(services, tenant, deadline))
-        except Exception as error:  # noqa: BLE001 (one tenant's failure is not the next one's)
+            counts.update(await _sweep_tenant(services, tenant, deadline))
+        except Exception as error:  # noqa: BLE001 (one tenant's failure must not stop the others)
             write_line({**failure_line(error, ""), "event": "sweep_failed", "tenant": tenant})
             counts["failed"] += 1
     line: dict[str, Json] = {"at": now(), "level": "info", "event": "swept", "tenants": len(tenants), **counts}
@@ -34,7 +34,7 @@ async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> 
     return line
 
 
-async def _swept(services: Services, tenant: TenantId, deadline: Deadline) -> dict[str, int]:
+async def _sweep_tenant(services: Services, tenant: TenantId, deadline: Deadline) -> dict[str, int]:
     store, at = services.aws.for_tenant(tenant), now_s()
     indices = await sweep(store, at, deadline)
     uploads = await sweep_uploads(store, at, deadline)

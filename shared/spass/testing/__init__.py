@@ -1,1 +1,1 @@
-"""What tests need in place of models and AWS (docs/testing.md). The product imports nothing of it."""
+"""Replacements for models and AWS in tests (docs/testing.md). The product must not import this package."""

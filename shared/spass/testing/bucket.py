@@ -19,8 +19,10 @@ class _Object:
 
 
 class MemoryBucket:
-    """``clock`` gives seconds since the epoch: the time at which an object is put. A parameter that the stores do not send is an
-    AssertionError, so that none is silently ignored."""
+    """A bucket. ``clock`` returns seconds since the epoch: the time of a put.
+
+    A parameter that ``spass.aws.objects`` does not send raises AssertionError, so that no parameter is silently ignored.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -37,7 +39,7 @@ class MemoryBucket:
     def objects(self) -> Mapping[str, bytes]:
         """Return the bodies of all objects by key."""
         with self._lock:
-            return {key: found.body for key, found in self._objects.items()}
+            return {key: stored.body for key, stored in self._objects.items()}
 
     def put_object(self, **call: Any) -> dict[str, Any]:
         assert call.keys() <= {"Bucket", "Key", "Body", "Tagging"}, call.keys()
@@ -47,28 +49,28 @@ class MemoryBucket:
 
     def get_object(self, **call: Any) -> dict[str, Any]:
         assert call.keys() <= {"Bucket", "Key", "Range"}, call.keys()
-        found = self._objects.get(call["Key"])
-        if found is None:
+        stored = self._objects.get(call["Key"])
+        if stored is None:
             error: Any = {"Error": {"Code": "NoSuchKey", "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": 404}}
             raise ClientError(error, "GetObject")
         if "Range" not in call:
-            return {"Body": BytesIO(found.body)}
+            return {"Body": BytesIO(stored.body)}
         first, _, last = call["Range"].removeprefix("bytes=").partition("-")
-        end = int(last) + 1 if last else len(found.body)
-        return {"Body": BytesIO(found.body[int(first) : end]), "ContentRange": f"bytes {first}-{end - 1}/{len(found.body)}"}
+        end = int(last) + 1 if last else len(stored.body)
+        return {"Body": BytesIO(stored.body[int(first) : end]), "ContentRange": f"bytes {first}-{end - 1}/{len(stored.body)}"}
 
     def list_objects_v2(self, **call: Any) -> dict[str, Any]:
         assert call.keys() <= {"Bucket", "Prefix", "Delimiter", "MaxKeys", "ContinuationToken"}, call.keys()
         after, prefix = call.get("ContinuationToken", ""), call["Prefix"]
         with self._lock:
-            found = sorted((key, one) for key, one in self._objects.items() if key.startswith(prefix) and key > after)
-        if delimiter := call.get("Delimiter"):  # the folders alone, on one page
-            tails = (key.removeprefix(prefix).partition(delimiter) for key, _ in found)
-            folders = sorted({f"{prefix}{head}{delimiter}" for head, there, _ in tails if there})
+            matches = sorted((key, stored) for key, stored in self._objects.items() if key.startswith(prefix) and key > after)
+        if delimiter := call.get("Delimiter"):  # only the folders, on one page
+            tails = (key.removeprefix(prefix).partition(delimiter) for key, _ in matches)
+            folders = sorted({f"{prefix}{head}{delimiter}" for head, separator, _ in tails if separator})
             return {"CommonPrefixes": [{"Prefix": folder} for folder in folders], "IsTruncated": False}
-        page = found[: min(call.get("MaxKeys", _MAX_KEYS), _MAX_KEYS)]
-        contents = [{"Key": key, "LastModified": datetime.fromtimestamp(one.modified, UTC)} for key, one in page]
-        more = {"IsTruncated": True, "NextContinuationToken": page[-1][0]} if len(page) < len(found) else {"IsTruncated": False}
+        page = matches[: min(call.get("MaxKeys", _MAX_KEYS), _MAX_KEYS)]
+        contents = [{"Key": key, "LastModified": datetime.fromtimestamp(stored.modified, UTC)} for key, stored in page]
+        more = {"IsTruncated": True, "NextContinuationToken": page[-1][0]} if len(page) < len(matches) else {"IsTruncated": False}
         return {"Contents": contents, **more} if contents else more
 
     def delete_objects(self, **call: Any) -> dict[str, Any]:

@@ -171,10 +171,10 @@ def _is_list(value: object) -> TypeGuard[Sequence[object]]:
     return isinstance(value, list | tuple)
 
 
-def _at_most(current: object, most: Value) -> bool:
-    if _is_number(current) and _is_number(most):
-        return current <= most
+def _at_most(current: object, bound: Value) -> bool:
+    if _is_number(current) and _is_number(bound):
+        return current <= bound
     for kind in (str, bytes):
-        if isinstance(current, kind) and isinstance(most, kind):
-            return current <= most  # type: ignore[operator]
+        if isinstance(current, kind) and isinstance(bound, kind):
+            return current <= bound  # type: ignore[operator]
     return False

@@ -1,4 +1,4 @@
-"""Faults of AWS calls. ``with inject(FaultPlan(...))`` puts every call made inside under the plan, in tasks started there too."""
+"""Faults of AWS calls. ``with inject(FaultPlan(...))`` applies the plan to all calls of the block and of its tasks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,18 +13,18 @@ T = TypeVar("T")
 
 
 class Fault(StrEnum):
-    """What may go wrong with one AWS call."""
+    """A failure of one AWS call."""
 
     CRASH_BEFORE = "crash-before"  # the process dies; the call was never made
     CRASH_AFTER = "crash-after"  # the process dies; the call took effect
-    LOST_REPLY = "lost-reply"  # the call took effect; we never hear of it
+    LOST_REPLY = "lost-reply"  # the call took effect; the caller gets no reply
     THROTTLE = "throttle"  # refused through all retries; nothing took effect
     TIMEOUT = "timeout"  # no answer, and nothing took effect
-    REPEATED = "repeated"  # the client itself tried again after a lost reply: the call was made twice, and we hear of the second
+    REPEATED = "repeated"  # boto3 retried after a lost reply: the call was made twice, and the caller gets the second reply
 
 
 class Crash(BaseException):
-    """The process is dead. Not an ``Exception``: nobody may survive it.
+    """The process died. Not an ``Exception``, so that no ``except Exception`` handles it.
 
     Every later AWS call under the same plan raises it too: clean-up code, which a dead process would not run, has no effect.
     """
@@ -32,10 +32,10 @@ class Crash(BaseException):
 
 @dataclass(slots=True)
 class FaultPlan:
-    """Makes call number ``at`` (from 0) and the ``times`` - 1 calls after it go wrong with ``fault``; without a fault it only
-    records. The table retries once, so a caller hears of a fault that happens twice.
+    """Inject ``fault`` into ``times`` calls, beginning with call number ``at`` (from 0). Without a fault, only record the calls.
 
-    ``calls`` are the calls begun so far and ``capacity`` the capacity units the table said they used, call by call.
+    The table retries once, so a caller gets an error if the fault happens twice. ``calls`` are the calls begun so far.
+    ``capacity`` has the capacity units of each call that returned.
     """
 
     fault: Fault | None = None
@@ -67,14 +67,14 @@ class FaultPlan:
                 raise Crash
             case Fault.LOST_REPLY:
                 raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
-        if self.crashed:  # it died while this call was under way
+        if self.crashed:  # the process died during this call
             raise Crash
         return result
 
 
 @contextmanager
 def inject(plan: FaultPlan) -> Iterator[FaultPlan]:
-    """Put every AWS call made inside under ``plan``."""
+    """Apply ``plan`` to every AWS call in the block."""
     token = CALL_PLAN.set(plan)
     try:
         yield plan

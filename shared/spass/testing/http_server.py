@@ -16,7 +16,7 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request. ``path`` includes the query. ``connection`` is the socket that it came by."""
+    """A request. ``path`` includes the query. ``connection`` is the socket on which it arrived."""
 
     method: str
     path: str

@@ -10,27 +10,27 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply,
 
 DIMENSIONS: Final = 8
 USAGE: Final = TokenUsage(10, 5)
-"""What an answer given as text takes."""
+"""The usage of an answer that is a text."""
 
 Deltas: TypeAlias = Sequence[ChatDelta | BaseException]
 Answer: TypeAlias = str | Deltas | BaseException
-"""A text, which comes in two pieces; deltas, among which an exception is raised; or an exception."""
+"""A text, which is streamed in two pieces; deltas, and exceptions to raise between them; or an exception."""
 
 Script: TypeAlias = Callable[[ChatRequest, CallContext], Answer | AsyncGenerator[ChatDelta, None]]
 
 
 def in_turn(answers: Iterable[Answer]) -> Script:
-    """Return a script that gives ``answers`` in their order, and the last one forever."""
-    left = list(answers)
+    """Return a script that gives ``answers`` in order and repeats the last one."""
+    remaining = list(answers)
 
     def script(_: ChatRequest, __: CallContext) -> Answer:
-        return left.pop(0) if len(left) > 1 else left[0]
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     return script
 
 
 def count_letters(request: EmbeddingRequest) -> EmbeddingReply:
-    """Embed each text as the numbers of its letters, by their code modulo 8. It takes one token a text."""
+    """Embed each text as 1 plus the number of its letters with each code modulo 8. Count one token per text."""
     rows = [
         [1.0 + sum(ord(letter) % DIMENSIONS == place for letter in text) for place in range(DIMENSIONS)] for text in request.texts
     ]
@@ -41,8 +41,8 @@ def count_letters(request: EmbeddingRequest) -> EmbeddingReply:
 class ScriptedModel:
     """A provider that answers by ``script``, which is an answer or a function, and embeds by ``vectors``.
 
-    Every call raises ``failure``, if there is one; a chat waits for ``before`` first. ``sent`` says that each request reaches
-    the model whole, so that a lost answer is billed. ``closed`` counts the answers that ended or were given up.
+    Every call raises ``failure``, if there is one; a chat first awaits ``before``. ``sent``: the model gets each request whole,
+    so a lost answer may be billed. ``closed`` counts the answers that ended or were cancelled.
     """
 
     script: Answer | Script = "Hello there."

@@ -17,15 +17,15 @@ Body: TypeAlias = Mapping[str, Any]
 """The JSON object of a request."""
 
 COUNT: Final = object()
-"""Have the usage counted: a quarter of the characters, as tokens."""
+"""Count one token for four characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the assistant answers: ``content``, ``tool_calls`` and ``refusal`` of a message in OpenAI's words.
+    """The assistant's answer: ``content``, ``tool_calls`` and ``refusal`` of a message in OpenAI's words.
 
-    A streamed answer comes in ``pieces``, which are its words unless they are given, ``pause`` seconds before each of them. The
-    whole answer comes as late. ``usage`` None sends no usage.
+    A streamed answer is sent in ``pieces`` (default: its words), with ``pause`` seconds before each. An answer that is not
+    streamed has the same total delay. If ``usage`` is None, no usage is sent.
     """
 
     message: Body
@@ -75,7 +75,7 @@ def serve_model(
         if body.get("stream"):
             return HttpAnswer(_events(body, answer), content_type="text/event-stream")
         time.sleep(answer.pause * len(answer.texts))
-        return json_answer(_whole(body, answer))
+        return json_answer(_completion_body(body, answer))
 
     return serve(respond)
 
@@ -87,11 +87,11 @@ def _head(body: Body, kind: str) -> dict[str, Any]:
 def _usage(body: Body, completion: Completion) -> object:
     if completion.usage is not COUNT:
         return completion.usage
-    prompt, said = len(json.dumps(body["messages"])) // 4, len(json.dumps(completion.message)) // 4
-    return {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
+    prompt, completion_tokens = len(json.dumps(body["messages"])) // 4, len(json.dumps(completion.message)) // 4
+    return {"prompt_tokens": prompt, "completion_tokens": completion_tokens, "total_tokens": prompt + completion_tokens}
 
 
-def _whole(body: Body, completion: Completion) -> dict[str, Any]:
+def _completion_body(body: Body, completion: Completion) -> dict[str, Any]:
     message = {"role": "assistant", "content": None, **completion.message}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": completion.reason}
     usage = _usage(body, completion)
@@ -130,14 +130,14 @@ def _deltas(completion: Completion) -> Iterator[dict[str, Any]]:
 
 def _embeddings(body: Body, embed: Embed) -> dict[str, Any]:
     texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
-    packed = body.get("encoding_format") == "base64"
+    is_base64 = body.get("encoding_format") == "base64"
     data = [
-        {"object": "embedding", "index": index, "embedding": _packed(embed(text)) if packed else embed(text)}
+        {"object": "embedding", "index": index, "embedding": _pack_base64(embed(text)) if is_base64 else embed(text)}
         for index, text in enumerate(texts)
     ]
     usage = {"prompt_tokens": len(texts), "total_tokens": len(texts)}
     return {"object": "list", "model": body["model"], "data": data, "usage": usage}
 
 
-def _packed(row: Sequence[float]) -> str:
+def _pack_base64(row: Sequence[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(row)}f", *row)).decode()

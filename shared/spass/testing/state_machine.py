@@ -10,25 +10,25 @@ Input = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class StateMachine:
-    """Runs executions of ``definition``. ``invoke`` runs a task with its parameters; a try that raises an Exception has failed.
-    ``wait`` waits so many seconds between two tries."""
+    """Run executions of ``definition``. ``invoke`` runs a task with its parameters; an attempt that raises an Exception has
+    failed. ``wait`` sleeps between two attempts, for a number of seconds."""
 
     definition: Mapping[str, Any]
     invoke: Callable[[Input], Awaitable[object]]
     wait: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def run(self, given: Input) -> bool:
-        """Run an execution with the input ``given``. Return False if it ends in a state that fails it."""
+        """Run an execution with the input ``given``. Return False if it ends in a ``Fail`` state."""
         name = self.definition["StartAt"]
         while True:
             state = self.definition["States"][name]
             if state["Type"] == "Fail":
                 return False
             assert state["Type"] == "Task", name
-            done = await self._attempt(state, _parameters(state, given))
-            if done and state.get("End"):
+            succeeded = await self._attempt(state, _parameters(state, given))
+            if succeeded and state.get("End"):
                 return True
-            name = state["Next"] if done or "Catch" not in state else state["Catch"][0]["Next"]
+            name = state["Next"] if succeeded or "Catch" not in state else state["Catch"][0]["Next"]
 
     async def _attempt(self, state: Mapping[str, Any], parameters: Input) -> bool:
         retry = next(retry for retry in state["Retry"] if retry["ErrorEquals"] == ["States.ALL"])

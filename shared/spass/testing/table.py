@@ -70,26 +70,26 @@ class MemoryTable:
     def items(self) -> Iterator[Item]:
         """Yield all stored items, in no particular order."""
         for partition in self._partitions.values():
-            for held in partition.items.values():
-                yield dict(held.item)
+            for stored in partition.items.values():
+                yield dict(stored.item)
 
     def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
         with self._lock:
-            held = self._find(key)
-        units = _capacity_units(held.size if held else 0, 4096) * (1.0 if consistent else 0.5)
-        return Reply(dict(held.item) if held else None, units)
+            stored = self._find(key)
+        units = _capacity_units(stored.size if stored else 0, 4096) * (1.0 if consistent else 0.5)
+        return Reply(dict(stored.item) if stored else None, units)
 
     def query(self, *, query: Query) -> Reply[Page]:
         with self._lock:
             partition = self._partitions.get(query.partition, _Partition())
-            found = _in_range(partition.order, query)
+            sort_keys = _in_range(partition.order, query)
             page, size = list[Item](), 0
-            for held in map(partition.items.__getitem__, found):
-                if len(page) == query.limit or (page and size + held.size > PAGE_BYTES):
+            for stored in map(partition.items.__getitem__, sort_keys):
+                if len(page) == query.limit or (page and size + stored.size > PAGE_BYTES):
                     break
-                size += held.size
-                page.append(dict(held.item))
-        more = page and (len(page) < len(found) or len(page) == query.limit)
+                size += stored.size
+                page.append(dict(stored.item))
+        more = page and (len(page) < len(sort_keys) or len(page) == query.limit)
         units = _capacity_units(size, 4096) * (1.0 if query.consistent else 0.5)
         return Reply(Page(page, str(page[-1]["sk"]) if more else None), units)
 
@@ -135,10 +135,10 @@ class MemoryTable:
         return changes
 
     def _is_repeat(self, token: str, writes: Sequence[Write]) -> bool:
-        at, sent = self._tokens.get(token, (-math.inf, ()))
+        at, earlier_writes = self._tokens.get(token, (-math.inf, ()))
         if self._clock() - at >= TRANSACTION_TOKEN_SECONDS:
             return False
-        if sent != writes:
+        if earlier_writes != writes:
             raise _invalid_request("the token is in use for another transaction")
         return True
 
@@ -198,8 +198,8 @@ def _in_range(order: Sequence[str], query: Query) -> Sequence[str]:
             end = min(end, bisect_left(order, query.after))
         else:
             first = max(first, bisect_right(order, query.after))
-    found = order[first:end]
-    return found[::-1] if query.newest_first else found
+    matches = order[first:end]
+    return matches[::-1] if query.newest_first else matches
 
 
 def _invalid_request(message: str) -> InternalError:

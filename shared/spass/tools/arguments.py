@@ -36,7 +36,7 @@ class InvalidArguments(ToolError):
 
 
 def parse(text: str) -> Mapping[str, Json]:
-    """Return the JSON object in ``text``. An empty text is read as ``{}``: some models write it for a tool without arguments.
+    """Return the JSON object in ``text``. Read an empty text as ``{}``: some models send it for a tool without arguments.
 
     Raises:
         InvalidArguments: the text is too long, too deep, or not a JSON object that ``read_object`` accepts.
@@ -52,7 +52,7 @@ def parse(text: str) -> Mapping[str, Json]:
 
 
 def arguments_for_display(text: str) -> Json:
-    """Return the JSON object in ``text``; if there is none, return the beginning of ``text``."""
+    """Return the JSON object in ``text``, or the first ``MAX_BYTES`` characters if ``text`` is not a JSON object."""
     try:
         return parse(text)
     except InvalidArguments:

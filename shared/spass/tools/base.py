@@ -70,7 +70,7 @@ class Tool(StrictBody):
     timeout: ClassVar[float] = 10.0
     """Seconds after which a call is cancelled."""
     admin_only: ClassVar[bool] = False
-    """Whether only an admin's token may call it. A tool never gives a right that its caller lacks on the HTTP routes."""
+    """True if only an admin's token may call the tool. A tool must not give its caller a right that the HTTP routes deny."""
 
     async def run(self, context: ToolContext, /) -> Json:
         """Return the result as JSON.
@@ -86,36 +86,38 @@ class Tool(StrictBody):
     def spec(cls) -> ToolSpec:
         """Return the tool as a model sees it. Cached: building it takes about as long as a read of the table."""
         schema = cls.model_json_schema()
-        shown = {key: value for key, value in schema.items() if key not in ("title", "description", "$defs")}
-        return ToolSpec(cls.tool_name, inspect.cleandoc(cls.__doc__ or ""), _inlined_schema(shown, schema.get("$defs", {})))
+        parameters = {key: value for key, value in schema.items() if key not in ("title", "description", "$defs")}
+        return ToolSpec(cls.tool_name, inspect.cleandoc(cls.__doc__ or ""), _inline_schema(parameters, schema.get("$defs", {})))
 
 
 _REFERENCE: Final = "#/$defs/"
 
 
-def _inlined_schema(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -> dict[str, Json]:
-    """Return ``schema`` with its references resolved, because not every provider follows them, and without pydantic's generated
-    titles and null defaults, which cost tokens. A property named ``title`` stays."""
-    cleaned: dict[str, Json] = {}
+def _inline_schema(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -> dict[str, Json]:
+    """Return ``schema`` without references, generated titles and null defaults.
+
+    Not every provider follows references. Pydantic's titles and null defaults cost tokens. A property named ``title`` stays.
+    """
+    output: dict[str, Json] = {}
     for key, value in schema.items():
         if key == "properties" and isinstance(value, Mapping):
-            cleaned[key] = {name: _plain(field, definitions) for name, field in value.items()}
+            output[key] = {name: _inline_value(field, definitions) for name, field in value.items()}
         elif (key == "title" and isinstance(value, str)) or (key == "default" and value is None):
             continue
         elif key == "$ref" and isinstance(value, str):
-            cleaned |= _inlined_schema(_object(definitions[value.removeprefix(_REFERENCE)]), definitions)
+            output |= _inline_schema(_require_object(definitions[value.removeprefix(_REFERENCE)]), definitions)
         else:
-            cleaned[key] = _plain(value, definitions)
-    return cleaned
+            output[key] = _inline_value(value, definitions)
+    return output
 
 
-def _plain(value: Json, definitions: Mapping[str, Json]) -> Json:
+def _inline_value(value: Json, definitions: Mapping[str, Json]) -> Json:
     if isinstance(value, Mapping):
-        return _inlined_schema(value, definitions)
-    return [_plain(inner, definitions) for inner in value] if isinstance(value, list) else value
+        return _inline_schema(value, definitions)
+    return [_inline_value(inner, definitions) for inner in value] if isinstance(value, list) else value
 
 
-def _object(value: Json) -> Mapping[str, Json]:
+def _require_object(value: Json) -> Mapping[str, Json]:
     if not isinstance(value, Mapping):
         raise TypeError("a definition in a JSON Schema is an object")
     return value

@@ -1,8 +1,10 @@
 """Confirm tokens: single-use permission for one exact call, valid for one minute and while its preview is still correct.
 
-A token has its expiry, a nonce, and a tag over both and over the confirmed call: HMAC-SHA256 with a key of the tenant. So a token
-for another call and an expired token are told apart without a read of the table. An item of its own exists until the token is
-used; it has the state that the preview showed. The transaction that executes the call deletes that item.
+A token consists of its expiry, a nonce and a tag. The tag is the HMAC-SHA256 of the expiry, the nonce and the confirmed call,
+with a key of the tenant. So ``redeem`` recognizes an expired token, and a token for another call, without a read of the table.
+
+Each unused token has an item in the table, with the state that the preview showed. The transaction that executes the call deletes
+the item, so a token works once.
 """
 
 import base64
@@ -33,8 +35,8 @@ CONFIRM_SECONDS: Final = 60
 _EXPIRY_BYTES: Final = 6
 _NONCE_BYTES: Final = 16
 _KEY_BYTES: Final = 32
-_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes fill 72 characters exactly, so no two texts are the same token
-_TOKEN_TTL_SECONDS: Final = 3600  # after its expiry: a call confirmed in time may run until its deadline
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes are exactly 72 characters, so a token has one spelling
+_TOKEN_TTL_SECONDS: Final = 3600  # from the expiry: a call that was confirmed in time may run until its deadline
 
 WriteResult: TypeAlias = WriteAnswer | Document | NoteResult | bool
 """The result of a confirmed write. A ``bool`` says whether something was deleted."""
@@ -45,7 +47,7 @@ RecordResult: TypeAlias = Callable[[Json], Awaitable[Sequence[Write]]]
 
 
 def to_result(written: WriteResult) -> dict[str, Json]:
-    """Return ``written`` in the form in which the HTTP route of the same change answers."""
+    """Return ``written`` in the form of the HTTP route that makes the same change."""
     match written:
         case bool():
             return {"deleted": written}
@@ -80,8 +82,8 @@ class TokenRedemption:
     record_result: RecordResult | None = None
 
     async def writes(self, written: WriteResult, /) -> Sequence[Write]:
-        kept = await self.record_result(to_result(written)) if self.record_result else ()
-        return [Delete(self.token, ITEM_EXISTS), *kept]
+        record_writes = await self.record_result(to_result(written)) if self.record_result else ()
+        return [Delete(self.token, ITEM_EXISTS), *record_writes]
 
     def refusal(self) -> SpassError:
         return _token_invalid()
@@ -98,23 +100,23 @@ class ConfirmTokens:
         ``state``.
 
         Raises:
-            StorageUnavailable: it could not be stored.
+            StorageUnavailable: the token could not be stored.
         """
         expires_at = now_s() + CONFIRM_SECONDS
         head = expires_at.to_bytes(_EXPIRY_BYTES, "big") + os.urandom(_NONCE_BYTES)
-        token = await self._signed(scope, operation, head)
+        token = await self._append_tag(scope, operation, head)
         put = Put(_item(scope.store, token), {"state": state, TTL: expires_at + _TOKEN_TTL_SECONDS})
         await scope.store.table.write(put)
         return token
 
     async def sign(self, scope: Scope, operation: ConfirmedOperation, unsigned: UnsignedToken) -> str:
         """Return the complete token for one that was stored without its signature."""
-        return await self._signed(scope, operation, base64.urlsafe_b64decode(unsigned))
+        return await self._append_tag(scope, operation, base64.urlsafe_b64decode(unsigned))
 
     async def redeem(self, scope: Scope, operation: ConfirmedOperation, token: str) -> TokenRedemption:
         """Check ``token`` and return its redemption, which takes effect with the confirmed write and not before.
 
-        A used token is refused here, before anything is embedded for it.
+        A used token is refused here, before a model embeds anything.
 
         Raises:
             ConfirmTokenInvalid: it was not issued for this call and this caller, or has been used.
@@ -122,8 +124,8 @@ class ConfirmTokens:
         """
         if not _TOKEN.fullmatch(token):
             raise _token_invalid()
-        signed = base64.urlsafe_b64decode(token)
-        head, tag = signed[: _EXPIRY_BYTES + _NONCE_BYTES], signed[_EXPIRY_BYTES + _NONCE_BYTES :]
+        decoded = base64.urlsafe_b64decode(token)
+        head, tag = decoded[: _EXPIRY_BYTES + _NONCE_BYTES], decoded[_EXPIRY_BYTES + _NONCE_BYTES :]
         if not hmac.compare_digest(tag, await self._tag(scope, operation, head)):
             raise _token_invalid()
         if now_s() > int.from_bytes(head[:_EXPIRY_BYTES], "big"):
@@ -138,7 +140,7 @@ class ConfirmTokens:
         """Return the error for a call whose preview is out of date: its token was used, or the data has changed."""
         return _token_invalid() if await scope.store.table.get(redemption.token) is None else _state_changed()
 
-    async def _signed(self, scope: Scope, operation: ConfirmedOperation, head: bytes) -> str:
+    async def _append_tag(self, scope: Scope, operation: ConfirmedOperation, head: bytes) -> str:
         return base64.urlsafe_b64encode(head + await self._tag(scope, operation, head)).decode()
 
     async def _tag(self, scope: Scope, operation: ConfirmedOperation, head: bytes) -> bytes:
@@ -153,12 +155,12 @@ class ConfirmTokens:
 
 
 async def _load_or_create_key(store: TenantStore) -> bytes:
-    """Return the tenant's key; create it for the first token. Of two concurrent writers the later one uses the other's key."""
-    where = keys.confirm_secret(store.tenant)
-    item = await store.table.get(where)
+    """Return the tenant's key; create it for the first token. Two concurrent writers both use the first key."""
+    table_key = keys.confirm_secret(store.tenant)
+    item = await store.table.get(table_key)
     if item is None:
         new_key = os.urandom(_KEY_BYTES)
-        put = Put(where, {"key": new_key}, ITEM_ABSENT)
+        put = Put(table_key, {"key": new_key}, ITEM_ABSENT)
         try:
             await store.table.write(put)
         except ConditionFailed as failure:

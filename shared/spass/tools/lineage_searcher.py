@@ -1,4 +1,4 @@
-"""What the tool ``lineage_search`` uses of ``sessions``, which is above this room."""
+"""The interface of ``sessions`` for the tool ``lineage_search``. This package must not import ``sessions``, a layer above it."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol

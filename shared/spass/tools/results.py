@@ -27,10 +27,10 @@ def fit_items(items: Sequence[Json]) -> list[Json]:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer of a tool that was called directly.
+    """The answer to a tool call over HTTP.
 
-    ``is_recorded``: it is already stored under the request's idempotency key, in the transaction of the tool's change. ``record``
-    is what an idempotency key stores instead of ``body``.
+    ``is_recorded``: the transaction of the tool's change has already stored the answer under the request's idempotency key.
+    ``record``: the answer that the key stores instead of ``body``.
     """
 
     body: ToolResult
@@ -45,7 +45,7 @@ class ToolAnswer:
 
 
 def truncate_result(result: Json) -> tuple[Json, str]:
-    """Return ``result`` and its compact JSON. One longer than ``MAX_RESULT_BYTES`` is truncated and says so."""
+    """Return ``result`` and its compact JSON. Replace a longer one than ``MAX_RESULT_BYTES`` by its beginning and a note."""
     text = dump(result)
     try:
         encoded = text.encode()
@@ -55,7 +55,7 @@ def truncate_result(result: Json) -> tuple[Json, str]:
         result = json.loads(text)
     if len(encoded) <= MAX_RESULT_BYTES:
         return result, text
-    # JSON text grows to twice its size at most when it is quoted again.
+    # A JSON text that is quoted once more grows to at most twice its size.
     beginning = encoded[: MAX_RESULT_BYTES // 2 - 100].decode("utf-8", "ignore")
-    short: Json = {"truncated": True, "note": "The result was too long. This is its beginning.", "beginning": beginning}
-    return short, dump(short)
+    replacement: Json = {"truncated": True, "note": "The result was too long. This is its beginning.", "beginning": beginning}
+    return replacement, dump(replacement)

@@ -1,7 +1,7 @@
 """Run tool calls: find the tool, check its arguments, bound its time and its result, and write one audit record.
 
-The result of a failed call is ``{"error": {"code", "message"}}``, so that the model can correct its call. Errors that no other
-call would avoid are raised: ``_FATAL`` for models, ``_RAISED_TO_CALLERS`` for callers of the HTTP route.
+The result of a failed call is ``{"error": {"code", "message"}}``, so that the model can correct its call. An error that a
+corrected call cannot avoid is raised: ``_FATAL`` for models, ``_RAISED_TO_CALLERS`` for callers of the HTTP route.
 """
 
 import asyncio
@@ -49,20 +49,20 @@ from spass.tools.results import ToolAnswer, truncate_result
 from spass.tools.two_step import TwoStepTool
 
 MAX_CALLS: Final = 32
-"""Tool calls of one model answer that are run."""
+"""How many tool calls of one model answer are run. Further calls get an error."""
 
 _CONCURRENCY: Final = 8
 _FATAL: Final = (StorageUnavailable, Internal)
-"""After these a turn could not be recorded either: it fails, and the client may send it again."""
+"""Errors that end the turn, because it could not be recorded either. The client may send it again."""
 _RAISED_TO_CALLERS: Final = (
-    *(*_FATAL, LimitExceeded, Upstream, Unavailable, DeadlineExceeded, DepthExceeded),  # no other arguments would have avoided it
+    *(*_FATAL, LimitExceeded, Upstream, Unavailable, DeadlineExceeded, DepthExceeded),  # other arguments would not help
     *(InvalidInput, EmbeddingModelMismatch, ConfirmTokenInvalid, ConfirmTokenExpired),  # the request itself is refused
 )
 """Errors that the HTTP route reports by a status, as other routes do. A model reads them as results unless they are fatal."""
 
 
 class Toolbox:
-    """Every tool of the gateway. One for the process."""
+    """All tools of the gateway. A process has one toolbox."""
 
     def __init__(self, rag: Rag, cascade: Cascade, lineage_searcher: Callable[[], LineageSearcher] | None = None) -> None:
         self._rag = rag
@@ -84,20 +84,20 @@ class Toolbox:
         return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.admin_only)
 
     async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolCallFinished:
-        """Run ``call`` as the model wrote it. Tools outside ``allowed`` do not exist for it. A mistake of the model is a result.
+        """Run ``call`` as the model wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
 
         Raises:
             StorageUnavailable, InternalError: the turn cannot continue.
         """
-        known = call.name in TOOLS and call.name in allowed
-        recorder = Recorder(scope, CallKind.TOOL, tool=call.name if known else None)
+        is_known = call.name in TOOLS and call.name in allowed
+        recorder = Recorder(scope, CallKind.TOOL, tool=call.name if is_known else None)
 
         def prepare() -> Tool:
-            if not known:
+            if not is_known:
                 raise ToolError(_no_such_tool(call.name, allowed), code=ToolNotFound.code)
             tool = load_tool(call.name)
             _check_admin(tool, scope)
-            return _call_of(tool, tool_arguments.parse(call.arguments))
+            return _build_call(tool, tool_arguments.parse(call.arguments))
 
         attempt = await self._attempt(scope, recorder, prepare, _FATAL)
         return _finished_event(call, attempt, recorder.duration_ms)
@@ -107,7 +107,7 @@ class Toolbox:
     ) -> Sequence[ToolCallFinished]:
         """Run the tool calls of one model answer concurrently and return their results in the order of ``calls``.
 
-        Calls after the first ``MAX_CALLS`` are not run; their result is an error. All calls have ended before an error is raised.
+        Calls after the first ``MAX_CALLS`` are not run; their result is an error. An error is raised after all calls have ended.
 
         Raises:
             SpassError: the same as ``execute``.
@@ -119,12 +119,12 @@ class Toolbox:
                 return await self.execute(scope, call, allowed=allowed)
 
         answers = await asyncio.gather(*map(run, calls[:MAX_CALLS]), return_exceptions=True)
-        finished: list[ToolCallFinished] = []
+        events: list[ToolCallFinished] = []
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-            finished.append(answer)
-        return [*finished, *(_finished_event(call, _error_result(_too_many_calls())) for call in calls[MAX_CALLS:])]
+            events.append(answer)
+        return [*events, *(_finished_event(call, _error_result(_too_many_calls())) for call in calls[MAX_CALLS:])]
 
     async def execute_direct(
         self,
@@ -147,40 +147,40 @@ class Toolbox:
         tool = _find_tool(name)
         _check_admin(tool, scope)
         try:
-            prepared = _call_of(tool, arguments)
+            call = _build_call(tool, arguments)
         except InvalidArguments as error:
             raise error.as_request_error() from None
         recorder = Recorder(scope, CallKind.TOOL, tool=name)
-        recorded: ToolAnswer | None = None
+        transaction_answer: ToolAnswer | None = None
 
         async def record_result(result: Json) -> Sequence[Write]:
-            nonlocal recorded
+            nonlocal transaction_answer
             if claim is None:
                 return ()
             body = ToolResult(name=name, result=truncate_result(result)[0], duration_ms=recorder.elapsed_ms)
-            recorded = ToolAnswer(body, failed=False, is_recorded=True)
+            transaction_answer = ToolAnswer(body, failed=False, is_recorded=True)
             return [await claim.completion(StoredAnswer(body.to_dict(), headers()))]
 
         try:
-            attempt = await self._attempt(scope, recorder, lambda: prepared, _RAISED_TO_CALLERS, record_result)
+            attempt = await self._attempt(scope, recorder, lambda: call, _RAISED_TO_CALLERS, record_result)
         except SpassError as error:
             if error.param and error.param.split(".")[0] in tool.model_fields:
                 error.param = f"arguments.{error.param}"
             raise
-        if recorded is not None and not attempt.failed:
-            return recorded
+        if transaction_answer is not None and not attempt.failed:
+            return transaction_answer
         result, _ = truncate_result(attempt.result)
         answer = ToolAnswer(ToolResult(name=name, result=result, duration_ms=recorder.duration_ms), attempt.failed)
-        if attempt.failed or not _needs_confirmation(prepared):
+        if attempt.failed or not _needs_confirmation(call):
             return answer
-        stored, expires_at = prepared.to_record(cast("Mapping[str, Json]", result))
+        stored, expires_at = call.to_record(cast("Mapping[str, Json]", result))
         return replace(answer, record=StoredAnswer({**answer.body.to_dict(), "result": stored}, headers(), expires_at=expires_at))
 
     async def restore_preview(
         self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]
     ) -> Mapping[str, Json]:
         """Return the body that ``execute_direct`` answered to this call, from the ``record`` of its idempotency key."""
-        tool = _call_of(_find_tool(name), arguments)
+        tool = _build_call(_find_tool(name), arguments)
         if not _needs_confirmation(tool):
             return record
         stored = cast("Mapping[str, Json]", record["result"])
@@ -191,13 +191,13 @@ class Toolbox:
         scope: Scope,
         recorder: Recorder,
         prepare: Callable[[], Tool],
-        raised: tuple[type[SpassError], ...],
+        raise_types: tuple[type[SpassError], ...],
         record_result: RecordResult | None = None,
     ) -> "_CallResult":
         """Run and audit the call. Return its result, or its error as a result.
 
         Raises:
-            SpassError: one of ``raised``.
+            SpassError: one of ``raise_types``.
         """
         status = audit.FAILED
         try:
@@ -221,7 +221,7 @@ class Toolbox:
             )
         except (ToolError, SpassError) as error:
             status = error.code
-            if isinstance(error, raised):
+            if isinstance(error, raise_types):
                 raise
             return _error_result(error)
         except asyncio.CancelledError:
@@ -258,8 +258,8 @@ def _check_admin(tool: type[Tool], scope: Scope) -> None:
 
 
 def _no_such_tool(name: str, known: Collection[str]) -> str:
-    shown = replace_surrogates(name)[:80]
-    return f"There is no tool {shown!r}. There are: {', '.join(known) or 'none'}."
+    excerpt = replace_surrogates(name)[:80]
+    return f"There is no tool {excerpt!r}. There are: {', '.join(known) or 'none'}."
 
 
 def _too_many_calls() -> ToolError:
@@ -267,7 +267,7 @@ def _too_many_calls() -> ToolError:
     return ToolError(message, code="too_many_tool_calls")
 
 
-def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
+def _build_call(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
     try:
         return tool.model_validate(arguments)
     except ValidationError as error:
@@ -275,10 +275,10 @@ def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
 
 
 def _error_result(error: ToolError | SpassError) -> _CallResult:
-    shown: dict[str, Json] = {"code": error.code, "message": error.message}
+    body: dict[str, Json] = {"code": error.code, "message": error.message}
     if isinstance(error, InvalidArguments) and error.errors:
-        shown["errors"] = [*error.errors]
-    return _CallResult({"error": shown}, failed=True)
+        body["errors"] = [*error.errors]
+    return _CallResult({"error": body}, failed=True)
 
 
 def _finished_event(call: ToolCall, attempt: _CallResult, duration_ms: int = 0) -> ToolCallFinished:

@@ -26,7 +26,7 @@ from spass.tools.confirm_tokens import (
 )
 
 
-def _token_last(schema: dict[str, Any]) -> None:
+def _move_token_last(schema: dict[str, Any]) -> None:
     """Move the token to the end of the schema: models write arguments in the order of the schema."""
     schema["properties"]["confirm_token"] = schema["properties"].pop("confirm_token")
 
@@ -35,7 +35,7 @@ class TwoStepTool(Tool):
     """A tool in two steps. A subclass implements ``preview`` and ``execute``. The token is bound to all of its fields and to the
     ``state`` that the preview shows."""
 
-    model_config = ConfigDict(json_schema_extra=_token_last)
+    model_config = ConfigDict(json_schema_extra=_move_token_last)
 
     timeout: ClassVar[float] = 240.0
 

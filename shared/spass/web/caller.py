@@ -70,7 +70,7 @@ def caller_of(
 ) -> Caller:
     """Return the caller of one request. ``needs_user`` is True on the routes that act for a user.
 
-    The order of the checks is fixed: token, user, depth, parent. So a request with several faults always gets the same error.
+    Check token, user, depth and parent in this order, so that a request with several faults always gets the same error.
     User and parent are stored and logged, so neither may be a token or a key that was put into the wrong header.
 
     Raises:
@@ -165,7 +165,7 @@ def _single(headers: Headers, name: str, form: re.Pattern[str], what: str) -> st
 
 
 def augment_of(headers: Headers) -> Augment:
-    """Parse ``SPASS-Augment: server-tools=off, system-prompt=off, memory=off``, any of them.
+    """Parse the header ``SPASS-Augment``: any of ``server-tools=off``, ``system-prompt=off`` and ``memory=off``.
 
     Raises:
         InvalidAugment: a key or a value is unknown.

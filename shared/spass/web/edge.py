@@ -20,8 +20,8 @@ API_GATEWAY_REQUEST_ID: Final = "spass.gateway_request_id"
 
 _MAX_LOGGED_CHARACTERS: Final = 300
 _WRITE_METHODS: Final = ("DELETE", "PATCH", "PUT")
-_ESCAPED: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
-"""``/``, ``\\`` and NUL, percent-encoded in a path. Decoded they would change the path. Only a model's name may hold a ``/``."""
+_UNSAFE_ESCAPE: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
+"""Match a percent-encoded ``/``, ``\\`` or NUL: decoding would change the path. Only the name of a model may contain ``/``."""
 
 
 class EdgeMiddleware:
@@ -35,10 +35,10 @@ class EdgeMiddleware:
             await self._app(scope, receive, send)
             return
         method: str = scope["method"]
-        # Routes declare GET. HEAD is answered as GET is, without the body (RFC 9110, 9.3.2).
+        # Routes declare only GET. Answer HEAD like GET, without the body (RFC 9110, 9.3.2).
         scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": normal_path(scope["path"])}
         exchange = begin(scope)
-        sender = _ResponseSender(exchange, send, bodiless=method == "HEAD")
+        sender = _ResponseSender(exchange, send, omit_body=method == "HEAD")
         try:
             if refusal := _refusal(method, scope):
                 exchange.error = refusal.code
@@ -58,17 +58,17 @@ class EdgeMiddleware:
 
 
 def _refusal(method: str, scope: Scope) -> RouteNotFound | None:
-    """Return the error for a path that is unsafe as it was sent, or None.
+    """Return the error for an unsafe path, or None if the path is safe.
 
-    HTTP clients shorten ``/a1/rag/indices/notes/documents/..`` to ``/a1/rag/indices/notes/``. A DELETE of that would delete the
-    index, so methods that change or delete need the exact path.
+    HTTP clients shorten ``/a1/rag/indices/notes/documents/..`` to ``/a1/rag/indices/notes/``. A DELETE of that path would
+    delete the index, so methods that change or delete need the exact path.
     """
     raw_path: bytes = scope.get("raw_path") or b""
-    if _ESCAPED.search(raw_path):
+    if _UNSAFE_ESCAPE.search(raw_path):
         return route_not_found()
-    sent = raw_path.decode("latin-1")
-    path = normal_path(sent)
-    if method not in _WRITE_METHODS or sent == path:
+    raw_text = raw_path.decode("latin-1")
+    path = normal_path(raw_text)
+    if method not in _WRITE_METHODS or raw_text == path:
         return None
     return RouteNotFound(
         f"The path of a {method} must not end with a slash or begin with two. Use {path[:_MAX_LOGGED_CHARACTERS]}"
@@ -84,28 +84,30 @@ def normal_path(path: str) -> str:
 
 
 class _ResponseSender:
-    """Send a response, with the headers that every response has, and without its body if ``bodiless``."""
+    """Send a response, with the headers that every response has, and without its body if ``omit_body``."""
 
-    def __init__(self, exchange: Exchange, send: Send, *, bodiless: bool) -> None:
+    def __init__(self, exchange: Exchange, send: Send, *, omit_body: bool) -> None:
         self._exchange = exchange
         self._send = send
-        self._bodiless = bodiless
+        self._omit_body = omit_body
         self.status = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = list(message.get("headers", ()))
-            present = dict(headers)
-            added: dict[str, str] = {"SPASS-Request-Id": self._exchange.request_id}
-            if not present.get(b"content-type", b"").startswith(b"text/event-stream"):
+            existing = dict(headers)
+            extra_headers: dict[str, str] = {"SPASS-Request-Id": self._exchange.request_id}
+            if not existing.get(b"content-type", b"").startswith(b"text/event-stream"):
                 # A stream's headers are sent before its last call, when only a part of the cost is known.
-                added |= self._exchange.cost_headers()
+                extra_headers |= self._exchange.cost_headers()
             headers += [
-                (name.lower().encode(), value.encode()) for name, value in added.items() if name.lower().encode() not in present
+                (name.lower().encode(), value.encode())
+                for name, value in extra_headers.items()
+                if name.lower().encode() not in existing
             ]
             message = {**message, "headers": headers}
-        elif self._bodiless:
+        elif self._omit_body:
             message = {**message, "body": b""}
         await self._send(message)
 

@@ -32,7 +32,7 @@ _DETAILS_SCHEMA: Final = {"type": "object", "properties": {"errors": {"type": "a
 
 
 class ErrorBody(ResponseModel):
-    """Why the request failed. `details` depends on the code; after a failed validation, `details.errors` says where."""
+    """The error of a request. `details` depends on the code; after a failed validation, `details.errors` says where."""
 
     code: str
     message: str
@@ -90,9 +90,9 @@ ROUTE_NOT_FOUND: Final = (
 _NEVER_RETRY: Final = (errors.NoBackendAvailable, errors.DepthExceeded)
 
 _QUERY_PARAMETERS: Final = ("limit", "cursor", "group_by", "agent", "from", "to")
-_MAX_REPORTED: Final = 20
-_MAX_LOC: Final = 64
-_MAX_MESSAGE: Final = 300
+_MAX_REPORTS: Final = 20
+_MAX_LOC_CHARACTERS: Final = 64
+_MAX_MESSAGE_CHARACTERS: Final = 300
 
 
 def http_error_type(error: SpassError) -> HttpErrorType:
@@ -108,7 +108,7 @@ def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], s
     details = redact_members(error.details, redact)
     message = redact(error.message)
     if isinstance(error, InvalidRequest) and "errors" not in details:
-        details["errors"] = [_only_report(error, message, redact)]
+        details["errors"] = [_single_report(error, message, redact)]
     body = ErrorBody(
         code=error.code,
         message=message,
@@ -119,7 +119,7 @@ def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], s
     return Error(error=body, request_id=request_id)
 
 
-def _only_report(error: InvalidRequest, message: str, redact: Callable[[str], str]) -> dict[str, Json]:
+def _single_report(error: InvalidRequest, message: str, redact: Callable[[str], str]) -> dict[str, Json]:
     """Return the entry of ``details.errors`` for an error that validation did not find."""
     param = error.param
     if param is None:
@@ -155,35 +155,35 @@ def error_response(
 
 
 def from_validation(error: RequestValidationError) -> InvalidRequest:
-    """Return pydantic's errors as one ``InvalidRequest``. It shows no values and cuts long names, so that the answer stays small
-    however large the body was.
+    """Return pydantic's errors as one ``InvalidRequest``. Omit values and cut long names, so that the answer to a
+    large body stays small.
     """
-    found = error.errors()
-    reports = [_report(one, error.body) for one in found[:_MAX_REPORTED]]
+    problems = error.errors()
+    reports = [_report(problem, error.body) for problem in problems[:_MAX_REPORTS]]
     if not reports:
         return InvalidRequest("The request is not valid.")
     loc, message = reports[0]["loc"], str(reports[0]["message"])
     path = loc[1:] if isinstance(loc, list) else []
     if path:
         message = f"{field_path(path)}: {message}"
-    if len(found) > 1:
-        message += f" (and {len(found) - 1} more)"
+    if len(problems) > 1:
+        message += f" (and {len(problems) - 1} more)"
     return InvalidRequest(message, param=".".join(map(str, path)) if path else None, details={"errors": [*reports]})
 
 
-def _report(found: Mapping[str, Any], body: object) -> dict[str, Json]:
+def _report(problem: Mapping[str, Any], body: object) -> dict[str, Json]:
     """Return one of pydantic's errors as an entry of ``details.errors``."""
-    kind = str(found["type"])
-    loc = tuple(found["loc"])
-    message = str(found["msg"]).removeprefix("Value error, ")
+    kind = str(problem["type"])
+    loc = tuple(problem["loc"])
+    message = str(problem["msg"]).removeprefix("Value error, ")
     if loc[0] == "body":
         loc = ("body", *path_within(body, loc[1:], missing=kind == "missing"))
-    if kind in {"union_tag_invalid", "union_tag_not_found"}:  # pydantic's own words repeat the value
-        context = found["ctx"]
+    if kind in {"union_tag_invalid", "union_tag_not_found"}:  # pydantic's message contains the value
+        context = problem["ctx"]
         loc = (*loc, str(context["discriminator"]).strip("'"))
         message = f"must be one of {context['expected_tags']}" if "expected_tags" in context else "is missing"
-    parts: list[Json] = [part if isinstance(part, int) else str(part)[:_MAX_LOC] for part in loc]
-    return {"loc": parts, "message": message[:_MAX_MESSAGE], "type": kind}
+    parts: list[Json] = [part if isinstance(part, int) else str(part)[:_MAX_LOC_CHARACTERS] for part in loc]
+    return {"loc": parts, "message": message[:_MAX_MESSAGE_CHARACTERS], "type": kind}
 
 
 def route_not_found() -> errors.RouteNotFound:

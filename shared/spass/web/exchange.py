@@ -94,9 +94,9 @@ def exchange_of(request: Request) -> Exchange:
     return exchange
 
 
-async def _current(request: Request) -> Exchange:
+async def _get_exchange(request: Request) -> Exchange:
     return exchange_of(request)
 
 
-CurrentExchange = Annotated[Exchange, Depends(_current)]
-"""A route's parameter that gives its caller and services."""
+CurrentExchange = Annotated[Exchange, Depends(_get_exchange)]
+"""A parameter of a route: the exchange, with the caller and the services."""

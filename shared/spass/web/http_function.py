@@ -1,7 +1,6 @@
 """The app of one route as AWS Lambda invokes it: short routes through Mangum, long ones as ASGI under the Lambda Web Adapter.
 
-Outside Lambda an app is made only when it is first called. The laptop serves the routers itself, so it may import every route
-file.
+Outside Lambda an app is created at its first call. The laptop imports every route file and serves the routers itself.
 """
 
 import json
@@ -48,13 +47,13 @@ def stream_app(router: APIRouter, services: Services | None = None, *, needs: Wa
 def routers_of(modules: Iterable[str]) -> list[APIRouter]:
     """Import route files and return their routers, without starting their own functions.
 
-    Each of those would read files, make clients and read provider keys that the function of this process does not use.
+    Each function would read files, create clients and read provider keys that this process does not use.
     """
-    before = _starts_functions.set(False)
+    token = _starts_functions.set(False)
     try:
         return [import_module(module).router for module in modules]
     finally:
-        _starts_functions.reset(before)
+        _starts_functions.reset(token)
 
 
 class _RouteFunction:
@@ -67,12 +66,12 @@ class _RouteFunction:
                 self._prepare()
 
     def _prepare(self) -> None:
-        """Make the services that every request of the route uses."""
-        made: Services = self.app.state.services
-        _ = made.tokens
-        made.aws.connect()
+        """Create the services that every request of the route uses."""
+        services: Services = self.app.state.services
+        _ = services.tokens
+        services.aws.connect()
         if self._needs is not None:
-            self._needs(made)
+            self._needs(services)
 
     @cached_property
     def app(self) -> "FastAPI":
@@ -123,20 +122,20 @@ class RestApi(APIGateway):
         scope = super().scope
         context: Mapping[str, Any] = self.event["requestContext"]
         path = str(self.event.get("path") or "/")
-        at = split_path(
+        split = split_path(
             path=path,
             full_path=str(context.get("path") or path),
             resource=str(self.event.get("resource") or path),
         )
-        many: Mapping[str, list[str]] | None = self.event.get("multiValueHeaders")
-        if many:
+        multi_headers: Mapping[str, list[str]] | None = self.event.get("multiValueHeaders")
+        if multi_headers:
             scope["headers"] = [
                 [name.lower().encode("latin-1", "replace"), value.encode("utf-8", "replace")]
-                for name, values in many.items()
+                for name, values in multi_headers.items()
                 for value in values
             ]
-        scope["path"] = at.path
-        scope["root_path"] = at.root_path
+        scope["path"] = split.path
+        scope["root_path"] = split.root_path
         scope["raw_path"] = path.encode()
         scope[API_GATEWAY_REQUEST_ID] = context.get("requestId")
         return scope
@@ -163,9 +162,9 @@ def _scope_from_header(scope: Scope) -> Mapping[str, Any]:
         return {}
     raw_path = scope.get("raw_path") or scope["path"].encode()
     path = bytes(raw_path).decode("latin-1")
-    at = split_path(
+    split = split_path(
         path=path,
         full_path=str(context.get("path") or path),
         resource=str(context.get("resourcePath") or path),
     )
-    return {"path": at.path, "root_path": at.root_path, API_GATEWAY_REQUEST_ID: context.get("requestId")}
+    return {"path": split.path, "root_path": split.root_path, API_GATEWAY_REQUEST_ID: context.get("requestId")}

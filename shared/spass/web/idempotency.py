@@ -28,7 +28,7 @@ _KEY: Final = re.compile(r"[!-~]{1,255}")
 
 HEADER: Final = {
     "name": "Idempotency-Key",
-    "description": "The same key with the same body is carried out once and answered again for 24 hours.",
+    "description": "A request is carried out once per key. For 24 hours, the same key and body get the stored answer.",
     "schema": {"type": "string", "pattern": f"^{_KEY.pattern}$"},
 }
 """The header as OpenAPI describes it."""
@@ -80,8 +80,8 @@ def at_path(request: Request, exchange: Exchange, path: str) -> IdempotentReques
 
 
 def _digest(caller: Caller, method: str, path: str, key: str) -> str:
-    owner = [caller.tenant, caller.identity.token_id, caller.user, method, path, key]
-    return hashlib.sha256(json.dumps(owner).encode()).hexdigest()
+    parts = [caller.tenant, caller.identity.token_id, caller.user, method, path, key]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 async def run_idempotently(
@@ -131,8 +131,8 @@ async def stream_idempotently(
 ) -> Response:
     """Return the stream of ``chunks``, or replay the stored answer of an earlier one, which ``collect`` made from its chunks.
 
-    When the client disconnects (``client`` tells), the stream ends. With a key it goes on, so that the answer is stored for the
-    client's retry.
+    ``client`` is the ASGI receive function. Without a key, the stream ends when the client disconnects. With a key it continues,
+    so that the answer is stored for the client's retry.
 
     Raises:
         IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
@@ -158,13 +158,13 @@ async def _record_stream(
     collect: Callable[[Sequence[Chunk]], ResponseModel],
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the chunks. End only after their answer is stored, because ``[DONE]`` promises a replay."""
-    seen: list[Chunk] = []
+    collected: list[Chunk] = []
     try:
         async with renewing(claim.renew), aclosing(chunks()) as source:
             async for chunk in source:
-                seen.append(chunk)
+                collected.append(chunk)
                 yield chunk
-            await claim.complete(StoredAnswer(collect(seen).to_dict(), {}))
+            await claim.complete(StoredAnswer(collect(collected).to_dict(), {}))
     except Exception:
         await release_quietly(claim)
         raise

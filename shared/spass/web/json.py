@@ -20,7 +20,7 @@ async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) ->
     Raises:
         PayloadTooLarge: the body, or its Content-Length, is over 4 MiB.
     """
-    if content_length is not None and content_length.isdecimal() and _is_over(content_length):
+    if content_length is not None and content_length.isdecimal() and _exceeds_limit(content_length):
         raise _too_large()
     parts: list[bytes] = []
     size = 0
@@ -32,7 +32,7 @@ async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) ->
     return b"".join(parts)
 
 
-def _is_over(content_length: str) -> bool:
+def _exceeds_limit(content_length: str) -> bool:
     digits = content_length.lstrip("0")
     return len(digits) > 12 or int(digits or "0") > MAX_BODY_BYTES
 
@@ -79,10 +79,10 @@ def parse_object(body: bytes) -> dict[str, Json]:
 
 
 def dump(value: "Json | ResponseModel") -> bytes:
-    """Return ``value`` as JSON in UTF-8. Half of a surrogate pair, which UTF-8 cannot write, becomes a question mark."""
+    """Return ``value`` as JSON in UTF-8. An unpaired surrogate, which UTF-8 cannot encode, becomes a question mark."""
     return value.to_json() if isinstance(value, ResponseModel) else dump_bytes(value)
 
 
 def json_response(value: "Json | ResponseModel", *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the answer with ``value`` as its body."""
+    """Return a response with ``value`` as its body."""
     return Response(dump(value), status_code=status, headers=headers, media_type="application/json")

@@ -50,14 +50,14 @@ def _operations(document: Mapping[str, Any], routes: Sequence[BaseRoute]) -> Ite
 
 
 def _remove_null(operation: dict[str, Any]) -> None:
-    """Remove ``null`` from the schemas of parameters and bodies. FastAPI adds it to those that may be absent."""
+    """Remove ``null`` from the schemas of parameters and bodies. FastAPI adds it to the optional ones."""
     bodies = operation.get("requestBody", {}).get("content", {}).values()
     for holder in [*operation.get("parameters", ()), *bodies]:
         schema = holder["schema"]
         members = [member for member in schema.get("anyOf", ()) if member != {"type": "null"}]
         if len(members) == 1:
-            rest = {} if "$ref" in members[0] else {name: value for name, value in schema.items() if name != "anyOf"}
-            holder["schema"] = {**rest, **members[0]}
+            other_keys = {} if "$ref" in members[0] else {name: value for name, value in schema.items() if name != "anyOf"}
+            holder["schema"] = {**other_keys, **members[0]}
 
 
 def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:
@@ -65,5 +65,5 @@ def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:
     operation["security"] = [{"token": []}]
     operation["tags"] = [path.split("/")[2]]
     headers = [*caller.headers_of(path), *([idempotency.HEADER] if method == "POST" else [])]
-    described = ({"in": "header", "required": False, **header} for header in headers)
-    operation["parameters"] = [*operation.get("parameters", ()), *described]
+    parameters = ({"in": "header", "required": False, **header} for header in headers)
+    operation["parameters"] = [*operation.get("parameters", ()), *parameters]

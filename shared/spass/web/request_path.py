@@ -7,27 +7,27 @@ from spass.web.edge import normal_path
 
 
 class RequestPath(NamedTuple):
-    """A path as ASGI defines it: ``root_path`` is the prefix before the API (a stage, a base path), ``path`` is the whole."""
+    """A path as ASGI defines it: ``root_path`` is the prefix before the API (a stage, a base path), ``path`` the whole path."""
 
     root_path: str
     path: str
 
 
 def split_path(*, path: str, full_path: str, resource: str) -> RequestPath:
-    """Split the path of a request by the resource it matched, which has as many segments as the API's own part, unless its last
-    parameter is greedy (``{name+}``).
+    """Split the path of a request where the API's own part begins. That part has as many segments as ``resource``, unless the
+    last parameter of ``resource`` is greedy (``{name+}``).
 
-    ``path`` is that of the event, ``full_path`` that of its request context (with the stage, or the base path of a custom
-    domain), ``resource`` the matched template. All are as sent, percent-escapes, a trailing slash and doubled leading slashes
-    included.
+    ``path`` is the path of the event. ``full_path`` is the path of its request context, which begins with the stage or with the
+    base path of a custom domain. ``resource`` is the matched template. The paths are as the client sent them: with
+    percent-escapes, a trailing slash and repeated leading slashes.
     """
     path, full_path = normal_path(path), normal_path(full_path)
     if resource.endswith("+}"):
-        own = path[max(0, path.find(resource[: resource.rindex("{")])) :]
+        api_path = path[max(0, path.find(resource[: resource.rindex("{")])) :]
     else:
         count = resource.rstrip("/").count("/")
         segments = path.split("/")
-        own = "/" + "/".join(segments[-count:]) if 0 < count < len(segments) else path
-    root = full_path.removesuffix(own) if full_path.endswith(own) else ""
+        api_path = "/" + "/".join(segments[-count:]) if 0 < count < len(segments) else path
+    root = full_path.removesuffix(api_path) if full_path.endswith(api_path) else ""
     root = unquote(root.rstrip("/"))
-    return RequestPath(root, root + unquote(own))
+    return RequestPath(root, root + unquote(api_path))

@@ -1,4 +1,4 @@
-"""Routes that identify the caller before they read the body, and that parse bodies strictly. The parameters that they share.
+"""Routes that identify the caller before they read the body, and that parse bodies strictly; the parameters that routes share.
 
 A request with several faults always gets the error of the first in this order: route, method, token, user, depth, admin's token,
 idempotency key, body.
@@ -45,7 +45,7 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     401: {"description": "There is no token, or it is unknown.", **_ERROR},
     508: {"description": f"The request came through {MAX_CALLER_DEPTH} gateways or more.", **_ERROR},
 }
-"""The errors of every route with a caller, as OpenAPI describes them. ``default`` stands for those of the routes themselves."""
+"""The errors of every route with a caller, as OpenAPI describes them. ``default`` covers those of the routes themselves."""
 
 
 class _ParsedRequest(Request):
@@ -103,9 +103,9 @@ class CallerRoute(APIRoute):
             parsed = _ParsedRequest(request.scope, request.receive)
             parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
             if takes_body:
-                parsed.raw, parsed.parsed = _body(parsed.raw, request, required=body_required)
+                parsed.raw, parsed.parsed = _parse_body(parsed.raw, request, required=body_required)
             if needs_user:
-                reject_user_id(parsed.parsed if takes_body else _ignored_body(parsed.raw))
+                reject_user_id(parsed.parsed if takes_body else _parse_ignored_body(parsed.raw))
             exchange.idempotency = idempotent_request(parsed, caller, parsed.raw)
             return await handle(parsed)
 
@@ -118,7 +118,7 @@ class AdminRoute(CallerRoute):
     admin_only = True
 
 
-def _body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]:
+def _parse_body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]:
     """Return the body as bytes and as JSON. A body that is empty and not ``required`` is None."""
     if not raw.strip() and not required:
         return b"", None
@@ -126,8 +126,8 @@ def _body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]
     return raw, parse_object(raw)
 
 
-def _ignored_body(raw: bytes) -> Json:
-    """Return a body that the route does not take, or None if it is not an object."""
+def _parse_ignored_body(raw: bytes) -> Json:
+    """Return the JSON object in a body that the route does not take, or None if it is not an object."""
     try:
         return parse_object(raw) if raw else None
     except InvalidRequest:
@@ -152,7 +152,7 @@ def public_router() -> APIRouter:
 
 def _router(route_class: type[APIRoute], responses: dict[int | str, dict[str, Any]]) -> APIRouter:
     if in_lambda():
-        # FastAPI imports all of pydantic.v1, 23 modules, only to ask whether a model is one of pydantic 1's. None makes that
+        # FastAPI imports all of pydantic.v1, 23 modules, only to check whether a model is one of pydantic 1's. None makes that
         # import fail, and FastAPI then treats every model as one of pydantic 2's.
         sys.modules.setdefault("pydantic.v1", None)  # type: ignore[arg-type]
     return APIRouter(route_class=route_class, strict_content_type=False, responses=responses)
@@ -220,7 +220,7 @@ class PageParameters:
     cursor: str | None
 
 
-def _whole_number(value: object) -> object:
+def _check_whole_number(value: object) -> object:
     """Reject forms that pydantic would also read as a number: ``1.0``, ``+1``, surrounding blanks."""
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         raise PydanticCustomError("whole_number", "must be a whole number from 1 to 1000")
@@ -230,7 +230,7 @@ def _whole_number(value: object) -> object:
 async def _page(
     request: Request,
     # The bounds come first. After the validator, pydantic would publish them as ``ge`` and ``le``, which are not OpenAPI.
-    limit: Annotated[int, Query(ge=1, le=1000, description="Entries at most."), BeforeValidator(_whole_number)] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Entries at most."), BeforeValidator(_check_whole_number)] = 100,
     cursor: Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")] = None,
 ) -> PageParameters:
     reject_repeated(request, ("limit", "cursor"))

@@ -1,6 +1,6 @@
 """The composition root: the services of a process, each created on first use.
 
-Imports stand inside the properties, so that a cold start loads only the packages that its route uses.
+Each property imports its own packages, so that a cold start loads only the packages that its route uses.
 """
 
 import os
@@ -214,7 +214,7 @@ class Services:
 
     @cached_property
     def uploads(self) -> "Uploads":
-        """Uploads and their forms. These routes need no embedder."""
+        """Return the service of uploads. Its routes do not need an embedder."""
         from spass.rag.ingest.uploads import Uploads
 
         return Uploads(self.calls, self.config)
@@ -252,7 +252,7 @@ class Services:
 
     @cached_property
     def compaction_jobs(self) -> "CompactionJobs":
-        """Starting and reading of jobs. These routes need no model."""
+        """Return the service that starts and reads jobs. Its routes do not need a model."""
         from spass.sessions.compaction.jobs import CompactionJobs
 
         return CompactionJobs()
@@ -284,9 +284,9 @@ class Services:
     def forget_snapshot(self) -> None:
         """Drop every service except those that were read from the operator's files.
 
-        Call it when the process was restored from a snapshot. The next use makes new clients, reads credentials and settings
-        again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` stood still since then, so cached
-        settings would pass as fresh.
+        Call this after the process was restored from a snapshot. The next use creates new clients, reads credentials and settings
+        again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` did not advance meanwhile, so
+        cached settings would look fresh.
         """
         from spass.aws.restore import reset_process_state
 

@@ -40,7 +40,7 @@ async def stream_response(
 ) -> StreamingResponse:
     """Return a response that sends each chunk as an event, and ``[DONE]`` after the last.
 
-    A task of its own reads the chunks to their end. With ``client``, the ASGI receive function, the task is cancelled when the
+    A separate task reads the chunks to their end. With ``client``, the ASGI receive function, the task is cancelled when the
     client disconnects. Wait for the first chunk, so that a failure before it gets its own HTTP status.
 
     Raises:
@@ -96,7 +96,7 @@ class _EventStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
-            pass  # the server stops; ``render_events`` has told the client
+            pass  # the server stops; ``render_events`` has sent the error event
         finally:
             if self._work is not None:
                 self._work.cancel()
@@ -112,15 +112,15 @@ async def render_events(
     """Yield the bytes of the stream. Send a comment after every ``keep_alive`` seconds without a chunk. If the work fails, end
     with an ``error`` event and without ``[DONE]``.
     """
-    sent = 0
+    position = 0
     try:
         while True:
-            while not await running.wait_for_event(sent, keep_alive):
+            while not await running.wait_for_event(position, keep_alive):
                 yield KEEP_ALIVE
-            if sent >= len(running.events):
+            if position >= len(running.events):
                 break
-            chunks = running.events[sent:]
-            sent += len(chunks)
+            chunks = running.events[position:]
+            position += len(chunks)
             yield b"".join(map(_event, chunks))
         await running.result()
     except SpassError as error:
@@ -140,6 +140,6 @@ async def render_events(
 
 def _event(value: Chunk | Error) -> bytes:
     data = dump(value)
-    for character, escaped in _LINE_ENDS:
-        data = data.replace(character, escaped)
+    for character, escape in _LINE_ENDS:
+        data = data.replace(character, escape)
     return b"data: " + data + b"\n\n"

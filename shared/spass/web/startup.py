@@ -12,8 +12,8 @@ from spass.core.messages import Json
 from spass.web.services import Services
 
 WarmUp: TypeAlias = Callable[[Services], object]
-"""Use the services that a function needs, so that they are created during the start. A starting function has a whole processor,
-and no request waits."""
+"""Use the services that a function needs, so that they are created during the start. Lambda gives a starting function a
+full CPU, and no request waits."""
 
 
 class FunctionFailed(Exception):
@@ -49,12 +49,12 @@ def log_failure() -> Iterator[None]:
         if not in_lambda():
             raise
         write_line({**failure_line(error, ""), "event": "function_failed"})
-        raise _without_trace(type(error).__name__) from None
+        raise _fault_of_type(type(error).__name__) from None
 
 
-def _without_trace(kind: str) -> Exception:
-    """Return the exception with which an invocation fails as one of this ``kind``. The runtime logs the trace of every exception
-    but its own for faults (https://github.com/aws/aws-lambda-python-runtime-interface-client, bootstrap.py).
+def _fault_of_type(kind: str) -> Exception:
+    """Return the exception that fails an invocation with the error type ``kind``. The runtime logs the trace of every exception
+    except its ``FaultException`` (https://github.com/aws/aws-lambda-python-runtime-interface-client, bootstrap.py).
     """
     runtime = sys.modules.get("awslambdaric.lambda_runtime_exception")
     if runtime is None:

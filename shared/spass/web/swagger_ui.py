@@ -62,7 +62,9 @@ def page(*, title: str, openapi: str, docs: str) -> Response:
     are below it.
     """
     addresses = {"openapi": openapi, **{name: f"{docs}/{file}?v={_file(file).digest}" for name, file in _ASSETS.items()}}
-    text = _PAGE.format(title=html.escape(title), start=_SCRIPT, **{name: html.escape(to) for name, to in addresses.items()})
+    text = _PAGE.format(
+        title=html.escape(title), start=_SCRIPT, **{name: html.escape(address) for name, address in addresses.items()}
+    )
     return HTMLResponse(
         text, headers={**_SECURITY_HEADERS, "Content-Security-Policy": _CONTENT_SECURITY_POLICY, "Cache-Control": "no-cache"}
     )

@@ -17,25 +17,25 @@ from spass.metering.usage import GroupBy, UsageQuery
 from spass.web.exchange import exchange_of
 from spass.web.routing import reject_repeated
 
-_MAX_SHOWN: Final = 64  # characters of an unknown parameter's name
+_MAX_NAME_CHARACTERS: Final = 64  # characters of an unknown parameter's name
 _REQUEST: Final = re.compile(id_pattern("req"))
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-def _day(value: object) -> object:
+def _check_day(value: object) -> object:
     """Reject forms that pydantic would also read as a day: a time at midnight, seconds since 1970."""
     if isinstance(value, str) and not _DAY.fullmatch(value):
         raise PydanticCustomError("day", "must be a day such as 2026-04-30")
     return value
 
 
-Day = Annotated[date | None, BeforeValidator(_day)]
+Day = Annotated[date | None, BeforeValidator(_check_day)]
 AgentQuery = Annotated[str | None, Query(pattern=f"^{AGENT_NAME}$", description="Only calls of this agent.")]
 
 
 async def _usage_query(
     request: Request,
-    group_by: Annotated[GroupBy, Query(description="What to sum up by; `user` needs an admin's token.")] = "agent",
+    group_by: Annotated[GroupBy, Query(description="The grouping of the sums; `user` needs an admin's token.")] = "agent",
     agent: AgentQuery = None,
     first: Annotated[Day, Query(alias="from", description="The first day, in UTC.")] = None,
     last: Annotated[Day, Query(alias="to", description="The last day, in UTC.")] = None,
@@ -56,13 +56,15 @@ async def _reset(request: Request, agent: AgentQuery = None) -> AgentName | None
 def _reject_unknown(request: Request, known: Iterable[str]) -> None:
     for name in request.query_params:
         if name not in known:
-            shown = name[:_MAX_SHOWN]
-            message = f'"{shown}" is not a parameter of this route. It takes: {", ".join(known)}.'
-            found: list[Json] = [{"loc": ["query", shown], "message": message, "type": "extra_forbidden"}]
-            raise InvalidRequest(message, param=shown, details={"errors": found})
+            excerpt = name[:_MAX_NAME_CHARACTERS]
+            message = f'"{excerpt}" is not a parameter of this route. It takes: {", ".join(known)}.'
+            errors: list[Json] = [{"loc": ["query", excerpt], "message": message, "type": "extra_forbidden"}]
+            raise InvalidRequest(message, param=excerpt, details={"errors": errors})
 
 
-async def _outer(request_id: Annotated[str, Path(description="What SPASS-Request-Id of the answer said.")]) -> RequestId:
+async def _outer_request_id(
+    request_id: Annotated[str, Path(description="The value of SPASS-Request-Id in the answer.")],
+) -> RequestId:
     if not _REQUEST.fullmatch(request_id):
         raise RequestNotFound("No calls of such a request are recorded.", param="request_id")
     return RequestId(request_id)
@@ -70,4 +72,4 @@ async def _outer(request_id: Annotated[str, Path(description="What SPASS-Request
 
 UsageReportQuery = Annotated[UsageQuery, Depends(_usage_query)]
 ResetAgent = Annotated[AgentName | None, Depends(_reset)]
-OuterRequestId = Annotated[RequestId, Depends(_outer)]
+OuterRequestId = Annotated[RequestId, Depends(_outer_request_id)]

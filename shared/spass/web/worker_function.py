@@ -13,7 +13,7 @@ from spass.core.time import Deadline
 from spass.web.services import Services
 from spass.web.startup import WarmUp, in_lambda, log_failure, log_startup_failure
 
-_SHUTDOWN_SECONDS: Final = 30.0  # kept back from a worker's time, for an orderly end
+_SHUTDOWN_SECONDS: Final = 30.0  # reserved for an orderly shutdown at the end of a worker's time
 
 EventHandler: TypeAlias = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
 """Handle one event until the deadline, and return the answer to the invoker."""
@@ -29,8 +29,8 @@ class WorkerFunction:
 
     def __init__(self, work: EventHandler, services: Services | None, needs: WarmUp | None) -> None:
         self.work = work  # public for the laptop, which has a loop and services of its own
-        self._given = services
-        self._one_at_a_time = threading.Lock()
+        self._configured_services = services
+        self._lock = threading.Lock()
         if in_lambda():
             with log_startup_failure():
                 self.services.aws.connect()
@@ -39,20 +39,20 @@ class WorkerFunction:
 
     @cached_property
     def services(self) -> Services:
-        return self._given or Services()
+        return self._configured_services or Services()
 
     @cached_property
     def _runner(self) -> asyncio.Runner:
         return asyncio.Runner()
 
     def __call__(self, event: Mapping[str, Any], context: LambdaContext) -> Json:
-        with self._one_at_a_time, log_failure():
+        with self._lock, log_failure():
             seconds = context.get_remaining_time_in_millis() / 1000 - _SHUTDOWN_SECONDS
             return self._runner.run(self._handle(event, Deadline.after(seconds)))
 
     def close(self) -> None:
         """Close open connections, in a process that outlives its workers."""
-        with self._one_at_a_time:
+        with self._lock:
             if "_runner" in self.__dict__:
                 self._runner.run(self.services.aclose())
                 self._runner.close()

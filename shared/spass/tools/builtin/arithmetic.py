@@ -5,7 +5,7 @@ other node. An expression has at most 2000 characters and so at most 2000 small 
 and the operations that could exceed the bound by far (powers, factorials, combinations) are checked before they run.
 
 A decimal such as 0.1 is the fraction 1/10 and not the nearest binary number, so 0.1 + 0.2 is 0.3. Roots, logarithms and the like
-return floats, and so does a fraction that has grown past the bound.
+return floats. A fraction that exceeds the bound becomes a float.
 """
 
 import ast
@@ -80,15 +80,15 @@ def _value(node: ast.expr, levels: int) -> Number:
         raise ArithmeticRefused(f"The expression is nested too deeply: at most {MAX_DEPTH} levels. Calculate it in parts.")
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return _bounded(_exact(number))
+            return _check_bounds(_to_fraction(number))
         case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
         case ast.UnaryOp(op=op, operand=operand) if sign := _SIGNS.get(type(op)):
-            return _bounded(sign(_value(operand, levels - 1)))
+            return _check_bounds(sign(_value(operand, levels - 1)))
         case ast.BinOp(left=left, op=op, right=right) if operation := _OPERATIONS.get(type(op)):
-            return _bounded(operation(_value(left, levels - 1), _value(right, levels - 1)))
+            return _check_bounds(operation(_value(left, levels - 1), _value(right, levels - 1)))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if function := _FUNCTIONS.get(name):
-            return _bounded(function(*[_value(argument, levels - 1) for argument in arguments]))
+            return _check_bounds(function(*[_value(argument, levels - 1) for argument in arguments]))
         case _:
             raise ArithmeticRefused(_advice(node))
 
@@ -110,19 +110,19 @@ def _advice(node: ast.expr) -> str:
             return _NOT_ARITHMETIC
 
 
-def _exact(number: float) -> Fraction:
+def _to_fraction(number: float) -> Fraction:
     if isinstance(number, int):
         return Fraction(number)
     if math.isfinite(number):
-        return Fraction(repr(number))  # the shortest decimal for this float is the one that was written
+        return Fraction(repr(number))  # repr gives the shortest decimal of the float, which is the one in the expression
     raise ArithmeticRefused("A number in this expression is too large.")
 
 
-def _bounded(value: complex | Fraction) -> Number:
-    """Return ``value`` if it is finite, real and small enough for further operations.
+def _check_bounds(value: complex | Fraction) -> Number:
+    """Return ``value`` if it is finite, real and small enough for further operations. A long fraction becomes a float.
 
     Raises:
-        ArithmeticRefused: it is not.
+        ArithmeticRefused: it is not finite, not real, or an integer that is too large.
     """
     if isinstance(value, complex):
         raise ArithmeticRefused("The result is not a real number.")
@@ -173,9 +173,9 @@ def _power(base: Number, exponent: Number) -> complex | Fraction:
     return power
 
 
-def _require_integer(value: Number, function: str, *, most: int | None = None) -> int:
-    if value != int(value) or value < 0 or (most is not None and value > most):
-        raise ArithmeticRefused(f"{function} takes whole numbers from 0 {'on' if most is None else f'to {most}'}.")
+def _require_integer(value: Number, function: str, *, maximum: int | None = None) -> int:
+    if value != int(value) or value < 0 or (maximum is not None and value > maximum):
+        raise ArithmeticRefused(f"{function} takes whole numbers from 0 {'on' if maximum is None else f'to {maximum}'}.")
     return int(value)
 
 
@@ -198,9 +198,9 @@ def _round(value: Number, digits: Number = Fraction(0)) -> Number:
     return round(Fraction(value), int(digits))
 
 
-def _comb(total: Number, chosen: Number) -> int:
+def _comb(total: Number, size: Number) -> int:
     return math.comb(
-        _require_integer(total, "comb", most=MAX_COMBINATION), _require_integer(chosen, "comb", most=MAX_COMBINATION)
+        _require_integer(total, "comb", maximum=MAX_COMBINATION), _require_integer(size, "comb", maximum=MAX_COMBINATION)
     )
 
 
@@ -234,7 +234,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., complex | Fraction]]] = {
     "cosh": math.cosh,
     "degrees": math.degrees,
     "exp": math.exp,
-    "factorial": lambda value: math.factorial(_require_integer(value, "factorial", most=MAX_FACTORIAL)),
+    "factorial": lambda value: math.factorial(_require_integer(value, "factorial", maximum=MAX_FACTORIAL)),
     "floor": math.floor,
     "gcd": lambda left, right: math.gcd(_require_integer(left, "gcd"), _require_integer(right, "gcd")),
     "hypot": math.hypot,

@@ -8,7 +8,7 @@ from spass.core.messages import Json
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.builtin.arithmetic import ArithmeticRefused, Number, evaluate, to_float
 
-_EXACT_IN_JSON = 2**53
+_MAX_JSON_INTEGER = 2**53
 
 
 class Calculator(Tool):
@@ -34,14 +34,16 @@ class Calculator(Tool):
 
 
 def to_json_number(value: Number) -> Json:
-    """``value`` as JSON: an integer beyond 2**53 as its digits in text, so that no reader rounds it; any other fraction as the
-    nearest float; a float to the 15 digits it is good for.
+    """Return ``value`` as JSON.
+
+    An integer beyond 2**53 becomes a text of its digits, so that no reader rounds it. Any other fraction becomes the nearest
+    float. A float keeps 15 significant digits, which is its precision.
 
     Raises:
-        ArithmeticRefused: it is outside the range of floats.
+        ArithmeticRefused: ``value`` is outside the range of floats.
     """
     if isinstance(value, float):
         return float(f"{value:.15g}")
     if value.denominator == 1:
-        return value.numerator if abs(value.numerator) <= _EXACT_IN_JSON else str(value.numerator)
+        return value.numerator if abs(value.numerator) <= _MAX_JSON_INTEGER else str(value.numerator)
     return to_float(value)

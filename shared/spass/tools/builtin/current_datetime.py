@@ -24,22 +24,23 @@ class CurrentDatetime(Tool):
     ] = "UTC"
 
     async def run(self, _context: ToolContext, /) -> Json:
-        moment = datetime.now(UTC).astimezone(_zone(self.timezone)).replace(microsecond=0)
-        written = moment.isoformat()
+        moment = datetime.now(UTC).astimezone(_load_zone(self.timezone)).replace(microsecond=0)
+        iso_text = moment.isoformat()
         return {
             "timezone": self.timezone,
-            "datetime": written,
+            "datetime": iso_text,
             "date": moment.date().isoformat(),
             "time": moment.time().isoformat(),
             "weekday": moment.strftime("%A"),
-            "utc_offset": written[19:],
+            "utc_offset": iso_text[19:],
         }
 
 
-def _zone(name: str) -> ZoneInfo:
+def _load_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    # OSError: a directory of the zone database ("Europe") or a name too long for a file; ValueError: a path out of the database.
+    # ZoneInfo raises OSError for a directory of the zone database ("Europe") and for a name that is too long for a file, and
+    # ValueError for a path outside the database.
     except (KeyError, ValueError, OSError):
         raise ToolError(
             f"There is no time zone {name[:64]!r}. Use an IANA name such as Europe/Berlin, America/New_York or UTC.",

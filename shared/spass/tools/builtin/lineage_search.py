@@ -41,12 +41,12 @@ class LineageSearch(Tool):
                 "This conversation is not in a session, so no part of it was summarised. You can see all of it.",
                 code="no_session",
             )
-        found = await context.lineage_searcher().search(context.scope, self.query, self.limit)
-        kept = fit_items([_hit_json(hit) for hit in found.results])
+        result = await context.lineage_searcher().search(context.scope, self.query, self.limit)
+        hits = fit_items([_hit_json(hit) for hit in result.results])
         return {
-            "results": kept,
-            "searched_messages": found.searched,
-            "truncated": found.truncated or len(kept) < len(found.results),
+            "results": hits,
+            "searched_messages": result.searched,
+            "truncated": result.truncated or len(hits) < len(result.results),
         }
 
 

@@ -25,9 +25,9 @@ _TIMEOUT: Final = httpx.Timeout(8.0, connect=4.0)
 
 
 async def query_api(language: str, parameters: Mapping[str, str | int]) -> Mapping[str, Json]:
-    """The ``query`` member of the answer to ``action=query`` with ``parameters``.
+    """Return the ``query`` member of the answer to ``action=query`` with ``parameters``.
 
-    ``SPASS_WIKIPEDIA_URL`` names another server, with ``{language}`` where the language goes.
+    ``SPASS_WIKIPEDIA_URL`` names another server; ``language`` replaces ``{language}`` in it.
 
     Raises:
         ToolError: Wikipedia has no such language, refuses, fails or does not answer in time.
@@ -47,10 +47,10 @@ async def query_api(language: str, parameters: Mapping[str, str | int]) -> Mappi
     if not isinstance(answer, dict):
         raise ToolError("Wikipedia answered something that cannot be read. Answer without it.")
     if errors := answer.get("errors"):
-        said = errors[0].get("text", "") if isinstance(errors, list) and isinstance(errors[0], dict) else ""
-        raise ToolError(f"Wikipedia refused the request: {redact_provider_text(str(said))[:300]}")
-    found = answer.get("query")
-    return found if isinstance(found, dict) else {}
+        detail = errors[0].get("text", "") if isinstance(errors, list) and isinstance(errors[0], dict) else ""
+        raise ToolError(f"Wikipedia refused the request: {redact_provider_text(str(detail))[:300]}")
+    result = answer.get("query")
+    return result if isinstance(result, dict) else {}
 
 
 async def _get(url: str, query: Mapping[str, str | int], language: str) -> bytes:
@@ -74,13 +74,15 @@ async def _get(url: str, query: Mapping[str, str | int], language: str) -> bytes
 
 
 def _user_agent() -> str:
-    """As https://foundation.wikimedia.org/wiki/Policy:Wikimedia_Foundation_User-Agent_Policy asks: the program, and whom to write
-    to, which only the operator can say (``SPASS_CONTACT``: an address or a page)."""
+    """Return the program and a contact, which the operator sets in ``SPASS_CONTACT`` (an address or a page).
+
+    https://foundation.wikimedia.org/wiki/Policy:Wikimedia_Foundation_User-Agent_Policy requires both.
+    """
     contact = os.environ.get("SPASS_CONTACT", "self-hosted gateway")
     return f"SpassBot/1.0 ({contact}) httpx/{httpx.__version__}"
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Reading the certificates takes longer than a request, so it is done once."""
+    """Return the TLS context. Cached: reading the certificates takes longer than a request."""
     return httpx.create_ssl_context()

@@ -15,7 +15,7 @@ from spass.tools.two_step import TwoStepTool
 _MAX_NOTE_BYTES: Final = 2048
 
 
-def _one_line(note: str) -> str:
+def _require_one_line(note: str) -> str:
     if len(note.splitlines()) > 1:
         raise ValueError("must be one line, without line breaks")
     return note.strip()
@@ -40,7 +40,7 @@ class MemoryWrite(TwoStepTool):
         str,
         AfterValidator(reject_blank),
         AfterValidator(limit_bytes(_MAX_NOTE_BYTES)),
-        AfterValidator(_one_line),
+        AfterValidator(_require_one_line),
         Field(description=f"One line of at most {_MAX_NOTE_BYTES} bytes that can be understood without this conversation."),
     ]
 

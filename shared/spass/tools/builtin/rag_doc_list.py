@@ -45,7 +45,7 @@ class RagDocList(Tool):
             documents = fit_items([_document_json(document) for document in page.documents])
             if len(documents) == len(page.documents):
                 return {"index_id": self.index_id, "documents": documents, "next_cursor": page.next_cursor}
-            limit = len(documents)  # read again, so that the cursor is that of the last document returned
+            limit = len(documents)  # read again: the cursor must belong to the last document of the answer
 
 
 def _document_json(document: Document) -> Json:

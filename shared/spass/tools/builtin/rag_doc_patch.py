@@ -47,19 +47,19 @@ class RagDocPatch(DocumentTool):
         check_patch(patch)
         stored = await context.rag.reader.document(context.scope, self.index, self.document)
         text, metadata = patch.text_after(stored.text), patch.metadata_after(dict(stored.metadata))
-        changed: list[Json] = []
+        changed_fields: list[Json] = []
         if text != stored.text:
             await context.rag.embedder.check_may_embed(context.scope)
             await context.rag.reader.existing_ids(
                 context.scope, self.index, [self.document]
-            )  # refuses what could not be embedded
-            changed.append("text")
+            )  # raises the errors that would prevent the embedding
+            changed_fields.append("text")
         if dump_canonical(metadata) != dump_canonical(dict(stored.metadata)):
-            changed.append("metadata")
+            changed_fields.append("metadata")
         return {
             "index_id": self.index_id,
             "doc_id": self.doc_id,
-            "changed_fields": changed,
+            "changed_fields": changed_fields,
             "new_text_size_bytes": len(text.encode()),
         }
 

@@ -28,11 +28,11 @@ class RagIndexCreate(DocumentsTool):
         check_limits(self.documents)
         await context.rag.embedder.check_may_embed(context.scope)
         try:
-            lost = (await context.rag.catalog.describe(context.scope, self.index)).doc_count
+            count = (await context.rag.catalog.describe(context.scope, self.index)).doc_count
         except IndexNotFound:
             semantics = "A new index is created: there is none with this id."
         else:
-            semantics = f"The index exists. All of its {lost} documents are deleted, and these take their place."
+            semantics = f"The index exists. All of its {count} documents are deleted, and these take their place."
         return {"index_id": self.index_id, "shape_summary": {**self.shape, "replace_semantics": semantics}}
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:

@@ -41,8 +41,8 @@ class RagQuery(Tool):
         hits: list[Json] = [
             {"id": hit.id, "text": hit.text, "metadata": dict(hit.metadata), "score": hit.score} for hit in answer.results
         ]
-        kept = fit_items(hits)
-        result: dict[str, Json] = {"index_id": self.index_id, "version": answer.version, "results": kept}
-        if len(kept) < len(answer.results):
-            result["omitted"] = len(answer.results) - len(kept)
+        passages = fit_items(hits)
+        result: dict[str, Json] = {"index_id": self.index_id, "version": answer.version, "results": passages}
+        if len(passages) < len(answer.results):
+            result["omitted"] = len(answer.results) - len(passages)
         return result

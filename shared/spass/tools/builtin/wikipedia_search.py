@@ -39,13 +39,13 @@ class WikipediaSearch(Tool):
             for hit in (hits if isinstance(hits, list) else [])
             if isinstance(hit, dict)
         ]
-        found: dict[str, Json] = {"query": self.query, "language": self.language, "results": results[: self.limit]}
+        result: dict[str, Json] = {"query": self.query, "language": self.language, "results": results[: self.limit]}
         info = answer.get("searchinfo")
         if not results and isinstance(info, Mapping) and isinstance(info.get("suggestion"), str):
-            found["suggestion"] = info["suggestion"]
-        return found
+            result["suggestion"] = info["suggestion"]
+        return result
 
 
 def _plain_text(snippet: str) -> str:
-    """The text of a snippet, which comes as HTML with the matches marked."""
+    """Return the text of a snippet, which is HTML with marked matches."""
     return html.unescape(_TAG.sub("", snippet)).strip()
