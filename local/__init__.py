@@ -1,1 +1,1 @@
-"""The laptop: the whole gateway in one command, with emulated AWS and, when nothing better answers, a stand-in model."""
+"""Run the whole gateway on a laptop with one command: emulated AWS, and a stand-in model if no other model is available."""

@@ -7,7 +7,7 @@ from types import FrameType
 
 
 def main() -> int:
-    # Before anything heavy is imported: until a child runs there is nothing to put in order.
+    # Set the handlers before the slow imports: until a child process runs, there is nothing to clean up.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit_now)
     from local.gateway import main as serve
@@ -21,7 +21,7 @@ def _exit_now(number: int, _frame: FrameType | None) -> None:
 
 if __name__ == "__main__":
     code = main()
-    # Everything is in order, and what a worker left in the middle is not waited for.
+    # Cleanup is complete. Do not wait for threads of workers that were cut off.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -9,7 +9,7 @@ from local.models import TOKENS, ModelChoice
 from spass.tenancy.config import GatewayConfig
 
 _EXAMPLE: Final = "llama-4-scout"
-_FEW: Final = 8
+_MAX_NAMES: Final = 8
 
 
 def banner(
@@ -41,7 +41,7 @@ def banner(
 
 
 def _chat(url: str, choice: ModelChoice) -> list[str]:
-    """A chat with the model of our own examples, else with the catalogue's first; there may be none."""
+    """Return a chat request with the model of our own examples, or the catalogue's first. Return no lines without a model."""
     model = _EXAMPLE if _EXAMPLE in choice.by_model else next(iter(choice.by_model), None)
     if model is None:
         return []
@@ -81,9 +81,9 @@ def _models(config: GatewayConfig, choice: ModelChoice) -> list[str]:
         remedy = f"set {' or '.join(variables)}" if variables else "no backend for it is used here"
         lines.append(f"  nobody answers for {model}: {remedy}")
     if choice.passed_over:
-        reasons = _grouped((reason, backend) for backend, reason in choice.passed_over.items())
-        told = [f"{_first_names(backends)} ({reason})" for reason, backends in reasons.items()]
-        lines.append(f"  passed over: {_first_names(told)}")
+        reasons = _names_by_group((reason, backend) for backend, reason in choice.passed_over.items())
+        groups = [f"{_first_names(backends)} ({reason})" for reason, backends in reasons.items()]
+        lines.append(f"  passed over: {_first_names(groups)}")
     return lines
 
 
@@ -92,7 +92,7 @@ def _model_line(verb: str, preposition: str, config: GatewayConfig, choice: Mode
     answers in place of another one."""
     lines = []
     pairs = (((choice.serving(model), choice.substitutes.get(model)), model) for model in models)
-    for (backends, substitute), served in _grouped(pairs).items():
+    for (backends, substitute), served in _names_by_group(pairs).items():
         several = len(backends) > 1
         who = f"{_first_names(backends)} ({config.llm.strategy}) {verb}" if several else f"{backends[0]} {verb}s"
         by = f" with {substitute} (SPASS_OLLAMA_MODEL)" if substitute else ""
@@ -103,14 +103,14 @@ def _model_line(verb: str, preposition: str, config: GatewayConfig, choice: Mode
 _Group = TypeVar("_Group")
 
 
-def _grouped(pairs: Iterable[tuple[_Group, str]]) -> dict[_Group, list[str]]:
-    found: dict[_Group, list[str]] = {}
+def _names_by_group(pairs: Iterable[tuple[_Group, str]]) -> dict[_Group, list[str]]:
+    groups: dict[_Group, list[str]] = {}
     for group, name in pairs:
-        found.setdefault(group, []).append(name)
-    return found
+        groups.setdefault(group, []).append(name)
+    return groups
 
 
 def _first_names(names: Sequence[str]) -> str:
-    """The names in a row, of very many the first."""
-    more = [f"{len(names) - _FEW} more"] if len(names) > _FEW else []
-    return ", ".join([*names[:_FEW], *more])
+    """Return at most the first eight names, separated by commas, and the number of the others."""
+    more = [f"{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
+    return ", ".join([*names[:_MAX_NAMES], *more])

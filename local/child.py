@@ -1,7 +1,7 @@
-"""`python -m local.child <module> [argument …]`: run a module that stops in order when its parent is gone.
+"""`python -m local.child <module> [argument …]`: run a module that stops cleanly when its parent process ends.
 
-Standard input is a pipe that only the parent holds open. When it closes the parent has ended, perhaps killed: this process then
-asks itself to stop, as the parent would have, and ends by force when that takes too long.
+Standard input is a pipe that only the parent keeps open. When it closes, the parent has ended, even if something killed it. This
+process then sends itself SIGTERM, as the parent would, and kills its process group after 20 s.
 """
 
 import os
@@ -21,13 +21,13 @@ def main() -> None:
     sys.argv = sys.argv[1:]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as ended:
-        _exit_now(ended.code)
+    except SystemExit as error:
+        _exit_now(error.code)
     _exit_now(None)
 
 
 def _exit_now(code: str | int | None) -> NoReturn:
-    """End at once: what the module had to put in order it has, and its threads may wait for what never comes."""
+    """Exit without waiting for threads: the module has cleaned up, and a thread may block forever."""
     if isinstance(code, str):
         print(code, file=sys.stderr)
     sys.stdout.flush()

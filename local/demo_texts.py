@@ -9,7 +9,7 @@ MAX_TEXT_BYTES: Final = 8192  # of one document, as the gateway limits it
 
 
 class Document(TypedDict):
-    """A document as the gateway takes it."""
+    """A document in the form that the gateway ingests."""
 
     id: str
     text: str
@@ -49,11 +49,11 @@ Das Holländische Viertel besteht aus 134 Häusern aus rotem Backstein, begonnen
 
 In Babelsberg steht seit 1912 das älteste große Filmstudio der Welt.
 """
-"""A file for an upload."""
+"""The content of a file to upload."""
 
 
 def documentation(folder: Path) -> list[Document]:
-    """Every section of the Markdown files in ``folder`` as a document of its own, under the limit of a document's size."""
+    """Return one document for each section of the Markdown files in ``folder``. Split sections that are over the size limit."""
     return [document for file in sorted(folder.glob("*.md")) for document in _sections(file)]
 
 
@@ -66,18 +66,18 @@ def _sections(file: Path) -> Iterator[Document]:
 
 
 def _pieces(section: str) -> Iterator[str]:
-    """A section in pieces that end with a paragraph, each under the limit; a paragraph over it is cut between characters."""
-    held = ""
+    """Split a section at paragraphs into pieces of at most ``MAX_TEXT_BYTES``. Split a longer paragraph between characters."""
+    piece = ""
     for paragraph in section.split("\n\n"):
         for part in _cut(paragraph):
-            joined = f"{held}\n\n{part}" if held else part
+            joined = f"{piece}\n\n{part}" if piece else part
             if len(joined.encode()) > MAX_TEXT_BYTES:
-                yield held
-                held = part
+                yield piece
+                piece = part
             else:
-                held = joined
-    if held:
-        yield held
+                piece = joined
+    if piece:
+        yield piece
 
 
 def _cut(paragraph: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 class DemoFailed(Exception):
-    """An answer does not follow from what was ingested."""
+    """Raised when a call fails or an answer does not follow from the ingested documents."""
 
 
 class Walk:
@@ -33,20 +33,24 @@ class Walk:
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send a request, print it and its answer, and return the answer's JSON."""
-        print(f"\n→ {method} {path}" + (f"\n  {_shown(body)}" if body is not None else ""))
+        print(f"\n→ {method} {path}" + (f"\n  {_abbreviate(body)}" if body is not None else ""))
         answer = self._client.request(method, path, json=body, follow_redirects=True)
         for hop in answer.history:
             print(f"← {hop.status_code}\n→ {method} {hop.headers['Location']}")
         cost = answer.headers.get("SPASS-Cost-Usd")
         print(f"← {answer.status_code}" + (f", {cost} USD" if cost else ""))
         payload: dict[str, Any] = answer.json()
-        print(f"  {_shown(payload)}")
+        print(f"  {_abbreviate(payload)}")
         if answer.is_error:
             raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
         return payload
 
     def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> dict[str, Any]:
-        """Ask an agent, and insist that its answer holds what the documents say, and that it used its tool. Returns the reply."""
+        """Ask an agent and return its reply.
+
+        Raises:
+            DemoFailed: the answer does not contain ``expect``, or the agent did not call ``tool``.
+        """
         reply = self.call("POST", path, {"message": message})
         content = reply["message"]["content"]
         print(f"\n  {message}\n  » {content}")
@@ -58,47 +62,51 @@ class Walk:
         return reply
 
     def upload(self, index: str, filename: str, content_type: str, file: bytes) -> dict[str, Any]:
-        """Send a file through a presigned form, and wait until it has become documents."""
+        """Upload a file with a presigned form, and wait until the gateway has ingested it."""
         uploads = f"/a1/rag/indices/{index}/uploads"
         ticket = self.call("POST", uploads, {"filename": filename, "content_type": content_type, "size": len(file)})
         print(f"\n→ POST {ticket['url']}\n  (a form: the fields, then the file of {len(file)} bytes; no token)")
-        # A request without our token: the form needs none.
-        sent = httpx.post(
+        # The form needs no token, so this request does not use the client with the token.
+        response = httpx.post(
             ticket["url"],
             data=ticket["fields"],
             files={"file": (filename, file, content_type)},
             timeout=60,
             trust_env=False,
         )
-        print(f"← {sent.status_code}")
-        if sent.is_error:
-            raise DemoFailed(f"The bucket refused the file with {sent.status_code}")
-        return self._ended(f"{uploads}/{ticket['upload_id']}", "The file did not become documents")
+        print(f"← {response.status_code}")
+        if response.is_error:
+            raise DemoFailed(f"The bucket refused the file with {response.status_code}")
+        return self._wait_for(f"{uploads}/{ticket['upload_id']}", "The file did not become documents")
 
     def compact(self, session: str) -> dict[str, Any]:
-        """Have a session compacted, and return what that came to, also if it takes longer than the gateway waits for it."""
+        """Compact a session and return the result. Poll its job if the gateway answers before the compaction ends."""
         answer = self.call("POST", f"{session}/compact")
         if "status" not in answer:
             return answer
-        result: dict[str, Any] = self._ended(f"/a1/jobs/{answer['job_id']}", "The session was not compacted")["result"]
+        result: dict[str, Any] = self._wait_for(f"/a1/jobs/{answer['job_id']}", "The session was not compacted")["result"]
         return result
 
-    def _ended(self, path: str, failed: str) -> dict[str, Any]:
-        """The work at ``path`` when it has succeeded; each step on the way is shown. ``failed`` says what has not happened."""
+    def _wait_for(self, path: str, failure: str) -> dict[str, Any]:
+        """Poll the work at ``path`` until it has succeeded, print its progress, and return it.
+
+        Raises:
+            DemoFailed: the work failed or took over two minutes; the message is ``failure``.
+        """
         print(f"\n→ GET {path}")
-        said = ""
+        last_progress = ""
         until = time.monotonic() + _JOB_SECONDS
         while time.monotonic() < until:
             work: dict[str, Any] = self._client.get(path).raise_for_status().json()
-            if (progress := _shown(work)) != said:
-                said = progress
+            if (progress := _abbreviate(work)) != last_progress:
+                last_progress = progress
                 print(f"← {progress}")
             if work["status"] == "succeeded":
                 return work
             if work["status"] == "failed":
-                raise DemoFailed(failed)
+                raise DemoFailed(failure)
             time.sleep(_POLL_SECONDS)
-        raise DemoFailed(f"{failed} within {_JOB_SECONDS} s")
+        raise DemoFailed(f"{failure} within {_JOB_SECONDS} s")
 
     def tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Run a server tool, and return its result."""
@@ -107,7 +115,11 @@ class Walk:
 
 
 def walk(client: httpx.Client) -> None:
-    """The main job, step by step."""
+    """Run all steps of the demo.
+
+    Raises:
+        DemoFailed: a call fails or an answer is wrong.
+    """
     step = Walk(client)
     _knowledge(step)
     _agents(step)
@@ -145,8 +157,8 @@ def _agents(step: Walk) -> None:
     step.ask("/a1/agents/berlin-rag/chat", "Wann wurde das Brandenburger Tor gebaut?", expect="1791")
 
     step.title("6. A session that remembers")
-    made = step.call("POST", _SESSIONS, {"title": "Demo", "compact_keep_last_n": 2})
-    session = f"{_SESSIONS}/{made['id']}"
+    created = step.call("POST", _SESSIONS, {"title": "Demo", "compact_keep_last_n": 2})
+    session = f"{_SESSIONS}/{created['id']}"
     step.call("POST", f"{session}/messages", {"message": "Mein Lieblingssport ist Tennis."})
     step.ask(f"{session}/messages", "Welcher Sport ist mein Liebling?", expect="Tennis")
     step.call("GET", f"{session}/messages")
@@ -184,21 +196,21 @@ def _curation(step: Walk) -> None:
 
     step.title("11. A tool that deletes asks back first: what the first call shows, the second one does")
     arguments = {"index_id": "berlin-info", "doc_id": "kudamm"}
-    asked = step.tool("rag_doc_delete", arguments)
-    if not asked.get("confirm_required"):
+    preview = step.tool("rag_doc_delete", arguments)
+    if not preview.get("confirm_required"):
         raise DemoFailed("The tool should ask back before it deletes")
-    step.tool("rag_doc_delete", arguments | {"confirm_token": asked["confirm_token"]})
-    left = step.call("GET", f"{_BERLIN}/documents")["documents"]
-    if "kudamm" in [document["id"] for document in left]:
+    step.tool("rag_doc_delete", arguments | {"confirm_token": preview["confirm_token"]})
+    documents = step.call("GET", f"{_BERLIN}/documents")["documents"]
+    if "kudamm" in [document["id"] for document in documents]:
         raise DemoFailed("The document should be gone after the second call")
 
 
 def _documentation(step: Walk) -> str:
-    """Returns the id of a request in which an agent searched."""
+    """Ingest and query the documentation. Return the id of a request in which an agent searched."""
     step.title("12. The gateway's own documentation, ingested and asked")
     documents = documentation(ROOT / "docs")
     step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
-    asked = ""
+    request_id = ""
     for question, expected in (
         ("How long is the stored answer of an Idempotency-Key kept?", "24 hours"),
         ("How many documents may one request carry?", "256"),
@@ -206,8 +218,8 @@ def _documentation(step: Walk) -> str:
         ("How many dimensions do the vectors have?", "384"),
     ):
         message = f"{question} Look in the index gateway-docs."
-        asked = step.ask("/a1/agents/librarian/chat", message, expect=expected, tool="rag_query")["request_id"]
-    return asked
+        request_id = step.ask("/a1/agents/librarian/chat", message, expect=expected, tool="rag_query")["request_id"]
+    return request_id
 
 
 def _accounts(step: Walk, request_id: str) -> None:
@@ -228,13 +240,13 @@ def _accounts(step: Walk, request_id: str) -> None:
 
 
 def _tree(calls: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]:
-    """Each call as a line, those that were made for it indented below it."""
+    """Yield a line for each call, with its sub-calls indented below it."""
     for call in calls:
         cost = f", {call['cost_usd']} USD" if call["cost_usd"] is not None else ""
         yield f"{indent}└ {call['kind']} {call['tool'] or call['model']}: {call['status']}, {call['latency_ms']} ms{cost}"
         yield from _tree(call["calls"], indent + "  ")
 
 
-def _shown(body: object) -> str:
+def _abbreviate(body: object) -> str:
     text = json.dumps(body, ensure_ascii=False)
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} … ({len(text)} characters)"

@@ -19,7 +19,7 @@ MAX_EVENT_BYTES: Final = 6 * 1024 * 1024  # a Lambda invocation, and a buffered 
 SHORT_SECONDS: Final = 29.0
 _ENVELOPE_BYTES: Final = 4096  # of an event without its body and headers, and of an answer with its headers
 
-# What a REST API does to the headers of a Lambda's answer.
+# A REST API renames the first and drops the second of these headers in a Lambda's answer.
 # (https://docs.aws.amazon.com/apigateway/latest/developerguide/api-gateway-known-issues.html)
 _REMAPPED: Final = frozenset(
     (b"authorization", b"connection", b"content-md5", b"date", b"max-forwards", b"server", b"user-agent", b"www-authenticate")
@@ -33,8 +33,8 @@ class LambdaEdge:
     """ASGI middleware that answers what API Gateway and Lambda would answer.
 
     It limits the sizes of headers and events on all routes, and on short ones the time and size of an answer, which it buffers.
-    It tells who asks for a path of another API which route to use.
-    It renames and drops headers of answers as a REST API does.
+    It answers a path of another API with 404 and the route to use instead.
+    It renames and drops headers of answers, as a REST API does.
     """
 
     def __init__(self, app: ASGIApp, *, short_seconds: float = SHORT_SECONDS, routes: Iterable[Route] = ROUTES) -> None:
@@ -80,12 +80,12 @@ class LambdaEdge:
                 return message
         if "//" not in path:
             return None
-        lacking = [route.path for route, _ in self._routes if _pattern(route.path, empty=True).fullmatch(path)]
-        if lacking:
-            return f"No path has an empty segment (//). Use {lacking[0]}: the part between the slashes is empty."
+        templates = [route.path for route, _ in self._routes if _pattern(route.path, empty=True).fullmatch(path)]
+        if templates:
+            return f"No path has an empty segment (//). Use {templates[0]}: the part between the slashes is empty."
         plain = re.sub("/{2,}", "/", path)
-        meant = dict.fromkeys(route.path for route, pattern in self._routes if pattern.fullmatch(plain))
-        return f"No path has an empty segment (//). Use {' or '.join(meant)}." if meant else None
+        paths = dict.fromkeys(route.path for route, pattern in self._routes if pattern.fullmatch(plain))
+        return f"No path has an empty segment (//). Use {' or '.join(paths)}." if paths else None
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer: list[Message] = []
@@ -105,7 +105,7 @@ class LambdaEdge:
 
 
 class _Replay:
-    """The body that was read already, and after it whatever the server says next (that the client has gone)."""
+    """An ASGI ``receive`` that first returns ``body``, which was already read, and then the server's messages."""
 
     def __init__(self, body: Message, receive: Receive) -> None:
         self._body: Message | None = body
@@ -119,13 +119,13 @@ class _Replay:
 
 
 def _remapping(send: Send) -> Send:
-    """Send answers with their headers renamed and dropped as a REST API does."""
+    """Return a ``send`` that renames and drops headers of answers, as a REST API does."""
 
     async def remap(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = ((name.lower(), value) for name, value in message.get("headers", ()))
-            kept = [(_remapped(name), value) for name, value in headers if name not in _DROPPED]
-            message = {**message, "headers": kept}
+            remapped = [(_remapped(name), value) for name, value in headers if name not in _DROPPED]
+            message = {**message, "headers": remapped}
         await send(message)
 
     return remap
@@ -136,7 +136,7 @@ def _remapped(name: bytes) -> bytes:
 
 
 async def _read_body(receive: Receive, limit: int) -> Message | None:
-    """The whole body as one message, or None if it is over the limit as an event."""
+    """Return the whole body as one message, or None if it is over ``limit`` bytes as an event."""
     parts: list[bytes] = []
     size = 0
     while True:
@@ -157,7 +157,7 @@ def _header_bytes(scope: Scope) -> int:
 
 
 def _answer_bytes(answer: Iterable[Message]) -> int:
-    """The size of an answer as the Lambda gives it back."""
+    """Return the bytes of an answer in the form in which a Lambda returns it."""
     return sum(event_bytes(message.get("body", b"")) for message in answer)
 
 

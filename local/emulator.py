@@ -1,4 +1,4 @@
-"""The emulated AWS: ministack as a child process, or whatever ``AWS_ENDPOINT_URL`` names, with the CDK's stack in it."""
+"""Run the emulated AWS, ministack, as a child process, or use that of ``AWS_ENDPOINT_URL``. Create the CDK stack in it."""
 
 import json
 import os
@@ -21,12 +21,18 @@ if TYPE_CHECKING:
 TEMPLATE: Final = ROOT / "local" / "template.json"
 REGION: Final = "eu-central-1"
 STACK: Final = "spass-local"
-_GONE: Final = frozenset({"DELETE_COMPLETE"})
-_PROXY: Final = "MINISTACK_LAMBDA_PROXY_URL"  # of a function; its process has one variable for each function's name
-_STORED: Final = ("AWS::DynamoDB::", "AWS::S3::")
-_STANDS: Final = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE"})
-# Nothing on this machine may lead a call to a real account: neither a profile nor an endpoint of one service.
-_MISLEADING: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
+_DELETED: Final = frozenset({"DELETE_COMPLETE"})
+_PROXY: Final = "MINISTACK_LAMBDA_PROXY_URL"  # a function's variable; ministack's process has one variable for each function
+_STORAGE_TYPES: Final = ("AWS::DynamoDB::", "AWS::S3::")
+_COMPLETE: Final = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE"})
+# These variables could direct a call to a real AWS account. So could the endpoint variable of a single service.
+_REAL_ACCOUNT_VARIABLES: Final = (
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_SESSION_TOKEN",
+    "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class StackOutputs:
         return self.queue, self.compaction_queue
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables that a deployed function has for them."""
+        """Return the environment variables with which a deployed function finds these resources."""
         return {
             "SPASS_TABLE": self.table,
             "SPASS_BUCKET": self.bucket,
@@ -56,9 +62,10 @@ class StackOutputs:
 
 @contextmanager
 def emulated_aws(home: Home, lock: int, workers: Mapping[str, str]) -> Iterator[str]:
-    """The endpoint of a ministack that runs until the block ends.
+    """Run ministack until the block ends. Yield its endpoint.
 
-    ``workers`` are the URLs that do the work of its functions, by their names.
+    ``workers`` maps each function's name to the URL that runs it. ``lock`` is the file descriptor of the home's lock, which
+    ministack keeps open until it ends.
     """
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
@@ -69,9 +76,9 @@ def emulated_aws(home: Home, lock: int, workers: Mapping[str, str]) -> Iterator[
         "STATE_DIR": str(home.emulator_state),
         "S3_PERSIST": "1",
         "S3_DATA_DIR": str(home.objects),
-        # The port it believes to have. It knows its queues by URLs with this port in them, so it must be the same at every start.
+        # Not the real port. The URLs of the saved queues contain this port, so it must be the same at every start.
         "GATEWAY_PORT": "4566",
-        "IOT_MTLS_ENABLED": "0",  # it would take a fixed port
+        "IOT_MTLS_ENABLED": "0",  # it would listen on a fixed port
         "LOG_LEVEL": "WARNING",
     }
     health = f"{endpoint}/_localstack/health"
@@ -82,8 +89,8 @@ def emulated_aws(home: Home, lock: int, workers: Mapping[str, str]) -> Iterator[
 
 
 def point_to(endpoint: str) -> None:
-    """Let every AWS client of this process speak to the emulator, and to nothing else."""
-    for name in [*_MISLEADING, *(name for name in os.environ if name.startswith("AWS_ENDPOINT_URL_"))]:
+    """Direct every AWS client of this process to the emulator at ``endpoint``."""
+    for name in [*_REAL_ACCOUNT_VARIABLES, *(name for name in os.environ if name.startswith("AWS_ENDPOINT_URL_"))]:
         os.environ.pop(name, None)
     os.environ |= {
         "AWS_ENDPOINT_URL": endpoint,
@@ -99,17 +106,17 @@ def point_to(endpoint: str) -> None:
 
 
 def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> StackOutputs:
-    """Create the resources of the CDK stacks through CloudFormation unless they exist. If ``damaged`` state was moved aside,
-    workers and queues are created again if any of them is missing.
+    """Create the resources of the CDK stacks with CloudFormation unless they exist, and return their names. If ``damaged`` state
+    was moved aside and a worker or queue is missing, create all workers and queues again.
 
     Raises:
-        LocalError: the emulator refuses it.
+        LocalError: the emulator does not answer or does not create the stack.
     """
     config = Config(connect_timeout=5, read_timeout=60, retries={"total_max_attempts": 2})
     client = boto3.client("cloudformation", config=config)
     body = template.read_text()
     try:
-        if _status(client) not in _STANDS or not _storage_exists(_stores(client)):
+        if _status(client) not in _COMPLETE or not _storage_exists(_stores(client)):
             _create(client, body)
         elif damaged and not _workers_exist(_stores(client)):
             _update(client, json.dumps(_storage_only_template(json.loads(body))))
@@ -127,7 +134,7 @@ def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> StackOutpu
 
 
 def reconfigure_emulator(workers: Mapping[str, str]) -> str:
-    """Tell an emulator that we have not started where its functions' work is done, and return what the operator must know."""
+    """Set the workers' URLs in an emulator that we did not start. Return a note for the operator."""
     functions = boto3.client("lambda")
     try:
         for name, url in workers.items():
@@ -138,7 +145,7 @@ def reconfigure_emulator(workers: Mapping[str, str]) -> str:
 
 
 def _storage_exists(stores: StackOutputs) -> bool:
-    """Return whether the stack's table and bucket exist. Their state is in other files than the stack's."""
+    """Return whether the stack's table and bucket exist. The emulator saves them in other files than the stack."""
     try:
         boto3.client("dynamodb").describe_table(TableName=stores.table)
         boto3.client("s3").head_bucket(Bucket=stores.bucket)
@@ -165,12 +172,12 @@ def _workers_exist(stores: StackOutputs) -> bool:
 
 def _storage_only_template(template: dict[str, Any]) -> dict[str, Any]:
     """Return only the resources with stored data, and no references to others."""
-    kept = {name: one for name, one in template["Resources"].items() if one["Type"].startswith(_STORED)}
-    for resource in kept.values():
+    storage = {name: one for name, one in template["Resources"].items() if one["Type"].startswith(_STORAGE_TYPES)}
+    for resource in storage.values():
         resource["Properties"].pop("NotificationConfiguration", None)
         resource.pop("DependsOn", None)
-    outputs = {name: one for name, one in template["Outputs"].items() if one["Value"].get("Ref") in kept}
-    return {**template, "Resources": kept, "Outputs": outputs}
+    outputs = {name: one for name, one in template["Outputs"].items() if one["Value"].get("Ref") in storage}
+    return {**template, "Resources": storage, "Outputs": outputs}
 
 
 def _update(client: "CloudFormationClient", body: str) -> None:
@@ -185,7 +192,7 @@ def _status(client: "CloudFormationClient") -> str | None:
         if "does not exist" in str(error):
             return None
         raise
-    return None if status in _GONE else status
+    return None if status in _DELETED else status
 
 
 def _create(client: "CloudFormationClient", body: str) -> None:
@@ -207,14 +214,14 @@ def _stores(client: "CloudFormationClient") -> StackOutputs:
     }
     resources = client.list_stack_resources(StackName=STACK)["StackResourceSummaries"]
 
-    def made(kind: str, output: str) -> str:
+    def name_of(kind: str, output: str) -> str:
         if output in outputs:
             return outputs[output]
         return next(resource["PhysicalResourceId"] for resource in resources if resource["ResourceType"] == kind)
 
     return StackOutputs(
-        table=made("AWS::DynamoDB::Table", "TableName"),
-        bucket=made("AWS::S3::Bucket", "BucketName"),
+        table=name_of("AWS::DynamoDB::Table", "TableName"),
+        bucket=name_of("AWS::S3::Bucket", "BucketName"),
         queue=outputs.get("QueueUrl", ""),
         compaction_queue=outputs.get("CompactionQueueUrl", ""),
         compaction_machine=outputs.get("CompactionMachine", ""),

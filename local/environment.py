@@ -1,4 +1,4 @@
-"""The `.env` file and the keys in the environment: what they hold, and what in them cannot be meant."""
+"""Read the `.env` file, check the provider keys, and warn about lines of the file that have no effect."""
 
 import os
 import re
@@ -16,14 +16,14 @@ from spass.tenancy.config import GatewayConfig
 
 DOTENV: Final = ROOT / ".env"
 _KEY: Final = re.compile(r"[!-~]+")
-_LIKE_A_KEY: Final = re.compile(r"API_?KEY$", re.IGNORECASE)
+_KEY_NAME: Final = re.compile(r"API_?KEY$", re.IGNORECASE)
 
 
 def read_dotenv(file: Path) -> None:
-    """Set what ``file`` says and the environment does not. No file is fine.
+    """Set the variables of ``file`` that the environment does not have. Do nothing without a file.
 
     Raises:
-        LocalError: it is not UTF-8.
+        LocalError: the file is not UTF-8.
     """
     try:
         load_dotenv(file)
@@ -32,10 +32,10 @@ def read_dotenv(file: Path) -> None:
 
 
 def check_keys(config: GatewayConfig) -> None:
-    """Look at the keys that the backends of ``config`` would send. None is ever shown.
+    """Check the keys that the backends of ``config`` would send, without showing one.
 
     Raises:
-        LocalError: one holds what no key does and no header may; the message names its variable.
+        LocalError: a key contains a character that a header must not contain; the message names its variable.
     """
     for variable in key_variables(config.llm.backends):
         value = os.environ.get(variable)
@@ -47,7 +47,7 @@ def check_keys(config: GatewayConfig) -> None:
 
 
 def dotenv_notes(file: Path, config: GatewayConfig) -> list[str]:
-    """Return warnings about lines of ``file`` that have no effect. They have no text of the lines: one may be a pasted key."""
+    """Return warnings about lines of ``file`` that have no effect. They do not quote a line, which may be a pasted key."""
     if not file.is_file():
         return []
     with file.open(encoding="utf-8") as text:
@@ -55,9 +55,9 @@ def dotenv_notes(file: Path, config: GatewayConfig) -> list[str]:
 
 
 def _notes(file: str, binding: Binding, known: list[str]) -> Iterator[str]:
-    written = binding.original.string
-    line = binding.original.line + written[: len(written) - len(written.lstrip())].count("\n")
+    text = binding.original.string
+    line = binding.original.line + text[: len(text) - len(text.lstrip())].count("\n")
     if binding.error or (binding.key is not None and binding.value is None):
         yield f"{file}:{line}: this line has no effect; write NAME=value"
-    elif binding.key is not None and _LIKE_A_KEY.search(binding.key) and binding.key not in known:
+    elif binding.key is not None and _KEY_NAME.search(binding.key) and binding.key not in known:
         yield f"{file}:{line}: no backend of gateway.yaml uses {binding.key}{did_you_mean(binding.key.upper(), known)}"

@@ -1,4 +1,4 @@
-"""The gateway's start on this machine, from its command line to its end."""
+"""Run the gateway on this machine: read the command line, start all parts, serve, and stop them."""
 
 import argparse
 import os
@@ -30,7 +30,7 @@ from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
 
 HOST: Final = "127.0.0.1"
-_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
@@ -43,14 +43,14 @@ def main() -> int:
         "--offline", action="store_true", help="the stand-in answers for every chat model: .env, keys and Ollama are left alone"
     )
     arguments = parser.parse_args()
-    for number in _STOPPING:
+    for number in _STOP_SIGNALS:
         signal.signal(number, _stop)
     if "MAKELEVEL" in os.environ:
         threading.Thread(target=_follow_make, args=[os.getppid()], daemon=True).start()
     try:
         if not arguments.offline:
             read_dotenv(DOTENV)
-        # As deployed: threads that wait for each other cost more than they bring.
+        # As in a deployment: more threads cost more in waiting than they save.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         _run(arguments.port or _port_of_environment(), home_from_environment(), offline=arguments.offline)
     except (LocalError, ConfigError) as error:
@@ -66,7 +66,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         listener = stack.enter_context(_listener(port))
         lock = stack.enter_context(home.held())
         notes = home.left_behind()
-        _only_loopback_without_proxy()
+        _exempt_loopback_from_proxies()
         file = Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml")
         config = load_gateway_config(file, TOOLS, check_backend)
         notes += config.warnings
@@ -75,11 +75,11 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
             notes += dotenv_notes(DOTENV, config)
         choice = _choose_models(config, home, stack, offline=offline)
         workers = Workers()
-        named = os.environ.get("AWS_ENDPOINT_URL")
-        endpoint = named or stack.enter_context(emulated_aws(home, lock, workers.urls))
+        external = os.environ.get("AWS_ENDPOINT_URL")
+        endpoint = external or stack.enter_context(emulated_aws(home, lock, workers.urls))
         point_to(endpoint)
         stores = provision(damaged=home.damaged)
-        if named:
+        if external:
             notes.append(reconfigure_emulator(workers.urls))
         home.mark_started()
         os.environ |= {"SPASS_CONFIG": str(home.config), **stores.variables()}
@@ -87,8 +87,8 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         app = local_app()
         stack.enter_context(workers.serving(stores.queues))
         threading.Thread(target=resume_executions, args=[stores.compaction_machine], daemon=True).start()
-        shown = banner(f"http://{HOST}:{port}", file, config, choice, home, f"{endpoint}/{stores.bucket}", notes)
-        print(shown, flush=True)
+        text = banner(f"http://{HOST}:{port}", file, config, choice, home, f"{endpoint}/{stores.bucket}", notes)
+        print(text, flush=True)
         server(app).run(sockets=[listener])
 
 
@@ -112,7 +112,7 @@ def _choose_models(config: GatewayConfig, home: Home, stack: ExitStack, *, offli
 
 
 def _listener(port: int) -> socket.socket:
-    # With the protocol named, asyncio sends small answers at once (TCP_NODELAY); else each waits 40 ms for an acknowledgement.
+    # asyncio sets TCP_NODELAY only if the protocol is explicit. Without it a small answer waits 40 ms for an acknowledgement.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -124,8 +124,8 @@ def _listener(port: int) -> socket.socket:
     return listener
 
 
-def _only_loopback_without_proxy() -> None:
-    """A proxy that this machine's environment names must not be asked for our own loopback servers."""
+def _exempt_loopback_from_proxies() -> None:
+    """Exempt our own loopback servers from the proxy of this machine's environment."""
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
 
@@ -145,13 +145,15 @@ def _port_of_environment() -> int:
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
-    for number in _STOPPING:  # a second Ctrl-C would kill the emulator while it saves; the children have a limited time to stop
+    for (
+        number
+    ) in _STOP_SIGNALS:  # a second Ctrl-C would kill the emulator while it saves; the children have a limited time to stop
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _follow_make(parent: int) -> None:
-    """Stop when the `make run` that started us has been killed and so cannot pass on a Ctrl-C."""
+    """Stop when the process of `make run` ends: after a kill, it cannot pass on a Ctrl-C."""
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)

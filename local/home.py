@@ -1,4 +1,4 @@
-"""The folder of the laptop's state (``SPASS_HOME``, by default ``.local``), and the traces of the last run in it."""
+"""The folder of the laptop's state (``SPASS_HOME``, by default ``.local``): its paths, its lock, and how the last run ended."""
 
 import fcntl
 import json
@@ -42,17 +42,17 @@ class Home:
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """Keep the folder to this process, and yield the lock's file descriptor, for children that write there too.
+        """Lock the folder for this process. Yield the lock's file descriptor, which children that write there must keep open.
 
-        Two gateways in one folder would overwrite each other's state. What a killed gateway has left running is waited for.
+        Two gateways in one folder would overwrite each other's state. Wait for the children of a killed gateway.
 
         Raises:
-            LocalError: another gateway has it.
+            LocalError: another gateway has the lock.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("a+") as lock:
             deadline = time.monotonic() + _WAIT_SECONDS
-            while not _locked(lock):
+            while not _try_lock(lock):
                 lock.seek(0)
                 if _runs(lock.read()) or time.monotonic() > deadline:
                     raise LocalError(
@@ -69,9 +69,9 @@ class Home:
         return self.path / "started"
 
     def left_behind(self) -> list[str]:
-        """Return a description of how the last run ended. Files that cannot be read are moved aside, so that no start is stuck.
+        """Return notes about how the last run ended. Move unreadable files aside, so that they never prevent a start.
 
-        The emulator writes its tables when it stops: one that was killed leaves them as they were at its start.
+        The emulator saves its tables when it stops. After a kill, they are as they were at its start.
         """
         notes = [*self._put_damaged_aside()]
         saved = max((file.stat().st_mtime for file in self.emulator_state.glob("*.json")), default=0.0)
@@ -86,7 +86,7 @@ class Home:
         return any(aside.stat().st_mtime > started for aside in self.path.glob("damaged-*"))
 
     def mark_started(self) -> None:
-        """Note that there is something to save from now on."""
+        """Record the time of this start: from now on, the emulator has unsaved state."""
         self._mark.touch()
 
     def _put_damaged_aside(self) -> Iterator[str]:
@@ -101,12 +101,13 @@ class Home:
 
 
 def home_from_environment() -> Home:
-    """``SPASS_HOME``, by default ``.local`` beside the code."""
-    named = os.environ.get("SPASS_HOME")
-    return Home(Path(named).expanduser().resolve() if named else ROOT / ".local")
+    """Return the home in ``SPASS_HOME``, by default the folder ``.local`` of the repository."""
+    folder = os.environ.get("SPASS_HOME")
+    return Home(Path(folder).expanduser().resolve() if folder else ROOT / ".local")
 
 
-def _locked(lock: IO[str]) -> bool:
+def _try_lock(lock: IO[str]) -> bool:
+    """Take the lock if it is free. Return whether this process has it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

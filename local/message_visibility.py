@@ -18,7 +18,7 @@ _RENEW_SECONDS: Final = 15.0
 
 
 class InFlightMessage(NamedTuple):
-    """A message that was received: the queue's URL and the receipt handle."""
+    """A received message: the URL of its queue and its receipt handle."""
 
     queue: str
     handle: str

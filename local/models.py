@@ -15,7 +15,7 @@ STANDIN: Final = "stand-in"
 STANDIN_KEY: Final = "SPASS_STANDIN_KEY"
 _PROBE_SECONDS: Final = 0.5
 
-# The tenants of the laptop, with tokens that everybody may know: they are good for this machine alone.
+# The tenants of the laptop and their tokens. The tokens are public and valid only on this machine. True means an admin's token.
 TOKENS: Final[Mapping[str, Mapping[str, bool]]] = {
     "demo": {"demo-admin-token": True, "demo-token": False},
     "other": {"other-token": False},
@@ -24,13 +24,13 @@ TOKENS: Final[Mapping[str, Mapping[str, bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """The backends to write down, the one that answers for each chat model, and the one that embeds with each embedding model.
+    """The backends that this machine uses. ``by_model`` and ``embeddings`` map each chat or embedding model to its first backend.
 
-    ``unanswered`` maps each model that nothing serves here to the variables of which one with a key would change that.
-    ``passed_over`` maps each configured backend that is not asked to the reason. ``substitutes`` maps each model that another
-    one of Ollama answers for, because ``SPASS_OLLAMA_MODEL`` says so, to that one. ``ollama_models`` are the chat models of the
-    Ollama servers that were found. ``stand_in_problem`` says why ``SPASS_OLLAMA_MODEL`` has no effect, if it names a model and
-    the stand-in answers.
+    ``unanswered`` maps each model without a backend to the environment variables that can have a key for it; one is enough.
+    ``passed_over`` maps each configured backend that is not used to the reason. ``substitutes`` maps each model to the Ollama
+    model that answers in its place because of ``SPASS_OLLAMA_MODEL``. ``ollama_models`` are the chat models of the Ollama
+    servers that answer. ``stand_in_problem`` says why ``SPASS_OLLAMA_MODEL`` has no effect, if it names a model and the stand-in
+    answers.
     """
 
     backends: tuple[BackendConfig, ...]
@@ -43,7 +43,7 @@ class ModelChoice:
     stand_in_problem: str | None
 
     def serving(self, model: str) -> tuple[str, ...]:
-        """All backends that answer for ``model`` here, those of the lowest priority first."""
+        """Return the names of all backends that serve ``model`` here, by ascending priority number: the first is tried first."""
         return tuple(backend.name for backend in _in_order(self.backends) if serves(backend, model))
 
     @property
@@ -52,59 +52,59 @@ class ModelChoice:
 
 
 def choose_models(config: GatewayConfig, *, found: ollama.Found, standin_url: str, offline: bool = False) -> ModelChoice:
-    """Keep the backends that can answer here, and give every chat model that none of them serves to the stand-in.
+    """Choose the backends that can answer here. The stand-in serves the chat models that none of them serves.
 
-    ``found`` are the Ollama servers that answer. Each serves what its backend says and no other model, except that the one named
-    in ``SPASS_OLLAMA_MODEL`` takes the stand-in's place. If ``offline``, no backend is asked but those in this process.
+    ``found`` are the Ollama servers that answer. Each serves only the models of its backend, except that the model named in
+    ``SPASS_OLLAMA_MODEL`` takes the stand-in's place. With ``offline``, use only backends in this process.
     """
-    kept, passed_over = _usable(config, found, offline=offline)
+    usable, passed_over = _usable(config, found, offline=offline)
     chat = [model.name for model in config.models if model.kind == "chat"]
-    served = _primary_backends(chat, kept.values())
-    left = [model for model in chat if model not in served]
+    served = _primary_backends(chat, usable.values())
+    unserved = [model for model in chat if model not in served]
     substitutes: dict[str, str] = {}
-    if left and (one := ollama.stand_in(config, found)):
-        host, name = one
-        kept[host.name] = ollama.extend(kept.get(host.name) or ollama.narrow(host, config, found), left, name)
+    if unserved and (replacement := ollama.stand_in(config, found)):
+        host, name = replacement
+        usable[host.name] = ollama.extend(usable.get(host.name) or ollama.narrow(host, config, found), unserved, name)
         passed_over.pop(host.name, None)
-        substitutes = dict.fromkeys(left, name)
-    elif left:
-        kept[STANDIN] = _standin_backend(standin_url, left)
+        substitutes = dict.fromkeys(unserved, name)
+    elif unserved:
+        usable[STANDIN] = _standin_backend(standin_url, unserved)
     embedding = [model.name for model in config.models if model.kind == "embedding"]
-    embeddings = _primary_backends(embedding, kept.values())
+    embeddings = _primary_backends(embedding, usable.values())
     return ModelChoice(
-        backends=tuple(kept.values()),
-        by_model=_primary_backends(chat, kept.values()),
+        backends=tuple(usable.values()),
+        by_model=_primary_backends(chat, usable.values()),
         embeddings=embeddings,
         unanswered={model: () if offline else _keys_for(config, model) for model in embedding if model not in embeddings},
         passed_over=passed_over,
         substitutes=substitutes,
         ollama_models=ollama.chat_models(found),
-        stand_in_problem=ollama.stand_in_problem(config, found) if STANDIN in kept and not offline else None,
+        stand_in_problem=ollama.stand_in_problem(config, found) if STANDIN in usable and not offline else None,
     )
 
 
 def _usable(config: GatewayConfig, found: ollama.Found, *, offline: bool) -> tuple[dict[str, BackendConfig], dict[str, str]]:
     """Return the backends that can answer here, by name, and why each other one of the file cannot."""
-    kept: dict[str, BackendConfig] = {}
+    usable: dict[str, BackendConfig] = {}
     passed_over: dict[str, str] = {}
     for backend in config.llm.backends:
         if reason := _missing_reason(backend, config, found, offline=offline):
             passed_over[backend.name] = reason
         else:
-            kept[backend.name] = backend
+            usable[backend.name] = backend
     for backend in ollama.backends(config):
         if backend.name not in passed_over and ollama.address(backend) in found:
             narrowed = ollama.narrow(backend, config, found)
-            if narrowed.supported_models:  # one without a list would serve every name that no provider claims
-                kept[backend.name] = narrowed
-    return kept, passed_over
+            if narrowed.supported_models:  # without a list, a backend serves every name that no provider claims
+                usable[backend.name] = narrowed
+    return usable, passed_over
 
 
 def _primary_backends(models: Sequence[str], backends: Iterable[BackendConfig]) -> dict[str, str]:
-    """Return the backend that is tried first for each of ``models`` that any serves."""
+    """Map each of ``models`` to the backend that the gateway tries first. Omit models without a backend."""
     ordered = _in_order(backends)
-    found = {model: next((backend.name for backend in ordered if serves(backend, model)), None) for model in models}
-    return {model: backend for model, backend in found.items() if backend}
+    first = {model: next((backend.name for backend in ordered if serves(backend, model)), None) for model in models}
+    return {model: backend for model, backend in first.items() if backend}
 
 
 def _in_order(backends: Iterable[BackendConfig]) -> list[BackendConfig]:
@@ -117,19 +117,19 @@ def _keys_for(config: GatewayConfig, model: str) -> tuple[str, ...]:
 
 
 def overlay(config: GatewayConfig, choice: ModelChoice) -> dict[str, Any]:
-    """The operator's file as this machine serves it: its catalogue and defaults, the chosen backends, the laptop's tenants."""
-    written: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
-    written["llm"] = {**written.get("llm", {}), "backends": [_plain(backend) for backend in choice.backends]}
-    operators = {tenant["id"]: tenant for tenant in written.get("tenants") or []}
-    given = {token.sha256 for tenant in config.tenants for token in tenant.tokens}
-    local = [_tenant(operators.get(name, {"id": name}), tokens, given) for name, tokens in TOKENS.items()]
-    written["tenants"] = [*local, *(tenant for name, tenant in operators.items() if name not in TOKENS)]
-    return written
+    """Return the operator's file with the chosen backends instead of its own, and with the laptop's tenants and tokens added."""
+    file: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    file["llm"] = {**file.get("llm", {}), "backends": [_plain(backend) for backend in choice.backends]}
+    operators = {tenant["id"]: tenant for tenant in file.get("tenants") or []}
+    used_digests = {token.sha256 for tenant in config.tenants for token in tenant.tokens}
+    local = [_tenant(operators.get(name, {"id": name}), tokens, used_digests) for name, tokens in TOKENS.items()]
+    file["tenants"] = [*local, *(tenant for name, tenant in operators.items() if name not in TOKENS)]
+    return file
 
 
 def _missing_reason(backend: BackendConfig, config: GatewayConfig, found: ollama.Found, *, offline: bool) -> str | None:
-    """Say why a backend cannot answer here. Return None if its key is set, or it needs none and is there. Bedrock without a key
-    wants credentials of AWS, which here are those of the emulator."""
+    """Return why a backend cannot answer here, or None if it can: its key is set, or it needs no key and answers. Bedrock needs a
+    key here: without one it uses AWS credentials, and those of this process belong to the emulator."""
     if backend.provider == "embedded":
         return None
     if offline:
@@ -166,14 +166,14 @@ def _plain(backend: BackendConfig) -> dict[str, Any]:
     return backend.model_dump(mode="json", exclude_unset=True) | {"name": backend.name, "provider": backend.provider}
 
 
-def _tenant(operators: Mapping[str, Any], tokens: Mapping[str, bool], given: Collection[str]) -> dict[str, Any]:
-    """A tenant as the operator's file has it, whose own tokens go on beside ``tokens``. Those that the file has ``given`` away
-    are left out."""
+def _tenant(operators: Mapping[str, Any], tokens: Mapping[str, bool], used_digests: Collection[str]) -> dict[str, Any]:
+    """Return the operator's tenant with ``tokens`` added to its own. Omit those whose SHA-256 the operator's file already has
+    (``used_digests``)."""
     merged = list(operators.get("tokens") or ())
     for token, admin in tokens.items():
         name, digest = token.removesuffix("-token"), hashlib.sha256(token.encode()).hexdigest()
         while name in {other["id"] for other in merged}:
             name += "-local"
-        if digest not in given:
+        if digest not in used_digests:
             merged.append({"id": name, "sha256": digest, "admin": admin})
     return {**operators, "tokens": merged}

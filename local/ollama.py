@@ -1,4 +1,4 @@
-"""The Ollama servers of ``gateway.yaml``, or the one that runs here: where they are asked, and which models they have."""
+"""Find the Ollama servers of ``gateway.yaml``, or the one on this machine: their addresses and their models."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _PROBE_SECONDS: Final = 0.5
 _EMBEDS: Final = re.compile(r"embed|minilm|bge|e5-", re.IGNORECASE)
 
 Found: TypeAlias = Mapping[str, Sequence[str]]
-"""The address of each Ollama that answers → the models it has, by its own names."""
+"""Maps the address of each Ollama server that answers to the names of its models."""
 
 
 def backends(config: GatewayConfig) -> tuple[BackendConfig, ...]:
@@ -28,13 +28,13 @@ def backends(config: GatewayConfig) -> tuple[BackendConfig, ...]:
 
 
 def address(backend: BackendConfig) -> str:
-    """Return where ``backend`` is asked: its ``base_url``, else ``OLLAMA_BASE_URL``, else Ollama's usual port on this machine."""
+    """Return the address of ``backend``: its ``base_url``, ``OLLAMA_BASE_URL``, or Ollama's default port on this machine."""
     url = backend.base_url or os.environ.get("OLLAMA_BASE_URL") or _USUAL_ADDRESS
     return url.rstrip("/").removesuffix("/v1")
 
 
 def find(config: GatewayConfig) -> Found:
-    """Ask each Ollama at its own address for its models. Leave out those that do not answer or whose key is not set."""
+    """Request the models of each Ollama server. Omit servers that do not answer or whose key is not set."""
     found: dict[str, Sequence[str]] = {}
     for backend in backends(config):
         variable = key_variable(backend)
@@ -46,14 +46,14 @@ def find(config: GatewayConfig) -> Found:
 
 
 def narrow(backend: BackendConfig, config: GatewayConfig, found: Found) -> BackendConfig:
-    """Return ``backend`` with the models that it may serve and has, under Ollama's names for them. There may be none."""
+    """Return ``backend`` with only the models that it may serve and that its Ollama has, perhaps none."""
     installed = found[address(backend)]
     names = {model: name for model, wanted in _wanted(backend, config).items() if (name := _among(installed, wanted))}
     return _serving(backend, names)
 
 
 def missing(backend: BackendConfig, config: GatewayConfig, found: Found) -> list[str]:
-    """Return the models that ``backend`` is to serve and its Ollama has not, under Ollama's names for them."""
+    """Return Ollama's names of the models that ``backend`` should serve but its Ollama does not have."""
     installed = found[address(backend)]
     return [wanted for wanted in _wanted(backend, config).values() if not _among(installed, wanted)]
 
@@ -68,7 +68,7 @@ def stand_in(config: GatewayConfig, found: Found) -> tuple[BackendConfig, str] |
 
 
 def stand_in_problem(config: GatewayConfig, found: Found) -> str | None:
-    """Say why no Ollama answers with the model named in ``SPASS_OLLAMA_MODEL``. Return None if none is named."""
+    """Return why no Ollama answers with the model named in ``SPASS_OLLAMA_MODEL``, or None if it names no model."""
     wanted = os.environ.get(STAND_IN)
     if not wanted:
         return None
@@ -95,17 +95,17 @@ def _serving(backend: BackendConfig, names: Mapping[str, str]) -> BackendConfig:
 
 
 def _wanted(backend: BackendConfig, config: GatewayConfig) -> dict[str, str]:
-    """Return the models of the catalogue that ``backend`` is to serve, each with Ollama's name for it.
+    """Return the catalogue's models that ``backend`` should serve, each with Ollama's name for it.
 
-    A backend that lists no models takes those whose names belong to no provider and that no other backend lists.
+    A backend that lists no models serves those whose names belong to no provider and that no other backend lists.
     """
     names = backend.model_names
     others = [other for other in config.llm.backends if other.name != backend.name]
-    listed = {model for other in others for model in (*other.supported_models, *other.model_names)}
+    models_of_others = {model for other in others for model in (*other.supported_models, *other.model_names)}
     return {
         model.name: names.get(model.name, model.name)
         for model in config.models
-        if serves(backend, model.name) and (backend.supported_models or model.name in names or model.name not in listed)
+        if serves(backend, model.name) and (backend.supported_models or model.name in names or model.name not in models_of_others)
     }
 
 

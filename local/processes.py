@@ -1,4 +1,4 @@
-"""Child processes that end when their parent does, however it ends."""
+"""Run child processes that end when their parent ends, even after a kill."""
 
 import contextlib
 import os
@@ -32,13 +32,14 @@ def child(
     environment: Mapping[str, str],
     keep_open: int | None = None,
 ) -> Iterator[None]:
-    """Run ``python -m module`` beside us until the block ends, from when its URL ``healthy`` answers.
+    """Run ``python -m module`` until the block ends. The block begins when the URL ``healthy`` answers.
 
-    It has a process group of its own, so that Ctrl-C reaches it only through us and in order, and it watches a pipe that closes
-    when we are gone (`local.child`). Its output goes to ``log``. ``keep_open`` is a file descriptor that it holds until it ends.
+    The child has its own process group, so a Ctrl-C reaches only this process, which stops its children in order. The child
+    watches a pipe that closes when this process ends (`local.child`). Its output goes to ``log``. It keeps the file descriptor
+    ``keep_open`` open until it ends.
 
     Raises:
-        LocalError: it ended, or did not answer in time.
+        LocalError: the child ended, or did not answer within 45 s.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -75,10 +76,10 @@ def answers(url: str, *, timeout: float) -> bool:
     return True
 
 
-def _wait_until_healthy(name: str, url: str, ended: Callable[[], int | None], log: Path) -> None:
+def _wait_until_healthy(name: str, url: str, exit_code: Callable[[], int | None], log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
-        if ended() is not None:
+        if exit_code() is not None:
             raise LocalError(f"{name} ended while starting; its output is in {log}:\n{_tail(log)}")
         if answers(url, timeout=2.0):
             return
@@ -97,7 +98,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         pass
     finally:
-        # Whatever it started in turn is in its process group.
+        # Also kill the processes that the child started: they are in its process group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

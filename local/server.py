@@ -1,4 +1,4 @@
-"""All routes in one app, as the laptop serves them, and the HTTP server before it."""
+"""The laptop's app, which has all routes, and its HTTP server."""
 
 import importlib
 from types import FrameType
@@ -25,27 +25,27 @@ _MAX_HEAD_BYTES: Final = 65_536
 
 
 def routers() -> list[APIRouter]:
-    """The router of every route file that ROUTES names."""
+    """Return the router of every route file in ROUTES."""
     modules = dict.fromkeys(route.module for route in ROUTES)
     return [importlib.import_module(f"functions.{module}").router for module in modules]
 
 
 def local_app() -> ASGIApp:
-    """The gateway with every route, behind what AWS would put before it.
+    """Return the gateway with every route, behind the limits that AWS would apply.
 
     Raises:
-        ConfigError: a file of the operator's has mistakes; they are found here and not by the first request.
+        ConfigError: an operator's file has mistakes. This check comes before the first request.
     """
     services = Services()
-    # Loaded here, as a deployment would log its notices; the banner says them with the lines of the operator's own file.
+    # The services would log the warnings. The banner prints them, with the line numbers of the operator's own file.
     services.config = load_gateway_config(services.settings.config, check_backend=check_backend)
     _ = services.tokens, services.agents, services.router
     return LambdaEdge(create_app(routers(), services))
 
 
 def server(app: ASGIApp) -> uvicorn.Server:
-    """The HTTP server for ``app``. A request to upgrade to WebSocket is one like any other. What the server itself has to say
-    is in the log as it would be in AWS."""
+    """Return the HTTP server for ``app``. It treats a WebSocket upgrade as an ordinary request, and logs in the gateway's
+    format."""
     capture_library_logs()
     return _Server(
         uvicorn.Config(
@@ -61,7 +61,7 @@ def server(app: ASGIApp) -> uvicorn.Server:
 
 
 class _Server(uvicorn.Server):
-    """A server that stops once: a second Ctrl-C would cut the app off while it closes, and a stop is short anyway."""
+    """A server that ignores a second Ctrl-C, which would interrupt the app while it closes. A stop takes seconds."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
@@ -76,7 +76,7 @@ class _Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
-            # Until the headers are complete, the parser keeps all of them in memory, without a limit of its own.
+            # The parser keeps incomplete headers in memory without a limit.
             self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -97,7 +97,7 @@ class _Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         current: RequestResponseCycle | None = self.cycle
         if current and not current.more_body and not current.response_complete:
-            # The bad bytes follow a whole request, which keeps its answer. The connection ends with that.
+            # The invalid bytes follow a complete request. Let it have its answer, then close the connection.
             current.keep_alive = False
             self.flow.pause_reading()
             return

@@ -1,6 +1,6 @@
-"""`python -m local.validate` (`make validate`): the operator's files, read as a deployed function reads them.
+"""`python -m local.validate` (`make validate`): validate the operator's files with the code that a deployed function uses.
 
-A function that cannot read them answers nothing at all, and a deployment does not notice. So look before it.
+A function that cannot read them fails every request, and a deployment does not notice it. So validate them before.
 """
 
 import sys
@@ -22,7 +22,7 @@ _HERE: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})
 def main() -> int:
     services = Services()
     try:
-        # Loaded here, because the services would also log the warnings.
+        # Load the file here: the services would also log the warnings.
         services.config = config = load_gateway_config(services.settings.config, TOOLS, check_backend)
         agents = services.agents.list().agents
     except ConfigError as error:
@@ -37,23 +37,23 @@ def main() -> int:
 
 
 def _loopback_backends(config: GatewayConfig, agents: Sequence[AgentSummary]) -> Iterator[str]:
-    """Name each backend that a deployed function would ask at its own loopback address, and what fails by that."""
+    """Yield a warning for each backend with a loopback address, which a deployed function cannot reach: the models that fail."""
     here = [backend for backend in config.llm.backends if _is_loopback(backend)]
     elsewhere = [backend for backend in config.llm.backends if backend not in here]
-    reached = {model.name for model in config.models if any(serves(backend, model.name) for backend in elsewhere)}
+    served = {model.name for model in config.models if any(serves(backend, model.name) for backend in elsewhere)}
     for backend in here:
-        lost = [model.name for model in config.models if serves(backend, model.name) and model.name not in reached]
-        if lost:
-            users = [*(f"agent {agent.name}" for agent in agents if agent.model in lost), *_summarisers(config, lost)]
+        unserved = [model.name for model in config.models if serves(backend, model.name) and model.name not in served]
+        if unserved:
+            users = [*(f"agent {agent.name}" for agent in agents if agent.model in unserved), *_summarisers(config, unserved)]
             yield (
-                f"No function in AWS reaches the backend {backend.name} on this machine. What fails there: {', '.join(lost)}"
+                f"No function in AWS reaches the backend {backend.name} on this machine. What fails there: {', '.join(unserved)}"
                 + (f", so {', '.join(users)}" if users else "")
                 + ". Before deploying, give it a base_url that functions reach, or use models of other backends."
             )
 
 
 def _summarisers(config: GatewayConfig, models: Sequence[str]) -> Iterator[str]:
-    """Name the settings by which one of ``models`` writes summaries."""
+    """Yield the names of the settings that choose one of ``models`` for summaries."""
     if config.defaults.compact_summary_model in models:
         yield "defaults.compact_summary_model"
     for tenant in config.tenants:
@@ -63,7 +63,7 @@ def _summarisers(config: GatewayConfig, models: Sequence[str]) -> Iterator[str]:
 
 def _is_loopback(backend: BackendConfig) -> bool:
     if backend.base_url is None:
-        return backend.provider == OLLAMA  # its usual address is that of the machine that asks
+        return backend.provider == OLLAMA  # its default address is on the calling machine
     return urlsplit(backend.base_url).hostname in _HERE
 
 

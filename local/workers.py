@@ -1,7 +1,7 @@
-"""The workers: what the emulated queues, state machines and clock start is done in this process.
+"""Run the workers that the emulated queues, state machine and schedule invoke, in this process.
 
-The emulator hands each invocation of a function to a URL of ours, as JSON, and waits for the answer. So a worker here is the same
-code as in AWS, started by the same things, but beside the server: with one interpreter and one embedding model for both.
+The emulator sends each invocation of a function to a URL of this process, as JSON, and waits for the answer. So a worker here
+runs the same code as in AWS, with the same triggers, but shares the interpreter and the embedding model with the server.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from spass.web.startup import FunctionFailed
 from spass.web.worker_function import EventHandler, WorkerFunction
 
 _PREFIX: Final = "spass-local-"  # of the functions' names in local/template.json
-_LAST_SECONDS: Final = 30.0  # of a worker's time, left to end in order
+_MARGIN_SECONDS: Final = 30.0  # before a worker's timeout, reserved for a clean end
 _STOP_SECONDS: Final = 3.0
 
 T = TypeVar("T")
 
 
 class Workers:
-    """All workers, in one event loop of their own: as many invocations at a time as the emulator starts.
+    """All workers, in one event loop. They run as many invocations at once as the emulator sends.
 
-    What invokes them is told where from the moment this is made, and waits until they are ``serving``.
+    ``urls`` is valid from the start. An invocation waits until the workers are ``serving``.
     """
 
     def __init__(self) -> None:
@@ -53,14 +53,14 @@ class Workers:
 
     @contextmanager
     def serving(self, queues: Iterable[str]) -> Iterator[None]:
-        """Work on what comes until the block ends; what is under way then is cut off, as a Lambda is at its deadline.
+        """Run invocations until the block ends, then cancel those in flight, as AWS does at a Lambda's timeout.
 
-        ``queues`` are the URLs of those that messages come from. The settings are read from the environment when the first event
-        comes.
+        ``queues`` are the URLs of the queues that messages come from. The first invocation reads the settings from the
+        environment.
         """
         self._visibility = MessageVisibility(queues)
-        working = threading.Thread(target=self._work, daemon=True)
-        working.start()
+        thread = threading.Thread(target=self._work, daemon=True)
+        thread.start()
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         try:
             yield
@@ -68,24 +68,24 @@ class Workers:
             self._server.shutdown()
             self._server.server_close()
             self._loop.call_soon_threadsafe(self._loop.stop)
-            working.join(_STOP_SECONDS)
+            thread.join(_STOP_SECONDS)
 
     def invoke(self, name: str, event: Mapping[str, Any], seconds: float) -> Json:
-        """What the worker of this name answers to ``event``, which it has so many seconds for.
+        """Run the worker ``name`` with ``event`` and return its answer. The worker's timeout is ``seconds``.
 
         Raises:
             CancelledError: the gateway stops.
             KeyError: there is no such worker.
         """
         handler: WorkerFunction = importlib.import_module(self._modules[name]).handler
-        deadline = Deadline.after(seconds - _LAST_SECONDS)
-        return self._submit(self._worked(handler.work, event, deadline)).result()
+        deadline = Deadline.after(seconds - _MARGIN_SECONDS)
+        return self._submit(self._run(handler.work, event, deadline)).result()
 
     @cached_property
     def _services(self) -> Services:
         return Services()
 
-    async def _worked(self, work: EventHandler, event: Mapping[str, Any], deadline: Deadline) -> Json:
+    async def _run(self, work: EventHandler, event: Mapping[str, Any], deadline: Deadline) -> Json:
         async with self._visibility.hide(event):
             return await work(self._services, event, deadline)
 
@@ -93,12 +93,12 @@ class Workers:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _work(self) -> None:
-        """All invocations, until the loop is stopped; those under way then get an end."""
+        """Run the event loop until ``serving`` stops it, then cancel the invocations in flight."""
         self._loop.run_forever()
-        self._loop.run_until_complete(self._cut_off())
+        self._loop.run_until_complete(self._cancel_all())
         self._loop.close()
 
-    async def _cut_off(self) -> None:
+    async def _cancel_all(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -109,7 +109,7 @@ class Workers:
 
 
 class _Server(ThreadingTCPServer):
-    """Not the HTTP server of the standard library, which asks a name server for the name of our own address."""
+    """A TCP server for HTTP. The standard library's HTTPServer would look up the name of its own address by DNS."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -141,4 +141,4 @@ class _Invocation(BaseHTTPRequestHandler):
             self.wfile.write(answer)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Invocations that go well are not worth a line on the terminal."""
+        """Do not print a line for each invocation."""

@@ -1,4 +1,4 @@
-"""Choosing the answer: the sentence that matches best, what the tools said, a condensed text, or an honest "nothing matches"."""
+"""Choose the answer: the sentence that matches best, a tool's result, a condensed text, or the statement that nothing matches."""
 
 import json
 import re
@@ -10,10 +10,10 @@ from local.standin.conversation import Candidate, Conversation, ToolResult, resu
 from local.standin.second_person import second_person
 from local.standin.words import content_stems, fold, match, rarity
 
-_ENOUGH: Final = 0.3  # the least coverage of a question that counts as an answer
-_SURE: Final = 0.9  # the same of an answer for which no more is looked up
-_ENOUGH_OF_BACKGROUND: Final = 0.7  # instructions and the tenant's memory are about the question only now and then
-_LONG: Final = 80  # characters from which a tool's text is prose to search, not a value to say
+_MIN_COVERAGE: Final = 0.3  # of a question, by a sentence that counts as an answer
+_SURE_COVERAGE: Final = 0.9  # with this coverage, the stand-in does not search further
+_MIN_BACKGROUND_COVERAGE: Final = 0.7  # higher, because instructions and the tenant's memory rarely concern the question
+_PROSE_LENGTH: Final = 80  # characters; a longer text of a tool is prose to search, a shorter one is a value to repeat
 _ASKS_WHEN: Final = re.compile(r"\b(wann|when|jahr|year|datum|date)\b")
 _ASKS_HOW_MUCH: Final = re.compile(
     r"\b(wie (viel|gross|hoch|lang|weit|alt)|wieviel|how (many|much|large|big|high|long|old|far))\b"
@@ -21,15 +21,15 @@ _ASKS_HOW_MUCH: Final = re.compile(
 
 
 def answer(conversation: Conversation) -> str:
-    """The stand-in's answer to a conversation, in the language of the question."""
+    """Return the stand-in's answer to a conversation, in the language of the question."""
     if asks_to_condense(conversation):
         return condense(conversation) or _nothing_to_keep(conversation.is_german)
     if conversation.results:
         return _from_results(conversation)
-    found = _answers(conversation)
-    said = list(dict.fromkeys(_said(candidate, conversation) for candidate in found if candidate))
-    if said and (conversation.is_question or any(candidate and candidate.source == "document" for candidate in found)):
-        return " ".join(said)
+    answers = _answers(conversation)
+    texts = list(dict.fromkeys(_phrase(candidate, conversation) for candidate in answers if candidate))
+    if texts and (conversation.is_question or any(candidate and candidate.source == "document" for candidate in answers)):
+        return " ".join(texts)
     if conversation.is_question or not conversation.asked:
         return _nothing(conversation.is_german)
     return "Notiert." if conversation.is_german else "Noted."
@@ -40,18 +40,19 @@ def is_sure(conversation: Conversation) -> bool:
     candidates = [content_stems(candidate.text) for candidate in conversation.candidates()]
     wanted = content_stems(conversation.asked)
     weights = rarity(candidates)
-    return any(match(wanted, stems, weights).coverage >= _SURE for stems in candidates)
+    return any(match(wanted, stems, weights).coverage >= _SURE_COVERAGE for stems in candidates)
 
 
 def _answers(conversation: Conversation) -> list[Candidate | None]:
-    """For each question the sentence that answers it best, if any does."""
+    """Return, for each question, the sentence that answers it best, or None."""
     questions = [sentence for sentence in sentences(conversation.asked) if sentence.endswith("?")] or [conversation.asked]
     candidates = conversation.candidates()
     return [_best(question, candidates) for question in questions]
 
 
 def _best(question: str, candidates: Sequence[Candidate], prior: Mapping[str, float] | None = None) -> Candidate | None:
-    """The candidate that covers the question best, if any does well enough; ``prior`` adds what a search already found out."""
+    """Return the candidate that covers the question best, or None if none covers enough. ``prior`` maps texts to a bonus from a
+    search."""
     wanted = content_stems(question)
     stems = {candidate.text: content_stems(candidate.text) for candidate in candidates}
     weights = rarity(list(stems.values()))
@@ -62,7 +63,7 @@ def _best(question: str, candidates: Sequence[Candidate], prior: Mapping[str, fl
         met = match(wanted, stems[candidate.text], weights)
         searched = (prior or {}).get(candidate.text, 0.0)
         background = candidate.source in ("memory", "system")
-        if not met.words or met.coverage + searched < (_ENOUGH_OF_BACKGROUND if background else _ENOUGH):
+        if not met.words or met.coverage + searched < (_MIN_BACKGROUND_COVERAGE if background else _MIN_COVERAGE):
             continue
         score = (met.coverage + searched) * candidate.trust * _fits(question, candidate.text) - len(stems[candidate.text]) / 500
         if score > best_score:
@@ -71,7 +72,7 @@ def _best(question: str, candidates: Sequence[Candidate], prior: Mapping[str, fl
 
 
 def _fits(question: str, sentence: str) -> float:
-    """A sentence with a number is the likelier answer to when and how much."""
+    """Return a factor above 1 for a sentence with a number if the question asks when or how much, otherwise 1."""
     folded = fold(question)
     if _ASKS_WHEN.search(folded):
         return 1.25 if re.search(r"\b\d{4}\b", sentence) else 1.0
@@ -80,8 +81,9 @@ def _fits(question: str, sentence: str) -> float:
     return 1.0
 
 
-def _said(candidate: Candidate, conversation: Conversation) -> str:
-    """The candidate as an answer: what users said of themselves in the second person, a document's sentence with its id."""
+def _phrase(candidate: Candidate, conversation: Conversation) -> str:
+    """Return the candidate as an answer: a user's sentence in the second person, a document's sentence with the document's id if
+    the instructions ask for it."""
     if candidate.source == "user":
         return second_person(candidate.text)
     if candidate.document and conversation.wants_sources:
@@ -90,8 +92,8 @@ def _said(candidate: Candidate, conversation: Conversation) -> str:
 
 
 def _from_results(conversation: Conversation) -> str:
-    said = [_from_result(conversation, result) for result in conversation.results]
-    return " ".join(dict.fromkeys(filter(None, said))) or _nothing(conversation.is_german)
+    texts = [_from_result(conversation, result) for result in conversation.results]
+    return " ".join(dict.fromkeys(filter(None, texts))) or _nothing(conversation.is_german)
 
 
 def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
@@ -101,22 +103,22 @@ def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
         reason = error.get("message", "") if isinstance(error, Mapping) else str(error)
         return f"{'Das Werkzeug' if conversation.is_german else 'The tool'} {outcome.name}: {reason}"
     if isinstance(result, Mapping) and outcome.name == "calculator":
-        return f"{outcome.arguments.get('expression', '')} = {result.get('result', _plainly(result))}"
+        return f"{outcome.arguments.get('expression', '')} = {result.get('result', _as_text(result))}"
     if isinstance(result, Mapping) and outcome.name == "current_datetime":
         return f"{result.get('weekday')}, {result.get('date')}, {result.get('time')} ({result.get('timezone')})"
     hits = result.get("results") if isinstance(result, Mapping) else None
     if isinstance(hits, list):
         return _from_hits(conversation, outcome, hits)
-    found = [Candidate(sentence, "document", 1.0) for sentence in result_sentences(result)]
-    if not any(len(candidate.text) > _LONG for candidate in found):
-        return _plainly(result)
-    best = _best(conversation.asked, found)
-    return best.text if best else next(candidate.text for candidate in found if len(candidate.text) > _LONG)
+    candidates = [Candidate(sentence, "document", 1.0) for sentence in result_sentences(result)]
+    if not any(len(candidate.text) > _PROSE_LENGTH for candidate in candidates):
+        return _as_text(result)
+    best = _best(conversation.asked, candidates)
+    return best.text if best else next(candidate.text for candidate in candidates if len(candidate.text) > _PROSE_LENGTH)
 
 
 def _from_hits(conversation: Conversation, outcome: ToolResult, hits: Sequence[object]) -> str:
-    """The best sentence of what a search found. Scores count where they are a likeness, from 0 to 1."""
-    found: list[Candidate] = []
+    """Return the best sentence of a search's results. Only the scores of ``rag_query`` count: they are similarities."""
+    candidates: list[Candidate] = []
     prior: dict[str, float] = {}
     scored = False
     for hit in hits:
@@ -126,19 +128,19 @@ def _from_hits(conversation: Conversation, outcome: ToolResult, hits: Sequence[o
             likeness = score if isinstance(score, int | float) and outcome.name == "rag_query" else 0.0
             source = "user" if hit.get("role") == "user" else "document"
             for sentence in result_sentences(hit):
-                found.append(Candidate(sentence, source, 1.0, str(hit.get("id", ""))))
+                candidates.append(Candidate(sentence, source, 1.0, str(hit.get("id", ""))))
                 prior.setdefault(sentence, max(0.0, likeness) / 3)
-    best = _best(str(outcome.arguments.get("query", conversation.asked)), found, prior)
+    best = _best(str(outcome.arguments.get("query", conversation.asked)), candidates, prior)
     if best is not None:
-        return _said(best, conversation)
+        return _phrase(best, conversation)
     if outcome.name == "lineage_search":
-        return " ".join(_said(one, conversation) for one in _answers(conversation) if one) or _nothing(conversation.is_german)
-    if found and not scored:
-        return found[0].text if len(found) == 1 else f"{found[0].text}: {found[1].text}"
+        return " ".join(_phrase(one, conversation) for one in _answers(conversation) if one) or _nothing(conversation.is_german)
+    if candidates and not scored:
+        return candidates[0].text if len(candidates) == 1 else f"{candidates[0].text}: {candidates[1].text}"
     return _nothing(conversation.is_german)
 
 
-def _plainly(result: object) -> str:
+def _as_text(result: object) -> str:
     if isinstance(result, Mapping):
         return ", ".join(f"{name}: {_plain_value(value)}" for name, value in result.items())
     return _plain_value(result)

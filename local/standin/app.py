@@ -1,4 +1,4 @@
-"""The HTTP face of the stand-in: `/v1/chat/completions` and `/v1/models`."""
+"""The HTTP API of the stand-in: `/v1/chat/completions` and `/v1/models`."""
 
 import json
 from collections.abc import AsyncIterator

@@ -16,7 +16,7 @@ Message = Mapping[str, Any]
 _LABEL: Final = re.compile(r"^\[compaction summary from session [^\]\s]*\] ?")
 # A document in a prompt, however it is marked: <document id="d1" …>text</document>.
 _DOCUMENT: Final = re.compile(r'<document\b(?:[^>]*?\bid="([^"]*)")?[^>]*>(.*?)</document>', re.DOTALL | re.IGNORECASE)
-# The tenant's memory, one note in a line.
+# The tenant's memory, one note per line.
 _MEMORY: Final = re.compile(r"<memory>\n(.*?)\n</memory>", re.DOTALL)
 _TAG: Final = re.compile(r"</?[a-zA-Z_][^<>]*>")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])[\"'”»)]*\s+(?=[\"'“„«(]*[^\W_])|\n\s*\n|\n(?=\s*[-*|#\d])")
@@ -50,7 +50,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sentence that may answer, where it came from, how much its source is trusted, and the document it stands in."""
+    """A sentence that may answer the question, its source, a weight for the trust in that source, and the id of its document."""
 
     text: str
     source: str  # "document", "user", "assistant", "memory" or "system"
@@ -60,7 +60,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A request's messages, read for answering."""
+    """The messages of a request, split at the last question."""
 
     messages: Sequence[Message]
     question: str
@@ -81,7 +81,7 @@ class Conversation:
 
     @property
     def asked(self) -> str:
-        """The question without any documents that came in the same message."""
+        """Return the question without the documents and tags in its message."""
         return _TAG.sub(" ", _DOCUMENT.sub(" ", self.question)).strip()
 
     @property
@@ -111,7 +111,7 @@ class Conversation:
         return "?" in self.asked or bool(_QUESTION_START.match(fold(self.asked)))
 
     def candidates(self) -> list[Candidate]:
-        """Every sentence that may answer the question: retrieved documents first, then what was said, latest first."""
+        """Return every sentence that may answer the question: first of documents, then of messages, latest first."""
         found = [
             Candidate(sentence, "document", 1.1, name)
             for message in self.messages
@@ -134,7 +134,7 @@ class Conversation:
 
 
 def text_of(message: Message) -> str:
-    """A message's text, whether it is a string or a list of parts."""
+    """Return the text of a message, whose content is a string or a list of parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -144,12 +144,12 @@ def text_of(message: Message) -> str:
 
 
 def without_label(text: str) -> str:
-    """A message without the words by which the gateway says that it is a compaction's summary."""
+    """Return a message's text without the label that marks it as a compaction's summary."""
     return _LABEL.sub("", text)
 
 
 def strip_markers(messages: Sequence[Message]) -> list[Message]:
-    """The messages as they were before the gateway marked what is data in them and said so."""
+    """Return the messages without the gateway's data marks and its note about them."""
     plain = [{**message, "content": _strip_marker(text_of(message))} for message in messages]
     return [after for after, before in zip(plain, messages, strict=True) if after["content"] or before.get("content") != NOTE]
 
@@ -159,7 +159,7 @@ def _strip_marker(text: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text; a heading or list item is one of its own, an abbreviation ends none."""
+    """Split a text into sentences. A heading or a list item is a separate sentence. An abbreviation does not end a sentence."""
     found: list[str] = []
     for piece in _SENTENCE_END.split(text):
         sentence = " ".join(piece.split()).strip("#*-•|> ")
@@ -171,7 +171,7 @@ def sentences(text: str) -> list[str]:
 
 
 def result_sentences(result: object) -> list[str]:
-    """Every sentence in a tool's result."""
+    """Return every sentence in a tool's result."""
     return [sentence for text in _texts(result) for sentence in sentences(_TAG.sub("", text))]
 
 
@@ -203,8 +203,8 @@ def _parsed(text: str) -> Json:
 def _calls_by_id(messages: Sequence[Message]) -> dict[str, tuple[str, Mapping[str, Any]]]:
     calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for message in messages:
-        listed = message.get("tool_calls")
-        for call in listed if isinstance(listed, list) else ():
+        tool_calls = message.get("tool_calls")
+        for call in tool_calls if isinstance(tool_calls, list) else ():
             function = call.get("function") if isinstance(call, Mapping) else None
             if not isinstance(function, Mapping):
                 continue

@@ -1,4 +1,4 @@
-"""The stand-in without HTTP, where a bench or a test wants no server."""
+"""The stand-in as a provider in process, for benches and tests without a server."""
 
 from collections.abc import AsyncGenerator
 from typing import cast
@@ -10,7 +10,7 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply,
 
 
 class StandIn:
-    """A ``Provider`` that answers as the stand-in does behind its server."""
+    """A ``Provider`` that gives the same answers as the stand-in's server."""
 
     async def chat(self, request: ChatRequest, _: CallContext, /) -> AsyncGenerator[ChatDelta, None]:
         answer = complete(cast("dict[str, object]", chat_body(request, "max_tokens")))

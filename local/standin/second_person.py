@@ -15,7 +15,7 @@ _FIRST_PERSON: Final = re.compile(
 
 
 def second_person(text: str) -> str:
-    """``text`` with ``my`` and ``ich habe`` turned into ``your`` and ``du hast``."""
+    """Return ``text`` in the second person: ``my`` becomes ``your``, ``ich habe`` becomes ``du hast``."""
     return _FIRST_PERSON.sub(_to_second_person, text)
 
 

@@ -49,14 +49,14 @@ _FALLBACK_INDEX: Final = "berlin-info"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool on offer: its name, and the JSON Schema of its parameters, which may be anything that a caller sends."""
+    """A tool of the request: its name and the JSON Schema of its parameters. The caller's schema is not validated."""
 
     name: str
     parameters: object
 
 
 def offered(request: Mapping[str, Any]) -> list[Tool]:
-    """The tools of a request that may be called."""
+    """Return the tools that the request allows to call."""
     if request.get("tool_choice") == "none":
         return []
     tools = request.get("tools")
@@ -65,7 +65,7 @@ def offered(request: Mapping[str, Any]) -> list[Tool]:
 
 
 def choose(request: Mapping[str, Any], conversation: Conversation) -> list[dict[str, Any]]:
-    """The tool calls, in OpenAI's shape, that the question plainly asks for; none when tools have already answered."""
+    """Return the tool calls, in OpenAI's format, that the question clearly asks for. Return none if tools have answered."""
     tools = offered(request)
     if not tools or conversation.results:
         return []
@@ -85,12 +85,12 @@ def choose(request: Mapping[str, Any], conversation: Conversation) -> list[dict[
 
 
 def fill(schema: object, asked: str) -> Json:
-    """A value for a JSON Schema, taken from the question where something in it fits; a string for a schema that says nothing."""
+    """Return a value for a JSON Schema, from the question where possible. Return a string for a schema without a type."""
     if not isinstance(schema, Mapping):
         return _subject(asked)
-    listed = schema.get("enum")
-    if isinstance(listed, list) and listed:
-        choices: list[Json] = listed
+    enum = schema.get("enum")
+    if isinstance(enum, list) and enum:
+        choices: list[Json] = enum
         return next((value for value in choices if fold(str(value)) in fold(asked)), choices[0])
     if "default" in schema:
         default: Json = schema["default"]
@@ -117,7 +117,7 @@ def _number_in(asked: str, *, whole: bool) -> int | float:
 
 
 def expression_in(asked: str, *, german: bool) -> str | None:
-    """The arithmetic a question spells out, as the calculator writes it, or None."""
+    """Return the arithmetic of a question in the calculator's syntax, or None."""
     text = asked
     for spoken, sign in _SPOKEN:
         text = re.sub(spoken, sign, text, flags=re.IGNORECASE)
@@ -149,7 +149,7 @@ def _balanced(expression: str) -> str:
 
 
 def _wanted(tool: Tool, conversation: Conversation) -> dict[str, Any] | None:
-    """The arguments if the question asks for this tool, else None."""
+    """Return the arguments if the question asks for this tool, otherwise None."""
     rule = _RULES.get(tool.name)
     if rule is not None:
         return rule(conversation)
@@ -199,7 +199,7 @@ def _rag_query(conversation: Conversation) -> dict[str, Any] | None:
 
 
 def _lineage_search(conversation: Conversation) -> dict[str, Any] | None:
-    """What a summary forgot is searched for, unless what is left of the conversation answers."""
+    """Search the compacted messages for the question, unless the rest of the conversation answers it."""
     if not conversation.was_compacted or not conversation.is_question or is_sure(conversation):
         return None
     return {"query": " ".join(conversation.asked.split())[:500]}

@@ -1,4 +1,4 @@
-"""OpenAI's wire format around the stand-in's answer: blocking, streamed, cut to length, counted."""
+"""Put the stand-in's answer into OpenAI's wire format: as one body or as a stream, with its length limit and token counts."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ _CREATED: Final = 1_700_000_000  # the same for every answer: the stand-in reads
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """An answer before it is put into one body or many chunks."""
+    """A complete answer, for one body or for many chunks."""
 
     id: str
     model: str
@@ -29,7 +29,7 @@ class Completion:
 
 
 def complete(request: Mapping[str, Any]) -> Completion:
-    """Answer one request; the same request is always answered the same."""
+    """Answer a request. The same request always gets the same answer."""
     messages = strip_markers([message for message in request["messages"] if isinstance(message, Mapping)])
     conversation = Conversation.read(messages)
     calls = choose(request, conversation)
@@ -49,7 +49,7 @@ def complete(request: Mapping[str, Any]) -> Completion:
 
 
 def as_body(completion: Completion) -> dict[str, Any]:
-    """The whole completion as one JSON body."""
+    """Return the completion as one JSON body."""
     message: dict[str, Any] = {"role": "assistant", "content": completion.content, "refusal": None}
     if completion.tool_calls:
         message["tool_calls"] = completion.tool_calls
@@ -64,7 +64,7 @@ def as_body(completion: Completion) -> dict[str, Any]:
 
 
 def as_events(completion: Completion, *, include_usage: bool) -> Iterator[str]:
-    """The completion as server-sent events, a word or a piece of arguments at a time."""
+    """Yield the completion as server-sent events: one word or one piece of arguments per event."""
     yield _event(completion, {"role": "assistant", "content": None if completion.tool_calls else ""})
     for word in re.findall(r"\S+\s*|\s+", completion.content or ""):
         yield _event(completion, {"content": word})
@@ -93,7 +93,7 @@ def _data(chunk: Mapping[str, Any]) -> str:
 
 
 def _shaped(text: str, request: Mapping[str, Any]) -> str:
-    """The answer in the form that ``response_format`` asks for."""
+    """Return the answer in the format of ``response_format``."""
     wanted = request.get("response_format")
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None
     if isinstance(wanted, Mapping) and kind == "json_schema":
@@ -104,16 +104,16 @@ def _shaped(text: str, request: Mapping[str, Any]) -> str:
 
 
 def _cut(text: str, request: Mapping[str, Any]) -> tuple[str, str]:
-    """The answer up to the first stop sequence and the wanted length, and why it ends."""
+    """Return the answer up to the first stop sequence and the token limit, and its finish reason."""
     stop = request.get("stop") or []
     for sequence in stop if isinstance(stop, list) else [stop]:
         text = text.split(sequence, 1)[0] if sequence and isinstance(sequence, str) else text
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if not isinstance(limit, int) or count_tokens(text) <= limit:
         return text, "stop"
-    kept = ""
+    beginning = ""
     for word in re.findall(r"\s*\S+", text):
-        if count_tokens(kept + word) > limit:
+        if count_tokens(beginning + word) > limit:
             break
-        kept += word
-    return kept, "length"
+        beginning += word
+    return beginning, "length"

@@ -1,4 +1,4 @@
-"""Words of German and English, reduced so that forms of one word compare equal, and how well a sentence covers a question."""
+"""Reduce German and English words to stems, and measure how well a sentence covers a question."""
 
 import math
 import re
@@ -12,10 +12,10 @@ _SUFFIXES: Final = (
     "ungen", "ingly", "ations", "ation", "lich", "isch", "ung", "ing", "ern", "est", "em", "en", "er", "es", "ed", "ly", "st",
     "e", "n", "s",
 )  # fmt: skip
-_SHORTEST_STEM: Final = 3
-_SHORTEST_PART: Final = 4
+_MIN_STEM_LENGTH: Final = 3
+_MIN_PART_LENGTH: Final = 4
 
-# Function words: they say how things relate, not what is talked about.
+# Function words: they carry no topic.
 _STOPWORDS: Final = frozenset(
     """
     aber alle als also am an auch auf aus bei beim bin bis bist da damit dann das dass dein deine deinem deinen deiner
@@ -40,31 +40,32 @@ _SYNONYMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How much of a question a sentence speaks of: ``coverage`` weighs words by how telling they are, ``words`` counts them."""
+    """How well a sentence covers a question: ``coverage`` (0.0 to 1.0) weights words by rarity, ``words`` is their number."""
 
     coverage: float
     words: int
 
 
 def fold(text: str) -> str:
-    """Lower case without umlauts and accents."""
+    """Return ``text`` in lower case without umlauts and accents."""
     return text.lower().translate(_FOLDS)
 
 
 def stem(word: str) -> str:
-    """A crude stem: folded, one suffix off. ``Parks`` and ``Park``, ``größte`` and ``groß`` become the same."""
+    """Return a simple stem: folded and without one suffix. ``Parks`` and ``Park`` have the same stem, as do ``größte`` and
+    ``groß``."""
     folded = fold(word)
     if folded in _SYNONYMS:
         return _SYNONYMS[folded]
     for suffix in _SUFFIXES:
-        if folded.endswith(suffix) and not folded.endswith("ss") and len(folded) - len(suffix) >= _SHORTEST_STEM:
+        if folded.endswith(suffix) and not folded.endswith("ss") and len(folded) - len(suffix) >= _MIN_STEM_LENGTH:
             folded = folded.removesuffix(suffix)
             break
     return _SYNONYMS.get(folded, folded)
 
 
 def content_stems(text: str) -> tuple[str, ...]:
-    """The stems of the words that carry meaning, each once, in order."""
+    """Return the stems of the words that are not stopwords, each once, in order."""
     words = (word for word in _WORD.findall(text) if fold(word) not in _STOPWORDS)
     return tuple(dict.fromkeys(stem(word) for word in words))
 
@@ -75,7 +76,7 @@ def count_tokens(text: str) -> int:
 
 
 def rarity(sentences: Sequence[Collection[str]]) -> dict[str, float]:
-    """Of every stem its inverse document frequency over the sentences, each given as its stems."""
+    """Return the inverse document frequency of every stem over the sentences. A sentence is a collection of stems."""
     frequencies: dict[str, int] = {}
     for stems in sentences:
         for word in set(stems):
@@ -86,8 +87,8 @@ def rarity(sentences: Sequence[Collection[str]]) -> dict[str, float]:
 def match(question: Sequence[str], sentence: Collection[str], weights: dict[str, float]) -> Match:
     """Return how well the sentence covers the question, both given as stems.
 
-    A word counts fully when its stem is there, and for the most part when one is a part of the other, as in German compounds
-    (``Sport`` and ``Lieblingssport``). A question word that no sentence has still counts, so half-answered questions score half.
+    A word counts 1.0 if the sentence has its stem, and 0.8 if one stem is a part of the other, as in German compounds (``Sport``
+    and ``Lieblingssport``). A question word that no sentence has still counts, so a half-answered question has coverage 0.5.
     """
     if not question:
         return Match(0.0, 0)
@@ -112,4 +113,4 @@ def _likeness(word: str, sentence: Collection[str]) -> float:
 
 
 def _is_part(part: str, whole: str) -> bool:
-    return len(part) >= _SHORTEST_PART and part in whole
+    return len(part) >= _MIN_PART_LENGTH and part in whole
