@@ -27,8 +27,7 @@ async def append(
     name: AgentParameter, session_id: SessionParameter, body: MessageBody, request: Request, exchange: CurrentExchange
 ) -> Response:
     """Send a message to a session. The message, the agent's tool calls and its answer are stored together or not at all."""
-    services = exchange.services
-    agent = services.agents.get(name)
+    agent = (services := exchange.services).agents.get(name)
     turn = start_turn(
         services.sessions,
         services.engine,
@@ -47,11 +46,9 @@ async def append(
         successor = await services.sessions.successor(exchange.scope, name, archived)
         target = location(request, _path(name, successor))
         return json_response(Successor(successor_session_id=successor), status=308, headers={"Location": target})
-    return (
-        replay_response(outcome.answer)
-        if outcome.replayed
-        else json_response(outcome.answer.body, headers=outcome.answer.headers)
-    )
+    if outcome.replayed:
+        return replay_response(outcome.answer)
+    return json_response(outcome.answer.body, headers=outcome.answer.headers)
 
 
 def _path(agent: str, session: str) -> str:
