@@ -87,7 +87,7 @@ class ScriptedModel:
         return self.vectors(request)
 
     async def aclose(self) -> None:
-        """Close nothing: there is no connection."""
+        """Do nothing, because this model has no connection."""
 
     def _begin(self, context: CallContext) -> None:
         self.contexts.append(context)

@@ -837,7 +837,7 @@ async def test_a_refusal_that_arrives_late_leaves_no_money_reserved() -> None:
     await asyncio.sleep(0.01)
     two = await limit.reserve("two", tokens=0, usd=Decimal("0.3"))
     assert isinstance(two, Reservation)
-    table.first.set()  # says that there is no item
+    table.first.set()  # replies that the item is absent
     await asyncio.sleep(0.01)
     await two.settle(tokens=0, usd=Decimal("0.3"))
     table.fourth.set()

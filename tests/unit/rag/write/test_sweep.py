@@ -1,4 +1,4 @@
-"""The sweep removes what nobody needs, when nobody can need it any more, and nothing else."""
+"""The sweep removes garbage and orphans after their time, and nothing else."""
 
 import contextlib
 import dataclasses
