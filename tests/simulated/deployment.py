@@ -25,7 +25,7 @@ from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.invocation import AwsCall
 from spass.aws.writes import Put
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import storage_timeout
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import Deadline, timestamp
@@ -90,7 +90,7 @@ class Process(FaultPlan):
                 self.crashed = True
                 raise Crash
             case Fault.THROTTLE | Fault.TIMEOUT:
-                raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+                raise storage_timeout()
             case Fault.REPEATED:
                 run()
         result = run()
@@ -101,7 +101,7 @@ class Process(FaultPlan):
                 self.crashed = True
                 raise Crash
             case Fault.LOST_REPLY:
-                raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+                raise storage_timeout()
         return result
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from spass.aws.invocation import AwsCall
 from spass.aws.table import ConditionFailed, TransactionConflict, TransactionFailed
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import storage_timeout
 from spass.testing.faults import Crash, FaultPlan, inject
 from tests.unit.virtual_time import VirtualLoop
 
@@ -187,13 +187,13 @@ class Process(FaultPlan):
         schedule = self.schedule
         match mishap:
             case CallFault.THROTTLE:
-                raise _not_heard()
+                raise storage_timeout()
             case CallFault.CONFLICT:
                 raise TransactionConflict
             case CallFault.LATE:
                 await way.on(schedule.while_(_GIVEN_UP))
                 schedule.later(run)
-                raise _not_heard()
+                raise storage_timeout()
             case CallFault.REPEATED:
                 with suppress(ConditionFailed, TransactionFailed):
                     run()
@@ -207,7 +207,7 @@ class Process(FaultPlan):
         result = run()
         if mishap is CallFault.LOST_REPLY:
             await way.on(schedule.while_(_GIVEN_UP))
-            raise _not_heard()
+            raise storage_timeout()
         return result
 
 
@@ -237,10 +237,6 @@ class _InFlightCall:
 
 def _may_conflict(call: AwsCall) -> bool:
     return call.operation in ("TransactWriteItems", "PutItem", "UpdateItem", "DeleteItem")
-
-
-def _not_heard() -> StorageUnavailable:
-    return StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
 
 
 def run_schedule(schedule: Schedule, story: Callable[[], Coroutine[Any, Any, T]]) -> T:

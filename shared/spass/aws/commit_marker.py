@@ -13,7 +13,7 @@ from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.table import TTL, TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Put, Write
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import StorageUnavailable, storage_timeout
 from spass.core.ids import random_suffix
 from spass.core.time import now_s
 
@@ -43,4 +43,4 @@ async def commit(store: TenantStore, writes: Sequence[Write]) -> Mapping[int, It
                 return {}
         else:
             return {}
-    raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+    raise storage_timeout()

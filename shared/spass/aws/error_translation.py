@@ -6,7 +6,7 @@ from typing import Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from spass.core.errors import InternalError, StorageUnavailable
+from spass.core.errors import InternalError, StorageUnavailable, storage_timeout
 
 # Codes that callers in this package handle themselves.
 _EXPECTED: Final = frozenset(
@@ -55,7 +55,7 @@ def storage_errors() -> Iterator[None]:
             raise
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code in _TRANSIENT or status >= 500:
-            raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1) from error
+            raise storage_timeout() from error
         raise InternalError(f"The storage refused a request of ours ({code}).") from None
     except BotoCoreError as error:
         raise StorageUnavailable("The storage could not be reached; try again.", retry_after=1) from error

@@ -133,10 +133,13 @@ class Admission:
 def _error_for(caps: Caps, full: NoCapacity, limit: SharedLimit) -> SpassError:
     seconds = math.ceil(full.retry_after)
     if full.by in ("budget", "reserved") and caps.usd_per_month is not None:
-        is_reserved = f"Calls in flight have reserved the rest of this month's budget. Try again in {seconds} s."
-        is_spent = "This month's budget is spent. An administrator of the tenant can raise it."
+        if full.by == "reserved":
+            message = f"Calls in flight have reserved the rest of this month's budget. Try again in {seconds} s."
+        else:
+            state = "spent" if caps.usd_per_month else "0"
+            message = f"This month's budget is {state}. An administrator of the tenant can raise it."
         return BudgetExceeded(
-            is_reserved if full.by == "reserved" else is_spent,
+            message,
             details={
                 "limit": "monthly_budget_usd",
                 "budget_usd": decimal_text(caps.usd_per_month.normalize()),

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class CostSource(StrEnum):
-    """Where a price comes from, strongest first: the provider, the catalogue of ``gateway.yaml``, unknown."""
+    """Source of a price, from the strongest to the weakest: the provider, the prices in `gateway.yaml`, or no known price."""
 
     UPSTREAM = "upstream"
     CATALOG = "catalog"
@@ -37,7 +37,7 @@ NO_COST: Final = Cost()
 
 
 class CostTally:
-    """The running sum of one outer request: every model call made for it adds to the same tally."""
+    """The cost of one request so far. Every model call of the request, sub-calls included, adds to the same tally."""
 
     def __init__(self) -> None:
         self.total = Cost()

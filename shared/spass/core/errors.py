@@ -277,6 +277,11 @@ class StorageUnavailable(Unavailable):
     code = "storage_unavailable"
 
 
+def storage_timeout() -> StorageUnavailable:
+    """Return the error for a call to the storage whose outcome is unknown."""
+    return StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+
+
 class DeadlineExceeded(SpassError): ...
 
 

@@ -6,15 +6,14 @@ from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 from typing import Final, Protocol
 
-import anyio
-
 from spass.aws.attributes import Item
 from spass.aws.keys import Key
 from spass.aws.leases import RENEW_SECONDS
 from spass.aws.log import write_line
 from spass.aws.table import ConditionFailed
+from spass.aws.tasks import run_shielded
 from spass.aws.writes import Contains, Equals, Exists, Update
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import StorageUnavailable, storage_timeout
 from spass.core.time import now
 from spass.limits.reservation import ReservationCheck
 from spass.limits.shard_state import (
@@ -73,8 +72,7 @@ class Shard:
             try:
                 state = await self._try_reserve(check)
             except (StorageUnavailable, asyncio.CancelledError):
-                with anyio.CancelScope(shield=True):
-                    await reservation.settle(tokens=0)
+                await reservation.settle(tokens=0)
                 raise
             if state.lease_of(request.call_id) is not None:
                 if self._clock() <= check.now + MARGIN_SECONDS:
@@ -82,7 +80,7 @@ class Shard:
                 await reservation.settle(tokens=0)  # the write took so long that its bucket may leave the window too early
                 state = await self.read()
                 if state.lease_of(request.call_id) is not None:  # a second reservation would count the call's money twice
-                    raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+                    raise storage_timeout()
             check = await self._check(request, state, opening_of)
             if full := check.full():
                 return await self._refuse(check, full)
@@ -214,12 +212,14 @@ class Reservation:
     async def settle(self, *, tokens: int, usd: Decimal = Decimal(0)) -> None:
         """Replace the reserved amounts by the used ones, and end the lease.
 
-        Only the first call takes effect, and none raises: if the table does not answer, the reservation counts until its lease
-        has ended and its bucket has left the window.
+        Only the first call takes effect. A cancelled caller waits until it has. If the table does not answer, this only logs: the
+        reservation counts until its lease has ended and its bucket has left the window.
         """
-        if self._settled:
-            return
-        self._settled = True
+        if not self._settled:
+            self._settled = True
+            await run_shielded(self._settle(tokens, usd))
+
+    async def _settle(self, tokens: int, usd: Decimal) -> None:
         stored_state: ShardState | None = None
         for _ in range(_SETTLE_ATTEMPTS):
             try:

@@ -24,7 +24,7 @@ from spass.aws.keys import Key
 from spass.aws.table import ConditionFailed
 from spass.aws.tasks import run_concurrently
 from spass.aws.writes import Exists, Update
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import storage_timeout
 from spass.limits.shard import LimitTable, Reservation, Shard
 from spass.limits.shard_state import Caps, NoCapacity, ReservationRequest
 
@@ -81,7 +81,7 @@ class SharedLimit:
                 return await asyncio.shield(pending)
         except TimeoutError:
             self._settle_later(pending)
-            raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1) from None
+            raise storage_timeout() from None
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait({self._settle_later(pending)}, timeout=seconds)

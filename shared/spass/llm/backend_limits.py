@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 
-import anyio
-
 from spass.aws.keys import backend_limit
 from spass.core.errors import StorageUnavailable
 from spass.limits.shard import LimitTable, Reservation, renew_while_running
@@ -45,8 +43,7 @@ class BackendLimits:
                 async with renew_while_running(hold):
                     yield
             finally:
-                with anyio.CancelScope(shield=True):
-                    await hold.settle(tokens=attempt.usage.total_tokens)
+                await hold.settle(tokens=attempt.usage.total_tokens)
 
     async def load(self, backend: BackendConfig) -> float:
         """Return the calls in flight at ``backend`` divided by its concurrency limit.

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from spass.aws.invocation import CALL_PLAN, AwsCall, run_in_thread
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import storage_timeout
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class FaultPlan:
                 self.crashed = True
                 raise Crash
             case Fault.THROTTLE | Fault.TIMEOUT:
-                raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+                raise storage_timeout()
         if fault is Fault.REPEATED:
             await run_in_thread(run)
         result = await run_in_thread(run)
@@ -66,7 +66,7 @@ class FaultPlan:
                 self.crashed = True
                 raise Crash
             case Fault.LOST_REPLY:
-                raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+                raise storage_timeout()
         if self.crashed:  # the process died during this call
             raise Crash
         return result

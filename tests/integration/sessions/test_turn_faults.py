@@ -14,7 +14,7 @@ from spass.aws.invocation import AwsCall
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.objects import ObjectMissing
 from spass.aws.table import TransactionFailed
-from spass.core.errors import Conflict, SessionNotFound, SpassError, StorageUnavailable
+from spass.core.errors import Conflict, SessionNotFound, SpassError, StorageUnavailable, storage_timeout
 from spass.core.ids import SessionId
 from spass.core.messages import Role
 from spass.sessions import commit, record
@@ -185,7 +185,7 @@ class UncertainCommits(FaultPlan):
             return await FaultPlan.around(self, call, run)
         if self.arrives:
             await FaultPlan.around(self, call, run)
-        raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+        raise storage_timeout()
 
 
 async def test_a_commit_that_never_replies_but_took_effect_is_found_by_reading(harness: "SessionHarness") -> None:

@@ -331,13 +331,14 @@ async def test_an_unpriced_model_reserves_no_money_and_costs_what_its_provider_s
     await refused(harness, BudgetExceeded)
 
 
-@pytest.mark.parametrize("budget", ["0", "1"])
-async def test_a_spent_budget_lets_through_what_has_no_price(harness: AdmissionHarness, budget: str) -> None:
+@pytest.mark.parametrize(("budget", "state"), [("0", "0"), ("1", "spent")])
+async def test_a_spent_budget_admits_only_calls_without_a_price(harness: AdmissionHarness, budget: str, state: str) -> None:
     harness.limits.budget = "10"
     for _ in range(3):
         await harness.ask()
     harness.limits.budget = budget
-    await refused(harness, BudgetExceeded)
+    error = await refused(harness, BudgetExceeded)
+    assert error.message == f"This month's budget is {state}. An administrator of the tenant can raise it."
     await harness.ask(model="unpriced")
     reply = await harness.calls.embed(make_scope(harness.store), ["text"], "other-embed")
     assert reply.count == 1

@@ -735,6 +735,22 @@ async def test_whoever_is_cancelled_while_reserving_gives_it_back() -> None:
     await world.let_in(1000, "1")
 
 
+async def test_a_caller_cancelled_while_it_settles_still_ends_its_lease() -> None:
+    class TwoStepTable(MemoryTable):
+        async def write(self, write: Update) -> Item | None:
+            await asyncio.sleep(0)
+            return await super().write(write)
+
+    table = TwoStepTable()
+    world = LimitHarness(table, Caps(1000, 1, Decimal(1)))
+    settling = asyncio.create_task((await world.let_in(1000, "1")).settle(tokens=0))
+    await asyncio.sleep(0)
+    settling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    assert table.items[KEY]["active"] == 0
+
+
 async def test_nobody_waits_past_the_deadline_and_a_late_reservation_is_given_back() -> None:
     table = BlockedReplyTable()
     world = LimitHarness(table, Caps(1000, 1, Decimal(1)))

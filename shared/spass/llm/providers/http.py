@@ -152,10 +152,7 @@ class Connection:
             answer = _Response(response, read_timeout)
             try:
                 if not response.is_success:
-                    failure = await self._failure(answer)
-                    # A proxy timed out, but the model may have written its answer, which is billed.
-                    context.attempt.sent |= isinstance(failure, BackendTimeout)
-                    raise failure
+                    raise await self._failure(answer, context)
                 context.attempt.sent = True
                 yield answer
             finally:
@@ -190,13 +187,19 @@ class Connection:
         finally:
             free_slots.release()
 
-    async def _failure(self, answer: "_Response") -> BackendError:
+    async def _failure(self, answer: "_Response", context: CallContext) -> BackendError:
         response = answer.response
         body = b""
-        with suppress(BackendError, TimeoutError):
-            async with asyncio.timeout(_ERROR_SECONDS):
-                body = await answer.read(MAX_ERROR_BYTES)
-        return self._failure_of(response.status_code, response.headers, body, secrets=self.secrets)
+        try:
+            with suppress(BackendError, TimeoutError):
+                async with asyncio.timeout(_ERROR_SECONDS):
+                    body = await answer.read(MAX_ERROR_BYTES)
+        finally:
+            failure = self._failure_of(response.status_code, response.headers, body, secrets=self.secrets)
+            # A proxy timed out, but the model may have written its answer, which is billed. That is also true for a caller that
+            # is cancelled while the body is read.
+            context.attempt.sent |= isinstance(failure, BackendTimeout)
+        return failure
 
     def _open(self) -> tuple[httpx.AsyncBaseTransport, asyncio.Semaphore]:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """A request that reached its provider whole and was not refused may be billed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
@@ -118,6 +118,24 @@ async def test_a_request_that_is_cancelled_while_it_connects_was_not_sent(monkey
 @pytest.mark.parametrize("status", [504, 524])
 async def test_a_request_that_timed_out_behind_a_proxy_counts_as_sent(status: int) -> None:
     assert (await posted("http://x", transport=Upstream(Answer(status)).transport)).attempt.sent
+
+
+async def test_a_request_cancelled_while_the_body_of_a_504_is_read_counts_as_sent() -> None:
+    reading = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        reading.set()
+        await asyncio.Event().wait()
+        yield b""
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(504, content=body()))
+    attempt_context = context()
+    posting = asyncio.create_task(Connection(backend(), "http://x", {}, transport=transport).post("/chat", BODY, attempt_context))
+    await reading.wait()
+    posting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await posting
+    assert attempt_context.attempt.sent
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])

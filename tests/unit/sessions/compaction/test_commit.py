@@ -18,6 +18,7 @@ from spass.core.errors import (
     SessionNotFound,
     StorageUnavailable,
     SummaryFailed,
+    storage_timeout,
 )
 from spass.core.ids import JobId, SessionId, TenantId, UserId
 from spass.core.messages import Role, ToolCall
@@ -297,7 +298,7 @@ class LateCommit(FaultPlan):
         if call.operation != "TransactWriteItems":
             return await FaultPlan.around(self, call, run)
         self.on_its_way.append(run)
-        raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+        raise storage_timeout()
 
 
 async def test_a_commit_given_up_cannot_take_effect_later(compaction: Compaction) -> None:

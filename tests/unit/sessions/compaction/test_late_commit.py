@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from spass.aws.invocation import AwsCall
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import StorageUnavailable, storage_timeout
 from spass.core.ids import TenantId
 from spass.sessions import record
 from spass.sessions.compaction.commit import commit_compaction
@@ -29,7 +29,7 @@ class DelayedTransactions(FaultPlan):
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if call.operation == "TransactWriteItems":
             self.under_way.append(run)
-            raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+            raise storage_timeout()
         return run()
 
 
