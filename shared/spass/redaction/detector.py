@@ -2,8 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator
-from typing import Final, NamedTuple, Self
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from spass.redaction.patterns import AWS_SECRET, AWS_SECRET_NAME, BEARER, BEARER_TOKEN, CREDENTIAL, LOGIN
@@ -62,16 +62,11 @@ def runs(text: str, shortest: int) -> Iterator[SecretSpan]:
 
 
 class SecretSet:
-    """The secrets to find: ``values`` as they are, and tokens by their SHA-256 (``digests``)."""
+    """Secrets to find: ``values``, and the tokens whose SHA-256, in hexadecimal, is in ``token_sha256``."""
 
-    def __init__(self, values: Iterable[str], digests: Collection[bytes]) -> None:
+    def __init__(self, values: Iterable[str], token_sha256: Iterable[str]) -> None:
         self._pieces = sorted(set(_pieces(values)), key=len)
-        self._digests = frozenset(digests)
-
-    @classmethod
-    def of(cls, values: Iterable[str], sha256: Iterable[str]) -> Self:
-        """Return the set for digests in hexadecimal."""
-        return cls(values, frozenset(map(bytes.fromhex, sha256)))
+        self._digests = frozenset(map(bytes.fromhex, token_sha256))
 
     def spans(self, run: str, before: str, lead: str = "") -> list[SecretSpan]:
         """Return the spans of secrets in a whole ``run``: sorted, without overlaps and not adjacent.

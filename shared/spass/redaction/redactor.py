@@ -21,13 +21,13 @@ class Redactor:
         self._variables = tuple(dict.fromkeys((*CREDENTIAL_VARIABLES, *variables)))
         self._keys = keys
         self._values: tuple[str, ...] = ()
-        self._secrets = SecretSet.of((), self._token_sha256)
+        self._secrets = SecretSet((), self._token_sha256)
 
     def secrets(self) -> SecretSet:
         """Return the current secrets. Provider keys and AWS credentials may change while the process runs."""
         values = (*self._keys(), *filter(None, map(os.environ.get, self._variables)))
         if values != self._values:
-            self._secrets, self._values = SecretSet.of(values, self._token_sha256), values
+            self._secrets, self._values = SecretSet(values, self._token_sha256), values
         return self._secrets
 
     def redact(self, text: str) -> str:

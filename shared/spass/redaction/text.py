@@ -24,7 +24,11 @@ _DEPLOYMENT_VARIABLES: Final = (
 _MIN_VALUE_LENGTH: Final = 8  # characters of an environment variable's value
 _LONG_SECRET: Final = 12  # characters
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f\x80-\x9f]+")
-_LONG_RUN: Final = re.compile(r"[A-Za-z0-9_.+/=:@~%?&-]{20,}")
+_RUN_CHARACTERS: Final = r"[A-Za-z0-9_.+/=:@~%?&-]"
+_LONG_RUN: Final = re.compile(rf"{_RUN_CHARACTERS}{{20,}}")
+# The time to search a run for credentials grows with the square of its length, so a longer run is redacted as a whole.
+_MAX_RUN: Final = 2048  # characters
+_OVERLONG_RUN: Final = re.compile(rf"{_RUN_CHARACTERS}{{{_MAX_RUN + 1},}}")
 _ID_OR_TIME: Final = re.compile(r"[a-z]{3}_[0-9a-z]{26}|\d{4}-\d\d-\d\dT[\d:.]{8,15}Z")
 # A text without any of these holds neither a place nor a private key.
 _SIGN: Final = re.compile(
@@ -38,7 +42,7 @@ def redact(text: str) -> str:
     text = redact_environment(text)
     if not _is_suspect(text):
         return text
-    for pattern in (PRIVATE_KEY_LINES, LOGIN, CREDENTIAL, *PLACES):
+    for pattern in (_OVERLONG_RUN, PRIVATE_KEY_LINES, LOGIN, CREDENTIAL, *PLACES):
         text = pattern.sub(REDACTED, text)
     return text
 
@@ -95,7 +99,8 @@ def reload_environment() -> None:
 def _is_suspect(text: str) -> bool:
     if _SIGN.search(text):
         return True
-    return any(not _ID_OR_TIME.fullmatch(run) and _holds_credential(run) for run in _LONG_RUN.findall(text))
+    runs: list[str] = _LONG_RUN.findall(text)
+    return any(len(run) > _MAX_RUN or (not _ID_OR_TIME.fullmatch(run) and _holds_credential(run)) for run in runs)
 
 
 @lru_cache(maxsize=512)  # lines of the log repeat the same names and routes

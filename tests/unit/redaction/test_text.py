@@ -1,8 +1,12 @@
-"""What a provider says, without what nobody else may know."""
+"""Redaction of a provider's messages, and its cost for long texts."""
+
+import re
 
 import pytest
 
-from spass.redaction.text import MAX_PROVIDER_CHARACTERS, redact_provider_text
+from spass.redaction import text as redaction
+from spass.redaction.patterns import CREDENTIAL
+from spass.redaction.text import MAX_PROVIDER_CHARACTERS, needs_no_redaction, redact, redact_provider_text
 
 
 @pytest.mark.parametrize(
@@ -57,29 +61,28 @@ from spass.redaction.text import MAX_PROVIDER_CHARACTERS, redact_provider_text
         "/.env",
     ],
 )
-def test_keys_and_addresses_are_taken_out(secret: str) -> None:
-    cleaned = redact_provider_text(f"It failed with {secret} just now")
-    assert cleaned == "It failed with […] just now"
+def test_keys_and_addresses_are_redacted(secret: str) -> None:
+    assert redact_provider_text(f"It failed with {secret} just now") == "It failed with […] just now"
 
 
 @pytest.mark.parametrize(
-    ("text", "secret", "cleaned"),
+    ("text", "secret", "redacted"),
     [
         ("no such key: hunter two", "hunter two", "no such key: […]"),
         ("the key is xhunter-two-threex", "hunter-two-three", "the key is x[…]x"),
         ("cannot reach gpu or GPU; no gpus", "gpu", "cannot reach […] or […]; no gpus"),
     ],
 )
-def test_what_is_a_secret_of_this_backend_is_taken_out_whatever_it_looks_like(text: str, secret: str, cleaned: str) -> None:
-    assert redact_provider_text(text, secrets=("", secret)) == cleaned
+def test_secrets_of_the_backend_are_redacted(text: str, secret: str, redacted: str) -> None:
+    assert redact_provider_text(text, secrets=("", secret)) == redacted
 
 
-def test_a_secret_that_a_long_text_is_cut_in_shows_no_half() -> None:
+def test_cutting_a_long_text_shows_no_part_of_a_secret() -> None:
     assert "hunt" not in redact_provider_text("[…] " * 20 + "y " * 200 + "hunter-two-three " * 500, secrets=("hunter-two-three",))
 
 
 @pytest.mark.parametrize(
-    "words",
+    "message",
     [
         "This model's maximum context length is 8192 tokens. However, you requested 9000/8192 tokens.",
         "Invalid value: 'foo'. Supported values are: 'auto', 'none', and/or 'required'.",
@@ -93,15 +96,47 @@ def test_a_secret_that_a_long_text_is_cut_in_shows_no_half() -> None:
         "claude-opus-4.7, gpt-5.2, meta-llama/llama-4-scout, grok-4 or text-embedding-3-small; sk-ip a task-force",
     ],
 )
-def test_what_helps_the_caller_stays(words: str) -> None:
-    assert redact_provider_text(words) == words
+def test_messages_without_secrets_are_unchanged(message: str) -> None:
+    assert redact_provider_text(message) == message
 
 
-def test_a_long_or_many_lined_message_becomes_one_short_line() -> None:
+def test_a_message_becomes_one_line_of_at_most_500_characters() -> None:
     assert redact_provider_text("a\r\nb\x00c") == "a b c"
     assert len(redact_provider_text("word " * 1000)) == MAX_PROVIDER_CHARACTERS
 
 
-def test_of_a_stack_trace_nothing_is_left() -> None:
+def test_a_stack_trace_is_redacted_as_a_whole() -> None:
     trace = 'Traceback (most recent call last):\n  File "serve.py", line 7, in generate\n    raise Oops(ada)\nOops: ada'
     assert redact_provider_text(f"It failed: {trace}") == "It failed: […]"
+
+
+class CountingPattern:
+    """A pattern that adds up the squares of the lengths that it searches."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self.work = 0
+
+    def search(self, text: str) -> re.Match[str] | None:
+        self.work += len(text) ** 2
+        return self._pattern.search(text)
+
+    def sub(self, replacement: str, text: str) -> str:
+        self.work += sum(len(run) ** 2 for run in text.split())
+        return self._pattern.sub(replacement, text)
+
+
+@pytest.mark.parametrize("separator", ["", " "])
+def test_the_work_to_redact_a_long_text_is_linear(monkeypatch: pytest.MonkeyPatch, separator: str) -> None:
+    credential = CountingPattern(CREDENTIAL)
+    monkeypatch.setattr(redaction, "CREDENTIAL", credential)
+    text = separator.join("glpat-" * 300 for _ in range(100))
+    redact(f"see https://x {text}")
+    needs_no_redaction(text)
+    assert credential.work <= len(text) * 2048
+
+
+def test_a_run_of_more_than_2048_characters_is_redacted_as_a_whole() -> None:
+    assert redact(f"It failed with {'glpat-' * 1000} today") == "It failed with […] today"
+    assert not needs_no_redaction("a" * 2049)
+    assert redact("a" * 2048) == "a" * 2048
