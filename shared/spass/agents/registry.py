@@ -10,7 +10,7 @@ from spass.agents.spec import AgentSpec
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import AgentNotFound
 from spass.core.json import replace_surrogates
-from spass.core.text_checks import did_you_mean
+from spass.core.text_checks import did_you_mean, end_sentence
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.yaml_source import ConfigError, ConfigProblem, YamlSource, load_yaml, validate
 
@@ -99,9 +99,8 @@ def _reference_problems(
         problems.append(source.problem(("name",), f"must be the file's name, '{path.stem}'; it is '{agent.name}'"))
     chat_models = [model.name for model in config.models if model.kind == "chat"]
     if agent.model not in chat_models:
-        advice = did_you_mean(agent.model, chat_models)
-        message = f"gateway.yaml has no chat model '{agent.model}'{advice}. {_FIX_HINT}"
-        problems.append(source.problem(("model",), message))
+        message = end_sentence(f"gateway.yaml has no chat model '{agent.model}'{did_you_mean(agent.model, chat_models)}")
+        problems.append(source.problem(("model",), f"{message} {_FIX_HINT}"))
     for position, tool in enumerate(agent.tools):
         if tool not in tool_names:
             problems.append(source.problem(("tools", position), f"unknown tool '{tool}'{did_you_mean(tool, list(tool_names))}"))

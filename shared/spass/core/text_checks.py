@@ -43,3 +43,8 @@ def suggest_name(name: str, known: Sequence[str]) -> str:
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return the end of an "unknown name" message: the closest of ``known``, or all of them if there are at most 16."""
     return suggest_name(name, known) or (f"; known: {', '.join(known)}" if 0 < len(known) <= 16 else "")
+
+
+def end_sentence(text: str) -> str:
+    """Return ``text`` with a full stop, unless it ends with a question mark."""
+    return text if text.endswith("?") else f"{text}."

@@ -29,7 +29,7 @@ from spass.tenancy.scalars import (
     TenantName,
     TopK,
 )
-from spass.tenancy.yaml_source import ConfigError, load_yaml, validate
+from spass.tenancy.yaml_source import ConfigError, ConfigProblem, load_yaml, validate
 
 DEFAULT_READ_TIMEOUT: Final = 120.0
 """Seconds between two bytes of an answer, for a backend without ``timeout``."""
@@ -224,6 +224,8 @@ def load_gateway_config(
     Raises:
         ConfigError: with every problem: file, line, what is wrong and what to write instead.
     """
+    if not path.exists():
+        raise ConfigError([ConfigProblem(path.name, None, f"there is no file {path}; name the operator's file in SPASS_CONFIG")])
     source = load_yaml(path)
     config = validate(source, GatewayConfig)
     problems = [*find_problems(source, config, tool_names, check_backend)]

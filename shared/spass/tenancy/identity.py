@@ -42,7 +42,8 @@ class Tokens:
         try:
             return self._identities[_digest(token)]
         except KeyError:
-            raise InvalidToken("This token is not known to the gateway.") from None
+            message = "The gateway does not know this token. Check the Authorization header, or ask the operator for a token."
+            raise InvalidToken(message) from None
 
     def __contains__(self, text: str) -> bool:
         return _digest(text) in self._identities

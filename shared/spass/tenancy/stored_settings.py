@@ -22,7 +22,8 @@ from spass.tenancy.config import GatewayConfig, TenantDefaults
 from spass.tenancy.config_checks import unknown_names
 from spass.tenancy.response_model import ResponseModel
 from spass.tenancy.scalars import Money
-from spass.tenancy.yaml_source import Loc, explain_error, format_loc
+from spass.tenancy.validation_messages import explain_error
+from spass.tenancy.yaml_source import Loc, format_loc
 
 KEYS: Final = tuple(TenantDefaults.model_fields)
 _MAX_REPORTED: Final = 20

@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from spass.core.messages import Json
 from spass.core.text_checks import did_you_mean, suggest_name
+from spass.tenancy.validation_messages import explain_error
 
 Loc: TypeAlias = tuple[str | int, ...]
 """The path to a value: keys and list positions from the root."""
@@ -205,24 +206,7 @@ def format_loc(loc: Loc) -> str:
     return text
 
 
-_PLAINER: Final = {
-    "string_type": "must be text",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "finite_number": "must be a number",
-    "decimal_type": "must be a number",
-    "decimal_parsing": "must be a number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-    "dict_type": "must be a mapping of keys to values",
-    "model_type": "must be a mapping of keys to values",
-    "model_attributes_type": "must be a mapping of keys to values",
-}
+_MAPPING_ERRORS: Final = frozenset({"dict_type", "model_type", "model_attributes_type"})
 
 
 def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails) -> ConfigProblem:
@@ -239,19 +223,10 @@ def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails
         expected = str(detail.get("ctx", {}).get("expected", ""))
         one_of = "one of " if "'," in expected else ""
         message = f"must be {one_of}{expected}{_closest(detail['input'], expected)}"
+    if kind in _MAPPING_ERRORS:
+        return source.problem(loc, "must be a mapping of keys to values")
     advice = "; put it in quotes" if kind == "string_type" else ""
     return source.problem(loc, explain_error(kind, message) + advice)
-
-
-def explain_error(kind: str, message: str) -> str:
-    """Return pydantic's message about a value in words for operators: ``must be …``."""
-    return _PLAINER.get(kind) or re.sub(
-        "^(Value error, )?((Input|String|Tuple|Decimal input) should|Value should)?", _must, message
-    )
-
-
-def _must(opening: re.Match[str]) -> str:
-    return "must" if opening[2] else ""
 
 
 def _closest(value: object, expected: str) -> str:

@@ -9,6 +9,8 @@ from spass.core.errors import InvalidRequest
 from spass.core.field_paths import field_path, path_within
 from spass.core.json import InvalidJson, read_object, replace_surrogates
 from spass.core.messages import Json
+from spass.core.text_checks import end_sentence
+from spass.tenancy.validation_messages import explain_error
 from spass.tools.base import ToolError
 
 MAX_BYTES: Final = 64 * 1024
@@ -67,7 +69,7 @@ def describe_validation_error(error: ValidationError, arguments: Mapping[str, Js
     for detail in details:
         path = path_within(arguments, detail["loc"], missing=detail["type"] == "missing")
         loc: list[Json] = [part if isinstance(part, int) else part[:_MAX_NAME_CHARACTERS] for part in path]
-        message = detail["msg"].removeprefix("Value error, ")[:_MAX_MESSAGE_CHARACTERS]
+        message = explain_error(detail["type"], detail["msg"])[:_MAX_MESSAGE_CHARACTERS]
         errors.append({"loc": loc, "message": message, "type": detail["type"]})
         descriptions.append(f"{field_path(loc) or 'arguments'}: {message}")
-    return InvalidArguments(f"The arguments do not fit this tool. {'; '.join(descriptions)}.", errors)
+    return InvalidArguments(f"The arguments do not fit this tool. {end_sentence('; '.join(descriptions))}", errors)

@@ -16,6 +16,7 @@ from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.redaction.text import redact, redact_members
 from spass.tenancy.response_model import ResponseModel
+from spass.tenancy.validation_messages import explain_error
 from spass.web.json import json_response
 
 _REPORT_SCHEMA: Final = {
@@ -175,7 +176,7 @@ def _report(problem: Mapping[str, Any], body: object) -> dict[str, Json]:
     """Return one of pydantic's errors as an entry of ``details.errors``."""
     kind = str(problem["type"])
     loc = tuple(problem["loc"])
-    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = explain_error(kind, str(problem["msg"]))
     if loc[0] == "body":
         loc = ("body", *path_within(body, loc[1:], missing=kind == "missing"))
     if kind in {"union_tag_invalid", "union_tag_not_found"}:  # pydantic's message contains the value

@@ -9,6 +9,7 @@ from pydantic import JsonValue, ValidationError
 from spass.core.errors import SpassError
 from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
 from spass.rag.ingest.plan import Entry, EntryError, FileName, Position
+from spass.tenancy.validation_messages import explain_error
 
 _ESCAPE_BYTES: Final = len(r"\u0041")
 MAX_RECORD_BYTES: Final = _ESCAPE_BYTES * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) + 12 * 1024
@@ -86,5 +87,5 @@ def _check_size(name: str, size: int, limit: int) -> None:
 def _describe(error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_input=False)
     where = ".".join(str(part)[:_MAX_SHOWN_NAME] for part in problems[0]["loc"])
-    message = f"{where}: {problems[0]['msg'].removeprefix('Value error, ')}"
+    message = f"{where}: {explain_error(problems[0]['type'], problems[0]['msg'])}"
     return f"{message} (and {len(problems) - 1} more)" if len(problems) > 1 else message

@@ -33,7 +33,7 @@ BAD = {
     b'{"text": "x"} {"text": "y"}': ("invalid_request", "from character 15 on"),
     b"[]": ("invalid_request", "one JSON object"),
     b'"text"': ("invalid_request", "one JSON object"),
-    b"{}": ("invalid_request", "text: Field required"),
+    b"{}": ("invalid_request", "text: is missing, but it is required"),
     b'{"text": ""}': ("invalid_request", "text: "),
     b'{"text": " \\n "}': ("invalid_request", "text: must hold more than blanks"),
     b'{"text": null}': ("invalid_request", "text: "),
