@@ -7,7 +7,7 @@ import pytest
 from spass.aws.idempotency import Claim, StoredAnswer
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
-from spass.tools import confirm_tokens as confirm
+from spass.tools.toolbox import Toolbox
 from tests.functions.gateway import Gateway, Reply
 
 EXECUTE = "/v1/tools/execute"
@@ -21,7 +21,7 @@ def body(name: str, arguments: Mapping[str, object]) -> dict[str, object]:
 
 @pytest.fixture
 def confirmed(gateway: Gateway) -> dict[str, object]:
-    """The arguments of a deletion, its token among them."""
+    """Return the arguments of a deletion, with its token."""
     documents = [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta"}]
     assert gateway.send("POST", f"{NOTES}/documents", body={"documents": documents}).status == 200
     asked = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", DELETE))
@@ -33,7 +33,7 @@ def confirmed(gateway: Gateway) -> dict[str, object]:
     return {**DELETE, "confirm_token": result["confirm_token"]}
 
 
-def test_the_second_call_executes_and_the_third_is_a_conflict(gateway: Gateway, confirmed: dict[str, object]) -> None:
+def test_the_second_call_executes_and_the_third_is_refused(gateway: Gateway, confirmed: dict[str, object]) -> None:
     assert gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed)).json["result"] == {"deleted": True}
     assert gateway.send("GET", f"{NOTES}/documents/a").code == "document_not_found"
     again = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed))
@@ -41,7 +41,7 @@ def test_the_second_call_executes_and_the_third_is_a_conflict(gateway: Gateway, 
     assert again.json["error"]["param"] == "arguments.confirm_token"
 
 
-def test_another_call_token_or_user_is_a_conflict(gateway: Gateway, confirmed: dict[str, object]) -> None:
+def test_a_token_is_refused_for_another_call_user_or_tenant(gateway: Gateway, confirmed: dict[str, object]) -> None:
     for changed in ({"doc_id": "b"}, {"confirm_token": "yes"}, {"confirm_token": ""}):
         assert gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed | changed)).code == "confirm_token_invalid"
     bob = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers={"SPASS-User-Id": "bob"})
@@ -50,16 +50,19 @@ def test_another_call_token_or_user_is_a_conflict(gateway: Gateway, confirmed: d
     assert gateway.send("GET", f"{NOTES}/documents/a").status == 200
 
 
-def test_a_late_token_is_a_conflict_of_its_own(
-    gateway: Gateway, confirmed: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late = now_s() + 62
-    monkeypatch.setattr(confirm, "now_s", lambda: late)
+def set_clock(gateway: Gateway, now: int) -> None:
+    """Let the confirm tokens of ``gateway`` read ``now`` from their clock."""
+    services = gateway.services
+    services.toolbox = Toolbox(services.rag, services.cascade, clock=lambda: now)
+
+
+def test_an_expired_token_has_its_own_error_code(gateway: Gateway, confirmed: dict[str, object]) -> None:
+    set_clock(gateway, now_s() + 62)
     reply = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed))
     assert (reply.status, reply.code) == (409, "confirm_token_expired")
 
 
-def test_a_key_replays_the_execution_and_keeps_no_refusal(gateway: Gateway, confirmed: dict[str, object]) -> None:
+def test_an_idempotency_key_replays_the_execution_but_not_a_refusal(gateway: Gateway, confirmed: dict[str, object]) -> None:
     keyed = {"Idempotency-Key": "once"}
     first, again = (gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers=keyed) for _ in range(2))
     assert first.json == again.json
@@ -75,12 +78,12 @@ def delete_keyed(gateway: Gateway, **more: object) -> Reply:
 
 
 def everything_stored(gateway: Gateway) -> str:
-    """The items of the table and the objects of the bucket, as text."""
+    """Return the items of the table and the objects of the bucket as text."""
     return str(gateway.items()) + str(gateway.objects())
 
 
 @pytest.mark.usefixtures("confirmed")
-def test_a_first_step_is_replayed_under_its_key_and_its_token_is_stored_nowhere(gateway: Gateway) -> None:
+def test_a_preview_is_replayed_although_its_token_is_not_stored(gateway: Gateway) -> None:
     first, again = (delete_keyed(gateway) for _ in "ab")
     assert again.json == first.json
     assert [reply.headers.get("idempotency-replayed") for reply in (first, again)] == [None, "true"]
@@ -92,13 +95,12 @@ def test_a_first_step_is_replayed_under_its_key_and_its_token_is_stored_nowhere(
 
 
 @pytest.mark.usefixtures("confirmed")
-def test_a_first_step_under_a_key_is_not_answered_again_when_its_token_has_expired(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preview_is_not_replayed_after_its_token_has_expired(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     first, issued = delete_keyed(gateway), now_s()
     reply = first
     for seconds, replayed in ((50, "true"), (62, None), (110, "true")):
-        for module in ("spass.tools.confirm_tokens", "spass.aws.idempotency", "spass.aws.table"):
+        set_clock(gateway, issued + seconds)
+        for module in ("spass.aws.idempotency", "spass.aws.table"):
             monkeypatch.setattr(f"{module}.now_s", lambda at=issued + seconds: at)
         reply = delete_keyed(gateway)
         assert reply.headers.get("idempotency-replayed") == replayed, seconds
@@ -110,7 +112,7 @@ def test_a_first_step_under_a_key_is_not_answered_again_when_its_token_has_expir
 
 
 @pytest.mark.usefixtures("confirmed")
-def test_the_key_of_a_first_step_is_for_that_body_alone(gateway: Gateway) -> None:
+def test_the_idempotency_key_of_a_preview_is_refused_for_the_execution(gateway: Gateway) -> None:
     token = delete_keyed(gateway).json["result"]["confirm_token"]
     assert delete_keyed(gateway, confirm_token=token).code == "idempotency_key_reused"
 
@@ -126,20 +128,19 @@ WRITES: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.usefixtures("confirmed")
 @pytest.mark.parametrize(("name", "arguments"), WRITES)
-def test_who_hears_no_answer_gets_it_when_asking_again(
+def test_a_repeated_execution_gets_the_answer_that_was_lost(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, object]
 ) -> None:
-    """The change and its answer under the key are one: nothing that breaks between the two leaves a key that answers a
-    conflict."""
+    """The change and its answer under the key are written in one transaction."""
     arguments = {"index_id": "notes", **arguments}
     asked = gateway.send("POST", EXECUTE, body=body(name, arguments))
     call = body(name, {**arguments, "confirm_token": asked.json["result"]["confirm_token"]})
 
-    async def breaks(self: Claim, answer: StoredAnswer) -> None:
-        raise StorageUnavailable("The store does not answer.")
+    async def fail(self: Claim, answer: StoredAnswer) -> None:
+        raise StorageUnavailable("The storage did not answer in time; try again.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Claim, "complete", breaks)
+        patch.setattr(Claim, "complete", fail)
         first = gateway.send("POST", EXECUTE, body=call, headers={"Idempotency-Key": name})
     again = gateway.send("POST", EXECUTE, body=call, headers={"Idempotency-Key": name})
     assert (first.status, again.status) == (200, 200)
@@ -148,7 +149,7 @@ def test_who_hears_no_answer_gets_it_when_asking_again(
     assert again.headers.get("spass-cost-usd") == first.headers.get("spass-cost-usd")
 
 
-def test_who_may_not_embed_gets_no_token_for_what_must_be_embedded(gateway: Gateway) -> None:
+def test_a_token_without_the_right_to_embed_gets_no_preview_of_an_embedding(gateway: Gateway) -> None:
     documents = [{"id": "a", "text": "alpha"}]
     assert gateway.send("POST", f"{NOTES}/documents", body={"documents": documents}).status == 200
     calls: list[tuple[str, dict[str, object], bool]] = [
@@ -170,7 +171,7 @@ def test_who_may_not_embed_gets_no_token_for_what_must_be_embedded(gateway: Gate
 
 
 @pytest.mark.usefixtures("confirmed")
-def test_what_is_not_there_is_a_result(gateway: Gateway) -> None:
+def test_a_missing_index_or_document_is_an_error_result(gateway: Gateway) -> None:
     calls: list[tuple[str, dict[str, object], str]] = [
         ("rag_doc_get", {"index_id": "nothing", "doc_id": "a"}, "index_not_found"),
         ("rag_index_delete", {"index_id": "nothing"}, "index_not_found"),
@@ -181,15 +182,15 @@ def test_what_is_not_there_is_a_result(gateway: Gateway) -> None:
         assert (reply.status, reply.json["result"]["error"]["code"]) == (200, code)
 
 
-def numbered(count: int) -> list[dict[str, object]]:
+def documents_of(count: int) -> list[dict[str, object]]:
     return [{"id": f"d{number}", "text": "x"} for number in range(count)]
 
 
 WRONG: list[tuple[str, dict[str, object], str, str]] = [
-    ("rag_doc_append", {"documents": numbered(257)}, "too_many_documents", "arguments.documents"),
+    ("rag_doc_append", {"documents": documents_of(257)}, "too_many_documents", "arguments.documents"),
     ("rag_index_create", {"documents": [{"id": "a", "text": "x" * 8193}]}, "document_too_large", "arguments.documents.0.text"),
     ("rag_doc_patch", {"doc_id": "a", "metadata": {"a": "x" * 2048}}, "document_too_large", "arguments.metadata"),
-    ("rag_doc_append", {"documents": numbered(1) * 2}, "duplicate_document_id", "arguments.documents.1.id"),
+    ("rag_doc_append", {"documents": documents_of(1) * 2}, "duplicate_document_id", "arguments.documents.1.id"),
     ("rag_doc_list", {"cursor": "of another list"}, "invalid_request", "arguments.cursor"),
     ("rag_doc_list", {"limit": 0}, "invalid_request", "arguments.limit"),
     ("rag_doc_patch", {"doc_id": "a"}, "invalid_request", "arguments"),
@@ -198,7 +199,7 @@ WRONG: list[tuple[str, dict[str, object], str, str]] = [
 
 @pytest.mark.usefixtures("confirmed")
 @pytest.mark.parametrize(("name", "arguments", "code", "param"), WRONG)
-def test_what_is_wrong_with_the_request_is_a_400_as_on_the_routes(
+def test_an_invalid_request_is_a_400_with_the_path_of_the_argument(
     gateway: Gateway, name: str, arguments: dict[str, object], code: str, param: str
 ) -> None:
     replies = [

@@ -17,6 +17,7 @@ from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.time import now_s
 from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmedOperation, ConfirmTokens, TokenRedemption
+from spass.tools.toolbox import Toolbox
 from spass.web.services import Services
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
 from tests.functions.injection_corpus import (
@@ -132,9 +133,10 @@ def harness(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Injec
             (settings.agents / f"{name}.yaml").write_text(agent)
         monkeypatch.setenv("OBEDIENT_KEY", "any")
         monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"{url}/{{language}}")
-        monkeypatch.setattr(gateway, "services", Services(settings))
+        services = Services(settings)
+        monkeypatch.setattr(gateway, "services", services)
         harness = InjectionHarness(gateway, model, now_s())
-        monkeypatch.setattr("spass.tools.confirm_tokens.now_s", lambda: harness.now)
+        services.toolbox = Toolbox(services.rag, services.cascade, lambda: services.lineage_search, clock=lambda: harness.now)
         _watch(harness, monkeypatch)
         harness.restore()
         harness.send("/a1/rag/indices/notes/documents", NOTES, token="other-token")

@@ -119,8 +119,8 @@ def tenant_config(tenant: TenantId) -> Key:
     return Key(f"{tenant_prefix(tenant)}CONFIG", "CONFIG")
 
 
-def confirm_token(tenant: TenantId, digest: str) -> Key:
-    """Return the key of the item that exists until a confirm token is used. ``digest`` is the SHA-256 of the token."""
+def used_confirm_token(tenant: TenantId, digest: str) -> Key:
+    """Return the key of the item that marks a confirm token as used. ``digest`` is the SHA-256 of the token."""
     return Key(f"{tenant_prefix(tenant)}CONFIRM#{digest}", "CONFIRM")
 
 

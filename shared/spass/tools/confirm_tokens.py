@@ -1,10 +1,10 @@
 """Confirm tokens: single-use permission for one exact call, valid for one minute and while its preview is still correct.
 
-A token consists of its expiry, a nonce and a tag. The tag is the HMAC-SHA256 of the expiry, the nonce and the confirmed call,
-with a key of the tenant. So ``redeem`` recognizes an expired token, and a token for another call, without a read of the table.
+A token consists of its expiry, a nonce, a digest of the state that the preview showed, and a tag. The tag is an HMAC-SHA256, with
+a key of the tenant, of the rest of the token and of the confirmed call. So a token is issued without a write to the table.
 
-Each unused token has an item in the table, with the state that the preview showed. The transaction that executes the call deletes
-the item, so a token works once.
+The transaction that executes the call puts an item that marks the token as used, on condition that there is none. So a token
+works once.
 """
 
 import base64
@@ -13,16 +13,16 @@ import hmac
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NewType, TypeAlias
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Delete, Put, Write
+from spass.aws.writes import ITEM_ABSENT, Put, Write
 from spass.calls.scope import Scope
 from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InternalError, SpassError
-from spass.core.ids import DocumentId, IndexId, TenantId
+from spass.core.ids import TenantId
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.core.time import now_s
@@ -33,15 +33,17 @@ from spass.tenancy.memory_notes import NoteResult
 CONFIRM_SECONDS: Final = 60
 
 _EXPIRY_BYTES: Final = 6
-_NONCE_BYTES: Final = 16
+_NONCE_BYTES: Final = 8
+_STATE_BYTES: Final = 24
+_TAG_BYTES: Final = 16
 _KEY_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes are exactly 72 characters, so a token has one spelling
-_TOKEN_TTL_SECONDS: Final = 3600  # from the expiry: a call that was confirmed in time may run until its deadline
+_USED_SECONDS: Final = 3600  # from the expiry: a call that was confirmed in time may run until its deadline
 
 WriteResult: TypeAlias = WriteAnswer | Document | NoteResult | bool
 """The result of a confirmed write. A ``bool`` says whether something was deleted."""
 UnsignedToken = NewType("UnsignedToken", str)
-"""A token without its signature."""
+"""A token without its tag."""
 RecordResult: TypeAlias = Callable[[Json], Awaitable[Sequence[Write]]]
 """Return the writes that store a tool's result for a repetition of the same request."""
 
@@ -59,40 +61,42 @@ def to_result(written: WriteResult) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedOperation:
-    """The confirmed call: the tool ``op``, its ``index`` and ``document`` if it has them, and its other arguments in ``body``."""
+    """The confirmed call: the tool ``op`` and all of its arguments."""
 
     op: str
-    index: IndexId | None = None
-    document: DocumentId | None = None
-    body: Mapping[str, Json] = field(default_factory=dict)
+    arguments: Mapping[str, Json]
 
     def fingerprint(self, caller: Caller) -> bytes:
         """Return the SHA-256 of the caller and the call. The order of an object's members makes no difference."""
-        body = hashlib.sha256(dump_canonical(self.body)).hexdigest()
-        return hashlib.sha256(dump_canonical([caller.tenant, caller.user, self.op, self.index, self.document, body])).digest()
+        return hashlib.sha256(dump_canonical([caller.tenant, caller.user, self.op, self.arguments])).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRedemption:
     """The use of a token (a ``Participant``). It takes effect in the transaction of the write that the token confirms, together
-    with the writes of ``record_result``. ``state`` is the entity tag of what the preview showed; empty if it does not matter."""
+    with the writes of ``record_result``."""
 
-    token: keys.Key
-    state: str = ""
+    mark: Put
+    state_digest: bytes = b""
     record_result: RecordResult | None = None
+
+    def allows(self, state: str) -> bool:
+        """Return whether the preview showed ``state``."""
+        return self.state_digest == _digest(state)
 
     async def writes(self, written: WriteResult, /) -> Sequence[Write]:
         record_writes = await self.record_result(to_result(written)) if self.record_result else ()
-        return [Delete(self.token, ITEM_EXISTS), *record_writes]
+        return [self.mark, *record_writes]
 
     def refusal(self) -> SpassError:
         return _token_invalid()
 
 
 class ConfirmTokens:
-    """Issue and redeem tokens. Caches the tenants' keys, which never change."""
+    """Issue and redeem tokens. Caches the tenants' keys, which never change. ``clock`` returns seconds since the epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = now_s) -> None:
+        self._clock = clock
         self._keys: dict[TenantId, bytes] = {}
 
     async def issue(self, scope: Scope, operation: ConfirmedOperation, state: str = "") -> str:
@@ -100,17 +104,14 @@ class ConfirmTokens:
         ``state``.
 
         Raises:
-            StorageUnavailable: the token could not be stored.
+            StorageUnavailable: the tenant's key could not be read.
         """
-        expires_at = now_s() + CONFIRM_SECONDS
-        head = expires_at.to_bytes(_EXPIRY_BYTES, "big") + os.urandom(_NONCE_BYTES)
-        token = await self._append_tag(scope, operation, head)
-        put = Put(_item(scope.store, token), {"state": state, TTL: expires_at + _TOKEN_TTL_SECONDS})
-        await scope.store.table.write(put)
-        return token
+        expires_at = self._clock() + CONFIRM_SECONDS
+        head = expires_at.to_bytes(_EXPIRY_BYTES, "big") + os.urandom(_NONCE_BYTES) + _digest(state)
+        return await self._append_tag(scope, operation, head)
 
     async def sign(self, scope: Scope, operation: ConfirmedOperation, unsigned: UnsignedToken) -> str:
-        """Return the complete token for one that was stored without its signature."""
+        """Return the complete token for one that was stored without its tag."""
         return await self._append_tag(scope, operation, base64.urlsafe_b64decode(unsigned))
 
     async def redeem(self, scope: Scope, operation: ConfirmedOperation, token: str) -> TokenRedemption:
@@ -125,33 +126,29 @@ class ConfirmTokens:
         if not _TOKEN.fullmatch(token):
             raise _token_invalid()
         decoded = base64.urlsafe_b64decode(token)
-        head, tag = decoded[: _EXPIRY_BYTES + _NONCE_BYTES], decoded[_EXPIRY_BYTES + _NONCE_BYTES :]
+        head, tag = decoded[:-_TAG_BYTES], decoded[-_TAG_BYTES:]
         if not hmac.compare_digest(tag, await self._tag(scope, operation, head)):
             raise _token_invalid()
-        if now_s() > int.from_bytes(head[:_EXPIRY_BYTES], "big"):
+        expires_at = token_expiry(token)
+        if self._clock() > expires_at:
             raise _token_expired()
-        key = _item(scope.store, token)
-        item = await scope.store.table.get(key)
-        if item is None:
+        key = keys.used_confirm_token(scope.store.tenant, hashlib.sha256(token.encode()).hexdigest())
+        if await scope.store.table.get(key) is not None:
             raise _token_invalid()
-        return TokenRedemption(key, str(item.get("state", "")))
+        return TokenRedemption(Put(key, {TTL: expires_at + _USED_SECONDS}, ITEM_ABSENT), head[-_STATE_BYTES:])
 
     async def refusal(self, scope: Scope, redemption: TokenRedemption) -> SpassError:
         """Return the error for a call whose preview is out of date: its token was used, or the data has changed."""
-        return _token_invalid() if await scope.store.table.get(redemption.token) is None else _state_changed()
+        return _state_changed() if await scope.store.table.get(redemption.mark.key) is None else _token_invalid()
 
     async def _append_tag(self, scope: Scope, operation: ConfirmedOperation, head: bytes) -> str:
         return base64.urlsafe_b64encode(head + await self._tag(scope, operation, head)).decode()
 
     async def _tag(self, scope: Scope, operation: ConfirmedOperation, head: bytes) -> bytes:
-        key = await self._key(scope.store)
-        return hmac.digest(key, head + operation.fingerprint(scope.caller), "sha256")
-
-    async def _key(self, store: TenantStore) -> bytes:
-        key = self._keys.get(store.tenant)
-        if key is None:
-            key = self._keys[store.tenant] = await _load_or_create_key(store)
-        return key
+        tenant = scope.store.tenant
+        if tenant not in self._keys:
+            self._keys[tenant] = await _load_or_create_key(scope.store)
+        return hmac.digest(self._keys[tenant], head + operation.fingerprint(scope.caller), "sha256")[:_TAG_BYTES]
 
 
 async def _load_or_create_key(store: TenantStore) -> bytes:
@@ -160,9 +157,8 @@ async def _load_or_create_key(store: TenantStore) -> bytes:
     item = await store.table.get(table_key)
     if item is None:
         new_key = os.urandom(_KEY_BYTES)
-        put = Put(table_key, {"key": new_key}, ITEM_ABSENT)
         try:
-            await store.table.write(put)
+            await store.table.write(Put(table_key, {"key": new_key}, ITEM_ABSENT))
         except ConditionFailed as failure:
             item = failure.item or {}
         else:
@@ -173,13 +169,13 @@ async def _load_or_create_key(store: TenantStore) -> bytes:
     return key
 
 
-def _item(store: TenantStore, token: str) -> keys.Key:
-    return keys.confirm_token(store.tenant, hashlib.sha256(token.encode()).hexdigest())
+def _digest(state: str) -> bytes:
+    return hashlib.sha256(state.encode()).digest()[:_STATE_BYTES]
 
 
-def strip_signature(token: str) -> UnsignedToken:
-    """Return ``token`` without its signature. It confirms nothing until ``ConfirmTokens.sign`` adds the signature again."""
-    return UnsignedToken(base64.urlsafe_b64encode(base64.urlsafe_b64decode(token)[: _EXPIRY_BYTES + _NONCE_BYTES]).decode())
+def strip_tag(token: str) -> UnsignedToken:
+    """Return ``token`` without its tag. It confirms nothing until ``ConfirmTokens.sign`` adds the tag again."""
+    return UnsignedToken(base64.urlsafe_b64encode(base64.urlsafe_b64decode(token)[:-_TAG_BYTES]).decode())
 
 
 def token_expiry(token: str) -> int:

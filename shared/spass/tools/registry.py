@@ -1,4 +1,4 @@
-"""Every tool by name. A tool's module is imported at its first use, so that the names cost no import."""
+"""Every tool by name. A tool's module is imported at its first use, so the names alone cost no import."""
 
 import importlib
 from collections.abc import Mapping
@@ -31,16 +31,12 @@ TOOLS: Final[Mapping[str, str]] = {
 
 
 @cache
-def load_tool(name: str) -> "type[Tool]":
-    """Return the class of the tool ``name``.
-
-    Raises:
-        KeyError: there is no such tool.
-    """
+def load_tool(path: str) -> "type[Tool]":
+    """Import the class of a tool. ``path`` is ``module:Class``."""
     from spass.tools.base import Tool
 
-    module, _, class_name = TOOLS[name].partition(":")
+    module, _, class_name = path.partition(":")
     tool = getattr(importlib.import_module(module), class_name)
     if not (isinstance(tool, type) and issubclass(tool, Tool)):
-        raise TypeError(f"{TOOLS[name]} is not a Tool")
+        raise TypeError(f"{path} is not a Tool")
     return tool

@@ -34,6 +34,7 @@ from spass.core.errors import (
 from spass.core.events import ToolCallFinished
 from spass.core.json import replace_surrogates
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
+from spass.core.time import now_s
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.tenancy.identity import Identity
@@ -54,25 +55,33 @@ MAX_CALLS: Final = 32
 _CONCURRENCY: Final = 8
 _FATAL: Final = (StorageUnavailable, Internal)
 """Errors that end the turn, because it could not be recorded either. The client may send it again."""
-_RAISED_TO_CALLERS: Final = (
-    *(*_FATAL, LimitExceeded, Upstream, Unavailable, DeadlineExceeded, DepthExceeded),  # other arguments would not help
-    *(InvalidInput, EmbeddingModelMismatch, ConfirmTokenInvalid, ConfirmTokenExpired),  # the request itself is refused
-)
+_UNAVOIDABLE: Final = (*_FATAL, LimitExceeded, Upstream, Unavailable, DeadlineExceeded, DepthExceeded)
+"""Errors that other arguments would not avoid."""
+_RAISED_TO_CALLERS: Final = (*_UNAVOIDABLE, InvalidInput, EmbeddingModelMismatch, ConfirmTokenInvalid, ConfirmTokenExpired)
 """Errors that the HTTP route reports by a status, as other routes do. A model reads them as results unless they are fatal."""
 
 
 class Toolbox:
-    """All tools of the gateway. A process has one toolbox."""
+    """All tools of the gateway. A process has one toolbox. ``tools`` maps each name to ``module:Class``."""
 
-    def __init__(self, rag: Rag, cascade: Cascade, lineage_searcher: Callable[[], LineageSearcher] | None = None) -> None:
+    def __init__(
+        self,
+        rag: Rag,
+        cascade: Cascade,
+        lineage_searcher: Callable[[], LineageSearcher] | None = None,
+        *,
+        tools: Mapping[str, str] = TOOLS,
+        clock: Callable[[], int] = now_s,
+    ) -> None:
         self._rag = rag
         self._cascade = cascade
         self._lineage_searcher = lineage_searcher
-        self._confirm_tokens = ConfirmTokens()
+        self._tools = tools
+        self._confirm_tokens = ConfirmTokens(clock)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(TOOLS)
+        return tuple(self._tools)
 
     def specs(self, names: Sequence[str], identity: Identity | None = None) -> tuple[ToolSpec, ...]:
         """Return the tools ``names`` as a model sees them. With ``identity``, return only those that it may call.
@@ -80,22 +89,22 @@ class Toolbox:
         Raises:
             ToolNotFound: one of the names is unknown.
         """
-        tools = [_find_tool(name) for name in names]
+        tools = [self._find_tool(name) for name in names]
         return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.admin_only)
 
     async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolCallFinished:
         """Run ``call`` as the model wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
 
         Raises:
-            StorageUnavailable, InternalError: the turn cannot continue.
+            StorageUnavailable, Internal: the turn cannot continue.
         """
-        is_known = call.name in TOOLS and call.name in allowed
+        is_known = call.name in self._tools and call.name in allowed
         recorder = Recorder(scope, CallKind.TOOL, tool=call.name if is_known else None)
 
         def prepare() -> Tool:
             if not is_known:
                 raise ToolError(_no_such_tool(call.name, allowed), code=ToolNotFound.code)
-            tool = load_tool(call.name)
+            tool = self._find_tool(call.name)
             _check_admin(tool, scope)
             return _build_call(tool, tool_arguments.parse(call.arguments))
 
@@ -144,7 +153,7 @@ class Toolbox:
             InvalidRequest: the arguments are not valid for it.
             SpassError: one of ``_RAISED_TO_CALLERS``; its ``param`` is a path into the body.
         """
-        tool = _find_tool(name)
+        tool = self._find_tool(name)
         _check_admin(tool, scope)
         try:
             call = _build_call(tool, arguments)
@@ -180,11 +189,16 @@ class Toolbox:
         self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]
     ) -> Mapping[str, Json]:
         """Return the body that ``execute_direct`` answered to this call, from the ``record`` of its idempotency key."""
-        tool = _build_call(_find_tool(name), arguments)
+        tool = _build_call(self._find_tool(name), arguments)
         if not _needs_confirmation(tool):
             return record
         stored = cast("Mapping[str, Json]", record["result"])
         return {**record, "result": await tool.restore_preview(scope, self._confirm_tokens, stored)}
+
+    def _find_tool(self, name: str) -> type[Tool]:
+        if name not in self._tools:
+            raise ToolNotFound(_no_such_tool(name, self._tools), param="name")
+        return load_tool(self._tools[name])
 
     async def _attempt(
         self,
@@ -240,12 +254,6 @@ class _CallResult:
 def _needs_confirmation(tool: Tool) -> TypeGuard[TwoStepTool]:
     """Return whether the call is the first of two steps, whose answer has a confirm token."""
     return isinstance(tool, TwoStepTool) and tool.confirm_token is None
-
-
-def _find_tool(name: str) -> type[Tool]:
-    if name not in TOOLS:
-        raise ToolNotFound(_no_such_tool(name, TOOLS), param="name")
-    return load_tool(name)
 
 
 def _check_admin(tool: type[Tool], scope: Scope) -> None:

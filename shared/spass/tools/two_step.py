@@ -20,7 +20,7 @@ from spass.tools.confirm_tokens import (
     TokenRedemption,
     UnsignedToken,
     WriteResult,
-    strip_signature,
+    strip_tag,
     to_result,
     token_expiry,
 )
@@ -32,8 +32,8 @@ def _move_token_last(schema: dict[str, Any]) -> None:
 
 
 class TwoStepTool(Tool):
-    """A tool in two steps. A subclass implements ``preview`` and ``execute``. The token is bound to all of its fields and to the
-    ``state`` that the preview shows."""
+    """A tool in two steps. A subclass implements ``preview`` and ``execute``. The token is bound to all fields of the call and to
+    the ``state`` that the preview shows."""
 
     model_config = ConfigDict(json_schema_extra=_move_token_last)
 
@@ -55,8 +55,12 @@ class TwoStepTool(Tool):
         """
         raise NotImplementedError
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
-        """Make the change and redeem the token in one transaction."""
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+        """Make the change and redeem the token in one transaction.
+
+        Raises:
+            IndexChanged: ``state`` is out of date.
+        """
         raise NotImplementedError
 
     async def state(self, _: ToolContext, /) -> str:
@@ -85,17 +89,18 @@ class TwoStepTool(Tool):
     async def _execute_step(self, context: ToolContext, token: str) -> Json:
         redemption = await context.confirm_tokens.redeem(context.scope, self.operation(), token)
         try:
-            if await self.state(context) != redemption.state:  # before anything is embedded; ``execute`` checks it again
+            state = await self.state(context)
+            if not redemption.allows(state):  # before anything is embedded; ``execute`` checks it again
                 raise IndexChanged
-            return to_result(await self.execute(context, replace(redemption, record_result=context.record_result)))
+            return to_result(await self.execute(context, replace(redemption, record_result=context.record_result), state))
         except IndexChanged:
             raise await context.confirm_tokens.refusal(context.scope, redemption) from None
 
     def to_record(self, preview: Mapping[str, Json]) -> tuple[Mapping[str, Json], int]:
         """Return the first call's answer for storage, and the last second in which its token is valid. The stored token has no
-        signature, so that a reader of the table cannot use it."""
+        tag, so that a reader of the table cannot use it."""
         token = str(preview["confirm_token"])
-        return {**preview, "confirm_token": strip_signature(token)}, token_expiry(token)
+        return {**preview, "confirm_token": strip_tag(token)}, token_expiry(token)
 
     async def restore_preview(
         self, scope: Scope, confirm_tokens: ConfirmTokens, record: Mapping[str, Json]
@@ -106,7 +111,7 @@ class TwoStepTool(Tool):
 
     def operation(self) -> ConfirmedOperation:
         """Return what the token confirms."""
-        return ConfirmedOperation(self.tool_name, body=self.model_dump(mode="json", exclude={"confirm_token"}))
+        return ConfirmedOperation(self.tool_name, self.model_dump(mode="json", exclude={"confirm_token"}))
 
 
 class IndexTool(TwoStepTool):
@@ -126,16 +131,9 @@ class IndexTool(TwoStepTool):
     async def state(self, context: ToolContext, /) -> str:
         return await context.rag.reader.entity_tag(context.scope, self.index, self.view)
 
-    def if_match(self, context: ToolContext, redemption: TokenRedemption) -> IfMatch:
-        """Return the precondition of the write: the state that the preview showed."""
-        return context.rag.reader.if_match(self.view, redemption.state)
-
-    def operation(self) -> ConfirmedOperation:
-        body = self.model_dump(mode="json", exclude={"index_id", "doc_id", "confirm_token"})
-        return ConfirmedOperation(self.tool_name, self.index, self._document_id(), body)
-
-    def _document_id(self) -> DocumentId | None:
-        return None
+    def if_match(self, context: ToolContext, state: str) -> IfMatch:
+        """Return the precondition of the write: the view is still in ``state``."""
+        return context.rag.reader.if_match(self.view, state)
 
 
 class DocumentTool(IndexTool):
@@ -152,9 +150,6 @@ class DocumentTool(IndexTool):
     @property
     def view(self) -> View:
         return OneDocument(self.document)
-
-    def _document_id(self) -> DocumentId | None:
-        return self.document
 
 
 class DocumentsTool(IndexTool):

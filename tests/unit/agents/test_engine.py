@@ -65,7 +65,7 @@ async def test_a_tenant_says_how_many_passages_where_the_agent_does_not(harness:
     harness.will_say(says("1791."), says("1791."))
     for spec in (agent(rag_index="berlin-info"), agent(rag_index="berlin-info", rag_top_k=1)):
         collect([event async for event in harness.engine.run(scope, spec, (), "Wann?")])
-    assert [top_k for *_, top_k in harness.reader.asked] == [7, 1]
+    assert [top_k for *_, top_k in harness.reader.queries] == [7, 1]
 
 
 async def test_what_is_retrieved_stands_before_the_message_as_data_and_in_no_event(harness: EngineHarness, scope: Scope) -> None:
@@ -81,7 +81,7 @@ async def test_what_is_retrieved_stands_before_the_message_as_data_and_in_no_eve
     assert "1791" not in system.content
     assert question == Message(Role.USER, "Wann wurde das Tor gebaut?")
     assert contents(outcome.messages) == [("assistant", "1791.")]
-    assert harness.reader.asked == [("demo", "berlin-info", "Wann wurde das Tor gebaut?", 1)]
+    assert harness.reader.queries == [("demo", "berlin-info", "Wann wurde das Tor gebaut?", 1)]
 
 
 @pytest.mark.parametrize("tenant", ["demo", "other"])
@@ -95,7 +95,7 @@ async def test_an_index_that_is_absent_or_somebody_elses_adds_nothing(harness: E
 async def test_a_long_message_is_searched_for_by_its_beginning(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("Viel."))
     collect([event async for event in harness.engine.run(scope, agent(rag_index="berlin-info"), (), "x" * 200_000)])
-    assert len(harness.reader.asked[0][2]) == 2000
+    assert len(harness.reader.queries[0][2]) == 2000
 
 
 async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_record(harness: EngineHarness, scope: Scope) -> None:
@@ -107,7 +107,7 @@ async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_recor
     outcome = collect([event async for event in harness.engine.run(scope, spec, (), "Beides?")])
     assert [record.name for record in outcome.tool_calls] == ["rag_query", "calculator"]
     assert [tool.name for tool in harness.model.requests[0].tools] == ["rag_query", "calculator"]
-    assert harness.reader.asked == [("demo", "berlin-info", "Tor", 5)]
+    assert harness.reader.queries == [("demo", "berlin-info", "Tor", 5)]
     table = table_of(scope)
     assert sorted(table.audited("tool"), key=str) == [("calculator", "ok"), ("rag_query", "ok")]
     assert table.audited("chat") == [("talker", "ok"), ("talker", "ok")]
@@ -128,7 +128,7 @@ async def test_an_answer_that_asks_for_too_much_at_once_is_told_so(harness: Engi
 async def test_a_tool_the_agent_lacks_is_refused_and_the_model_goes_on(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}')), says("Schade."))
     outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "Tor?")])
-    assert harness.reader.asked == []
+    assert harness.reader.queries == []
     assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
     assert outcome.content == "Schade."
 
@@ -187,7 +187,7 @@ async def test_what_can_be_refused_is_refused_before_anything_is_written(harness
     with pytest.raises(ModelNotAllowed):
         await chat(harness.engine, stranger, agent(rag_index="berlin-info"), "Hi")
     assert table_of(stranger).written == []
-    assert harness.reader.asked == []
+    assert harness.reader.queries == []
 
 
 async def test_a_model_that_fails_fails_the_turn(harness: EngineHarness, scope: Scope) -> None:

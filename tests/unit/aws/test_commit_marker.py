@@ -6,7 +6,7 @@ import pytest
 
 from spass.aws.clients import TenantStore
 from spass.aws.commit_marker import commit
-from spass.aws.keys import confirm_token
+from spass.aws.keys import used_confirm_token
 from spass.aws.table import TenantTable
 from spass.aws.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.core.errors import StorageUnavailable
@@ -15,7 +15,7 @@ from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 
 pytestmark = pytest.mark.anyio
-KEY = confirm_token(TenantId("demo"), "counter")
+KEY = used_confirm_token(TenantId("demo"), "counter")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_a_repeated_reply_is_known_as_done_though_no_emulator_knew_its_tok
 
 async def test_conditions_that_do_not_hold_are_answered_and_nothing_is_written(store: TenantStore) -> None:
     await store.table.write(Put(KEY, {"version": 7}))
-    other = confirm_token(TenantId("demo"), "other")
+    other = used_confirm_token(TenantId("demo"), "other")
     failures = await commit(store, [Put(other, {}, ITEM_ABSENT), follow(0)])
     assert {position: item and item["version"] for position, item in failures.items()} == {1: 7}
     assert await store.table.get(other) is None

@@ -401,7 +401,7 @@ async def test_tools_act_for_the_callers_tenant_and_user() -> None:
     await Completions(
         calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(rag_with(reader), Cascade(WITH_TOOLS))
     ).complete(scope, chat())
-    assert reader.asked == [("demo", "notes", "Bonn?", 5)]
+    assert reader.queries == [("demo", "notes", "Bonn?", 5)]
     assert table_of(scope).audited("tool") == [("rag_query", "ok")]
 
 

@@ -1,7 +1,7 @@
-"""A scope whose store remembers what is written, and knowledge that needs no vectors."""
+"""A scope whose table records writes, and a reader that returns fixed texts."""
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
@@ -21,7 +21,6 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import IndexCatalog
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import EmbeddingModel
-from spass.rag.index.filters import Filter
 from spass.rag.search.reader import Reader
 from spass.rag.write.delete import IndexDeleter
 from spass.rag.write.patch import Patcher
@@ -32,12 +31,12 @@ from spass.tenancy.settings import Cascade
 from spass.tools.base import Rag, ToolContext
 
 
-def no_bucket() -> NoReturn:
-    raise AssertionError("nothing here reads or writes objects")
+def fail() -> NoReturn:
+    raise AssertionError("this test must not use the bucket or a queue")
 
 
 class RecordingTable(TenantTable):
-    """Keeps what is put. ``broken`` makes every write fail."""
+    """A table that records puts. Every write fails if ``broken`` is true."""
 
     def __init__(self, tenant: TenantId) -> None:
         self.tenant = tenant
@@ -46,7 +45,7 @@ class RecordingTable(TenantTable):
 
     async def write(self, write: Write) -> Item | None:
         if self.broken:
-            raise StorageUnavailable("The store does not answer.")
+            raise StorageUnavailable("The storage did not answer in time; try again.")
         assert isinstance(write, Put)
         self.written.append(write)
         return None
@@ -60,7 +59,7 @@ class RecordingTable(TenantTable):
                 await self.write(write)
 
     def audited(self, kind: str) -> list[tuple[object, object]]:
-        """(tool or model, status) of each record of ``kind``, in order."""
+        """Return (tool or model, status) of each record of ``kind``, in order."""
         records = [put.attributes for put in self.written if put.attributes["kind"] == kind]
         return [(record.get("tool") or record.get("model"), record["status"]) for record in records]
 
@@ -79,56 +78,46 @@ def scope_for(
     store = TenantStore(
         name,
         RecordingTable(name),
-        TenantObjects(no_bucket, "bucket", name),
-        TenantUploads(no_bucket, "bucket", name, no_bucket),
-        TenantJobs(no_bucket, no_bucket, NO_JOB_TARGETS, name),
+        TenantObjects(fail, "bucket", name),
+        TenantUploads(fail, "bucket", name, fail),
+        TenantJobs(fail, fail, NO_JOB_TARGETS, name),
     )
     return Scope.for_request(caller, store, seconds=seconds)
 
 
 class NoEmbeddings:
-    """Embeds nothing: no test that uses it may ask for a vector."""
+    """Fails if a test embeds a text."""
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
-        raise AssertionError("nothing here embeds")
+        raise AssertionError("this test must not embed")
 
 
 class FakeReader(Reader):
-    """Answers from texts of several tenants, by (tenant, index). Every text of an index answers every question."""
+    """Answers every query of an index with all of its ``texts``, by (tenant, index)."""
 
     def __init__(self, texts: Mapping[tuple[str, str], Sequence[str]] | None = None) -> None:
         self.texts = texts or {}
-        self.asked: list[tuple[str, str, str, int]] = []
+        self.queries: list[tuple[str, str, str, int]] = []
 
-    async def query(
-        self,
-        scope: Scope,
-        index_id: IndexId,
-        query: str,
-        top_k: int,
-        *,
-        filter: Filter | None = None,  # noqa: A002 (its name on the wire)
-        min_score: float | None = None,
-    ) -> QueryAnswer:
-        tenant = scope.caller.tenant
-        self.asked.append((tenant, index_id, query, top_k))
-        if (tenant, index_id) not in self.texts:
+    async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int, **_: Any) -> QueryAnswer:
+        index = (scope.caller.tenant, index_id)
+        self.queries.append((*index, query, top_k))
+        if index not in self.texts:
             raise IndexNotFound(f"There is no index '{index_id}'.")
-        found = self.texts[tenant, index_id][:top_k]
-        hits = tuple(
-            Hit(id=DocumentId(f"d{n}"), text=text, metadata={"source": "shelf"}, score=1 - n / 10)
-            for n, text in enumerate(found, 1)
-        )
-        return QueryAnswer(index_id=index_id, results=hits, version=7)
+        hits = [
+            Hit(id=DocumentId(f"d{number}"), text=text, metadata={"source": "shelf"}, score=1 - number / 10)
+            for number, text in enumerate(self.texts[index][:top_k], 1)
+        ]
+        return QueryAnswer(index_id=index_id, results=tuple(hits), version=7)
 
 
 def rag_with(reader: Reader) -> Rag:
-    """Return parts of rag of which only ``reader`` can be used."""
+    """Return the parts of rag, of which a test may use only ``reader``."""
     embedder = Embedder(NoEmbeddings(), EmbeddingModel("none", 1))
     cache = ObjectCache(0)
     return Rag(embedder, IndexCatalog(), reader, Writer(embedder, cache), Patcher(embedder, cache), IndexDeleter(cache))
 
 
 def context_for(reader: Reader | None = None) -> ToolContext:
-    """What a tool acts with in a call for the tenant ``demo``."""
+    """Return the context of a tool call of the tenant ``demo``."""
     return ToolContext(scope_for(), rag_with(reader or FakeReader()), Cascade(GatewayConfig()))

@@ -1,4 +1,4 @@
-"""The tools that curate knowledge: reading in pages a model can take, and writing in two steps."""
+"""The tools that read an index in small pages and change it in two steps."""
 
 import json
 from collections.abc import Mapping
@@ -22,8 +22,7 @@ from spass.core.time import now_s
 from spass.rag.index.documents import NewDocument
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from spass.tools import confirm_tokens as confirm
-from spass.tools.registry import load_tool
+from spass.tools.registry import TOOLS, load_tool
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
 from tests.unit.rag.conftest import RagHarness, config_with
@@ -41,12 +40,12 @@ CALLS: Mapping[str, dict[str, Any]] = {
     "rag_doc_delete": {"index_id": "berlin", "doc_id": "gate"},
     "rag_index_delete": {"index_id": "berlin"},
 }
-"""A call of each tool that writes, all of which an index with the document ``gate`` allows."""
+"""A valid call of each tool that writes, for an index with the document ``gate``."""
 
 
 @dataclass(slots=True)
 class ToolUser:
-    """A user at one process's tools."""
+    """A user of the tools of one process."""
 
     harness: RagHarness
     box: Toolbox
@@ -55,8 +54,8 @@ class ToolUser:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         return (await self.box.execute_direct(self.scope, name, arguments)).result
 
-    async def asked(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments with the token that the first call answered."""
+    async def confirm(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the first call, and return the arguments of the second."""
         first = await self.call(name, arguments)
         assert set(first) == {"confirm_required", "confirm_token", "expires_in_seconds", "op", "preview", "message"}, first
         assert first["confirm_required"] is True
@@ -65,11 +64,15 @@ class ToolUser:
         assert name in first["message"]
         return {**arguments, "confirm_token": first["confirm_token"]}
 
+    def later(self) -> "ToolUser":
+        """Return the same user 62 seconds later, when all tokens have expired."""
+        return replace(self, box=Toolbox(self.harness.rag, Cascade(GatewayConfig()), clock=lambda: now_s() + 62))
+
     async def preview(self, name: str, arguments: Mapping[str, Any]) -> Any:
         return (await self.call(name, arguments))["preview"]
 
-    async def holds(self) -> Any:
-        """What stands in the index: its version, and the documents by id; None where there is none."""
+    async def contents(self) -> Any:
+        """Return the version of the index and its documents by id, or None if there is no index."""
         described = await self.call("rag_index_describe", {"index_id": BERLIN})
         if "error" in described:
             return None
@@ -85,7 +88,7 @@ def tool_user(harness: RagHarness) -> ToolUser:
 
 @pytest.fixture
 async def berlin(tool_user: ToolUser) -> ToolUser:
-    """With an index that holds the documents ``gate`` and ``tower``."""
+    """Return a user with an index of the documents ``gate`` and ``tower``."""
     await tool_user.harness.rag.writer.append(
         tool_user.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"year": 1788})]
     )
@@ -97,9 +100,9 @@ def error_code(result: Any) -> str:
     return str(result["error"]["code"])
 
 
-async def test_an_index_is_created_changed_and_deleted_in_two_steps_each(tool_user: ToolUser) -> None:
-    create = await tool_user.asked("rag_index_create", CALLS["rag_index_create"])
-    assert await tool_user.holds() is None
+async def test_an_index_is_created_changed_and_deleted_in_two_steps(tool_user: ToolUser) -> None:
+    create = await tool_user.confirm("rag_index_create", CALLS["rag_index_create"])
+    assert await tool_user.contents() is None
     assert await tool_user.call("rag_index_create", create) == {
         "index_id": "berlin",
         "doc_count": 2,
@@ -108,21 +111,21 @@ async def test_an_index_is_created_changed_and_deleted_in_two_steps_each(tool_us
         "version": 1,
     }
     add = {"index_id": "berlin", "documents": [PARK, {"id": "tower", "text": "Der Turm."}]}
-    answer = await tool_user.call("rag_doc_append", await tool_user.asked("rag_doc_append", add))
+    answer = await tool_user.call("rag_doc_append", await tool_user.confirm("rag_doc_append", add))
     assert answer == {"index_id": "berlin", "doc_count": 3, "ingested": 2, "replaced": 1, "version": 2}
     patch = {"index_id": "berlin", "doc_id": "tower", "metadata": {"metres": 368}}
-    patched = await tool_user.call("rag_doc_patch", await tool_user.asked("rag_doc_patch", patch))
+    patched = await tool_user.call("rag_doc_patch", await tool_user.confirm("rag_doc_patch", patch))
     assert set(patched) == {"id", "text", "metadata", "created_at", "updated_at"}
     assert (patched["id"], patched["text"], patched["metadata"]) == ("tower", "Der Turm.", {"metres": 368})
     delete = {"index_id": "berlin", "doc_id": "park"}
-    assert await tool_user.call("rag_doc_delete", await tool_user.asked("rag_doc_delete", delete)) == {"deleted": True}
-    assert await tool_user.holds() == (4, {"gate": (GATE["text"], GATE["metadata"]), "tower": ("Der Turm.", {"metres": 368})})
-    gone = {"index_id": "berlin"}
-    assert await tool_user.call("rag_index_delete", await tool_user.asked("rag_index_delete", gone)) == {"deleted": True}
-    assert await tool_user.holds() is None
+    assert await tool_user.call("rag_doc_delete", await tool_user.confirm("rag_doc_delete", delete)) == {"deleted": True}
+    assert await tool_user.contents() == (4, {"gate": (GATE["text"], GATE["metadata"]), "tower": ("Der Turm.", {"metres": 368})})
+    whole = {"index_id": "berlin"}
+    assert await tool_user.call("rag_index_delete", await tool_user.confirm("rag_index_delete", whole)) == {"deleted": True}
+    assert await tool_user.contents() is None
 
 
-async def test_the_preview_of_a_creation_says_what_is_lost(berlin: ToolUser) -> None:
+async def test_the_preview_of_a_creation_counts_the_documents_to_delete(berlin: ToolUser) -> None:
     size = len(GATE["text"].encode()) + len(PARK["text"].encode())  # type: ignore[attr-defined]
     preview = await berlin.preview("rag_index_create", CALLS["rag_index_create"])
     semantics = preview["shape_summary"].pop("replace_semantics")
@@ -132,7 +135,7 @@ async def test_the_preview_of_a_creation_says_what_is_lost(berlin: ToolUser) -> 
     assert "new index" in new["shape_summary"]["replace_semantics"]
 
 
-async def test_the_preview_of_an_addition_names_all_ids_that_are_there(berlin: ToolUser) -> None:
+async def test_the_preview_of_an_append_lists_the_ids_that_exist(berlin: ToolUser) -> None:
     documents = [{"id": name, "text": "ü"} for name in ("tower", "new", "gate")]
     assert await berlin.preview("rag_doc_append", {"index_id": "berlin", "documents": documents}) == {
         "index_id": "berlin",
@@ -154,7 +157,9 @@ async def test_the_preview_of_an_addition_names_all_ids_that_are_there(berlin: T
         ({"metadata": {"year": 1788.0}}, ["metadata"], 8),
     ],
 )
-async def test_the_preview_of_a_patch_says_what_changes(berlin: ToolUser, given: Any, changed: list[str], size: int) -> None:
+async def test_the_preview_of_a_patch_lists_the_fields_that_change(
+    berlin: ToolUser, given: Any, changed: list[str], size: int
+) -> None:
     assert await berlin.preview("rag_doc_patch", {"index_id": "berlin", "doc_id": "gate", **given}) == {
         "index_id": "berlin",
         "doc_id": "gate",
@@ -163,7 +168,7 @@ async def test_the_preview_of_a_patch_says_what_changes(berlin: ToolUser, given:
     }
 
 
-async def test_true_is_not_one_and_the_order_of_members_is_no_change(tool_user: ToolUser) -> None:
+async def test_a_patch_distinguishes_true_from_1_and_ignores_member_order(tool_user: ToolUser) -> None:
     await tool_user.harness.rag.writer.append(
         tool_user.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"a": 1, "b": [2]})]
     )
@@ -175,9 +180,7 @@ async def test_true_is_not_one_and_the_order_of_members_is_no_change(tool_user: 
 
 
 @pytest.mark.parametrize(("text", "truncated"), [("ü" * 200, False), ("ü" * 201, True), ("kurz", False)])
-async def test_the_preview_of_a_deletion_shows_the_beginning_of_what_goes(
-    tool_user: ToolUser, text: str, truncated: bool
-) -> None:
+async def test_the_preview_of_a_document_deletion_shows_an_excerpt(tool_user: ToolUser, text: str, truncated: bool) -> None:
     await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, [NewDocument(id="gate", text=text, metadata={"a": [1]})])
     assert await tool_user.preview("rag_doc_delete", CALLS["rag_doc_delete"]) == {
         "index_id": "berlin",
@@ -189,7 +192,7 @@ async def test_the_preview_of_a_deletion_shows_the_beginning_of_what_goes(
     }
 
 
-async def test_the_preview_of_an_indexs_deletion_says_how_much_goes(tool_user: ToolUser) -> None:
+async def test_the_preview_of_an_index_deletion_shows_its_size(tool_user: ToolUser) -> None:
     documents = [NewDocument(id=f"d{n:02}", text="ü") for n in range(12)]
     await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, documents)
     described = await tool_user.call("rag_index_describe", {"index_id": "berlin"})
@@ -205,16 +208,16 @@ async def test_the_preview_of_an_indexs_deletion_says_how_much_goes(tool_user: T
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_token_executes_once_and_before_that_nothing_has_changed(berlin: ToolUser, name: str) -> None:
-    before = await berlin.holds()
-    confirmed = await berlin.asked(name, CALLS[name])
-    assert await berlin.holds() == before
+async def test_the_second_call_makes_the_change_once(berlin: ToolUser, name: str) -> None:
+    before = await berlin.contents()
+    confirmed = await berlin.confirm(name, CALLS[name])
+    assert await berlin.contents() == before
     assert "error" not in await berlin.call(name, confirmed)
-    after = await berlin.holds()
+    after = await berlin.contents()
     assert after != before
     with pytest.raises(ConfirmTokenInvalid):
         await berlin.call(name, confirmed)
-    assert await berlin.holds() == after
+    assert await berlin.contents() == after
 
 
 CHANGES: Mapping[str, list[dict[str, Any]]] = {
@@ -242,10 +245,10 @@ CHANGES: Mapping[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_token_is_for_no_other_arguments_tool_user_or_tenant(berlin: ToolUser, name: str) -> None:
+async def test_a_token_is_refused_for_other_arguments_tools_users_and_tenants(berlin: ToolUser, name: str) -> None:
     await berlin.harness.rag.writer.append(berlin.scope, IndexId("berlin2"), [NewDocument(id="gate", text="Das Tor.")])
-    confirmed = await berlin.asked(name, CALLS[name])
-    before = await berlin.holds()
+    confirmed = await berlin.confirm(name, CALLS[name])
+    before = await berlin.contents()
     for change in CHANGES[name]:
         with pytest.raises(ConfirmTokenInvalid):
             await berlin.call(name, {**confirmed, **change})
@@ -254,27 +257,26 @@ async def test_a_token_is_for_no_other_arguments_tool_user_or_tenant(berlin: Too
             with pytest.raises(ConfirmTokenInvalid):
                 await berlin.call(other, {**CALLS[other], "confirm_token": confirmed["confirm_token"]})
     bob = replace(berlin.scope, caller=replace(berlin.scope.caller, user=UserId("bob")))
-    theirs = berlin.harness.tenant("other")
-    await berlin.harness.rag.writer.append(theirs, BERLIN, [NewDocument(id="gate", text="Das Tor.")])
-    for stranger in (bob, replace(theirs, caller=replace(theirs.caller, user=UserId("ada")))):
+    other_tenant = berlin.harness.tenant("other")
+    await berlin.harness.rag.writer.append(other_tenant, BERLIN, [NewDocument(id="gate", text="Das Tor.")])
+    for stranger in (bob, replace(other_tenant, caller=replace(other_tenant.caller, user=UserId("ada")))):
         with pytest.raises(ConfirmTokenInvalid):
             await berlin.box.execute_direct(stranger, name, confirmed)
-    assert await berlin.holds() == before
+    assert await berlin.contents() == before
     reordered = dict(reversed(confirmed.items()))
     assert "error" not in await berlin.call(name, reordered)
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_late_token_is_told_from_a_wrong_one(berlin: ToolUser, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    confirmed = await berlin.asked(name, CALLS[name])
-    before, late = await berlin.holds(), now_s() + 62
-    monkeypatch.setattr(confirm, "now_s", lambda: late)
+async def test_an_expired_token_and_a_wrong_one_get_different_errors(berlin: ToolUser, name: str) -> None:
+    confirmed = await berlin.confirm(name, CALLS[name])
+    before, later = await berlin.contents(), berlin.later()
     with pytest.raises(ConfirmTokenExpired):
-        await berlin.call(name, confirmed)
+        await later.call(name, confirmed)
     for wrong in ("", "yes", "x" * 72, f"{confirmed['confirm_token']}x", "ü"):
         with pytest.raises(ConfirmTokenInvalid):
-            await berlin.call(name, {**confirmed, "confirm_token": wrong})
-    assert await berlin.holds() == before
+            await later.call(name, {**confirmed, "confirm_token": wrong})
+    assert await berlin.contents() == before
 
 
 LONG = {"id": "long", "text": "x" * 8193}
@@ -298,7 +300,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "code"), REFUSED)
-async def test_what_would_be_refused_in_the_end_gets_no_token(
+async def test_a_change_that_would_be_refused_gets_no_token(
     berlin: ToolUser, name: str, change: dict[str, Any], code: str
 ) -> None:
     arguments = {**CALLS[name], **change}
@@ -311,10 +313,10 @@ async def test_what_would_be_refused_in_the_end_gets_no_token(
         assert str(refused.value.param).split(".")[:2] == ["arguments", next(iter(change))]
     written = await berlin.box.execute(berlin.scope, ToolCall("c1", name, json.dumps(arguments)), allowed=[name])
     assert isinstance(written.result, dict)
-    assert error_code(written.result) in {code, "invalid_arguments"}, "a model is told too, also of what is too long to read"
+    assert error_code(written.result) in {code, "invalid_arguments"}, "a model gets the same error"
 
 
-async def test_nothing_is_confirmed_that_the_configured_model_cannot_embed(berlin: ToolUser) -> None:
+async def test_no_token_for_a_change_that_the_embedding_model_cannot_make(berlin: ToolUser) -> None:
     other = Toolbox(berlin.harness.cold(config_with("another", 8)), Cascade(GatewayConfig()))
     calls: list[tuple[str, dict[str, Any], bool]] = [
         ("rag_doc_append", CALLS["rag_doc_append"], True),
@@ -355,21 +357,21 @@ async def test_nothing_is_confirmed_that_the_configured_model_cannot_embed(berli
         ("rag_index_list", {"limit": 1}),
     ],
 )
-async def test_arguments_that_do_not_fit_are_refused(berlin: ToolUser, name: str, arguments: dict[str, Any]) -> None:
+async def test_invalid_arguments_are_refused(berlin: ToolUser, name: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         await berlin.call(name, arguments)
 
 
-async def test_a_write_that_fails_leaves_its_token_good(berlin: ToolUser) -> None:
-    confirmed = await berlin.asked("rag_doc_append", CALLS["rag_doc_append"])
-    good = berlin.harness.calls.answer
+async def test_a_failed_write_does_not_use_its_token(berlin: ToolUser) -> None:
+    confirmed = await berlin.confirm("rag_doc_append", CALLS["rag_doc_append"])
+    valid = berlin.harness.calls.answer
     berlin.harness.calls.answer = await berlin.harness.calls.embed(berlin.scope, ["one vector for two texts"])
     with pytest.raises(UpstreamError):
         await berlin.call("rag_doc_append", confirmed)
-    berlin.harness.calls.answer = good
+    berlin.harness.calls.answer = valid
     assert (await berlin.call("rag_doc_append", confirmed))["version"] == 3
 
-    patch = await berlin.asked("rag_doc_patch", CALLS["rag_doc_patch"])
+    patch = await berlin.confirm("rag_doc_patch", CALLS["rag_doc_patch"])
     await berlin.harness.rag.deleter.delete_document(berlin.scope, BERLIN, DocumentId("gate"))
     with pytest.raises(ConfirmTokenInvalid):
         await berlin.call("rag_doc_patch", patch)
@@ -379,7 +381,7 @@ async def test_a_write_that_fails_leaves_its_token_good(berlin: ToolUser) -> Non
 
 
 async def test_a_used_token_embeds_nothing(berlin: ToolUser) -> None:
-    confirmed = await berlin.asked("rag_doc_append", CALLS["rag_doc_append"])
+    confirmed = await berlin.confirm("rag_doc_append", CALLS["rag_doc_append"])
     await berlin.call("rag_doc_append", confirmed)
     embedded = len(berlin.harness.calls.asked)
     with pytest.raises(ConfirmTokenInvalid):
@@ -387,19 +389,17 @@ async def test_a_used_token_embeds_nothing(berlin: ToolUser) -> None:
     assert len(berlin.harness.calls.asked) == embedded
 
 
-async def test_a_model_reads_what_was_wrong_with_its_token(berlin: ToolUser, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def said(arguments: Mapping[str, Any]) -> tuple[str, str]:
+async def test_a_model_reads_why_its_token_was_refused(berlin: ToolUser) -> None:
+    async def error_for(user: ToolUser, arguments: Mapping[str, Any]) -> tuple[str, str]:
         call = ToolCall("c1", "rag_doc_delete", json.dumps(arguments))
-        result: Any = (await berlin.box.execute(berlin.scope, call, allowed=["rag_doc_delete"])).result
+        result: Any = (await user.box.execute(berlin.scope, call, allowed=["rag_doc_delete"])).result
         return error_code(result), result["error"]["message"]
 
-    confirmed = await berlin.asked("rag_doc_delete", CALLS["rag_doc_delete"])
-    code, message = await said({**confirmed, "doc_id": "tower"})
+    confirmed = await berlin.confirm("rag_doc_delete", CALLS["rag_doc_delete"])
+    code, message = await error_for(berlin, {**confirmed, "doc_id": "tower"})
     assert code == "confirm_token_invalid"
     assert "without confirm_token" in message
-    late = now_s() + 62
-    monkeypatch.setattr(confirm, "now_s", lambda: late)
-    code, message = await said(confirmed)
+    code, message = await error_for(berlin.later(), confirmed)
     assert code == "confirm_token_expired"
     assert "without confirm_token" in message
 
@@ -422,26 +422,26 @@ async def test_indices_are_listed_and_described(berlin: ToolUser) -> None:
 
 
 async def test_a_document_is_read_whole(berlin: ToolUser) -> None:
-    found = await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "gate"})
-    assert set(found) == {"id", "text", "metadata", "created_at", "updated_at"}
-    assert (found["id"], found["text"], found["metadata"]) == ("gate", "Das Tor.", {"year": 1788})
+    document = await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "gate"})
+    assert set(document) == {"id", "text", "metadata", "created_at", "updated_at"}
+    assert (document["id"], document["text"], document["metadata"]) == ("gate", "Das Tor.", {"year": 1788})
     assert error_code(await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "file.md#1"})) == "document_not_found"
     await berlin.harness.rag.writer.append(berlin.scope, BERLIN, [NewDocument(id="worst", text="x" + "\x01" * 8191)])
     worst = await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "worst"})
     assert worst["text"] == "x" + "\x01" * 8191
 
 
-async def test_passages_are_left_out_rather_than_cut_whatever_they_are_made_of(tool_user: ToolUser) -> None:
+async def test_a_long_query_result_omits_whole_passages(tool_user: ToolUser) -> None:
     await tool_user.harness.rag.writer.append(
         tool_user.scope, BERLIN, [NewDocument(id=f"d{n:02}", text='\x01"\n' * 900) for n in range(20)]
     )
-    found = await tool_user.call("rag_query", {"index_id": "berlin", "query": "x", "top_k": 20})
-    assert set(found) == {"index_id", "version", "results", "omitted"}
-    assert len(found["results"]) + found["omitted"] == 20
-    assert len(found["results"]) > 1
+    answer = await tool_user.call("rag_query", {"index_id": "berlin", "query": "x", "top_k": 20})
+    assert set(answer) == {"index_id", "version", "results", "omitted"}
+    assert len(answer["results"]) + answer["omitted"] == 20
+    assert len(answer["results"]) > 1
 
 
-async def test_documents_are_listed_in_pages_that_a_model_can_read(tool_user: ToolUser) -> None:
+async def test_documents_are_listed_in_pages_within_the_result_limit(tool_user: ToolUser) -> None:
     texts = {f"d{n:02}": ("kurz", "\x01x" * 500, "ü" * 1001, "x" * 8192)[n % 4] for n in range(40)}
     documents = [NewDocument(id=name, text=text, metadata={"m": "y" * 1000}) for name, text in texts.items()]
     await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, documents)
@@ -451,28 +451,29 @@ async def test_documents_are_listed_in_pages_that_a_model_can_read(tool_user: To
         page = await tool_user.call("rag_doc_list", {"index_id": "berlin", "limit": 30, "cursor": cursor})
         assert len(json.dumps(page, ensure_ascii=False).encode()) < MAX_RESULT_BYTES
         assert 0 < len(page["documents"]) < 30
-        for found in page["documents"]:
-            assert found["text"] == texts[found["id"]][:1000]
-            assert found["text_truncated"] is (len(texts[found["id"]]) > 1000)
-            assert found["text_size_bytes"] == len(texts[found["id"]].encode())
-        seen |= {found["id"]: found["text"] for found in page["documents"]}
+        for document in page["documents"]:
+            text = texts[document["id"]]
+            assert document["text"] == text[:1000]
+            assert document["text_truncated"] is (len(text) > 1000)
+            assert document["text_size_bytes"] == len(text.encode())
+            seen[document["id"]] = document["text"]
         cursor, pages = page["next_cursor"], pages + 1
     assert list(seen) == list(texts)
     few = await tool_user.call("rag_doc_list", {"index_id": "berlin", "limit": 2})
-    assert [found["id"] for found in few["documents"]] == ["d00", "d01"]
+    assert [document["id"] for document in few["documents"]] == ["d00", "d01"]
     with pytest.raises(InvalidRequest) as foreign:
         await tool_user.call("rag_doc_list", {"index_id": "berlin", "cursor": "made up"})
     assert foreign.value.param == "arguments.cursor"
 
 
 @pytest.mark.parametrize("name", ["rag_query", "rag_index_list", "rag_index_describe", "rag_doc_list", "rag_doc_get"])
-def test_a_tool_that_reads_may_take_as_long_as_a_query(name: str) -> None:
-    assert load_tool(name).timeout == 60
+def test_a_tool_that_reads_has_the_timeout_of_a_query(name: str) -> None:
+    assert load_tool(TOOLS[name]).timeout == 60
 
 
-async def test_other_tenants_knowledge_does_not_exist(berlin: ToolUser) -> None:
-    theirs = berlin.harness.tenant("other")
-    assert (await berlin.box.execute_direct(theirs, "rag_index_list", {})).result == {"indices": [], "more": False}
+async def test_another_tenants_index_is_not_found(berlin: ToolUser) -> None:
+    other_tenant = berlin.harness.tenant("other")
+    assert (await berlin.box.execute_direct(other_tenant, "rag_index_list", {})).result == {"indices": [], "more": False}
     calls: dict[str, dict[str, Any]] = {
         "rag_index_describe": {"index_id": "berlin"},
         "rag_doc_list": {"index_id": "berlin"},
@@ -480,14 +481,14 @@ async def test_other_tenants_knowledge_does_not_exist(berlin: ToolUser) -> None:
         **{name: CALLS[name] for name in ("rag_doc_patch", "rag_doc_delete", "rag_index_delete")},
     }
     for name, arguments in calls.items():
-        assert error_code((await berlin.box.execute_direct(theirs, name, arguments)).result) == "index_not_found", name
+        assert error_code((await berlin.box.execute_direct(other_tenant, name, arguments)).result) == "index_not_found", name
 
 
-async def test_a_piece_of_an_ingested_file_is_curated_like_any_document(tool_user: ToolUser) -> None:
-    piece = NewDocument.model_construct(id="guide.md#12", text="Kapitel 12.", metadata={"source": "guide.md"})
-    await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, [piece])
-    where = {"index_id": "berlin", "doc_id": "guide.md#12"}
-    assert (await tool_user.call("rag_doc_get", where))["text"] == "Kapitel 12."
-    patched = await tool_user.call("rag_doc_patch", await tool_user.asked("rag_doc_patch", {**where, "text": "Kapitel zwölf."}))
+async def test_a_chunk_of_an_ingested_file_can_be_changed_and_deleted(tool_user: ToolUser) -> None:
+    document = NewDocument.model_construct(id="guide.md#12", text="Kapitel 12.", metadata={"source": "guide.md"})
+    await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, [document])
+    chunk = {"index_id": "berlin", "doc_id": "guide.md#12"}
+    assert (await tool_user.call("rag_doc_get", chunk))["text"] == "Kapitel 12."
+    patched = await tool_user.call("rag_doc_patch", await tool_user.confirm("rag_doc_patch", {**chunk, "text": "Kapitel zwölf."}))
     assert (patched["id"], patched["text"], patched["metadata"]) == ("guide.md#12", "Kapitel zwölf.", {"source": "guide.md"})
-    assert await tool_user.call("rag_doc_delete", await tool_user.asked("rag_doc_delete", where)) == {"deleted": True}
+    assert await tool_user.call("rag_doc_delete", await tool_user.confirm("rag_doc_delete", chunk)) == {"deleted": True}

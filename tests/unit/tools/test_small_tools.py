@@ -49,7 +49,7 @@ async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
             {"id": "d2", "text": "Der Park.", "metadata": {"source": "shelf"}, "score": 0.8},
         ],
     }
-    assert reader.asked == [("demo", "berlin", "Tor?", 2)]
+    assert reader.queries == [("demo", "berlin", "Tor?", 2)]
 
 
 async def test_a_search_stays_in_the_callers_tenant() -> None:

@@ -48,6 +48,6 @@ class MemoryWrite(TwoStepTool):
         memory = (await context.cascade.read(context.scope.store)).config.memory
         return {"memory_size_bytes": len(append_line(memory, self.note).encode()), "note": self.note}
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, _: str, /) -> WriteResult:
         scope = context.scope
         return await context.cascade.append_memory(scope.store, self.note, redemption, scope.deadline)

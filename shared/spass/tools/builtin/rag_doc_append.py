@@ -34,6 +34,6 @@ class RagDocAppend(DocumentsTool):
         existing = await context.rag.reader.existing_ids(context.scope, self.index, ids)
         return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
-        if_match = self.if_match(context, redemption)
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+        if_match = self.if_match(context, state)
         return await context.rag.writer.append(context.scope, self.index, self.documents, redemption, if_match)

@@ -33,6 +33,6 @@ class RagDocDelete(DocumentTool):
             "metadata": dict(stored.metadata),
         }
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
-        if_match = self.if_match(context, redemption)
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+        if_match = self.if_match(context, state)
         return await context.rag.deleter.delete_document(context.scope, self.index, self.document, redemption, if_match)

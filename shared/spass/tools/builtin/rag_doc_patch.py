@@ -63,6 +63,6 @@ class RagDocPatch(DocumentTool):
             "new_text_size_bytes": len(text.encode()),
         }
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
-        if_match = self.if_match(context, redemption)
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+        if_match = self.if_match(context, state)
         return await context.rag.patcher.patch(context.scope, self.index, self.document, self.patch, redemption, if_match)

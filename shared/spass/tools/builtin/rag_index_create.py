@@ -35,6 +35,6 @@ class RagIndexCreate(DocumentsTool):
             semantics = f"The index exists. All of its {count} documents are deleted, and these take their place."
         return {"index_id": self.index_id, "shape_summary": {**self.shape, "replace_semantics": semantics}}
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
-        if_match = self.if_match(context, redemption)
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+        if_match = self.if_match(context, state)
         return await context.rag.writer.replace(context.scope, self.index, self.documents, redemption, if_match)

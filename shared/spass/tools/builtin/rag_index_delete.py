@@ -35,6 +35,6 @@ class RagIndexDelete(IndexTool):
             "sample_truncated_at": _SAMPLE_DOCUMENTS,
         }
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
-        if_match = self.if_match(context, redemption)
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+        if_match = self.if_match(context, state)
         return await context.rag.deleter.delete_index(context.scope, self.index, redemption, if_match)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.aws.keys import Key, confirm_token, rag_manifest
+from spass.aws.keys import Key, rag_manifest, used_confirm_token
 from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
 from spass.core.errors import ConfirmTokenInvalid, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import IndexId
@@ -95,7 +95,7 @@ class OnceCompanion:
 
     @property
     def key(self) -> Key:
-        return confirm_token(self.store.tenant, self.name)
+        return used_confirm_token(self.store.tenant, self.name)
 
     async def writes(self, answer: object, /) -> Sequence[Write]:
         self.answers.append(answer)
