@@ -4,12 +4,14 @@ In production no plan is set, and this costs one read of a context variable per 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
+
+from spass.aws.tasks import run_shielded
+from spass.core.errors import StorageUnavailable
 
 T = TypeVar("T")
 
@@ -49,13 +51,16 @@ async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
 
 async def run_in_thread(run: Callable[[], T]) -> T:
     """Run a call in a worker thread and wait for its end, even if the caller is cancelled."""
-    call = asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, run)
+    return await run_shielded(asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, run))
+
+
+async def retry_once(call: Callable[[], Awaitable[T]]) -> T:
+    """Retry once when the outcome is unknown. The call must be idempotent.
+
+    Raises:
+        StorageUnavailable: both calls failed; whether either took effect is unknown.
+    """
     try:
-        return await asyncio.shield(call)
-    except asyncio.CancelledError:
-        while not call.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({call})
-        if not call.cancelled():
-            call.exception()  # retrieve it: asyncio logs an error for an exception that is never retrieved
-        raise
+        return await call()
+    except StorageUnavailable:
+        return await call()

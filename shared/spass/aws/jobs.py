@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 from botocore.exceptions import ClientError
 
 from spass.aws.error_translation import storage_errors
-from spass.aws.invocation import AwsCall, invoke
+from spass.aws.invocation import AwsCall, invoke, retry_once
 from spass.aws.job_targets import JobTargets
-from spass.aws.retry import retry_once
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import JobId, TenantId
 from spass.core.jobs import CompactSession, Job, body_of

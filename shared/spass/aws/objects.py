@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from spass.aws.error_translation import storage_errors
-from spass.aws.invocation import AwsCall, invoke
-from spass.aws.retry import retry_once
+from spass.aws.invocation import AwsCall, invoke, retry_once
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 

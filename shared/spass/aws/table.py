@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from spass.aws.attributes import Item
-from spass.aws.invocation import AwsCall, invoke
+from spass.aws.invocation import AwsCall, invoke, retry_once
 from spass.aws.keys import Key, tenant_prefix
-from spass.aws.retry import retry_once
 from spass.aws.writes import Delete, Put, Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId

@@ -10,7 +10,7 @@ import anyio
 T = TypeVar("T")
 
 
-async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
+async def run_shielded(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
     """Return the result of ``work``. A cancelled caller waits until ``work`` has ended, and is then cancelled."""
     task = asyncio.ensure_future(work)
     try:

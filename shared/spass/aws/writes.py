@@ -15,8 +15,6 @@ from spass.aws.keys import Key
 class Condition:
     """A condition on the stored item. A write takes effect only if it holds. ``a & b`` needs both, ``a | b`` at least one."""
 
-    __slots__ = ()
-
     def __and__(self, other: "Condition") -> "AllOf":
         return AllOf((self, other))
 
@@ -32,13 +30,9 @@ class _Presence(Condition):
 class Exists(_Presence):
     """The attribute exists."""
 
-    __slots__ = ()
-
 
 class Absent(_Presence):
     """The attribute does not exist."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +46,25 @@ class _Comparison(Condition):
 class Equals(_Comparison):
     """The attribute equals ``value``."""
 
-    __slots__ = ()
-
 
 class OneOf(_Comparison):
     """The attribute equals one of the list ``value``."""
-
-    __slots__ = ()
 
 
 class AtMost(_Comparison):
     """The attribute has the type of ``value`` (a number or text) and is at most ``value``."""
 
-    __slots__ = ()
-
 
 class Contains(_Comparison):
     """The attribute is a set that contains the text ``value``."""
-
-    __slots__ = ()
 
 
 class Lacks(_Comparison):
     """The attribute is not a set that contains the text ``value``."""
 
-    __slots__ = ()
-
 
 class HasSize(_Comparison):
     """The attribute is a set with ``value`` members."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +75,9 @@ class _Combination(Condition):
 class AllOf(_Combination):
     """All ``conditions`` hold."""
 
-    __slots__ = ()
-
 
 class AnyOf(_Combination):
     """At least one of ``conditions`` holds."""
-
-    __slots__ = ()
 
 
 ITEM_EXISTS: Final = Exists("pk")

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -24,14 +23,12 @@ from spass.metering.pricing import decimal_text
 from spass.metering.usage import spending_of_month
 from spass.tenancy.settings import Cascade
 
-_MAX_JITTER: Final = 0.1
-"""Seconds. Calls that wait for the same moment must not all retry at that moment."""
-
+_MAX_JITTER: Final = 0.1  # seconds: calls that wait for the same moment must not all retry at that moment
 _NO_TOKENS: Final = TokenUsage()
 
 
 class CallReservation:
-    """What one admitted call has reserved: None if its tenant has no limits."""
+    """The reservation of one admitted call: None if its tenant has no limits."""
 
     def __init__(self, reservation: Reservation | None = None) -> None:
         self._reservation = reservation
@@ -43,28 +40,20 @@ class CallReservation:
         return self._reservation is not None
 
     async def renew(self) -> None:
-        """Keep the reservation alive until it is settled."""
+        """Renew the reservation until it is settled."""
         if self._reservation is not None:
             await self._renewal.enter_async_context(renew_while_running(self._reservation))
 
     async def settle(self, usage: TokenUsage, cost: Cost) -> None:
-        """Replace the reserved amounts by the actual ones. Never raises. Only the first settlement counts."""
+        """Replace the reserved amounts by the actual ones. Only the first settlement counts. This does not raise."""
         if (reservation := self._reservation) is not None:
             self._reservation = None
             await self._renewal.aclose()
             await reservation.settle(tokens=usage.total_tokens, usd=cost.usd)
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """The limits of one tenant, as its settings were when ``shared`` was created."""
-
-    caps: Caps
-    shared: SharedLimit
-
-
 class Admission:
-    """Admit calls within their tenants' limits. One for the process."""
+    """Admit calls within their tenants' limits. A process has one instance."""
 
     def __init__(
         self,
@@ -76,11 +65,11 @@ class Admission:
         self._cascade = cascade
         self._clock = clock
         self._sleep = sleep
-        self._limits: dict[TenantId, _Limit] = {}
+        self._limits: dict[TenantId, SharedLimit] = {}
 
     @asynccontextmanager
     async def admit(self, scope: Scope, expected: TokenUsage, cost: Cost) -> AsyncIterator[CallReservation]:
-        """Reserve the ``expected`` tokens and ``cost`` of a call; give back on exit what the body has not settled.
+        """Reserve the ``expected`` tokens and ``cost`` of a call. On exit, give them back if the body has not settled them.
 
         A model without a known price reserves no money. A tenant without limits needs no table call.
 
@@ -108,7 +97,7 @@ class Admission:
 
         while isinstance(answer := await attempt(), NoCapacity):
             if answer.retry_after > seconds_to_wait:
-                raise _error_for(caps, answer, limit)
+                raise _error_for(answer, limit)
             wait = answer.retry_after + random.uniform(0, _MAX_JITTER)  # noqa: S311 (jitter)
             seconds_to_wait -= wait
             await self._sleep(wait)
@@ -117,21 +106,20 @@ class Admission:
         return reservation
 
     def _limit_of(self, store: TenantStore, caps: Caps) -> SharedLimit:
-        known = self._limits.get(store.tenant)
-        if known is None or known.caps != caps:
-            shared = SharedLimit(
+        limit = self._limits.get(store.tenant)
+        if limit is None or limit.caps != caps:
+            limit = self._limits[store.tenant] = SharedLimit(
                 store.table,
                 partial(keys.tenant_limit, store.tenant),
                 caps,
                 clock=self._clock,
                 spent_before=partial(spending_of_month, store),
             )
-            known = self._limits[store.tenant] = _Limit(caps, shared)
-        return known.shared
+        return limit
 
 
-def _error_for(caps: Caps, full: NoCapacity, limit: SharedLimit) -> SpassError:
-    seconds = math.ceil(full.retry_after)
+def _error_for(full: NoCapacity, limit: SharedLimit) -> SpassError:
+    caps, seconds = limit.caps, math.ceil(full.retry_after)
     if full.by in ("budget", "reserved") and caps.usd_per_month is not None:
         if full.by == "reserved":
             message = f"Calls in flight have reserved the rest of this month's budget. Try again in {seconds} s."

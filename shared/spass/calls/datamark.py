@@ -12,7 +12,7 @@ from typing import Final
 from spass.core.confusables import TagSanitizer
 
 MARK: Final = "ˆ"
-"""U+02C6: rare in texts, and every tokenizer treats it as a letter."""
+"""U+02C6. It is rare in texts, and every tokenizer treats it as a letter."""
 
 NOTE: Final = (
     'Text between <data mark="…"> and </data> was looked up or answered by a tool; the character that "mark" names stands for '
@@ -59,7 +59,7 @@ def mark_spaces(text: str, mark: str) -> str:
 
 
 def _has_single_blanks_only(text: str) -> bool:
-    """Return whether the text has no white space but single blanks and single line breaks."""
+    """Return True if the only white space of the text is single blanks and single line breaks."""
     if "  " in text or ("\n" in text and ("\n " in text or "\n\n" in text)):
         return False
     escapes = "\\" in text and any(escape in text for escape in ("\\n", "\\t", "\\r"))
@@ -69,8 +69,7 @@ def _has_single_blanks_only(text: str) -> bool:
 def remove_marks(text: str) -> str:
     """Return ``text`` with each result of ``wrap_as_data`` in it replaced by the original text."""
     end = text.rfind("</data>") + len("</data>")  # after it, each start tag would cost a search to the end of the text
-    restored = _DATA_ELEMENT.sub(lambda data: _remove_marks(data.group(2), data.group(1)), text[:end])
-    return restored + text[end:]
+    return _DATA_ELEMENT.sub(lambda data: _remove_marks(data[2], data[1]), text[:end]) + text[end:]
 
 
 def _remove_marks(text: str, mark: str) -> str:
@@ -83,8 +82,8 @@ def _is_json(text: str) -> bool:
 
 
 class MarkRemover:
-    """Remove the marks that a model repeats, in a text that arrives in pieces. A mark, or the start of one, is held until the
-    next character. With ``json``, the text is JSON, in which a mark may be written as an escape."""
+    """Remove the marks that a model repeats, in a text that arrives in pieces. Hold a mark at the end of a piece until the next
+    character arrives. With ``json``, the text is JSON, in which a mark may be written as an escape."""
 
     def __init__(self, mark: str, *, json: bool = False) -> None:
         self._starts = (mark, "\\") if json else (mark,)
@@ -105,14 +104,14 @@ class MarkRemover:
         held, self._held = self._held, ""
         return self._mark.sub(" ", held)
 
-    def _replace(self, found: re.Match[str]) -> str:
-        match found.lastgroup:
+    def _replace(self, piece: re.Match[str]) -> str:
+        match piece.lastgroup:
             case "incomplete":
-                self._held = found.group()
+                self._held = piece.group()
                 return ""
             case "inserted":
                 return ""
             case "blank":
                 return " "
             case _:
-                return found.group()
+                return piece.group()

@@ -16,13 +16,12 @@ MAX_CHARACTERS: Final = 1_000_000
 """Characters of one message, including the arguments of its tool calls but not its images."""
 
 _DESCRIPTION_FIELDS: Final = ("description", "title")
-_BLANK_LETTERS: Final = "\u2800"
-"""Letters that show nothing and are not white space."""
+_BLANK_LETTERS: Final = "\u2800"  # the blank Braille pattern, which is not white space
 
 
 @dataclass(frozen=True, slots=True)
 class SanitizedRequest:
-    """``request`` as it may be sent. ``mark_remover`` is None if nothing in it was marked."""
+    """A ``request`` that may be sent to a model. ``mark_remover`` is None if no text in it was marked."""
 
     request: ChatRequest
     mark_remover: "_DeltaMarkRemover | None" = None
@@ -56,10 +55,11 @@ def sanitize_request(request: ChatRequest) -> SanitizedRequest:
 
 
 def count_request_characters(request: ChatRequest) -> int:
-    """Return how many characters ``sanitize_request`` reads."""
-    spoken = sum(len(text) for message in request.messages for text in _texts(message))
-    described = (text for tool in request.tools for text in (tool.description, *_descriptions(tool.parameters)))
-    return spoken + sum(map(len, described)) + sum(map(len, _descriptions(request.response_format)))
+    """Return the number of characters that ``sanitize_request`` reads."""
+    texts = [text for message in request.messages for text in _texts(message)]
+    for tool in request.tools:
+        texts += (tool.description, *_descriptions(tool.parameters))
+    return sum(map(len, (*texts, *_descriptions(request.response_format))))
 
 
 def _is_data(message: Message) -> bool:
@@ -71,8 +71,8 @@ def _texts(message: Message) -> Sequence[str]:
 
 
 def _with_note(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return ``messages`` with the note on marks at the end of the system prompt: many templates allow one system message
-    only."""
+    """Return ``messages`` with the note on marks at the end of the system prompt, because many templates allow only one system
+    message."""
     first = messages[0]
     if first.role is Role.SYSTEM and not _is_data(first):
         return (replace(first, content=f"{first.content}\n\n{NOTE}"), *messages[1:])
@@ -80,7 +80,7 @@ def _with_note(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _sanitize_message(message: Message) -> Message:
-    """Return ``message`` with clean texts; the same object if they were clean."""
+    """Return ``message`` with clean texts, or the same object if they were clean."""
     if sum(map(len, _texts(message))) > MAX_CHARACTERS:
         raise InputRefused(
             f"A message has more than {MAX_CHARACTERS} characters.", param="messages", details={"reason": "message_too_long"}
@@ -104,15 +104,15 @@ def _clean_id(identity: str) -> str:
     return _clean(identity) or "call"
 
 
-def _check_visible(message: Message, left: str) -> None:
-    pictured = any(isinstance(part, Image) for part in message.parts)
-    if message.role is Role.USER and not pictured and not left.strip().strip(_BLANK_LETTERS):
+def _check_visible(message: Message, content: str) -> None:
+    has_image = any(isinstance(part, Image) for part in message.parts)
+    if message.role is Role.USER and not has_image and not content.strip().strip(_BLANK_LETTERS):
         raise InputRefused("A message has no visible character.", param="messages", details={"reason": "nothing_visible"})
 
 
 def _sanitize_call(call: ToolCall) -> ToolCall:
-    """Clean a call that the model made earlier: it may have copied what it read. Some providers parse the JSON, which decodes
-    its escapes, so the decoded values are cleaned too."""
+    """Clean an earlier call of the model, which may contain text that the model read. Some providers parse the JSON and so decode
+    its escapes. So clean the decoded values too."""
     arguments = _clean(call.arguments)
     if "\\u" in arguments:
         try:
@@ -138,40 +138,40 @@ def _clean_value(value: Json) -> Json:
 
 
 def _sanitize_tools(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
-    """Return ``tools`` with clean descriptions, which may have been written by others. Names and values do not change."""
-    described = "\n".join(text for tool in tools for text in (tool.description, *_descriptions(tool.parameters)))
-    return tools if _clean(described) is described else tuple(map(_sanitize_tool, tools))
+    """Return ``tools`` with clean descriptions, because a client may copy them from elsewhere. Names and values do not change."""
+    descriptions = "\n".join(text for tool in tools for text in (tool.description, *_descriptions(tool.parameters)))
+    if _clean(descriptions) is descriptions:
+        return tools
+    return tuple(
+        replace(tool, description=_clean(tool.description), parameters=_with_clean_descriptions(tool.parameters))
+        for tool in tools
+    )
 
 
-def _sanitize_tool(tool: ToolSpec) -> ToolSpec:
-    return replace(tool, description=_clean(tool.description), parameters=_with_clean_descriptions(tool.parameters))
-
-
-def _sanitize_format(wanted: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
-    """Return ``wanted`` with clean descriptions: some chat templates write the schema of the answer into the prompt."""
-    described = "\n".join(_descriptions(wanted))
-    return wanted if wanted is None or _clean(described) is described else _with_clean_descriptions(wanted)
+def _sanitize_format(schema: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
+    """Return ``schema`` with clean descriptions: some chat templates write the schema of the answer into the prompt."""
+    descriptions = "\n".join(_descriptions(schema))
+    return schema if schema is None or _clean(descriptions) is descriptions else _with_clean_descriptions(schema)
 
 
 def _descriptions(schema: Json) -> Iterator[str]:
     """Yield every description and title in ``schema``."""
-    left = [schema]
-    while left:
-        value = left.pop()
+    remaining = [schema]
+    while remaining:
+        value = remaining.pop()
         if isinstance(value, dict):
             yield from (text for name in _DESCRIPTION_FIELDS if isinstance(text := value.get(name), str))
-            left += value.values()
+            remaining += value.values()
         elif isinstance(value, list | tuple):
-            left += value
+            remaining += value
 
 
 def _with_clean_descriptions(schema: Mapping[str, Json]) -> Mapping[str, Json]:
-    cleaned: Mapping[str, Json] = json.loads(json.dumps(schema), object_hook=_with_clean_description)
-    return cleaned
+    def clean_object(part: dict[str, Json]) -> dict[str, Json]:
+        return part | {name: _clean(text) for name in _DESCRIPTION_FIELDS if isinstance(text := part.get(name), str)}
 
-
-def _with_clean_description(schema: dict[str, Json]) -> dict[str, Json]:
-    return schema | {name: _clean(text) for name in _DESCRIPTION_FIELDS if isinstance(text := schema.get(name), str)}
+    clean_schema: Mapping[str, Json] = json.loads(json.dumps(schema), object_hook=clean_object)
+    return clean_schema
 
 
 def _same(after: Sequence[object], before: Sequence[object]) -> bool:
@@ -189,19 +189,14 @@ class _DeltaMarkRemover:
 
     def feed(self, delta: ChatDelta) -> ChatDelta:
         content, refusal = self._content.feed(delta.content), self._refusal.feed(delta.refusal)
-        calls = tuple(map(self._call, delta.tool_calls))
+        calls = tuple(map(self._feed_call, delta.tool_calls))
         if delta.finish_reason is not None:
-            content, refusal, calls = (
-                content + self._content.flush(),
-                refusal + self._refusal.flush(),
-                calls + self._flush_calls(),
-            )
+            content += self._content.flush()
+            refusal += self._refusal.flush()
+            held = ((index, remover.flush()) for index, remover in self._calls.items())
+            calls += tuple(ToolCallDelta(index, arguments=text) for index, text in held if text)
         return replace(delta, content=content, refusal=refusal, tool_calls=calls)
 
-    def _call(self, piece: ToolCallDelta) -> ToolCallDelta:
-        remover = self._calls.setdefault(piece.index, MarkRemover(self._mark, json=True))
-        return replace(piece, arguments=remover.feed(piece.arguments))
-
-    def _flush_calls(self) -> tuple[ToolCallDelta, ...]:
-        rests = ((index, remover.flush()) for index, remover in self._calls.items())
-        return tuple(ToolCallDelta(index, arguments=rest) for index, rest in rests if rest)
+    def _feed_call(self, call: ToolCallDelta) -> ToolCallDelta:
+        remover = self._calls.setdefault(call.index, MarkRemover(self._mark, json=True))
+        return replace(call, arguments=remover.feed(call.arguments))

@@ -1,7 +1,7 @@
-"""Embed a list of texts by several requests in flight; keep their vectors in order and add up what they took."""
+"""Embed a list of texts by several concurrent requests. Return the vectors in order, and the sum of the tokens."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from spass.aws.tasks import run_concurrently
 from spass.calls.estimate import estimate_tokens
@@ -13,7 +13,7 @@ from spass.llm.types import CallContext, EmbeddingRequest
 
 
 class EmbeddingRequests:
-    """The requests for one list of texts. ``routing`` is valid at any time, also after a failure."""
+    """The requests for one list of texts."""
 
     def __init__(self, router: Router, model: str, context: CallContext) -> None:
         self._router = router
@@ -25,8 +25,8 @@ class EmbeddingRequests:
 
     @property
     def routing(self) -> RoutingRecord:
-        """Return the attempts and the usage of all requests. The backend is that of the request that failed first, else that of
-        the request sent last."""
+        """Return the attempts and the usage of all requests so far. The backend is that of the request that failed first, or else
+        that of the newest request."""
         last = self._failed or (self._routings[-1] if self._routings else RoutingRecord())
         return RoutingRecord(
             last.backend,
@@ -40,21 +40,21 @@ class EmbeddingRequests:
         """Return the vectors as the ``data`` of an ``EmbeddingReply``.
 
         Raises:
-            SpassError: the first failure, the same as ``Router.embed``. No request is in flight then.
+            SpassError: the first failure of ``Router.embed``. No other request is in flight then.
         """
         limits = self._router.embedding_limits(self._model)
         parts = [*batches(texts, limits)]
         vectors = [b""] * len(parts)
-        left = iter(enumerate(parts))
-        await run_concurrently([self._work(left, vectors) for _ in range(min(limits.concurrency, len(parts)))])
-        if self._answered < len(parts):  # a task group counts a request that cancelled itself as done
+        remaining = iter(enumerate(parts))
+
+        async def embed_remaining() -> None:
+            for number, batch in remaining:  # the concurrent workers share this iterator
+                vectors[number] = await self._request(batch)
+
+        await run_concurrently([embed_remaining() for _ in range(min(limits.concurrency, len(parts)))])
+        if self._answered < len(parts):  # a task group ignores a task that raised CancelledError
             raise asyncio.CancelledError
         return b"".join(vectors)
-
-    async def _work(self, left: Iterator[tuple[int, tuple[str, ...]]], vectors: list[bytes]) -> None:
-        """Embed batches from ``left``, which the workers share, until none is left."""
-        for number, texts in left:
-            vectors[number] = await self._request(texts)
 
     async def _request(self, texts: tuple[str, ...]) -> bytes:
         routing = RoutingRecord()

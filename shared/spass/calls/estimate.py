@@ -9,8 +9,7 @@ from spass.llm.types import ChatRequest
 TYPICAL_ANSWER_TOKENS: Final = 1024
 """Tokens reserved for an answer without ``max_tokens``."""
 
-_TOKENS_PER_PICTURE: Final = 1000
-"""OpenAI and Anthropic count some 700 to 1600 tokens for a picture of a screen's size."""
+_TOKENS_PER_IMAGE: Final = 1000  # OpenAI and Anthropic count 700 to 1600 tokens for an image of a screen's size
 
 
 def estimate_tokens(characters: int) -> int:
@@ -18,20 +17,21 @@ def estimate_tokens(characters: int) -> int:
 
 
 def expected_usage(request: ChatRequest, window: int) -> TokenUsage:
-    """Return the tokens that ``request`` probably takes at most: reserved before the call, and settled for a lost answer.
+    """Return an upper estimate of the tokens of ``request``. It is reserved before the call, and charged for a lost answer.
 
-    Tools and the schema of the answer count as they are described to the model. The answer counts as ``max_tokens``, or as
+    The prompt includes the tools and the schema of the answer. The answer counts as ``max_tokens``, or as
     ``TYPICAL_ANSWER_TOKENS``, but at most as the model's ``window`` of tokens: more would only block other calls.
     """
-    spoken = sum(map(count_characters, request.messages))
-    offered = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in request.tools)
-    shape = request.response_format or {}
-    shaped = len(json.dumps(shape)) if shape.get("type") == "json_schema" else 0
-    return TokenUsage(estimate_tokens(spoken + offered + shaped), min(request.max_tokens or TYPICAL_ANSWER_TOKENS, window))
+    characters = sum(map(count_characters, request.messages))
+    characters += sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in request.tools)
+    answer_format = request.response_format or {}
+    if answer_format.get("type") == "json_schema":
+        characters += len(json.dumps(answer_format))
+    return TokenUsage(estimate_tokens(characters), min(request.max_tokens or TYPICAL_ANSWER_TOKENS, window))
 
 
 def count_characters(message: Message) -> int:
-    """Return the characters that a message counts for: its text, its tool calls, and an equivalent for its images."""
-    pictures = sum(isinstance(part, Image) for part in message.parts)
+    """Return the characters of a message: of its text and its tool calls, and an equivalent for its images."""
+    images = sum(isinstance(part, Image) for part in message.parts)
     calls = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
-    return len(message.content) + calls + pictures * _TOKENS_PER_PICTURE * CHARACTERS_PER_TOKEN
+    return len(message.content) + calls + images * _TOKENS_PER_IMAGE * CHARACTERS_PER_TOKEN

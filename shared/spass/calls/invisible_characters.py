@@ -1,16 +1,16 @@
 """Remove invisible characters before a model reads a text: control characters, characters without width, and tags.
 
-A model reads them although no person sees them, so they can hide an instruction. The set follows Unicode's
-``Default_Ignorable_Code_Point`` (https://www.unicode.org/reports/tr44/) and the controls. What writing systems and emoji need of
-it stays, once and where they need it: joiners in scripts that join, presentation selectors after an emoji, the tags of the three
-flags that have them, a variation selector after a Han ideograph or a Mongolian letter.
+A model reads these characters but a person does not see them, so they can hide an instruction. The set consists of Unicode's
+``Default_Ignorable_Code_Point`` (https://www.unicode.org/reports/tr44/) and the control characters. Characters that a writing
+system or an emoji needs stay, but only one of them and only in the right context: joiners in scripts that join, presentation
+selectors after an emoji, the tags of the three flags that have tags, and a variation selector after a Han or Mongolian letter.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Final
 
-_BREAKS: Final = "\x0b\x0c\x85"  # a page or a line ends there; words must not be joined
+_BREAKS: Final = "\x0b\x0c\x85"  # the end of a page or a line: it becomes a line break, so that words are not joined
 _OTHER_INVISIBLE: Final = (
     "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
     "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -36,7 +36,7 @@ _BLACK_FLAG: Final = "\U0001f3f4"
 _FLAG_TAGS: Final = tuple(
     "".join(chr(0xE0000 + ord(letter)) for letter in region) + "\U000e007f" for region in ("gbeng", "gbsct", "gbwls")
 )
-_KEPT_CONTEXTS: Final = {
+_ALLOWED_CONTEXTS: Final = {
     "[\u200c\u200d]": (
         rf"{_JOINING_SCRIPT}[\u200c\u200d]",
         rf"{_EMOJI}\u200d(?={_EMOJI})",
@@ -54,35 +54,34 @@ _KEPT_CONTEXTS: Final = {
         f"{_BLACK_FLAG}{tags[:at]}(?={tags[at:]})" for tags in _FLAG_TAGS for at in range(1, len(tags) + 1)
     ),
 }
-"""Invisible characters that select the form of the letter or emoji before them or join it to the next, and where each stays."""
-# The character comes first and is judged by what is behind it, so that a search runs from one such character to the next.
+"""Invisible characters that change or join the letter or emoji before them, and the contexts in which each may stay."""
+# The pattern begins with the character and then looks behind it, so that a search skips from one such character to the next.
 _REMOVED: Final = _INVISIBLE + "".join(
-    f"(?:(?<!{kind})|{''.join(f'(?<!{place})' for place in places)})" for kind, places in _KEPT_CONTEXTS.items()
+    f"(?:(?<!{kind})|{''.join(f'(?<!{place})' for place in places)})" for kind, places in _ALLOWED_CONTEXTS.items()
 )
 
-
 _VISIBLE: Final = re.compile(f"[^{_BREAKS}{_OTHER_INVISIBLE}]")
-_PART: Final = 16_384
-"""Characters, about, of one search: a search blocks all other threads."""
+_PART: Final = 16_384  # characters of one search, approximately: a search blocks all other threads
 
 
 def strip_invisible(text: str) -> str:
-    """Return ``text`` without what cannot be seen in it; the very same object if there is nothing of the kind."""
+    """Return ``text`` without invisible characters, or the same object if it has none."""
     if not _has_invisible(text):
         return text
-    return _visible(text) if len(text) <= _PART else "".join(_visible_parts(text))
+    return _strip(text) if len(text) <= _PART else "".join(_strip_parts(text))
 
 
-def _visible_parts(text: str) -> Iterator[str]:
-    """Yield the same in parts, each of which begins with a character that can be seen: what is before it decides nothing."""
+def _strip_parts(text: str) -> Iterator[str]:
+    """Yield the result in parts. Each part begins with a visible character, because the text before such a character has no
+    influence on the result."""
     start = 0
     while following := _VISIBLE.search(text, start + _PART):
-        yield _visible(text[start : following.end()])[:-1]
+        yield _strip(text[start : following.end()])[:-1]
         start = following.start()
-    yield _visible(text[start:])
+    yield _strip(text[start:])
 
 
-def _visible(text: str) -> str:
+def _strip(text: str) -> str:
     if _BREAK.search(text):
         text = re.sub(
             rf"{_REMOVED}(?<!{_INVISIBLE}{_INVISIBLE})(?:(?<=[{_BREAKS}])|[{_OTHER_INVISIBLE}]*+[{_BREAKS}]){_INVISIBLE}*+",
@@ -93,7 +92,7 @@ def _visible(text: str) -> str:
 
 
 def _has_invisible(text: str) -> bool:
-    try:  # most of what is written in the West: three times as fast as any pattern
+    try:  # for most Western texts this is three times as fast as a pattern
         encoded = text.encode("ascii" if text.isascii() else "cp1252")
     except UnicodeEncodeError:
         return bool(_ONE.search(text))

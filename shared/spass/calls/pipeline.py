@@ -1,4 +1,4 @@
-"""The one way to call a model: allow-list, depth, admission, defence, router, redaction, cost, audit, in this order."""
+"""Call a model. Every call passes, in this order: allow-list, depth, admission, defence, router, redaction, cost and audit."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -32,7 +32,7 @@ _NO_TOKENS: Final = TokenUsage()
 
 @dataclass(slots=True)
 class _RecordedCall:
-    """One call of a model. Its caller fills ``routing`` and ``builder``; ``cost`` is known when the call has ended."""
+    """One call of a model. The caller sets ``routing`` and fills ``builder``. ``cost`` is set when the call has ended."""
 
     context: CallContext
     routing: RoutingRecord = field(default_factory=RoutingRecord)
@@ -58,19 +58,20 @@ class Calls:
         self._redactor = redactor or build_redactor(config, router.keys)
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
-        """Yield the answer in pieces.
+        """Yield the answer in deltas.
 
-        The last piece has no text. It has the finish reason, the cost, and the usage, which is an estimate where the provider did
-        not count and includes the attempts whose answers were lost. Before it comes, the call is on the tally and in the audit.
+        The last delta has no text. It has the finish reason, the cost and the usage. The usage includes the attempts whose
+        answers were lost, and is an estimate where the provider did not count. Before the last delta, the call is added to the
+        tally and recorded in the audit.
 
-        The first two errors are raised at once, the others by the iteration. Close the iterator (``aclose``) to stop early; this
-        closes the connection to the provider.
+        This method raises the first two errors itself; the iteration raises the others. Close the iterator (``aclose``) to stop
+        early: this closes the connection to the provider.
 
         Raises:
-            ModelNotFound, ModelNotAllowed, InvalidRequest: the model cannot be called in this way.
+            ModelNotFound, ModelNotAllowed, InvalidRequest: this caller cannot use the model, or not for a chat.
             RecursionDepthExceeded: too many gateways have called each other.
             RateLimited, BudgetExceeded: the tenant or the backends have no capacity for the call.
-            InputRefused: the request contains something that may not be sent to a model.
+            InputRefused: a message is too long or has no visible character.
             UpstreamError, UpstreamRejected, ContextLengthExceeded, UpstreamTimeout, NoBackendAvailable: the model failed.
             StorageUnavailable: the limits cannot be read now.
         """
@@ -110,9 +111,9 @@ class Calls:
         )
 
     async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:
-        """Return one vector per text, in their order, by ``model`` or by the configured embedding model.
+        """Return one vector per text, in the order of ``texts``, from ``model`` or the configured embedding model.
 
-        The first request that fails for good cancels the others; then there are no vectors.
+        The first request that fails after all its retries cancels the others.
 
         Raises:
             SpassError: the same as ``chat``.
@@ -137,7 +138,7 @@ class Calls:
         """Return the model that ``embed`` uses.
 
         Raises:
-            ModelNotFound, ModelNotAllowed, InvalidRequest, RecursionDepthExceeded: ``embed`` would raise it.
+            ModelNotFound, ModelNotAllowed, InvalidRequest, RecursionDepthExceeded: the same as ``chat``.
         """
         return self._allowed_model(scope, name or self._config.defaults.embedding_model, "embedding")
 
@@ -159,10 +160,11 @@ class Calls:
     async def _recorded(
         self, scope: Scope, kind: CallKind, model: ModelConfig, reservation: CallReservation
     ) -> AsyncIterator[_RecordedCall]:
-        """Account for one call, however the body ends: its cost on the tally, its reservation settled, its record in the audit.
+        """Account for one call when the body ends, also by an error: add its cost to the tally, settle its reservation and write
+        its audit record.
 
         Raises:
-            SpassError: the body's, with secrets, hosts and paths redacted.
+            SpassError: the error of the body, with secrets, hosts and paths redacted.
         """
         recorder = Recorder(scope, kind, model=model.name, reservation=reservation)
         call = _RecordedCall(recorder.context)
@@ -185,7 +187,7 @@ class Calls:
     def _cost(self, model: ModelConfig, routing: RoutingRecord, status: str, reported_usd: Decimal | None) -> Cost:
         """Return the cost of one call, including its lost attempts.
 
-        ``reported_usd`` is the provider's price of the answer. A 0 is ignored if the provider did not count the tokens either.
+        ``reported_usd`` is the price that the provider reported. Ignore a price of 0 if the provider did not count tokens either.
         """
         if status != audit.OK and routing.usage == _NO_TOKENS:
             return NO_COST
@@ -197,7 +199,7 @@ class Calls:
         return replace(cost + self._price(model, routing.lost_usage), sub_calls=1)
 
     def _price(self, model: ModelConfig, usage: TokenUsage, reported_usd: Decimal | None = None) -> Cost:
-        return price(model, usage, said_usd=reported_usd, usd_to_eur=self._config.usd_to_eur)
+        return price(model, usage, reported_usd=reported_usd, usd_to_eur=self._config.usd_to_eur)
 
 
 _KIND_NAMES: Final = {"chat": "a chat model", "embedding": "an embedding model"}

@@ -1,4 +1,4 @@
-"""Account for one call of a model or a tool, however it ends: cost on the tally, settled limits, audit record, usage counters."""
+"""Account for one call of a model or a tool when it ends: add its cost to the tally, settle its limits, record its usage."""
 
 import asyncio
 import time
@@ -21,9 +21,9 @@ _NO_RESERVATION: Final = CallReservation()
 
 
 class Recorder:
-    """Create one when a call begins, and ``finish`` it exactly once. ``duration_ms`` is the time between the two.
+    """Account for one call. Create it when the call begins, and call ``finish`` exactly once.
 
-    ``tool`` is None for a name that is not a tool: such a name is a model's own text.
+    ``tool`` is None if the model called a tool that does not exist: a name that the model made up must not be recorded.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Recorder:
 
     @property
     def context(self) -> CallContext:
-        """Return the deadline and the headers that the call carries to a backend."""
+        """Return the deadline and the headers of the call's requests to backends."""
         headers: Mapping[str, str] = {
             "SPASS-Caller-Depth": str(self._scope.depth + 1),
             "SPASS-Parent-Request-Id": self.request_id,

@@ -1,8 +1,8 @@
-"""Escape the tokens with which chat templates mark the speaker.
+"""Escape the tokens with which chat templates mark the speaker of a message.
 
 A server that renders messages into a template may read ``<|im_start|>system`` inside a message as the start of another message.
-The brackets of such a token become ``‹`` and ``›``: people and models can still read the text, but no tokenizer finds the token.
-Invisible characters inside the token would work too, but would hide the change.
+The brackets of such a token become ``‹`` and ``›``: people and models can still read the text, but a tokenizer does not find the
+token. An invisible character inside the token would also work, but would hide the change.
 """
 
 import re
@@ -26,29 +26,29 @@ _SQUARED: Final = (
     r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|THINK|MODEL_SETTINGS|[gs]MASK))\]"
     r"|e~\[)"  # MiniMax
 )
-# Every branch starts with a different letter, so that the search can skip from one to the next.
+# Every branch starts with a different character, so that the search can skip to the next such character.
 _TOKEN: Final = re.compile(rf"(<{_ANGLED}|＜{_ANGLED}|\[{_SQUARED}|\]~!?b[\[\]])")
 _BRACKETS: Final = dict.fromkeys("<＜[", "‹") | dict.fromkeys(">＞]", "›")
 _OPENS: Final = ("<", "[", "]", "＜")
 
-# Anthropic's first format; the line break may stand in JSON.
+# Anthropic's first format. In JSON the line break is escaped.
 _SPEAKER: Final = re.compile(r"((?:\A|\n|\\n)[ \t]{0,8})(Human|Assistant)(?=:)")
 
 
 def escape_role_tokens(text: str) -> str:
-    """Return ``text`` with every such token escaped; the same object if there is none."""
+    """Return ``text`` with every such token escaped, or the same object if there is none."""
     if any(bracket in text for bracket in _OPENS) and _TOKEN.search(text):
         pieces = _TOKEN.split(text)
-        pieces[1::2] = _readable(pieces[1::2])
+        pieces[1::2] = _escape(pieces[1::2])
         text = "".join(pieces)
     if "Human:" in text or "Assistant:" in text:
         text = _SPEAKER.sub(r"\1‹\2›", text)
     return text
 
 
-def _readable(tokens: list[str]) -> list[str]:
-    """Return ``tokens`` with other brackets: all at once, because a text may hold a million of them."""
+def _escape(tokens: list[str]) -> list[str]:
+    """Return ``tokens`` with the other brackets. Replace them in one joined text, because there may be a million tokens."""
     joined = "\0".join(tokens)
-    for bracket, readable in _BRACKETS.items():
-        joined = joined.replace(bracket, readable)
+    for bracket, replacement in _BRACKETS.items():
+        joined = joined.replace(bracket, replacement)
     return joined.split("\0")

@@ -14,26 +14,27 @@ REQUEST_SECONDS: Final = 270.0
 """The deadline of a request, including all retries and sub-calls."""
 
 STREAM_SECONDS: Final = 840.0
-"""The deadline of a request that is answered with a stream of events: no idle limit ends it, only the function's 15 minutes."""
+"""The deadline of a request that is answered with a stream of events. Only the function's limit of 15 minutes ends a stream."""
 
 REQUEST_MAX_WAIT: Final = 2.0
-"""Seconds that a call waits for capacity in its tenant's limits. A waiting call holds a function, and all tenants share those."""
+"""Seconds that a call waits for capacity in its tenant's limits. A waiting call occupies a function, and all tenants share
+those."""
 
 JOB_MAX_WAIT: Final = 70.0
 """Seconds that a call of a background job waits: long enough for a full minute of tokens to become free."""
 
 MAX_CALLER_DEPTH: Final = 3
-"""A request with this caller depth is refused. Everything that a request calls is one deeper than the request."""
+"""A request with this caller depth is refused. Each call that a request makes is one deeper than the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The scope of one request, passed to everything that works for it.
+    """The scope of one request or job.
 
-    ``tally`` and ``deadline`` are shared by everything that the request does. ``depth`` is the number of gateway calls that led
-    to it. ``parent`` is the call that this work is done for; None if it is the request itself. ``max_wait`` is the number of
-    seconds that one call may wait for capacity. ``bypass_cache``: read the tenant's settings from the table and not from the
-    cache, because an admin, or the admin whose request created a job, may just have changed them through another process.
+    All its work shares ``tally`` and ``deadline``. ``depth`` is the number of gateway calls that led to it. ``parent`` is the
+    call for which this work is done, or None if it is done for the request itself. ``max_wait`` is the number of seconds that one
+    call may wait for capacity. With ``bypass_cache``, the tenant's settings are read from the table and not from the cache,
+    because an admin may have changed them through another process a moment ago.
     """
 
     caller: Caller
@@ -66,9 +67,9 @@ class Scope:
         depth: int = 0,
         bypass_cache: bool = False,
     ) -> Self:
-        """Return the scope of work that continues after the request ``request_id``, or that no request created (None).
+        """Return the scope of a job. ``request_id`` is the request that created the job, or None if a timer created it.
 
-        ``route`` names the work in the audit; ``token_id``, ``origin`` and ``depth`` are the request's.
+        ``route`` is the name of the job in the audit. ``token_id``, ``origin`` and ``depth`` are those of the request.
         """
         identity = Identity(store.tenant, token_id, admin=False, allowed_models=(ANY_MODEL,))
         caller = Caller(identity, user, request_id or RequestId(new_id("req")), origin, depth, route)
@@ -76,19 +77,19 @@ class Scope:
 
     @property
     def streaming(self) -> "Scope":
-        """Return the scope of the same work, answered with a stream of events."""
+        """Return the same scope with the deadline of a stream of events."""
         return replace(self, deadline=Deadline(self.deadline.at + STREAM_SECONDS - REQUEST_SECONDS))
 
     @property
     def with_any_model(self) -> "Scope":
-        """Return the same work for a model that the gateway chooses: an allow-list limits only the bearer's choice."""
+        """Return the same scope without the token's list of allowed models, for a model that the gateway chooses."""
         identity = replace(self.caller.identity, allowed_models=(ANY_MODEL,))
         return replace(self, caller=replace(self.caller, identity=identity))
 
     def for_call(self, call: RequestId) -> "Scope":
-        """Return the scope of work done for ``call``, which is itself done for the request."""
+        """Return the scope of the work that is done for ``call``."""
         return replace(self, parent=call)
 
     def for_agent(self, agent: AgentName, session: SessionId | None = None) -> "Scope":
-        """Return the scope of the same work, done by ``agent``, in ``session`` if there is one."""
+        """Return the scope of the work of ``agent``, in ``session`` if there is one."""
         return replace(self, agent=agent, session=session)

@@ -45,6 +45,10 @@ class SpassError(Exception):
 
     code: ClassVar[str] = ""
 
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        if code is not None:
+            cls.code = code
+
     def __init__(
         self,
         message: str,
@@ -63,218 +67,170 @@ class SpassError(Exception):
 class InvalidInput(SpassError): ...
 
 
-class InvalidRequest(InvalidInput):
-    code = "invalid_request"
+class InvalidRequest(InvalidInput, code="invalid_request"): ...
 
 
-class UserIdRequired(InvalidInput):
-    code = "user_id_required"
+class UserIdRequired(InvalidInput, code="user_id_required"): ...
 
 
-class UserIdInvalid(InvalidInput):
-    code = "user_id_invalid"
+class UserIdInvalid(InvalidInput, code="user_id_invalid"): ...
 
 
-class UserIdNotAllowed(InvalidInput):
-    code = "user_id_not_allowed"
+class UserIdNotAllowed(InvalidInput, code="user_id_not_allowed"): ...
 
 
-class InvalidAugment(InvalidInput):
-    code = "invalid_augment"
+class InvalidAugment(InvalidInput, code="invalid_augment"): ...
 
 
-class SessionAgentMismatch(InvalidInput):
-    code = "session_agent_mismatch"
+class SessionAgentMismatch(InvalidInput, code="session_agent_mismatch"): ...
 
 
-class ContextLengthExceeded(InvalidInput):
-    code = "context_length_exceeded"
+class ContextLengthExceeded(InvalidInput, code="context_length_exceeded"): ...
 
 
-class UpstreamRejected(InvalidInput):
-    code = "upstream_rejected"
+class UpstreamRejected(InvalidInput, code="upstream_rejected"): ...
 
 
-class InputRefused(InvalidInput):
-    code = "input_refused"
+class InputRefused(InvalidInput, code="input_refused"): ...
 
 
-class TooManyDocuments(InvalidInput):
-    code = "too_many_documents"
+class TooManyDocuments(InvalidInput, code="too_many_documents"): ...
 
 
-class DocumentTooLarge(InvalidInput):
-    code = "document_too_large"
+class DocumentTooLarge(InvalidInput, code="document_too_large"): ...
 
 
-class DuplicateDocumentId(InvalidInput):
-    code = "duplicate_document_id"
+class DuplicateDocumentId(InvalidInput, code="duplicate_document_id"): ...
 
 
 class Unauthenticated(SpassError): ...
 
 
-class MissingToken(Unauthenticated):
-    code = "missing_token"
+class MissingToken(Unauthenticated, code="missing_token"): ...
 
 
-class InvalidToken(Unauthenticated):
-    code = "invalid_token"
+class InvalidToken(Unauthenticated, code="invalid_token"): ...
 
 
 class Forbidden(SpassError): ...
 
 
-class ModelNotAllowed(Forbidden):
-    code = "model_not_allowed"
+class ModelNotAllowed(Forbidden, code="model_not_allowed"): ...
 
 
-class AdminRequired(Forbidden):
-    code = "admin_required"
+class AdminRequired(Forbidden, code="admin_required"): ...
 
 
 class NotFound(SpassError): ...
 
 
-class AgentNotFound(NotFound):
-    code = "agent_not_found"
+class AgentNotFound(NotFound, code="agent_not_found"): ...
 
 
-class SessionNotFound(NotFound):
-    code = "session_not_found"
+class SessionNotFound(NotFound, code="session_not_found"): ...
 
 
-class IndexNotFound(NotFound):
-    code = "index_not_found"
+class IndexNotFound(NotFound, code="index_not_found"): ...
 
 
-class DocumentNotFound(NotFound):
-    code = "document_not_found"
+class DocumentNotFound(NotFound, code="document_not_found"): ...
 
 
-class ModelNotFound(NotFound):
-    code = "model_not_found"
+class ModelNotFound(NotFound, code="model_not_found"): ...
 
 
-class ToolNotFound(NotFound):
-    code = "tool_not_found"
+class ToolNotFound(NotFound, code="tool_not_found"): ...
 
 
-class JobNotFound(NotFound):
-    code = "job_not_found"
+class JobNotFound(NotFound, code="job_not_found"): ...
 
 
-class UploadNotFound(NotFound):
-    code = "upload_not_found"
+class UploadNotFound(NotFound, code="upload_not_found"): ...
 
 
-class RequestNotFound(NotFound):
-    code = "request_not_found"
+class RequestNotFound(NotFound, code="request_not_found"): ...
 
 
-class RouteNotFound(NotFound):
-    code = "route_not_found"
+class RouteNotFound(NotFound, code="route_not_found"): ...
 
 
 class WrongMethod(SpassError): ...
 
 
-class MethodNotAllowed(WrongMethod):
-    code = "method_not_allowed"
+class MethodNotAllowed(WrongMethod, code="method_not_allowed"): ...
 
 
 class Conflict(SpassError): ...
 
 
-class SessionBusy(Conflict):
-    code = "session_busy"
+class SessionBusy(Conflict, code="session_busy"): ...
 
 
-class SessionArchived(Conflict):
-    code = "session_archived"
+class SessionArchived(Conflict, code="session_archived"): ...
 
 
-class CompactionInProgress(Conflict):
-    code = "compaction_in_progress"
+class CompactionInProgress(Conflict, code="compaction_in_progress"): ...
 
 
-class NothingToCompact(Conflict):
-    code = "nothing_to_compact"
+class NothingToCompact(Conflict, code="nothing_to_compact"): ...
 
 
-class CompactionDisabled(Conflict):
-    code = "compaction_disabled"
+class CompactionDisabled(Conflict, code="compaction_disabled"): ...
 
 
-class EmbeddingModelMismatch(Conflict):
-    code = "embedding_model_mismatch"
+class EmbeddingModelMismatch(Conflict, code="embedding_model_mismatch"): ...
 
 
-class ConfirmTokenInvalid(Conflict):
+class ConfirmTokenInvalid(Conflict, code="confirm_token_invalid"):
     """The token belongs to another call, or was used already."""
 
-    code = "confirm_token_invalid"
+
+class ConfirmTokenExpired(Conflict, code="confirm_token_expired"): ...
 
 
-class ConfirmTokenExpired(Conflict):
-    code = "confirm_token_expired"
-
-
-class IdempotencyInProgress(Conflict):
-    code = "idempotency_in_progress"
+class IdempotencyInProgress(Conflict, code="idempotency_in_progress"): ...
 
 
 class TooLarge(SpassError): ...
 
 
-class PayloadTooLarge(TooLarge):
-    code = "payload_too_large"
+class PayloadTooLarge(TooLarge, code="payload_too_large"): ...
 
 
 class KeyMismatch(SpassError): ...
 
 
-class IdempotencyKeyReused(KeyMismatch):
-    code = "idempotency_key_reused"
+class IdempotencyKeyReused(KeyMismatch, code="idempotency_key_reused"): ...
 
 
 class LimitExceeded(SpassError): ...
 
 
-class RateLimited(LimitExceeded):
-    code = "rate_limited"
+class RateLimited(LimitExceeded, code="rate_limited"): ...
 
 
-class BudgetExceeded(LimitExceeded):
+class BudgetExceeded(LimitExceeded, code="budget_exceeded"):
     """The tenant's budget for this month is spent or reserved."""
-
-    code = "budget_exceeded"
 
 
 class Upstream(SpassError): ...
 
 
-class UpstreamError(Upstream):
-    code = "upstream_error"
+class UpstreamError(Upstream, code="upstream_error"): ...
 
 
-class SummaryFailed(Upstream):
+class SummaryFailed(Upstream, code="summary_failed"):
     """The model returned no summary, or one that must not replace the messages."""
-
-    code = "summary_failed"
 
 
 class Unavailable(SpassError): ...
 
 
-class NoBackendAvailable(Unavailable):
-    code = "no_backend_available"
+class NoBackendAvailable(Unavailable, code="no_backend_available"): ...
 
 
-class StorageUnavailable(Unavailable):
+class StorageUnavailable(Unavailable, code="storage_unavailable"):
     """The table or the bucket did not answer in time, or throttled every retry."""
-
-    code = "storage_unavailable"
 
 
 def storage_timeout() -> StorageUnavailable:
@@ -285,21 +241,17 @@ def storage_timeout() -> StorageUnavailable:
 class DeadlineExceeded(SpassError): ...
 
 
-class UpstreamTimeout(DeadlineExceeded):
-    code = "upstream_timeout"
+class UpstreamTimeout(DeadlineExceeded, code="upstream_timeout"): ...
 
 
 class DepthExceeded(SpassError): ...
 
 
-class RecursionDepthExceeded(DepthExceeded):
-    code = "recursion_depth_exceeded"
+class RecursionDepthExceeded(DepthExceeded, code="recursion_depth_exceeded"): ...
 
 
 class Internal(SpassError): ...
 
 
-class InternalError(Internal):
+class InternalError(Internal, code="internal_error"):
     """A bug in the gateway. The log has the cause under the request id."""
-
-    code = "internal_error"

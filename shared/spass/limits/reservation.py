@@ -1,9 +1,9 @@
-"""Reserve room for one call in an item of a shared limit: the check and the write, without I/O."""
+"""Check whether one call fits into one item of a shared limit, and build the write that reserves its room. No I/O."""
 
 from decimal import Decimal
 from typing import Final
 
-from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, AtMost, Equals, HasSize, Lacks
+from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, AtMost, Equals
 from spass.limits.shard_state import (
     MAX_CALLS_PER_SHARD,
     SLOT_SECONDS,
@@ -14,12 +14,8 @@ from spass.limits.shard_state import (
     OpeningBalance,
     ReservationRequest,
     ShardState,
-    calls_attribute,
-    count_tokens,
     end_of_month,
     lease_end,
-    money_attribute,
-    money_units,
     month_of,
 )
 
@@ -62,9 +58,8 @@ class ReservationCheck:
 
     def change(self) -> Change:
         """Return the change that reserves the room, on condition that there is room."""
-        change = Change()
-        change.when.append(ITEM_EXISTS if self.state.exists else ITEM_ABSENT)
-        self._take_slot(change)
+        change = self._new_change()
+        self._take_place(change)
         if self.share.tokens_per_minute is not None:
             self._take_tokens(change, self.share.tokens_per_minute)
         if self.share.usd_per_month is not None:
@@ -73,30 +68,27 @@ class ReservationCheck:
 
     def opening_write(self) -> Change:
         """Return the change that only stores the opening balance of the month, for a call that is refused."""
-        change = Change()
-        change.when.append(ITEM_EXISTS if self.state.exists else ITEM_ABSENT)
+        change = self._new_change()
         if self.share.usd_per_month is not None:
             self._begin_counting(change, self.share.usd_per_month, Decimal(0))
         return change
 
-    def _take_slot(self, change: Change) -> None:
-        change.add[calls_attribute(self.lease)] = frozenset({self.request.call_id})
-        change.when.append(Lacks(calls_attribute(self.lease), self.request.call_id))
+    def _new_change(self) -> Change:
+        return Change(when=[ITEM_EXISTS if self.state.exists else ITEM_ABSENT])
+
+    def _take_place(self, change: Change) -> None:
+        change.add_call(self.lease, self.request.call_id)
         for lease, calls in self._expired_leases.items():
-            change.remove.append(calls_attribute(lease))
-            change.when.append(HasSize(calls_attribute(lease), len(calls)))
+            change.remove_lease(lease, len(calls))
         if self.state.active is None:
             change.when.append(Absent("active"))
             change.set["active"] = 1
         else:
             change.when.append(AtMost("active", self._concurrency - 1 + self._expired_calls))
             change.add["active"] = 1 - self._expired_calls
-        if self.state.old_leases_end is not None and self.state.old_leases_end <= self.now:
-            change.set["holds"] = {}
-            change.set["reserved"] = {}
 
     def _take_tokens(self, change: Change, cap: int) -> None:
-        count_tokens(change, self.state, self.now, self.request.tokens)
+        change.count_tokens(self.state, self.now, self.request.tokens)
         if self.state.slot is not None:
             change.when.append(AtMost("used", cap - self.request.tokens + sum(self._expired_buckets.values())))
 
@@ -117,20 +109,18 @@ class ReservationCheck:
         else:
             change.when.append(Equals("month", self.state.month))
             change.when.append(Equals("spent", self.state.spent))
-        change.set["month"] = self.month
-        change.set["budget"] = budget
-        change.set["spent"] = self._spent + usd
+        change.set |= {"month": self.month, "budget": budget, "spent": self._spent + usd}
         self._reserve_money(change, usd)
 
     def _reserve_money(self, change: Change, usd: Decimal) -> None:
         """Record that this call may give back ``usd``. Remove the records of dead workers and of last month's calls."""
         stale = self.state.reserved.keys() - self._reserved.keys()
         for lease in stale - {self.lease}:
-            change.remove.append(money_attribute(lease))
+            change.set_money(lease, None)
         if self.lease in stale:
-            change.set[money_attribute(self.lease)] = money_units(usd)
+            change.set_money(self.lease, usd)
         elif usd:
-            change.add[money_attribute(self.lease)] = money_units(usd)
+            change.add_money(self.lease, usd)
 
     @property
     def _reserved(self) -> dict[int, Decimal]:

@@ -12,7 +12,7 @@ from spass.aws.leases import RENEW_SECONDS
 from spass.aws.log import write_line
 from spass.aws.table import ConditionFailed
 from spass.aws.tasks import run_shielded
-from spass.aws.writes import Contains, Equals, Exists, Update
+from spass.aws.writes import Equals, Exists, Update
 from spass.core.errors import StorageUnavailable, storage_timeout
 from spass.core.time import now
 from spass.limits.reservation import ReservationCheck
@@ -25,11 +25,7 @@ from spass.limits.shard_state import (
     OpeningBalance,
     ReservationRequest,
     ShardState,
-    calls_attribute,
-    count_tokens,
     lease_end,
-    money_attribute,
-    money_units,
 )
 
 _ATTEMPTS: Final = 10  # a write fails only if another one succeeded
@@ -46,7 +42,7 @@ class LimitTable(Protocol):
 
 
 class Shard:
-    """One item of a limit."""
+    """One item of a limit. ``share`` is its part of the caps."""
 
     def __init__(self, table: LimitTable, key: Key, share: Caps, clock: Callable[[], float]) -> None:
         self.share = share
@@ -59,6 +55,7 @@ class Shard:
     async def reserve(
         self, request: ReservationRequest, opening_of: Callable[[str], Awaitable[Decimal]]
     ) -> "Reservation | NoCapacity":
+        """Reserve the room for one call. ``opening_of`` returns the opening balance of a month. Raise the errors of ``write``."""
         cap = self.share.tokens_per_minute
         request = request._replace(tokens=0 if cap is None else min(request.tokens, cap))
         check = await self._check(request, self.cached_state, opening_of)
@@ -70,7 +67,9 @@ class Shard:
         for _ in range(_ATTEMPTS):
             reservation = Reservation(self, request, check)
             try:
-                state = await self._try_reserve(check)
+                state = await self.write(check.change())
+            except ConditionFailed as failed:
+                state = self.cache_state(failed.item)
             except (StorageUnavailable, asyncio.CancelledError):
                 await reservation.settle(tokens=0)
                 raise
@@ -85,13 +84,6 @@ class Shard:
             if full := check.full():
                 return await self._refuse(check, full)
         return NoCapacity(_CONTENTION_RETRY_SECONDS, "concurrent" if cap is None else "tokens")
-
-    async def _try_reserve(self, check: ReservationCheck) -> ShardState:
-        """Write the reservation. Return the state after it, or the stored state if the condition failed."""
-        try:
-            return await self.write(check.change())
-        except ConditionFailed as failed:
-            return self.cache_state(failed.item)
 
     async def _refuse(self, check: ReservationCheck, full: NoCapacity) -> NoCapacity:
         """Return ``full``. Store an opening balance first, so that the next call does not compute it again."""
@@ -139,9 +131,6 @@ class Shard:
     async def read(self) -> ShardState:
         return self.cache_state(await self._table.get(self._key))
 
-    def lease(self) -> int:
-        return lease_end(self._clock())
-
     def cache_state(self, item: Item | None) -> ShardState:
         self._cached, self._cached_at = ShardState.of(item), self._clock()
         return self._cached
@@ -157,7 +146,7 @@ class Shard:
 
 
 class Reservation:
-    """The room that a call holds. Renew it every ``RENEW_SECONDS`` (``renew_while_running`` does), and settle it in any case."""
+    """The room that one call holds. Renew it every ``RENEW_SECONDS`` (see ``renew_while_running``), and always settle it."""
 
     def __init__(self, shard: Shard, request: ReservationRequest, check: ReservationCheck) -> None:
         self._shard = shard
@@ -168,8 +157,9 @@ class Reservation:
         self._settled = False
 
     async def renew(self) -> None:
-        """Renew the lease. It never raises: the next renewal may succeed, and after a lost lease the call is only not counted."""
-        lease = self._shard.lease()
+        """Renew the lease. Log a failure and do not raise it: the next renewal may succeed, and after a lost lease the limit only
+        counts one call too few."""
+        lease = lease_end(self._shard.now)
         if lease == self._lease:
             return
         stored_state: ShardState | None = None
@@ -196,18 +186,17 @@ class Reservation:
     def _renewal(self, state: ShardState | None, lease: int) -> Change:
         change = Change()
         self._release(change, state)
-        change.add[calls_attribute(lease)] = frozenset({self._request.call_id})
+        change.add_call(lease, self._request.call_id)
         if self._may_give_back(state):
-            change.add[money_attribute(lease)] = money_units(self._request.usd)
+            change.add_money(lease, self._request.usd)
         return change
 
     def _release(self, change: Change, state: ShardState | None) -> None:
         """Remove the call from its lease, on condition that it is there, and its money from the lease's reserved money."""
-        change.when.append(Contains(calls_attribute(self._lease), self._request.call_id))
-        change.discard[calls_attribute(self._lease)] = frozenset({self._request.call_id})
+        change.remove_call(self._lease, self._request.call_id)
         if self._may_give_back(state):
             change.when.append(Equals("month", self._month))
-            change.add[money_attribute(self._lease)] = -money_units(self._request.usd)
+            change.add_money(self._lease, -self._request.usd)
 
     async def settle(self, *, tokens: int, usd: Decimal = Decimal(0)) -> None:
         """Replace the reserved amounts by the used ones, and end the lease.
@@ -258,7 +247,7 @@ class Reservation:
         the reservation's bucket: in another one they would allow more than the cap.
         """
         if difference > 0:
-            count_tokens(change, state or self._shard.cached_state, self._shard.now, difference)
+            change.count_tokens(state or self._shard.cached_state, self._shard.now, difference)
         elif difference < 0 and (state is None or self._slot in state.window):
             bucket = f"window.{self._slot}"
             change.when.append(Exists(bucket))

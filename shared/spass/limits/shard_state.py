@@ -4,11 +4,11 @@ An item holds
 
 - a sliding window of tokens, in buckets of five seconds (``window``: bucket → tokens, ``used``: their sum, ``slot``: the newest);
 - the calls in flight: ``active`` is their number, ``calls#<lease>`` the set of those whose lease ends at that second;
-- the money spent in ``month`` of ``budget``, reservations included; ``money#<lease>`` is the part that the calls of that lease
-  reserved and may give back.
+- ``spent``, the cost of ``month`` including reservations, and the ``budget`` of that month; ``money#<lease>`` is the part of
+  ``spent`` that the calls of that lease reserved and may give back.
 
-DynamoDB bills each write by the size of the whole item, and calls in flight are most of it. So leases end in steps, which leaves
-only the id of each call, and an item takes at most ``MAX_CALLS_PER_SHARD`` calls.
+DynamoDB bills each write by the size of the whole item, most of which is calls in flight. So all leases end at one of a few
+seconds, the item stores only the id of each call, and it holds at most ``MAX_CALLS_PER_SHARD`` calls.
 """
 
 import calendar
@@ -22,7 +22,7 @@ from typing import Final, Literal, NamedTuple, Self, cast
 from spass.aws.attributes import Item, Value
 from spass.aws.keys import Key
 from spass.aws.leases import LEASE_SECONDS
-from spass.aws.writes import Absent, AllOf, Condition, Equals, Update
+from spass.aws.writes import Absent, AllOf, Condition, Contains, Equals, HasSize, Lacks, Update
 
 SLOT_SECONDS: Final = 5
 SLOTS: Final = 13
@@ -42,7 +42,7 @@ _MONEY_DIGITS: Final = 12  # after the decimal point, of a US dollar
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The caps of a limit, as a sum over all shards. None means unlimited."""
+    """The caps of a limit or of one of its shards. None means unlimited."""
 
     tokens_per_minute: int | None = None
     concurrent: int | None = None
@@ -51,8 +51,8 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class NoCapacity:
-    """A limit is full. After ``retry_after`` seconds there may be room. ``by`` is "reserved" if calls in flight may give back
-    enough of the budget."""
+    """A refusal: the cap ``by`` is full. After ``retry_after`` seconds there may be room. "reserved" means that calls in flight
+    may give back enough of the budget."""
 
     retry_after: float
     by: Literal["tokens", "concurrent", "budget", "reserved"]
@@ -67,7 +67,7 @@ class ReservationRequest(NamedTuple):
 
 
 class OpeningBalance(NamedTuple):
-    """The cost of ``month`` up to the moment when a shard began to count it, or its budget."""
+    """The cost of ``month`` up to the moment at which a shard began to count it."""
 
     month: str
     usd: Decimal
@@ -75,8 +75,7 @@ class OpeningBalance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """An item as it was read. ``old_leases_end`` is the second at which the last lease of an earlier release ends: that release
-    kept leases in a map, which only it counts."""
+    """An item as it was read."""
 
     slot: int | None = None
     window: Mapping[int, int] = field(default_factory=dict)
@@ -86,7 +85,6 @@ class ShardState:
     budget: Decimal | None = None
     spent: Decimal = Decimal(0)
     reserved: Mapping[int, Decimal] = field(default_factory=dict)
-    old_leases_end: int | None = None
     exists: bool = True
 
     @classmethod
@@ -107,7 +105,6 @@ class ShardState:
                 for name in item
                 if name.startswith(_MONEY)
             },
-            old_leases_end=max(cast("Mapping[str, int]", item.get("holds") or {}).values(), default=None),
         )
 
     @classmethod
@@ -144,6 +141,50 @@ class Change:
     remove: list[str] = field(default_factory=list)
     when: list[Condition] = field(default_factory=list)
 
+    def add_call(self, lease: int, call_id: str) -> None:
+        """Add a call in flight, on condition that it is not there yet."""
+        self.add[f"{_CALLS}{lease}"] = frozenset({call_id})
+        self.when.append(Lacks(f"{_CALLS}{lease}", call_id))
+
+    def remove_call(self, lease: int, call_id: str) -> None:
+        """Remove a call, on condition that it is there."""
+        self.discard[f"{_CALLS}{lease}"] = frozenset({call_id})
+        self.when.append(Contains(f"{_CALLS}{lease}", call_id))
+
+    def remove_lease(self, lease: int, calls: int) -> None:
+        """Remove all calls of a lease, on condition that there are ``calls`` of them."""
+        self.remove.append(f"{_CALLS}{lease}")
+        self.when.append(HasSize(f"{_CALLS}{lease}", calls))
+
+    def add_money(self, lease: int, usd: Decimal) -> None:
+        """Add ``usd`` to the money that the calls of a lease reserved."""
+        self.add[f"{_MONEY}{lease}"] = _money_units(usd)
+
+    def set_money(self, lease: int, usd: Decimal | None) -> None:
+        """Replace the money that the calls of a lease reserved. None removes it."""
+        if usd is None:
+            self.remove.append(f"{_MONEY}{lease}")
+        else:
+            self.set[f"{_MONEY}{lease}"] = _money_units(usd)
+
+    def count_tokens(self, state: ShardState, now: float, tokens: int) -> None:
+        """Add ``tokens`` to the current bucket, and remove the buckets that have left the window."""
+        slot = state.current_slot(now)
+        if state.slot is None:
+            self.when.append(Absent("slot"))
+            self.set |= {"window": {str(slot): tokens}, "used": tokens, "slot": slot}
+            return
+        expired = state.expired_buckets(now)
+        self.when.append(Equals("slot", state.slot))
+        self.add["used"] = tokens - sum(expired.values())
+        if slot == state.slot:
+            self.add[f"window.{slot}"] = tokens
+        else:
+            self.set |= {"slot": slot, f"window.{slot}": tokens}
+        for old_slot, old_tokens in expired.items():
+            self.remove.append(f"window.{old_slot}")
+            self.when.append(Equals(f"window.{old_slot}", old_tokens))
+
     def update(self, key: Key) -> Update:
         """Return the update of the item under ``key``."""
         return Update(
@@ -151,45 +192,13 @@ class Change:
         )
 
 
-def count_tokens(change: Change, state: ShardState, now: float, tokens: int) -> None:
-    """Add ``tokens`` to the current bucket, and remove the buckets that have left the window."""
-    slot = state.current_slot(now)
-    if state.slot is None:
-        change.when.append(Absent("slot"))
-        change.set["window"] = {str(slot): tokens}
-        change.set["used"] = tokens
-        change.set["slot"] = slot
-        return
-    expired = state.expired_buckets(now)
-    change.when.append(Equals("slot", state.slot))
-    change.add["used"] = tokens - sum(expired.values())
-    if slot == state.slot:
-        change.add[f"window.{slot}"] = tokens
-    else:
-        change.set["slot"] = slot
-        change.set[f"window.{slot}"] = tokens
-    for old_slot, old_tokens in expired.items():
-        change.remove.append(f"window.{old_slot}")
-        change.when.append(Equals(f"window.{old_slot}", old_tokens))
-
-
-def calls_attribute(lease: int) -> str:
-    """Return the attribute with the calls of a lease."""
-    return f"{_CALLS}{lease}"
-
-
-def money_attribute(lease: int) -> str:
-    """Return the attribute with the money that the calls of a lease reserved."""
-    return f"{_MONEY}{lease}"
-
-
-def money_units(usd: Decimal) -> int:
-    """Return ``usd`` as a whole number of units, so that subtracting what was added leaves exactly 0."""
+def _money_units(usd: Decimal) -> int:
+    """Return ``usd`` as a whole number of units, so that subtracting an amount that was added leaves exactly 0."""
     return int(usd.scaleb(_MONEY_DIGITS))
 
 
 def lease_end(now: float) -> int:
-    """Return the second at which a lease taken ``now`` ends."""
+    """Return the second at which a lease that begins ``now`` ends."""
     return math.ceil((now + LEASE_SECONDS) / _LEASE_STEP) * _LEASE_STEP
 
 

@@ -1,8 +1,8 @@
 """Limits that all workers share through the table: tokens a minute, calls at once, money a month.
 
-Reserve, call, settle: reserving and settling are usually one conditional update each. The item holds the call's id, so both take
-effect once, however often they are sent. A dead worker's reservation ends with its lease, and its tokens with the minute. Its
-money stays counted, because the provider probably billed it.
+A call reserves, runs and settles. Reserving and settling are usually one conditional update each. The item holds the call's id,
+so both take effect only once, even if they are sent again. If a worker dies, its reservation ends with its lease, and its tokens
+leave the window after a minute. Its money stays counted, because the provider probably billed it.
 
 A large limit has several items (shards), each with its part of the caps. A process prefers one of them and uses the others when
 that one is full.
@@ -38,8 +38,8 @@ _USD_PRECISION: Final = Decimal("1e-12")
 
 
 def new_call_id() -> str:
-    """Return an id for a reservation. It is short because an item holds the id of each call in flight. Among 1,000 calls in
-    flight, the chance that a new id equals one of them is one in seventy million; both then count as one call."""
+    """Return an id for a reservation. It is short because an item holds the id of each call in flight. With 1,000 calls in
+    flight, the chance that a new id equals one of them is one in seventy million; the two then count as one call."""
     return token_urlsafe(5)[:6]
 
 
@@ -59,7 +59,7 @@ class SharedLimit:
         clock: Callable[[], float] = time.time,
         spent_before: Callable[[str], Awaitable[Decimal]] | None = None,
     ) -> None:
-        self._clock = clock
+        self.caps = caps
         self._spent_before = spent_before
         self._shards = [Shard(table, partition(number), share, clock) for number, share in enumerate(_shares(caps))]
         self._preferred_shard = random.choice(self._shards)  # noqa: S311 (spreads load)
@@ -70,10 +70,10 @@ class SharedLimit:
     ) -> Reservation | NoCapacity:
         """Reserve ``tokens`` (at most the cap) and ``usd`` for the call ``call_id``, or return why there is no room.
 
-        A reservation that takes longer than ``seconds`` is settled with zero tokens once it is made.
+        A reservation that takes longer than ``seconds`` is settled with zero tokens when it is complete.
 
         Raises:
-            StorageUnavailable: the table did not answer in time; what was reserved ends with its lease and the window.
+            StorageUnavailable: the table did not answer in time. A reservation may exist until its lease and the window end.
         """
         pending = asyncio.ensure_future(self._reserve(ReservationRequest(call_id, tokens, usd)))
         try:
@@ -88,8 +88,7 @@ class SharedLimit:
             raise
 
     def _settle_later(self, pending: asyncio.Future[Reservation | NoCapacity]) -> asyncio.Task[None]:
-        """Settle the reservation of ``pending`` with zero tokens as soon as it is made, because its caller does not wait any
-        more."""
+        """Settle the reservation of ``pending`` with zero tokens when it is complete: its caller has stopped waiting."""
 
         async def settle() -> None:
             await asyncio.wait({pending})

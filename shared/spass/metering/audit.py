@@ -1,6 +1,7 @@
-"""One record of every model and tool call: caller, model or tool, status and cost, never the text."""
+"""Record every model and tool call: caller, model or tool, status and cost, but no text."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -41,8 +42,8 @@ class AuditRecord:
     """One call.
 
     ``outer_request_id`` is the client's request, the root of the tree of calls. ``parent_request_id`` is the call that made
-    this one, or that request. ``origin_request_id`` is a request elsewhere that the client says led here. ``latency_ms`` is the
-    duration of the call. ``status`` is ``ok``, ``cancelled`` or the code of an error.
+    this one, or the client's request. ``origin_request_id`` is the request to another gateway that, according to the client, led
+    to this one. ``latency_ms`` is the duration of the call. ``status`` is ``ok``, ``cancelled`` or the code of an error.
     """
 
     request_id: RequestId
@@ -68,21 +69,24 @@ class AuditRecord:
     finish_reason: str | None = None
 
 
-async def record_call(store: TenantStore, record: AuditRecord) -> None:
-    """Store the record of a call that has ended, and log it. Run it shielded, so that no paid call stays unrecorded.
+_PLAIN_FIELDS: Final = [name for name in AuditRecord.__dataclass_fields__ if name not in ("usage", "usage_estimated", "cost")]
 
-    A record that cannot be stored does not fail the call: it goes to the queue of jobs, or else is in the log alone.
+
+async def record_call(store: TenantStore, record: AuditRecord) -> None:
+    """Store the record of a call that has ended, and log it. Run it shielded, so that every paid call is recorded.
+
+    This does not raise: a record that cannot be stored is sent to the queue of jobs. If that fails too, only the log has it.
     """
-    kept = attributes(record)
-    write_line({"level": "info", "event": "call", "tenant": store.tenant, **kept})
+    stored = attributes(record)
+    write_line({"level": "info", "event": "call", "tenant": store.tenant, **stored})
     try:
-        await account(store, kept)
+        await account(store, stored)
     except (StorageUnavailable, InternalError):
-        await _queue_record(store, kept)
+        await _queue_record(store, stored)
 
 
 async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
-    """Store the attributes of a record for 90 days and count its usage, both or neither. Repeated calls have no further effect.
+    """Store the attributes of a record for 90 days and count its usage, in one transaction. Repeated calls have no effect.
 
     Raises:
         StorageUnavailable: whether it was stored is unknown.
@@ -91,50 +95,30 @@ async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
     key = keys.audit(store.tenant, RequestId(str(record["outer_request_id"])), at, RequestId(str(record["request_id"])))
     put = Put(key, {**record, TTL: epoch_s(at) + KEEP_SECONDS}, ITEM_ABSENT)
     with _shards.choose() as shard:
-        counted = usage.usage_update(store.tenant, record, shard)
-        try:
-            if counted:
-                await store.table.transact([put, counted], token=new_id("call"))
+        count_usage = usage.usage_update(store.tenant, record, shard)
+        with suppress(ConditionFailed, TransactionFailed):  # it is stored already
+            if count_usage:
+                await store.table.transact([put, count_usage], token=new_id("call"))
             else:
                 await store.table.write(put)
-        except (ConditionFailed, TransactionFailed):  # it is stored already
-            return
 
 
 async def _queue_record(store: TenantStore, record: Mapping[str, str | int]) -> None:
     try:
         await store.jobs.send(AccountCall(store.tenant, record))
-        how = "audit_queued"
+        event = "audit_queued"
     except (StorageUnavailable, InternalError):
-        how = "audit_not_stored"
+        event = "audit_not_stored"
     line: dict[str, Json] = {"at": now(), "level": "error", "request_id": record["outer_request_id"]}
-    write_line({**line, "event": how, "call": record["request_id"]})
+    write_line({**line, "event": event, "call": record["request_id"]})
 
 
 def attributes(record: AuditRecord) -> dict[str, str | int]:
-    """Return the attributes of the record's item, without empty ones. Money is text."""
-    every: dict[str, str | int | None] = {
-        "request_id": record.request_id,
-        "outer_request_id": record.outer_request_id,
-        "parent_request_id": record.parent_request_id,
-        "origin_request_id": record.origin_request_id,
-        "at": record.at,
-        "kind": record.kind.value,
-        "status": record.status,
-        "latency_ms": record.latency_ms,
-        "token_id": record.token_id,
-        "user": record.user,
-        "agent": record.agent,
-        "session": record.session,
-        "route": record.route,
-        "tool": record.tool,
-        "model": record.model,
-        "backend": record.backend,
-        "attempts": record.attempts or None,
-        "finish_reason": record.finish_reason,
-    }
+    """Return the attributes of the record's item. Empty fields are omitted, and money is text."""
+    values: dict[str, str | int | None] = {name: getattr(record, name) for name in _PLAIN_FIELDS}
+    values["attempts"] = record.attempts or None
     if record.kind is not CallKind.TOOL:
-        every |= {
+        values |= {
             "prompt_tokens": record.usage.prompt_tokens,
             "completion_tokens": record.usage.completion_tokens,
             "usage_estimated": record.usage_estimated or None,
@@ -142,4 +126,4 @@ def attributes(record: AuditRecord) -> dict[str, str | int]:
             "cost_eur": decimal_text(record.cost.eur),
             "cost_source": record.cost.source.value,
         }
-    return {name: value for name, value in every.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}

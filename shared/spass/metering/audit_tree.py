@@ -1,4 +1,4 @@
-"""The audit records of one outer request, as the tree of its calls."""
+"""Return the audit records of one request as the tree of its calls."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,11 +13,11 @@ from spass.tenancy.identity import Caller
 from spass.tenancy.response_model import Count, DateTime, DecimalText, ResponseModel
 
 MAX_RECORDS: Final = 5000
-"""Records in one answer. Of a request with more, the first are shown."""
+"""The maximum number of records in one answer."""
 
 
 class AuditedCall(ResponseModel):
-    """One call of a model or a tool, with those that were made for it."""
+    """One call of a model or a tool, with its sub-calls."""
 
     tenant: TenantId
     request_id: str
@@ -47,11 +47,11 @@ class AuditedCall(ResponseModel):
     calls: "list[AuditedCall]"
 
 
-_STORED: Final = tuple(name for name in AuditedCall.model_fields if name not in ("tenant", "calls"))
+_STORED_FIELDS: Final = tuple(name for name in AuditedCall.model_fields if name not in ("tenant", "calls"))
 
 
 class Audit(ResponseModel):
-    """The calls of one request. `truncated` is true if there were more than are shown."""
+    """The calls of one request. `truncated` is true if the request made more calls than the answer lists."""
 
     request_id: RequestId
     calls: list[AuditedCall]
@@ -59,14 +59,14 @@ class Audit(ResponseModel):
 
 
 async def tree(store: TenantStore, caller: Caller, request_id: RequestId) -> Audit:
-    """Return the calls that the request led to, each with those that were made for it, in time order. A call whose own parent is
-    not there stands below the request itself.
+    """Return the calls that the request led to, each with its sub-calls, in time order. A call whose parent is not recorded
+    is listed directly below the request.
 
-    All calls of a request have the request's user. A caller sees the requests of its own user (without a user: those without
-    one); an admin sees all requests of the tenant.
+    All calls of a request have the request's user. An admin sees all requests of the tenant, any other caller those of its own
+    user. A caller without a user sees the requests without a user.
 
     Raises:
-        RequestNotFound: no calls of such a request are recorded, or it is another user's.
+        RequestNotFound: no call of this request is recorded, or the request belongs to another user.
         StorageUnavailable: the table does not answer.
     """
     partition = keys.audit_partition(store.tenant, request_id)
@@ -76,12 +76,11 @@ async def tree(store: TenantStore, caller: Caller, request_id: RequestId) -> Aud
             "No calls of this request are recorded for the user that SPASS-User-Id names. Records are kept for 90 days."
         )
     roots: list[Mapping[str, object]] = []
-    below: dict[object, list[Mapping[str, object]]] = {}
-    shown = items[:MAX_RECORDS]
-    for item in shown:
-        below[item["request_id"]] = []
-    for item in shown:
-        # An item holds what is not empty; a client reads each field, null where there is nothing.
-        call = {"tenant": store.tenant, **{name: item.get(name) for name in _STORED}, "calls": below[item["request_id"]]}
-        below.get(item["parent_request_id"], roots).append(call)
+    records = items[:MAX_RECORDS]
+    sub_calls: dict[object, list[Mapping[str, object]]] = {item["request_id"]: [] for item in records}
+    for item in records:
+        # An item omits empty fields; the answer lists them as null.
+        fields = {name: item.get(name) for name in _STORED_FIELDS}
+        call = {"tenant": store.tenant, **fields, "calls": sub_calls[item["request_id"]]}
+        sub_calls.get(item["parent_request_id"], roots).append(call)
     return Audit.model_validate({"request_id": request_id, "calls": roots, "truncated": len(items) > MAX_RECORDS})

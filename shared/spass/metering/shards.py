@@ -1,4 +1,4 @@
-"""Choose one of several rows for a write: concurrent transactions on one row would cancel each other."""
+"""Choose one of several shards for a write: DynamoDB cancels concurrent transactions on the same row."""
 
 import os
 from collections.abc import Iterator
@@ -10,25 +10,26 @@ SHARDS: Final = 16
 
 
 class ShardChooser:
-    """The choice of this process: one row, so that there are few rows, and the next ones for concurrent writes."""
+    """Choose the shards of one process: always the same one, so that there are few rows, and the next ones for concurrent
+    writes."""
 
     def __init__(self) -> None:
-        self._taken: set[int] = set()
+        self._in_use: set[int] = set()
 
     @cached_property
-    def _own(self) -> int:
+    def _preferred(self) -> int:
         return os.urandom(1)[0] % SHARDS
 
     @contextmanager
     def choose(self) -> Iterator[int]:
-        """Yield the number of a row that this process is not writing to, if there is one."""
-        order = [(self._own + offset) % SHARDS for offset in range(SHARDS)]
-        shard = next((shard for shard in order if shard not in self._taken), None)
+        """Yield a shard to which this process is not writing, or a random one if it is writing to all of them."""
+        in_order = ((self._preferred + offset) % SHARDS for offset in range(SHARDS))
+        shard = next((shard for shard in in_order if shard not in self._in_use), None)
         if shard is None:
-            yield order[os.urandom(1)[0] % SHARDS]
+            yield os.urandom(1)[0] % SHARDS
             return
-        self._taken.add(shard)
+        self._in_use.add(shard)
         try:
             yield shard
         finally:
-            self._taken.discard(shard)
+            self._in_use.discard(shard)

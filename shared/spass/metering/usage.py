@@ -1,10 +1,11 @@
-"""What a tenant's model calls took, by day, agent, model and user: counted with each call's record, summed up when asked for.
+"""Count a tenant's model calls, their tokens and their cost by day, agent, model and user, and report the sums.
 
-A call counts as a request when its model answered it, began to, or may have billed an answer that was lost. Any other call cost
-nothing. A row is kept for 400 days. Resetting takes away what is shown, never the money that the month has cost.
+A call is counted if the model answered, began to answer, or may have billed an answer that was lost. Any other call cost nothing.
+Rows are stored for 400 days. A reset changes only what the report shows: the cost of the month still counts for the budget.
 """
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -27,9 +28,9 @@ from spass.tenancy.response_model import Count, DecimalText, ResponseModel
 KEEP_DAYS: Final = 400
 MAX_GROUPS: Final = 10_000
 
-_DIGITS: Final = 12  # a row counts money in millionths of a millionth of a dollar: whole numbers are summed up alike everywhere
-_PAGE: Final = 1000
-_AT_ONCE: Final = 8  # months that are read, and rows that are reset
+_DIGITS: Final = 12  # a row counts money as a whole number of 1e-12 US dollars, so that sums are exact
+_PAGE_ROWS: Final = 1000
+_CONCURRENCY: Final = 8  # months read, or rows reset, at the same time
 _DAY_SECONDS: Final = 24 * 3600
 _SUMS: Final = ("requests", "prompt_tokens", "completion_tokens", "cost")
 
@@ -38,7 +39,7 @@ GroupBy: TypeAlias = Literal["agent", "model", "user", "day"]
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """Which calls (of ``agent``, from the day ``first`` to the day ``last``, both included, in UTC), and summed up by what."""
+    """The calls to report: those of ``agent`` from the day ``first`` to the day ``last``, inclusive, in UTC."""
 
     group_by: GroupBy = "agent"
     agent: AgentName | None = None
@@ -47,7 +48,7 @@ class UsageQuery:
 
 
 class UsageTotal(ResponseModel):
-    """What calls of models took."""
+    """The number of model calls, their tokens and their cost."""
 
     requests: Count
     prompt_tokens: Count
@@ -57,62 +58,60 @@ class UsageTotal(ResponseModel):
 
 
 class UsageGroup(UsageTotal):
-    """What the calls of one agent, model, user or day took. `key` is null for calls that no agent or user made."""
+    """The usage of one agent, model, user or day: its name is `key`. `key` is null for calls without an agent or user."""
 
     key: str | None
 
 
 class UsageReport(ResponseModel):
-    """What calls of models took, by group and in total."""
+    """The usage of models, by group and in total."""
 
     usage: list[UsageGroup]
     total: UsageTotal
 
 
 class Reset(ResponseModel):
-    """Whether the counters were reset."""
+    """The answer to a reset of the usage."""
 
     reset: bool
 
 
 async def usage(store: TenantStore, query: UsageQuery) -> UsageReport:
-    """Return what the calls took, by group and in total.
+    """Return the usage by group and in total.
 
     Raises:
-        InvalidRequest: the last day is before the first, or there are more groups than one answer may hold.
+        InvalidRequest: the last day is before the first, or there are more groups than one answer may have.
         StorageUnavailable: the table does not answer.
     """
     first, last = _days(query)
-    groups: dict[str | None, _Sum] = {}
-    total = _Sum()
+    groups: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
 
-    async def sum_up(page: list[Item]) -> None:
-        for row in _shown(page, query.agent):
-            groups.setdefault(cast("str | None", row.get(query.group_by)), _Sum()).add(row)
-            total.add(row)
+    async def add_rows(page: list[Item]) -> None:
+        for row in _rows_of(page, query.agent):
+            groups[cast("str | None", row.get(query.group_by))].update({name: cast(int, row[name]) for name in _SUMS})
         if len(groups) > MAX_GROUPS:
             raise InvalidRequest(f"There are more than {MAX_GROUPS} groups; ask for fewer days.", param="from")
 
-    await _each_page(store, first, last, sum_up)
+    await _each_page(store, first, last, add_rows)
     in_order = sorted(groups.items(), key=lambda group: (group[0] is None, group[0] or ""))
-    shown = [UsageGroup(key=key, **one.total().to_dict()) for key, one in in_order]
-    return UsageReport(usage=shown, total=total.total())
+    usage_groups = [UsageGroup(key=key, **_total(sums).to_dict()) for key, sums in in_order]
+    return UsageReport(usage=usage_groups, total=_total(sum(groups.values(), Counter())))
 
 
 async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
-    """Set what is shown, of ``agent`` or of all, back to nothing; how many rows that took. Calls that end meanwhile are counted
-    before or after it, whole.
+    """Set the usage of ``agent``, or of all agents, to 0 and return the number of rows that this changed. A call that ends
+    meanwhile is counted before or after the reset, as a whole.
 
     Raises:
-        StorageUnavailable: the table does not answer; part of it may be done.
+        StorageUnavailable: the table does not answer; some rows may be reset.
     """
     first, last = _days(UsageQuery())
-    slots = asyncio.Semaphore(_AT_ONCE)
+    slots = asyncio.Semaphore(_CONCURRENCY)
     count = 0
 
     async def reset_rows(page: list[Item]) -> None:
         nonlocal count
-        rows = _shown(page, agent)
+        rows = _rows_of(page, agent)
         await run_concurrently([_reset_row(store, row, slots) for row in rows])
         count += len(rows)
 
@@ -121,7 +120,7 @@ async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
 
 
 async def spending_of_month(store: TenantStore, month: str) -> Decimal:
-    """Return the US dollars that the calls of ``month`` (``2026-04``) have cost, in spite of resets.
+    """Return the cost in US dollars of all calls of ``month`` (``2026-04``), including calls before a reset.
 
     Raises:
         StorageUnavailable: the table does not answer.
@@ -139,42 +138,30 @@ def usage_update(tenant: TenantId, record: Mapping[str, Value], shard: int) -> U
     if record["kind"] == "tool" or not (record["status"] == "ok" or any(tokens) or cost):
         return None
     day = cast(str, record["at"])[:10]
-    said = {name: cast(str, record[name]) for name in ("agent", "model", "user") if record.get(name)}
-    fixed: dict[str, Value] = {"day": day, **said, TTL: _expiry(day)}
-    sums: dict[str, Value] = {"requests": 1, "prompt_tokens": tokens[0], "completion_tokens": tokens[1], "cost": cost}
+    names = {name: cast(str, record[name]) for name in ("agent", "model", "user") if record.get(name)}
+    # The end of the day, so that the row is readable for 400 whole days.
+    expires = int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) + (KEEP_DAYS + 1) * _DAY_SECONDS
     return Update(
-        keys.usage(tenant, day, said.get("agent", ""), said.get("model", ""), said.get("user", ""), shard),
-        set=fixed,
-        add=sums,
+        keys.usage(tenant, day, names.get("agent", ""), names.get("model", ""), names.get("user", ""), shard),
+        set={"day": day, **names, TTL: expires},
+        add=dict(zip(_SUMS, (1, *tokens, cost), strict=True)),
     )
 
 
-def _shown(page: Iterable[Item], agent: AgentName | None) -> list[Item]:
+def _rows_of(page: Iterable[Item], agent: AgentName | None) -> list[Item]:
     """Return the rows of ``agent``, or of all agents, with requests since their last reset."""
     return [row for row in page if row["requests"] and (agent is None or row.get("agent") == agent)]
 
 
-@dataclass(slots=True)
-class _Sum:
-    requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: int = 0
-
-    def add(self, row: Item) -> None:
-        self.requests += cast(int, row["requests"])
-        self.prompt_tokens += cast(int, row["prompt_tokens"])
-        self.completion_tokens += cast(int, row["completion_tokens"])
-        self.cost += cast(int, row["cost"])
-
-    def total(self) -> UsageTotal:
-        return UsageTotal(
-            requests=self.requests,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            total_tokens=self.prompt_tokens + self.completion_tokens,
-            cost_usd=decimal_text(_usd(self.cost)),
-        )
+def _total(sums: Mapping[str, int]) -> UsageTotal:
+    requests, prompt_tokens, completion_tokens, cost = (sums.get(name, 0) for name in _SUMS)
+    return UsageTotal(
+        requests=requests,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        total_tokens=prompt_tokens + completion_tokens,
+        cost_usd=decimal_text(_usd(cost)),
+    )
 
 
 async def _reset_row(store: TenantStore, row: Item, slots: asyncio.Semaphore) -> None:
@@ -196,7 +183,7 @@ async def _reset_row(store: TenantStore, row: Item, slots: asyncio.Semaphore) ->
 
 
 def _days(query: UsageQuery) -> tuple[date, date]:
-    """Return the first and the last day of the query. A process whose clock is ahead may have counted into tomorrow."""
+    """Return the first and the last day of the query. Include tomorrow, because the clock of another process may be ahead."""
     today = date.fromisoformat(now()[:10])
     first = max(query.first or date.min, today - timedelta(days=KEEP_DAYS))
     last = min(query.last or date.max, today + timedelta(days=1))
@@ -206,11 +193,11 @@ def _days(query: UsageQuery) -> tuple[date, date]:
 
 
 async def _each_page(store: TenantStore, first: date, last: date, work: Callable[[list[Item]], Awaitable[None]]) -> None:
-    """Call ``work`` with each page of rows of these days; several months are read at once."""
-    left = _months(first, last)
+    """Call ``work`` with each page of rows of these days. Read several months concurrently."""
+    months = _months(first, last)
 
-    async def take_months() -> None:
-        for month in left:  # which the others take from too
+    async def read_months() -> None:
+        for month in months:  # the concurrent readers share this iterator
             after = first.isoformat() if first.isoformat().startswith(month) else None
             async for page in _month(store, month, after):
                 rows = [row for row in page if cast(str, row["day"]) <= last.isoformat()]
@@ -218,13 +205,13 @@ async def _each_page(store: TenantStore, first: date, last: date, work: Callable
                 if len(rows) < len(page):
                     break
 
-    await run_concurrently([take_months() for _ in range(_AT_ONCE)])
+    await run_concurrently([read_months() for _ in range(_CONCURRENCY)])
 
 
 async def _month(store: TenantStore, month: str, after: str | None = None) -> AsyncIterator[list[Item]]:
-    while page := await store.table.query(keys.usage_partition(store.tenant, month), after=after, limit=_PAGE):
+    while page := await store.table.query(keys.usage_partition(store.tenant, month), after=after, limit=_PAGE_ROWS):
         yield page
-        if len(page) < _PAGE:
+        if len(page) < _PAGE_ROWS:
             return
         after = cast(str, page[-1]["sk"])
 
@@ -238,8 +225,3 @@ def _months(first: date, last: date) -> Iterator[str]:
 
 def _usd(cost: int) -> Decimal:
     return Decimal(cost).scaleb(-_DIGITS).normalize()
-
-
-def _expiry(day: str) -> int:
-    """Return the Unix second after which the row of ``day`` expires."""
-    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) + (KEEP_DAYS + 1) * _DAY_SECONDS

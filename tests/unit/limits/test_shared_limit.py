@@ -8,10 +8,10 @@ import pytest
 
 import spass.testing.table
 from bench.meter import bytes_of_item
-from spass.aws.attributes import Item, Value, attribute_of
+from spass.aws.attributes import Item, attribute_of
 from spass.aws.keys import BACKEND_PREFIX, Key, backend_limit
 from spass.aws.table import ConditionFailed, GuardedTable
-from spass.aws.writes import ITEM_ABSENT, Update
+from spass.aws.writes import Update
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
 from spass.limits.shard import LimitTable, Reservation, renew_while_running
@@ -594,30 +594,6 @@ async def test_a_renewal_whose_reply_is_lost_keeps_the_place_and_settles_it(tabl
     forgetful.losing = False
     assert await world.worker.count_in_flight(max_age=0) == 0
     await world.let_in(1000, "0.6")
-
-
-async def test_an_item_of_an_earlier_release_keeps_counting_and_its_calls_expire(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(1000, 2, Decimal(10)), spent="0")
-    slot = int(world.time // 5)
-    stored: dict[str, Value] = {
-        "holds": {"old": int(world.time) + 50},
-        "reserved": {"old": Decimal(1)},
-        "window": {str(slot): 600},
-        "used": 600,
-        "slot": slot,
-        "month": "2027-01",
-        "budget": 10,
-        "spent": Decimal(4),
-    }
-    await table.write(Update(KEY, set=stored, when=ITEM_ABSENT))
-    await world.let_in(400, "6")
-    assert (await world.refused(1)).by == "tokens"
-    assert (await world.refused(0, "0.1")).by == "reserved"
-    world.time += 66
-    await world.let_in(0)
-    item = await table.get(KEY)
-    assert item is not None
-    assert (item["holds"], item["reserved"]) == ({}, {})
 
 
 async def test_a_worker_whose_clock_is_behind_turns_nothing_back(table: LimitTable) -> None:

@@ -17,32 +17,32 @@ TOKENS = st.integers(0, 10**7)
 
 
 def test_the_catalogue_prices_a_million_tokens() -> None:
-    cost = price(PRICED, TokenUsage(1_000_000, 100_000), said_usd=None, usd_to_eur=RATE)
+    cost = price(PRICED, TokenUsage(1_000_000, 100_000), reported_usd=None, usd_to_eur=RATE)
     assert (cost.usd, cost.eur, cost.source, cost.sub_calls) == (Decimal("7.5"), Decimal("6.9"), CostSource.CATALOG, 1)
 
 
 def test_what_the_provider_says_wins_also_when_it_says_nothing_is_due() -> None:
-    cost = price(PRICED, TokenUsage(1, 1), said_usd=Decimal(0), usd_to_eur=RATE)
+    cost = price(PRICED, TokenUsage(1, 1), reported_usd=Decimal(0), usd_to_eur=RATE)
     assert (cost.usd, cost.source) == (Decimal(0), CostSource.UPSTREAM)
 
 
 @pytest.mark.parametrize("known", [{}, {"usd_per_mtok_in": Decimal(1)}, {"usd_per_mtok_out": Decimal(1)}])
 def test_half_a_price_is_none(known: dict[str, Decimal]) -> None:
     model = ModelConfig.model_validate({"name": "m", "context_window": 1, **known})
-    cost = price(model, TokenUsage(10, 10), said_usd=None, usd_to_eur=RATE)
+    cost = price(model, TokenUsage(10, 10), reported_usd=None, usd_to_eur=RATE)
     assert (cost.usd, cost.source, cost.sub_calls) == (Decimal(0), CostSource.NONE, 1)
 
 
 def test_an_embedding_needs_no_price_of_its_answer() -> None:
     model = ModelConfig(name="e", kind="embedding", context_window=1, dimensions=3, usd_per_mtok_in=Decimal("0.02"))
-    assert price(model, TokenUsage(50), said_usd=None, usd_to_eur=RATE).usd == Decimal("0.000001")
+    assert price(model, TokenUsage(50), reported_usd=None, usd_to_eur=RATE).usd == Decimal("0.000001")
 
 
 @given(TOKENS, TOKENS, TOKENS, TOKENS)
 def test_two_calls_cost_what_one_of_both_would_to_the_last_digit(a: int, b: int, c: int, d: int) -> None:
-    one = price(PRICED, TokenUsage(a + c, b + d), said_usd=None, usd_to_eur=RATE)
-    two = price(PRICED, TokenUsage(a, b), said_usd=None, usd_to_eur=RATE)
-    two += price(PRICED, TokenUsage(c, d), said_usd=None, usd_to_eur=RATE)
+    one = price(PRICED, TokenUsage(a + c, b + d), reported_usd=None, usd_to_eur=RATE)
+    two = price(PRICED, TokenUsage(a, b), reported_usd=None, usd_to_eur=RATE)
+    two += price(PRICED, TokenUsage(c, d), reported_usd=None, usd_to_eur=RATE)
     assert (one.usd, one.eur) == (two.usd, two.eur)
 
 

@@ -102,7 +102,7 @@ async def test_an_end_before_the_beginning_is_refused(store: TenantStore) -> Non
 async def test_rows_are_read_page_by_page(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(7):
         await record_call(store, call(user=UserId(f"u{number}")))
-    monkeypatch.setattr(metering, "_PAGE", 3)
+    monkeypatch.setattr(metering, "_PAGE_ROWS", 3)
     with inject(FaultPlan()) as plan:
         assert len(await rows(store, UsageQuery("user", first=TODAY, last=TODAY))) == 7
     assert [cast(Query, made.parameters["query"]).limit for made in plan.calls if made.operation == "Query"][:1] == [3]
