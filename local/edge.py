@@ -11,7 +11,7 @@ from infra.routes import CORRECTIONS, ROUTES, Route
 from spass.core.errors import PayloadTooLarge, RouteNotFound, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.ids import RequestId, new_id
 from spass.core.page_size import event_bytes
-from spass.web.edge import normal_path
+from spass.web.edge import normalize_path
 from spass.web.errors import error_response
 
 MAX_HEADER_BYTES: Final = 10_240  # the request line and all headers
@@ -47,7 +47,7 @@ class LambdaEdge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = {**scope, "path": normal_path(scope["path"])}
+        scope = {**scope, "path": normalize_path(scope["path"])}
         header_bytes = _header_bytes(scope)
         if header_bytes > MAX_HEADER_BYTES:
             await _refuse(

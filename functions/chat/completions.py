@@ -9,7 +9,7 @@ from spass.aws.idempotency import Claim
 from spass.completions.answers import ChatCompletion
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.chunks import collect_chunks, replay_chunks
-from spass.web.caller import AUGMENT_HEADER, augment_of
+from spass.web.caller import AUGMENT_HEADER, parse_augment
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently, stream_idempotently
@@ -27,7 +27,7 @@ router = api_router()
 )
 async def complete_chat(body: ChatCompletionRequest, request: Request, exchange: CurrentExchange) -> Response:
     """Return a model's answer in OpenAI's format, as JSON or as a stream."""
-    augment = augment_of(request.headers)
+    augment = parse_augment(request.headers)
     completions, scope = exchange.services.completions, exchange.scope
     if body.stream:
         replay = partial(replay_chunks, include_usage=body.include_usage)

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.web.http_function import lambda_handler, routers_of
+from spass.web.http_function import import_routers, lambda_handler
 from spass.web.json import json_response
 from spass.web.routing import public_router
 
@@ -26,7 +26,7 @@ def document() -> dict[str, Any]:
 
     folder = Path(__file__).parents[1]
     files = sorted(file for file in folder.glob("*/*.py") if file.parent.name != "workers")
-    return openapi_document(routers_of(f"functions.{file.parent.name}.{file.stem}" for file in files))
+    return openapi_document(import_routers(f"functions.{file.parent.name}.{file.stem}" for file in files))
 
 
 handler = lambda_handler(router)

@@ -4,10 +4,10 @@ import os
 
 from fastapi import APIRouter
 
-from spass.web.http_function import lambda_handler, routers_of
+from spass.web.http_function import import_routers, lambda_handler
 
 router = APIRouter()
-for _route_file_router in routers_of(os.environ["SPASS_ROUTES"].split(",")):
+for _route_file_router in import_routers(os.environ["SPASS_ROUTES"].split(",")):
     router.routes.extend(_route_file_router.routes)
 
 handler = lambda_handler(router)

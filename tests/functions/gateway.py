@@ -29,7 +29,7 @@ from spass.core.time import Deadline
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
-from spass.web.edge import normal_path
+from spass.web.edge import normalize_path
 from spass.web.http_function import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
 
@@ -298,7 +298,7 @@ def described() -> dict[str, Any]:
 
 def route_of(method: str, path: str) -> Route | None:
     """The row that API Gateway would pick: fixed segments before parameters."""
-    path = normal_path(path)
+    path = normalize_path(path)
     found = [route for route in ROUTES if method in route.methods and re.fullmatch(_pattern(route), path)]
     return min(found, key=lambda route: route.path.count("{"), default=None)
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, time
 
 from spass.completions.answers import Model, ModelList
 from spass.llm.backends import serves
-from spass.tenancy.config import GatewayConfig, ModelConfig, no_such_model
+from spass.tenancy.config import GatewayConfig, ModelConfig, model_not_found
 from spass.tenancy.identity import Identity
 
 
@@ -24,7 +24,7 @@ def available_model(config: GatewayConfig, identity: Identity, name: str) -> Mod
     """
     model = config.model(name)
     if not _available(model, config, identity):
-        raise no_such_model(name)
+        raise model_not_found(name)
     return _answer(model)
 
 

@@ -41,12 +41,16 @@ MAX_EMBEDDING_INPUTS: Final = 2048
 """Texts in one request of embeddings: OpenAI's limit."""
 
 
-def _absent_is_empty(value: object) -> object:
+def _replace_none(value: object) -> object:
     return () if value is None else value
 
 
-def _size(limit: int) -> WithJsonSchema:
+def _size_schema(limit: int) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "maxLength": limit, "description": f"At most {limit // 1024} KiB of UTF-8."})
+
+
+_SystemPrompt = Annotated[str, AfterValidator(limit_bytes(MAX_SYSTEM_PROMPT_BYTES)), _size_schema(MAX_SYSTEM_PROMPT_BYTES)]
+_Memory = Annotated[str, AfterValidator(limit_bytes(MAX_MEMORY_BYTES)), _size_schema(MAX_MEMORY_BYTES)]
 
 
 class _Section(BaseModel):
@@ -56,12 +60,13 @@ class _Section(BaseModel):
 class BackendConfig(_Section):
     """A backend that serves models. Of several that serve a model, failover tries the one with the lowest ``priority`` first.
 
-    ``timeout`` is the longest silence between two bytes, in seconds. An answer in one piece is bounded only if it is set.
+    ``timeout`` is the read timeout: the longest read_timeout between two bytes, in seconds. A blocking answer has a limit only if
+    ``timeout`` is set.
     """
 
     hints: ClassVar[dict[str, str]] = {
-        "api_key": "keys never stand in this file, name the variable: api_key_env",
-        "key": "keys never stand in this file, name the variable: api_key_env",
+        "api_key": "do not write a key here; name its variable: api_key_env",
+        "key": "do not write a key here; name its variable: api_key_env",
         "models": "write supported_models",
         "url": "write base_url",
     }
@@ -78,33 +83,33 @@ class BackendConfig(_Section):
     model_names: dict[Name, Name] = {}
 
     @property
-    def silence(self) -> float:
-        """Return the longest silence in seconds of a provider that streams its answer or only embeds."""
+    def read_timeout(self) -> float:
+        """Return the read timeout, in seconds, of a stream or an embedding."""
         return DEFAULT_READ_TIMEOUT if self.timeout is None else self.timeout
 
     @model_validator(mode="before")
     @classmethod
-    def _named_after_its_provider(cls, data: object) -> object:
+    def _set_default_name(cls, data: object) -> object:
         if isinstance(data, dict) and data.get("name") is None and isinstance(data.get("provider"), str):
             return {**data, "name": data["provider"]}
         return data
 
 
 class LlmConfig(_Section):
-    """How models are called. ``retries`` follow the first attempt and count over all backends; delays are in seconds."""
+    """The calls of models. ``retries`` follow the first attempt and count over all backends; delays are in seconds."""
 
     strategy: Literal["failover", "round-robin", "least-loaded"] = "failover"
     retries: Annotated[int, Field(ge=0, le=20, strict=True)] = 3
     retry_base_delay: Annotated[float, Field(ge=0, le=900, allow_inf_nan=False)] = 1.0
     retry_max_delay: Annotated[float, Field(ge=0, le=900, allow_inf_nan=False)] = 60.0
-    backends: Annotated[tuple[BackendConfig, ...], BeforeValidator(_absent_is_empty)] = ()
+    backends: Annotated[tuple[BackendConfig, ...], BeforeValidator(_replace_none)] = ()
 
 
 class ModelConfig(_Section):
     """A model of the catalogue. ``context_window`` is in tokens, prices in US dollars per million tokens.
 
-    With ``sampling: false`` the model is sent no ``temperature``, ``top_p`` and the like. ``created`` is the day of the model's
-    release; lists of models show its first second (UTC).
+    With ``sampling: false``, requests to the model have no ``temperature``, ``top_p`` and the like. ``created`` is the day of the
+    model's release; lists of models show its first second (UTC).
     """
 
     name: Name
@@ -124,16 +129,15 @@ class RequestLimits(_Section):
 
 
 class TenantDefaults(_Section):
-    """Settings that cascade: from the file's defaults, over its entry for a tenant, to the values that the tenant stored."""
+    """Settings that cascade. The weakest source is the file's defaults, then the file's entry for a tenant. The values that the
+    tenant stored are the strongest."""
 
     compact_strategy: CompactStrategy = "auto"
     compact_keep_last_n: Annotated[KeepLastN, Field(strict=True)] = 10
     compact_observation_mask: Annotated[bool, Field(strict=True)] = True
     compact_summary_model: Name | None = None
-    system_prompt: Annotated[str, AfterValidator(limit_bytes(MAX_SYSTEM_PROMPT_BYTES)), _size(MAX_SYSTEM_PROMPT_BYTES)] | None = (
-        None
-    )
-    memory: Annotated[str, AfterValidator(limit_bytes(MAX_MEMORY_BYTES)), _size(MAX_MEMORY_BYTES)] | None = None
+    system_prompt: _SystemPrompt | None = None
+    memory: _Memory | None = None
     tools_enabled_default: Annotated[tuple[Name, ...], Field(max_length=_MAX_TOOLS)] = ()
     rag_top_k: Annotated[TopK, Field(strict=True)] = 5
     monthly_budget_usd: Money | None = None
@@ -150,7 +154,7 @@ class TokenConfig(_Section):
     """A token's SHA-256 and its rights."""
 
     hints: ClassVar[dict[str, str]] = {
-        "token": "tokens never stand in this file, write the token's SHA-256: sha256",
+        "token": "do not write a token here; write its SHA-256: sha256",
         "hash": "write sha256",
         "models": "write allowed_models",
     }
@@ -166,20 +170,23 @@ class TenantConfig(_Section):
 
     id: TenantName
     defaults: TenantDefaults = TenantDefaults()
-    tokens: Annotated[tuple[TokenConfig, ...], BeforeValidator(_absent_is_empty)] = ()
+    tokens: Annotated[tuple[TokenConfig, ...], BeforeValidator(_replace_none)] = ()
 
 
 class GatewayConfig(_Section):
     """The whole file."""
 
-    hints: ClassVar[dict[str, str]] = {"backends": "backends belong under llm", "embedding_model": "it belongs under defaults"}
+    hints: ClassVar[dict[str, str]] = {
+        "backends": "write it under llm",
+        "embedding_model": "write it under defaults",
+    }
 
     llm: LlmConfig = LlmConfig()
-    models: Annotated[tuple[ModelConfig, ...], BeforeValidator(_absent_is_empty)] = ()
+    models: Annotated[tuple[ModelConfig, ...], BeforeValidator(_replace_none)] = ()
     limits: RequestLimits = RequestLimits()
     defaults: Defaults = Defaults()
     usd_to_eur: Annotated[Decimal, Field(gt=0)] = Decimal("0.92")
-    tenants: Annotated[tuple[TenantConfig, ...], BeforeValidator(_absent_is_empty)] = ()
+    tenants: Annotated[tuple[TenantConfig, ...], BeforeValidator(_replace_none)] = ()
 
     _warnings: tuple[str, ...] = PrivateAttr(())
 
@@ -206,11 +213,11 @@ class GatewayConfig(_Section):
         try:
             return self._catalogue[name]
         except KeyError:
-            raise no_such_model(name) from None
+            raise model_not_found(name) from None
 
 
-def no_such_model(name: str) -> ModelNotFound:
-    return ModelNotFound(f"There is no model '{name[:128]}'. GET /v1/models lists them.", param="model")
+def model_not_found(name: str) -> ModelNotFound:
+    return ModelNotFound(f"There is no model '{name[:128]}'. GET /v1/models lists all models.", param="model")
 
 
 def load_gateway_config(
@@ -218,11 +225,10 @@ def load_gateway_config(
 ) -> GatewayConfig:
     """Return the configuration in the file at ``path``.
 
-    ``tool_names`` are the tools that it may name, and ``check_backend`` yields what is wrong with a backend; None leaves them
-    unchecked.
+    ``tool_names`` are the tools that it may name, and ``check_backend`` yields the problems of a backend. None: do not check.
 
     Raises:
-        ConfigError: with every problem: file, line, what is wrong and what to write instead.
+        ConfigError: the file has problems. Each has a line, and says what to write instead.
     """
     if not path.exists():
         raise ConfigError([ConfigProblem(path.name, None, f"there is no file {path}; name the operator's file in SPASS_CONFIG")])

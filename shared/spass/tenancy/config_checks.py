@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class BackendProblem(NamedTuple):
-    """What is wrong with a backend: the key it is about (None: the whole backend), and what to write instead.
+    """A problem of a backend, and what to write instead. ``key`` is None if the whole backend is wrong.
 
-    The gateway starts in spite of a warning.
+    A warning does not stop the start of the gateway.
     """
 
     key: str | None
@@ -29,30 +29,30 @@ BackendCheck: TypeAlias = Callable[["BackendConfig"], Iterable[BackendProblem]]
 def find_problems(
     source: YamlSource, config: "GatewayConfig", tool_names: Collection[str] | None, check_backend: BackendCheck | None
 ) -> Iterator[ConfigProblem]:
-    """Yield what the gateway cannot start with. The last two parameters are those of ``load_gateway_config``."""
-    for at, problem in _backend_problems(config, check_backend):
+    """Yield the problems that stop the gateway's start. The last two parameters are those of ``load_gateway_config``."""
+    for at, problem in _check_backends(config, check_backend):
         if not problem.is_warning:
             yield source.problem(at, problem.message)
-    yield from _references(source, config)
-    yield from _repetitions(source, config)
-    for at, defaults in _cascading(config):
-        for loc, message in unknown_names(defaults, config, tool_names):
+    yield from _check_references(source, config)
+    yield from _check_uniqueness(source, config)
+    for at, defaults in _iterate_defaults(config):
+        for loc, message in find_unknown_names(defaults, config, tool_names):
             yield source.problem((*at, *loc), message)
 
 
 def find_warnings(source: YamlSource, config: "GatewayConfig", check_backend: BackendCheck | None) -> Iterator[ConfigProblem]:
     """Yield the lines that work but should change. ``check_backend`` is that of ``load_gateway_config``."""
-    for at, problem in _backend_problems(config, check_backend):
+    for at, problem in _check_backends(config, check_backend):
         if problem.is_warning:
             yield ConfigProblem(source.file, source.line_of(at), problem.message)
-    if any(defaults.monthly_budget_usd is not None for _, defaults in _cascading(config)):
+    if any(defaults.monthly_budget_usd is not None for _, defaults in _iterate_defaults(config)):
         for number, model in enumerate(config.models):
             if _is_unpriced(model):
-                message = f"{model.name} has no price: its calls count for no budget, unless its provider says what they cost"
+                message = f"{model.name} has no price. Its calls count for no budget, unless its provider reports their cost"
                 yield ConfigProblem(source.file, source.line_of(("models", number)), message)
 
 
-def _backend_problems(config: "GatewayConfig", check_backend: BackendCheck | None) -> Iterator[tuple[Loc, BackendProblem]]:
+def _check_backends(config: "GatewayConfig", check_backend: BackendCheck | None) -> Iterator[tuple[Loc, BackendProblem]]:
     for number, backend in enumerate(config.llm.backends):
         at: Loc = ("llm", "backends", number)
         if (
@@ -75,46 +75,46 @@ def _is_unpriced(model: "ModelConfig") -> bool:
     return model.usd_per_mtok_in is None or (model.kind == "chat" and model.usd_per_mtok_out is None)
 
 
-def _references(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
-    """Yield names that the catalogue must have and has not."""
+def _check_references(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+    """Yield names that are missing in the catalogue, and models whose ``dimensions`` do not fit their kind."""
     for position, model in enumerate(config.models):
         if (model.kind == "embedding") != (model.dimensions is not None):
             yield source.problem(
                 ("models", position),
-                "the key 'dimensions' is missing: an embedding model has them"
+                "the key 'dimensions' is missing; an embedding model needs it"
                 if model.kind == "embedding"
                 else "'dimensions' belongs to embedding models; write kind: embedding or remove it",
             )
     default = config.defaults.embedding_model
-    embedding, chat = _names(config, "embedding"), _names(config, "chat")
-    yield from _unless_known(source, ("defaults", "embedding_model"), default, embedding, "an embedding model")
+    embedding, chat = _list_models(config, "embedding"), _list_models(config, "chat")
+    yield from _check_name(source, ("defaults", "embedding_model"), default, embedding, "an embedding model")
     for number, backend in enumerate(config.llm.backends):
         at: Loc = ("llm", "backends", number)
         for position, name in enumerate(backend.supported_models):
-            yield from _unless_known(source, (*at, "supported_models", position), name, [*chat, *embedding], "a model")
+            yield from _check_name(source, (*at, "supported_models", position), name, [*chat, *embedding], "a model")
         for name in backend.model_names:
-            yield from _unless_known(source, (*at, "model_names", name), name, [*chat, *embedding], "a model")
+            yield from _check_name(source, (*at, "model_names", name), name, [*chat, *embedding], "a model")
     for number, tenant in enumerate(config.tenants):
         for token_number, token in enumerate(tenant.tokens):
             for position, name in enumerate(token.allowed_models):
                 where: Loc = ("tenants", number, "tokens", token_number, "allowed_models", position)
-                yield from _unless_known(source, where, name, [ANY_MODEL, *chat, *embedding], "a model")
+                yield from _check_name(source, where, name, [ANY_MODEL, *chat, *embedding], "a model")
 
 
-def _cascading(config: "GatewayConfig") -> Iterator[tuple[Loc, "TenantDefaults"]]:
-    """Yield the parts that cascade, each with its path in the file."""
+def _iterate_defaults(config: "GatewayConfig") -> Iterator[tuple[Loc, "TenantDefaults"]]:
+    """Yield the defaults of the gateway and of each tenant, with their paths in the file."""
     yield ("defaults",), config.defaults
     for number, tenant in enumerate(config.tenants):
         yield ("tenants", number, "defaults"), tenant.defaults
 
 
-def unknown_names(
+def find_unknown_names(
     defaults: "TenantDefaults", config: "GatewayConfig", tool_names: Collection[str] | None
 ) -> Iterator[tuple[Loc, str]]:
-    """Yield unknown names in ``defaults``: the path within them, and a message. ``tool_names`` is as for a whole file."""
-    model, chat = defaults.compact_summary_model, _names(config, "chat")
+    """Yield the path and a message for each unknown name in ``defaults``. ``tool_names`` is that of ``load_gateway_config``."""
+    model, chat = defaults.compact_summary_model, _list_models(config, "chat")
     if model is not None and model not in chat:
-        yield ("compact_summary_model",), _unknown(model, chat, "a chat model of the catalogue")
+        yield ("compact_summary_model",), _describe_unknown(model, chat, "a chat model of the catalogue")
     if tool_names is not None:
         for position, name in enumerate(defaults.tools_enabled_default):
             if name not in tool_names:
@@ -122,38 +122,38 @@ def unknown_names(
                 yield ("tools_enabled_default", position), f"'{name}' is not a tool of this gateway{advice}"
 
 
-def _names(config: "GatewayConfig", kind: str) -> list[str]:
+def _list_models(config: "GatewayConfig", kind: str) -> list[str]:
     return [model.name for model in config.models if model.kind == kind]
 
 
-def _unless_known(source: YamlSource, loc: Loc, name: str, known: Sequence[str], what: str) -> Iterator[ConfigProblem]:
+def _check_name(source: YamlSource, loc: Loc, name: str, known: Sequence[str], what: str) -> Iterator[ConfigProblem]:
     if name not in known:
-        yield source.problem(loc, _unknown(name, known, f"{what} of the catalogue under models"))
+        yield source.problem(loc, _describe_unknown(name, known, f"{what} of the catalogue under models"))
 
 
-def _unknown(name: str, known: Sequence[str], what: str) -> str:
+def _describe_unknown(name: str, known: Sequence[str], what: str) -> str:
     return f"'{name}' is not {what}{did_you_mean(name, known)}"
 
 
-def _repetitions(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
-    """Yield names that must be unique and are not."""
-    yield from _twice(source, ("llm", "backends"), "name", (backend.name for backend in config.llm.backends))
-    yield from _twice(source, ("models",), "name", (model.name for model in config.models))
-    yield from _twice(source, ("tenants",), "id", (tenant.id for tenant in config.tenants))
+def _check_uniqueness(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+    """Yield names and tokens that must be unique and are not."""
+    yield from _find_duplicates(source, ("llm", "backends"), "name", (backend.name for backend in config.llm.backends))
+    yield from _find_duplicates(source, ("models",), "name", (model.name for model in config.models))
+    yield from _find_duplicates(source, ("tenants",), "id", (tenant.id for tenant in config.tenants))
     owners: dict[str, str] = {}
     for number, tenant in enumerate(config.tenants):
         at: Loc = ("tenants", number, "tokens")
-        yield from _twice(source, at, "id", (token.id for token in tenant.tokens))
+        yield from _find_duplicates(source, at, "id", (token.id for token in tenant.tokens))
         for position, token in enumerate(tenant.tokens):
             if token.sha256 in owners:
-                message = f"the same token as {owners[token.sha256]}; every token needs its own"
+                message = f"this is also the token {owners[token.sha256]}; each needs its own"
                 yield source.problem((*at, position, "sha256"), message)
             owners.setdefault(token.sha256, f"'{token.id}' of tenant '{tenant.id}'")
 
 
-def _twice(source: YamlSource, loc: Loc, key: str, names: Iterable[str]) -> Iterator[ConfigProblem]:
+def _find_duplicates(source: YamlSource, loc: Loc, key: str, names: Iterable[str]) -> Iterator[ConfigProblem]:
     seen: set[str] = set()
     for position, name in enumerate(names):
         if name in seen:
-            yield source.problem((*loc, position, key), f"'{name}' stands here a second time; each needs its own")
+            yield source.problem((*loc, position, key), f"'{name}' occurs a second time; choose another {key}")
         seen.add(name)

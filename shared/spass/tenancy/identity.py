@@ -40,23 +40,23 @@ class Tokens:
             InvalidToken: the configuration does not contain the token.
         """
         try:
-            return self._identities[_digest(token)]
+            return self._identities[_hash(token)]
         except KeyError:
             message = "The gateway does not know this token. Check the Authorization header, or ask the operator for a token."
             raise InvalidToken(message) from None
 
     def __contains__(self, text: str) -> bool:
-        return _digest(text) in self._identities
+        return _hash(text) in self._identities
 
 
-def _digest(text: str) -> str:
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request. ``depth`` is the number of gateway calls that led to it, and ``parent_request_id`` is the last of
-    them. ``route`` is a template: ``/a1/agents/{name}/chat``."""
+    """The token and the user of a request. ``depth`` is the number of gateway calls that led to the request, and
+    ``parent_request_id`` is the last of them. ``route`` is a template: ``/a1/agents/{name}/chat``."""
 
     identity: Identity
     user: UserId | None

@@ -11,7 +11,7 @@ from spass.aws.writes import ITEM_ABSENT, Equals, Update
 from spass.core.errors import InvalidRequest
 from spass.core.time import Deadline
 from spass.tenancy.config import MAX_MEMORY_BYTES
-from spass.tenancy.stored_settings import version_of
+from spass.tenancy.stored_settings import read_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,10 @@ def append_line(memory: str | None, note: str) -> str:
     """
     lines = f"{memory.rstrip()}\n{note}" if memory and memory.strip() else note
     if (size := len(lines.encode())) > MAX_MEMORY_BYTES:
-        message = f"The memory may have {MAX_MEMORY_BYTES} bytes; with this note it would have {size}. Write a shorter note, or "
         raise InvalidRequest(
-            message + "have the memory shortened by an administrator (PUT /v1/tenant/config with a new memory).", param="note"
+            f"The memory may have {MAX_MEMORY_BYTES} bytes; with this note it would have {size}. Write a shorter note, or ask an "
+            "administrator to shorten the memory (PUT /v1/tenant/config with a new memory).",
+            param="note",
         )
     return lines
 
@@ -39,28 +40,26 @@ def append_line(memory: str | None, note: str) -> str:
 async def append(
     store: TenantStore,
     note: str,
-    memory_of: Callable[[Item | None], str | None],
+    get_memory: Callable[[Item | None], str | None],
     participant: Participant[NoteResult],
     deadline: Deadline,
 ) -> tuple[NoteResult, Item]:
-    """Append ``note`` to the memory in force, which ``memory_of`` reads from the tenant's item. Return the result and the item.
+    """Append ``note`` to the memory in force, which ``get_memory`` reads from the tenant's item. Return the result and the item.
 
-    The write is conditional on the item read, so concurrent notes are not lost.
-
-    Raises:
-        as ``Cascade.append_memory``.
+    The write is conditional on the item that was read, so concurrent notes are not lost. Raise what ``Cascade.append_memory``
+    raises.
     """
-    where = tenant_config(store.tenant)
+    key = tenant_config(store.tenant)
     after: Item = {}
 
     async def attempt() -> Swap[NoteResult]:
         nonlocal after
-        before = await store.table.get(where)
-        memory = append_line(memory_of(before), note)
-        version = version_of(before or {})
+        before = await store.table.get(key)
+        memory = append_line(get_memory(before), note)
+        version = read_version(before or {})
         changed: Item = {"memory": memory, "version": version + 1}
         after = {**(before or {}), **changed}
         unchanged = ITEM_ABSENT if before is None else Equals("version", version)
-        return Swap(NoteResult(len(memory.encode())), Update(where, set=changed, when=unchanged))
+        return Swap(NoteResult(len(memory.encode())), Update(key, set=changed, when=unchanged))
 
     return await swap(store, attempt, deadline, participant), after

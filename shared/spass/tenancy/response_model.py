@@ -1,4 +1,4 @@
-"""What the answers of all rooms have in common: their base class, and the types of their fields."""
+"""The base class of all answers, and types of their fields."""
 
 from operator import not_
 from typing import Annotated, Any, Final
@@ -46,7 +46,7 @@ class ResponseModel(BaseModel):
 
 
 class Deletion(ResponseModel):
-    """Whether something was deleted."""
+    """The answer to a DELETE. `deleted` is false if there was nothing to delete."""
 
     deleted: bool
 

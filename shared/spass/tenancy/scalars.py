@@ -8,31 +8,31 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field
 
 ANY_MODEL: Final = "*"
-"""Stands for every model in a token's ``allowed_models``."""
+"""The entry of a token's ``allowed_models`` that allows every model."""
 
 
-def _variable(value: str) -> str:
+def _check_variable(value: str) -> str:
     # The message does not repeat the value: it may be a pasted key.
     if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
-        raise ValueError("must be the name of an environment variable such as OPENAI_API_KEY, never a key itself")
+        raise ValueError("must be the name of an environment variable such as OPENAI_API_KEY, not the key itself")
     return value
 
 
-def _sha256(value: str) -> str:
+def _check_sha256(value: str) -> str:
     if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
         if re.match(r"[0-9a-fA-F]{64}\s", value):
-            raise ValueError("must be only the 64 hexadecimal characters, without what shasum prints behind them")
+            raise ValueError("must be only the 64 hexadecimal digits; remove what shasum prints after them")
         raise ValueError('must be 64 hexadecimal digits: printf %s "$TOKEN" | shasum -a 256')
     return value.lower()
 
 
-def _base_url(value: str) -> str:
+def _check_base_url(value: str) -> str:
     if not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s?#]*)?", value):
         raise ValueError("must be a URL such as https://api.openai.com/v1, without credentials or a query")
     return value.rstrip("/")
 
 
-def _day(value: object) -> object:
+def _check_day(value: object) -> object:
     if isinstance(value, date):
         return value
     if not isinstance(value, str) or not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
@@ -40,21 +40,21 @@ def _day(value: object) -> object:
     return value
 
 
-def _tenant_id(value: str) -> str:
+def _check_tenant_id(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
-        raise ValueError("must be 1 to 63 of a-z, 0-9 and -, not beginning with -")
+        raise ValueError("must be 1 to 63 characters of a-z, 0-9 and -, and must not begin with -")
     return value
 
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
-EnvironmentVariable = Annotated[str, AfterValidator(_variable)]
-Sha256 = Annotated[str, AfterValidator(_sha256)]
-BaseUrl = Annotated[str, AfterValidator(_base_url)]
-TenantName = Annotated[str, AfterValidator(_tenant_id)]
+EnvironmentVariable = Annotated[str, AfterValidator(_check_variable)]
+Sha256 = Annotated[str, AfterValidator(_check_sha256)]
+BaseUrl = Annotated[str, AfterValidator(_check_base_url)]
+TenantName = Annotated[str, AfterValidator(_check_tenant_id)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=900, allow_inf_nan=False)]
-Day = Annotated[date, BeforeValidator(_day), Field(ge=date(1970, 1, 1))]
+Day = Annotated[date, BeforeValidator(_check_day), Field(ge=date(1970, 1, 1))]
 Price = Annotated[Decimal, Field(ge=0)]
 Money = Annotated[Decimal, Field(ge=0, le=10**9, max_digits=30)]
 CompactStrategy: TypeAlias = Literal["auto", "manual", "off"]

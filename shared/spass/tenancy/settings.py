@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from spass.tenancy.memory_notes import NoteResult
 
 FRESH_SECONDS: Final = 30.0
-"""Seconds for which a read is used. A reply may itself be two seconds old: every process knows a change after a minute."""
-_PAUSE_SECONDS: Final = 5.0  # between a failed read and the next: each takes seconds to fail
+"""Seconds for which cached settings are used. A reply may itself be two seconds old, so every process knows a change after a
+minute."""
+_PAUSE_SECONDS: Final = 5.0  # between two failed reads, each of which takes seconds
 
 
 class SettingSource(StrEnum):
-    """Where a setting comes from, weakest first: the gateway's defaults, the operator's file, the tenant."""
+    """The source of a setting, weakest first: the gateway's defaults, the operator's file, the tenant."""
 
     PROCESS = "process"
     YAML = "yaml"
@@ -48,15 +49,15 @@ _SOURCES: Final = {
 
 
 class EffectiveConfig(ResponseModel):
-    """The settings in force, and where each comes from."""
+    """The settings in force, and the source of each."""
 
     config: ConfigValues
     sources: Annotated[dict[str, SettingSource], WithJsonSchema(_SOURCES)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """Cached settings, valid ``until`` a time of the clock. ``stale``: the last read failed."""
+class _CacheEntry:
+    """Settings that are used ``until`` a time of the clock. ``stale``: the last read failed."""
 
     version: int
     settings: EffectiveConfig
@@ -64,10 +65,14 @@ class _Known:
     stale: bool = False
 
 
-class Cascade:
-    """The settings of every tenant. A process has one.
+def _log_warning(event: str, tenant: TenantId, **details: Json) -> None:
+    write_line({"at": now(), "level": "warning", "event": event, "tenant": tenant, **details})
 
-    ``tool_names`` are the tools that a tenant may name; None leaves them unchecked. ``clock`` counts seconds and never goes back.
+
+class Cascade:
+    """The settings of every tenant. A process has one cascade.
+
+    ``tool_names`` are the tools that a tenant may name; None: do not check. ``clock`` counts seconds and never goes back.
     """
 
     def __init__(
@@ -80,27 +85,29 @@ class Cascade:
         self._config = config
         self._rules = SettingRules(config, tool_names)
         self._clock = clock
-        self._known: dict[TenantId, _Known] = {}
+        self._cache: dict[TenantId, _CacheEntry] = {}
         self._reads: dict[TenantId, asyncio.Task[EffectiveConfig]] = {}
 
     async def effective(self, store: "TenantStore", *, bypass_cache: bool = False) -> EffectiveConfig:
-        """Return the effective settings of the tenant of ``store``, at most ``FRESH_SECONDS`` old, or older while the table does
-        not answer. Concurrent callers share one read. ``bypass_cache`` reads them now, for callers that may change settings: the
-        process that made a change is rarely the one that serves the next request.
+        """Return the effective settings of the tenant of ``store``. They are at most ``FRESH_SECONDS`` old, or older while the
+        table does not answer. Concurrent callers share one read.
+
+        ``bypass_cache`` reads them now, for callers that may change settings: the process that made a change rarely serves the
+        next request too.
 
         Raises:
-            StorageUnavailable: what the tenant stored could not be read, and never was in this process.
+            StorageUnavailable: the table does not answer, and this process has never read the settings.
         """
-        known = self._known.get(store.tenant)
-        if known is not None and self._clock() < known.until and (known.stale or not bypass_cache):
-            return known.settings
+        cached = self._cache.get(store.tenant)
+        if cached is not None and self._clock() < cached.until and (cached.stale or not bypass_cache):
+            return cached.settings
         if bypass_cache:
             return await self._refresh(store, consistent=True)
-        reading = self._reads.get(store.tenant)
-        if reading is None or reading.get_loop() is not asyncio.get_running_loop():
-            reading = self._reads[store.tenant] = asyncio.create_task(self._refresh(store))
-            reading.add_done_callback(lambda done: self._forget_read(store.tenant, done))
-        return await asyncio.shield(reading)
+        read = self._reads.get(store.tenant)
+        if read is None or read.get_loop() is not asyncio.get_running_loop():
+            read = self._reads[store.tenant] = asyncio.create_task(self._refresh(store))
+            read.add_done_callback(lambda done: self._forget_read(store.tenant, done))
+        return await asyncio.shield(read)
 
     async def read(self, store: "TenantStore") -> EffectiveConfig:
         """Read the effective settings of the tenant of ``store``, with the last change of any process.
@@ -108,13 +115,13 @@ class Cascade:
         Raises:
             StorageUnavailable: the table does not answer.
         """
-        asked = self._clock()
-        return self._update_cache(store.tenant, await store.table.get(tenant_config(store.tenant)), asked)
+        started = self._clock()
+        return self._update_cache(store.tenant, await store.table.get(tenant_config(store.tenant)), started)
 
     async def change(self, store: "TenantStore", changes: Mapping[str, Json]) -> EffectiveConfig:
         """Store all of ``changes`` or none, and return the effective settings. Null clears a stored value.
 
-        This process uses them from now on, every other within a minute. A repeated change has the same result.
+        This process uses them from now on, every other process within a minute. A repeated change has the same result.
 
         Raises:
             InvalidRequest: a key is unknown or a value is wrong.
@@ -127,82 +134,80 @@ class Cascade:
             from spass.limits.shared_limit import forget_spending
 
             await forget_spending(store.table, partial(tenant_limit, store.tenant))
-        write, asked = settings_update(store.tenant, changes, checked), self._clock()
+        write, started = settings_update(store.tenant, changes, checked), self._clock()
         try:
             item = await store.table.write(write)
         except (StorageUnavailable, asyncio.CancelledError):
             self._expire_cache(store.tenant)
             raise
-        return self._update_cache(store.tenant, item, asked)
+        return self._update_cache(store.tenant, item, started)
 
     async def append_memory(
         self, store: "TenantStore", note: str, participant: "Participant[NoteResult]", deadline: Deadline
     ) -> "NoteResult":
-        """Add ``note``, one line, to the memory that is in force, in one transaction with the participant's writes. This process
-        reads it from now on. Two concurrent writers do not lose each other's notes.
+        """Append ``note``, one line, to the memory in force, in one transaction with the participant's writes. This process uses
+        it from now on. Two concurrent writers do not lose each other's notes.
 
         Raises:
-            InvalidRequest: the memory has no room for it.
-            StorageUnavailable: the table does not answer, or the deadline passed among too many other writers.
-            SpassError: the participant's refusal.
+            InvalidRequest: the memory has no room for the note.
+            StorageUnavailable: the table does not answer, or other writers won every race until the deadline.
+            SpassError: the participant refuses the write.
         """
         from spass.tenancy.memory_notes import append
 
-        def memory_of(item: "Item | None") -> str | None:
+        def get_memory(item: "Item | None") -> str | None:
             return self._merge(store.tenant, self._rules.parse_item(item)).config.memory
 
-        asked = self._clock()
+        started = self._clock()
         try:
-            result, item = await append(store, note, memory_of, participant, deadline)
+            result, item = await append(store, note, get_memory, participant, deadline)
         except (StorageUnavailable, asyncio.CancelledError):
             self._expire_cache(store.tenant)
             raise
-        self._update_cache(store.tenant, item, asked)
+        self._update_cache(store.tenant, item, started)
         return result
 
     async def _refresh(self, store: "TenantStore", *, consistent: bool = False) -> EffectiveConfig:
-        asked = self._clock()
+        started = self._clock()
         try:
             item = await store.table.get(tenant_config(store.tenant), consistent=consistent)
         except StorageUnavailable:
-            known = self._known.get(store.tenant)
-            if known is None:
+            cached = self._cache.get(store.tenant)
+            if cached is None:
                 raise
-            if not known.stale:
-                line: dict[str, Json] = {"at": now(), "level": "warning", "event": "tenant_config_stale"}
-                write_line({**line, "tenant": store.tenant})
-            self._known[store.tenant] = replace(known, until=self._clock() + _PAUSE_SECONDS, stale=True)
-            return known.settings
-        return self._update_cache(store.tenant, item, asked)
+            if not cached.stale:
+                _log_warning("tenant_config_stale", store.tenant)
+            self._cache[store.tenant] = replace(cached, until=self._clock() + _PAUSE_SECONDS, stale=True)
+            return cached.settings
+        return self._update_cache(store.tenant, item, started)
 
-    def _update_cache(self, tenant: TenantId, item: "Item | None", asked: float) -> EffectiveConfig:
-        """Cache the settings of ``item``, read at ``asked``, and return those in force.
+    def _update_cache(self, tenant: TenantId, item: "Item | None", started: float) -> EffectiveConfig:
+        """Cache the settings of ``item`` and return those in force. ``started`` is the time at which the call to the table began.
 
-        Cached settings stay if they are newer: replies may arrive out of order, or from a replica that lags.
+        Keep newer cached settings: replies may arrive out of order, or from a replica that lags.
         """
-        stored, known = self._rules.parse_item(item), self._known.get(tenant)
-        if known is not None and stored.version <= known.version:
-            settings = known.settings
+        stored, cached = self._rules.parse_item(item), self._cache.get(tenant)
+        if cached is not None and stored.version <= cached.version:
+            settings = cached.settings
         else:
             settings = self._merge(tenant, stored)
             if stored.ignored:
-                line: dict[str, Json] = {"at": now(), "level": "warning", "event": "tenant_config_ignored"}
-                write_line({**line, "tenant": tenant, "settings": [*stored.ignored]})
-        version = max(stored.version, known.version if known else 0)
-        self._known[tenant] = _Known(version, settings, asked + FRESH_SECONDS)
+                _log_warning("tenant_config_ignored", tenant, settings=[*stored.ignored])
+        version = max(stored.version, cached.version if cached else 0)
+        self._cache[tenant] = _CacheEntry(version, settings, started + FRESH_SECONDS)
         return settings
 
     def _expire_cache(self, tenant: TenantId) -> None:
-        """Read at the next use, because a change may have been made."""
-        if (known := self._known.get(tenant)) is not None:
-            self._known[tenant] = replace(known, until=float("-inf"))
+        """Make the next use read the settings, because a change may have taken effect."""
+        if (cached := self._cache.get(tenant)) is not None:
+            self._cache[tenant] = replace(cached, until=float("-inf"))
 
     def _forget_read(self, tenant: TenantId, read: asyncio.Task[EffectiveConfig]) -> None:
         if self._reads.get(tenant) is read:
             del self._reads[tenant]
 
     def _merge(self, tenant: TenantId, stored: StoredSettings) -> EffectiveConfig:
-        """Return the settings in force: of each the value of the strongest source that sets it."""
+        """Return the settings in force. Each has the value of the strongest source that sets it."""
         none = TenantDefaults()
         own = next((entry.defaults for entry in self._config.tenants if entry.id == tenant), none)
         layers = ((SettingSource.DB, stored.values), (SettingSource.YAML, own))

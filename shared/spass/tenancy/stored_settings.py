@@ -4,7 +4,7 @@ Each setting is an attribute of its own, so changes of different settings do not
 change, so that a reader never goes back to an older state, in whatever order replies arrive.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Final
@@ -19,7 +19,7 @@ from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.text_checks import did_you_mean
 from spass.tenancy.config import GatewayConfig, TenantDefaults
-from spass.tenancy.config_checks import unknown_names
+from spass.tenancy.config_checks import find_unknown_names
 from spass.tenancy.response_model import ResponseModel
 from spass.tenancy.scalars import Money
 from spass.tenancy.validation_messages import explain_error
@@ -32,9 +32,9 @@ _MAX_SHOWN: Final = 64  # characters of an unknown key
 
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
-    """The settings of one item. ``values.model_fields_set`` names those that the tenant set.
+    """The settings of one item. ``values.model_fields_set`` has the names of those that the tenant set.
 
-    ``ignored`` names settings that are no longer valid, such as a model that left the catalogue. They count as not set.
+    ``ignored`` has the names of settings that are no longer valid (a model left the catalogue). They count as not set.
     """
 
     version: int
@@ -42,13 +42,13 @@ class StoredSettings:
     ignored: tuple[str, ...] = ()
 
 
-def _decimal(value: object) -> object:
+def _parse_number(value: object) -> object:
     if isinstance(value, str | bool):
         raise ValueError("must be a number")  # noqa: TRY004 (pydantic reads ValueErrors)
     return Decimal(str(value)) if isinstance(value, int | float) else value
 
 
-def _json_number(value: Decimal) -> int | float:
+def _to_json_number(value: Decimal) -> int | float:
     return int(value) if value == value.to_integral_value() else float(value)
 
 
@@ -60,8 +60,8 @@ class ConfigValues(TenantDefaults):
     monthly_budget_usd: (
         Annotated[
             Money,
-            BeforeValidator(_decimal),
-            PlainSerializer(_json_number),
+            BeforeValidator(_parse_number),
+            PlainSerializer(_to_json_number),
             WithJsonSchema({"type": "number", "minimum": 0, "maximum": 10**9}),
         ]
         | None
@@ -77,7 +77,7 @@ class _ChangeSchema:
 
 
 ConfigChange = Annotated[dict[str, Any], _ChangeSchema()]
-"""Some of the settings, null to clear one. ``SettingRules`` checks them, because it knows the models and the tools."""
+"""Changes of settings. Null clears one. ``SettingRules`` checks them, because it knows the models and the tools."""
 
 
 class SettingRules:
@@ -91,69 +91,65 @@ class SettingRules:
         """Return ``changes`` without those that clear a setting.
 
         Raises:
-            InvalidRequest: keys are unknown or values are wrong; it names each.
+            InvalidRequest: keys are unknown or values are wrong. It names each of them.
         """
         problems: list[tuple[Loc, str]] = [
             ((key,), f"unknown key{did_you_mean(key, KEYS)}") for key in changes if key not in KEYS
         ]
-        said = {key: value for key, value in changes.items() if key in KEYS and value is not None}
+        values = {key: value for key, value in changes.items() if key in KEYS and value is not None}
         try:
-            change = ConfigValues.model_validate(said)
+            change = ConfigValues.model_validate(values)
         except ValidationError as error:
-            raise _invalid([*problems, *_found(error)]) from None
-        problems += unknown_names(change, self._config, self._tool_names)
+            details = error.errors(include_url=False, include_input=False)
+            problems += [(detail["loc"], explain_error(detail["type"], detail["msg"])) for detail in details]
+            raise _invalid_request(problems) from None
+        problems += find_unknown_names(change, self._config, self._tool_names)
         if problems:
-            raise _invalid(problems)
+            raise _invalid_request(problems)
         return change
 
     def parse_item(self, item: Item | None) -> StoredSettings:
         """Return the settings in ``item`` that are still valid."""
         if item is None:
             return StoredSettings(0, TenantDefaults())
-        held = {key: item[key] for key in KEYS if key in item}
-        said = _read(held)
-        if unknown := {loc[0] for loc, _ in unknown_names(said, self._config, self._tool_names)}:
-            said = _read({key: value for key, value in held.items() if key not in unknown})
-        return StoredSettings(version_of(item), said, tuple(sorted(held.keys() - said.model_fields_set)))
+        attributes = {key: item[key] for key in KEYS if key in item}
+        values = _keep_valid(attributes)
+        if unknown := {loc[0] for loc, _ in find_unknown_names(values, self._config, self._tool_names)}:
+            values = _keep_valid({key: value for key, value in attributes.items() if key not in unknown})
+        return StoredSettings(read_version(item), values, tuple(sorted(attributes.keys() - values.model_fields_set)))
 
 
 def settings_update(tenant: TenantId, changes: Mapping[str, Json], checked: TenantDefaults) -> Update:
-    """Return the write of ``changes``, which were ``checked``. Null clears a setting."""
+    """Return the write that stores ``checked``, the valid values of ``changes``, and removes what ``changes`` sets to null."""
+    values: dict[str, Any] = {key: getattr(checked, key) for key, value in changes.items() if value is not None}
     return Update(
         tenant_config(tenant),
-        set={key: _attribute(getattr(checked, key)) for key, value in changes.items() if value is not None},
-        remove=tuple(key for key, value in changes.items() if value is None),
+        set={key: str(value) if isinstance(value, Decimal) else value for key, value in values.items()},
+        remove=tuple(key for key in changes if key not in values),
         add={"version": 1},
     )
 
 
-def _attribute(value: bool | int | str | Decimal | tuple[str, ...]) -> Value:
-    return str(value) if isinstance(value, Decimal) else value
-
-
-def _read(held: Mapping[str, Value]) -> TenantDefaults:
-    """Return the settings in ``held`` that are valid."""
+def _keep_valid(attributes: Mapping[str, Value]) -> TenantDefaults:
+    """Return the settings in ``attributes`` that are valid."""
     try:
-        return TenantDefaults.model_validate(held)
+        return TenantDefaults.model_validate(attributes)
     except ValidationError as error:
-        bad = {detail["loc"][0] for detail in error.errors(include_url=False, include_input=False)}
-        return TenantDefaults.model_validate({key: value for key, value in held.items() if key not in bad})
+        invalid = {detail["loc"][0] for detail in error.errors(include_url=False, include_input=False)}
+        return TenantDefaults.model_validate({key: value for key, value in attributes.items() if key not in invalid})
 
 
-def _found(error: ValidationError) -> Iterator[tuple[Loc, str]]:
-    for detail in error.errors(include_url=False, include_input=False):
-        yield detail["loc"], explain_error(detail["type"], detail["msg"])
+def _invalid_request(problems: Sequence[tuple[Loc, str]]) -> InvalidRequest:
+    reports = [(tuple(part[:_MAX_SHOWN] if isinstance(part, str) else part for part in loc), text) for loc, text in problems]
+    errors: list[Json] = [{"loc": ["body", *loc], "message": text, "type": InvalidRequest.code} for loc, text in reports]
+    loc, text = reports[0]
+    more = f" (and {len(reports) - 1} more)" if len(reports) > 1 else ""
+    return InvalidRequest(
+        f"{format_loc(loc)}: {text}{more}", param=".".join(map(str, loc)), details={"errors": errors[:_MAX_REPORTED]}
+    )
 
 
-def _invalid(problems: Iterable[tuple[Loc, str]]) -> InvalidRequest:
-    places = [(tuple(part[:_MAX_SHOWN] if isinstance(part, str) else part for part in loc), what) for loc, what in problems]
-    errors: list[Json] = [{"loc": ["body", *at], "message": what, "type": InvalidRequest.code} for at, what in places]
-    (at, what), more = places[0], len(places) - 1
-    message = f"{format_loc(at)}: {what}" + (f" (and {more} more)" if more else "")
-    return InvalidRequest(message, param=".".join(map(str, at)), details={"errors": errors[:_MAX_REPORTED]})
-
-
-def version_of(item: Item) -> int:
+def read_version(item: Item) -> int:
     """Return the number of changes to ``item``."""
     version = item.get("version")
     return version if isinstance(version, int) else 0

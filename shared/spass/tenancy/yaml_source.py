@@ -1,16 +1,16 @@
 """Read the operator's YAML files strictly, with the line of every value for error messages.
 
-Only values that JSON has are accepted. Scalars follow the core schema of YAML 1.2
-(https://yaml.org/spec/1.2.2/#103-core-schema), so ``no`` is a word and ``010`` is ten. Refused are anchors and aliases (a small
-file could grow without bound), tags, keys that are not text or occur twice, and several documents.
+The reader accepts only values that JSON has. Scalars follow the core schema of YAML 1.2
+(https://yaml.org/spec/1.2.2/#103-core-schema), so ``no`` is a word and ``010`` is ten. The reader refuses anchors and aliases (a
+small file could grow without bound), tags, keys that are not text or occur twice, and several documents.
 
-The reader uses libyaml's events and not ``yaml.compose``: nodes do not tell anchors and tags, and the composer recurses in C
+The reader uses libyaml's events and not ``yaml.compose``: nodes do not show anchors and tags, and the composer recurses in C
 before a limit of depth applies (100,000 brackets end the process).
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar, get_args
 
@@ -50,7 +50,7 @@ class ConfigProblem:
 
 
 class ConfigError(Exception):
-    """A file of the operator cannot be used. It holds all problems in the order of lines."""
+    """Raised when a file of the operator cannot be used. It has all problems, in the order of lines."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
@@ -81,7 +81,7 @@ def load_yaml(path: Path, *, shown: str | None = None) -> YamlSource:
     """Return the document in the file at ``path``, which messages call ``shown`` (default: the file's name).
 
     Raises:
-        ConfigError: it cannot be read, or is not the YAML described above.
+        ConfigError: the file cannot be read, or is not the YAML described above.
     """
     file = shown or path.name
     try:
@@ -93,34 +93,38 @@ def load_yaml(path: Path, *, shown: str | None = None) -> YamlSource:
 
 
 def parse_yaml(text: str, file: str) -> YamlSource:
-    """Do as ``load_yaml``, for a text that messages call ``file``."""
+    """Return the document in ``text``, which messages call ``file``.
+
+    Raises:
+        ConfigError: the text is not the YAML described above.
+    """
     reader = _Reader(file)
     try:
-        return YamlSource(file, reader.document(yaml.parse(text, Loader=_LOADER)), reader.lines)
+        return YamlSource(file, reader.read_document(yaml.parse(text, Loader=_LOADER)), reader.lines)
     except yaml.MarkedYAMLError as error:
         line = min(error.problem_mark.line + 1, len(text.splitlines()) or 1) if error.problem_mark else None
         raise ConfigError(
-            [ConfigProblem(file, line, f"not valid YAML: {_what_to_check(error, line)} ({error.problem})")]
+            [ConfigProblem(file, line, f"not valid YAML: {_suggest_check(error, line)} ({error.problem})")]
         ) from None
     except yaml.YAMLError:
-        raise ConfigError([ConfigProblem(file, None, "not valid YAML: it holds a character that YAML does not allow")]) from None
+        raise ConfigError([ConfigProblem(file, None, "not valid YAML: it has a character that YAML does not allow")]) from None
 
 
-def _what_to_check(error: yaml.MarkedYAMLError, line: int | None) -> str:
-    # The parser reports a fault where parsing fails, which may be lines after the mistake.
+def _suggest_check(error: yaml.MarkedYAMLError, line: int | None) -> str:
+    # The parser reports the place where parsing fails, which may be lines after the mistake.
     if error.context_mark and re.search("quoted scalar|flow", error.context or ""):
         return f"check the quote or bracket that opens in line {error.context_mark.line + 1}"
     return "check indentation, colons and tabs" + (f" around line {line}" if line else "")
 
 
 class _Reader:
-    """Build the data from libyaml's events, and note the lines."""
+    """Build the data and the table of lines from libyaml's events."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.lines: dict[Loc, int] = {}
 
-    def document(self, events: Iterator[yaml.Event]) -> Json:
+    def read_document(self, events: Iterator[yaml.Event]) -> Json:
         self._events = events
         data: Json = None
         documents = 0
@@ -128,12 +132,12 @@ class _Reader:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self._refuse(event, "a second document begins here; one file holds one document")
+                    raise self._refuse(event, "a second document begins here; a file has one document")
             elif not isinstance(event, (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentEndEvent)):
-                data = self._value(event, ())
+                data = self._read_value(event, ())
         return data
 
-    def _value(self, event: yaml.Event, loc: Loc) -> Json:
+    def _read_value(self, event: yaml.Event, loc: Loc) -> Json:
         if isinstance(event, yaml.AliasEvent):
             raise self._refuse(event, f"the alias *{event.anchor} is not allowed; write the value out here")
         if not isinstance(event, (yaml.ScalarEvent, yaml.MappingStartEvent, yaml.SequenceStartEvent)):
@@ -144,38 +148,38 @@ class _Reader:
             raise self._refuse(event, f"the tag {event.tag} is not allowed; write a plain value")
         if len(loc) > _MAX_DEPTH:
             raise self._refuse(event, f"nested deeper than {_MAX_DEPTH} levels")
-        self.lines.setdefault(loc, _line(event))
+        self.lines.setdefault(loc, _line_number(event))
         if isinstance(event, yaml.ScalarEvent):
-            return _scalar(event.value) if event.implicit[0] else event.value
-        return self._mapping(loc) if isinstance(event, yaml.MappingStartEvent) else self._sequence(loc)
+            return _parse_scalar(event.value) if event.implicit[0] else event.value
+        return self._read_mapping(loc) if isinstance(event, yaml.MappingStartEvent) else self._read_sequence(loc)
 
-    def _mapping(self, loc: Loc) -> Json:
-        found: dict[str, Json] = {}
+    def _read_mapping(self, loc: Loc) -> Json:
+        mapping: dict[str, Json] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key = self._value(event, (*loc, f"\0key{len(found)}"))
+            key = self._read_value(event, (*loc, f"\0key{len(mapping)}"))
             if not isinstance(key, str):
                 raise self._refuse(event, "a key must be text; put it in quotes")
-            if key in found:
-                raise self._refuse(event, f"the key '{key}' stands here a second time; keep one")
-            self.lines[(*loc, key)] = _line(event)
-            found[key] = self._value(next(self._events), (*loc, key))
-        return found
+            if key in mapping:
+                raise self._refuse(event, f"the key '{key}' occurs a second time here; keep one")
+            self.lines[(*loc, key)] = _line_number(event)
+            mapping[key] = self._read_value(next(self._events), (*loc, key))
+        return mapping
 
-    def _sequence(self, loc: Loc) -> Json:
-        found: list[Json] = []
+    def _read_sequence(self, loc: Loc) -> Json:
+        items: list[Json] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            found.append(self._value(event, (*loc, len(found))))
-        return found
+            items.append(self._read_value(event, (*loc, len(items))))
+        return items
 
     def _refuse(self, event: yaml.Event, message: str) -> ConfigError:
-        return ConfigError([ConfigProblem(self.file, _line(event), message)])
+        return ConfigError([ConfigProblem(self.file, _line_number(event), message)])
 
 
-def _line(event: yaml.Event) -> int:
+def _line_number(event: yaml.Event) -> int:
     return event.start_mark.line + 1 if event.start_mark else 0
 
 
-def _scalar(text: str) -> Json:
+def _parse_scalar(text: str) -> Json:
     if text in _NULL:
         return None
     if text in _BOOLEANS:
@@ -189,12 +193,12 @@ def validate(source: YamlSource, model: type[M]) -> M:
     """Return the file as a ``model``. A class variable ``hints`` of a model maps a wrong key to the advice for it.
 
     Raises:
-        ConfigError: with every problem; unknown keys with the key that was probably meant.
+        ConfigError: the file has problems. For an unknown key, the message suggests the most similar known key.
     """
     try:
         return model.model_validate(source.data)
     except ValidationError as error:
-        raise ConfigError([_translated(source, model, detail) for detail in error.errors(include_url=False)]) from None
+        raise ConfigError([_translate(source, model, detail) for detail in error.errors(include_url=False)]) from None
 
 
 def format_loc(loc: Loc) -> str:
@@ -206,51 +210,39 @@ def format_loc(loc: Loc) -> str:
     return text
 
 
-_MAPPING_ERRORS: Final = frozenset({"dict_type", "model_type", "model_attributes_type"})
-
-
-def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails) -> ConfigProblem:
+def _translate(source: YamlSource, model: type[BaseModel], detail: ErrorDetails) -> ConfigProblem:
     loc: Loc = tuple(part for part in detail["loc"] if part != "[key]")
-    kind, message = detail["type"], detail["msg"]
-    if kind == "extra_forbidden":
-        key = str(loc[-1])
-        owner = _model_at(model, loc[:-1])
-        advice = f"; {_hints(owner)[key]}" if key in _hints(owner) else did_you_mean(key, list(owner.model_fields))
-        return ConfigProblem(source.file, source.line_of(loc), _at(loc[:-1], f"unknown key '{key}'{advice}"))
-    if kind == "missing":
-        return ConfigProblem(source.file, source.line_of(loc[:-1]), _at(loc[:-1], f"the key '{loc[-1]}' is missing"))
-    if kind == "literal_error":
-        expected = str(detail.get("ctx", {}).get("expected", ""))
-        one_of = "one of " if "'," in expected else ""
-        message = f"must be {one_of}{expected}{_closest(detail['input'], expected)}"
-    if kind in _MAPPING_ERRORS:
-        return source.problem(loc, "must be a mapping of keys to values")
-    advice = "; put it in quotes" if kind == "string_type" else ""
-    return source.problem(loc, explain_error(kind, message) + advice)
+    match detail["type"]:
+        case "extra_forbidden":
+            key = str(loc[-1])
+            owner = _find_model(model, loc[:-1])
+            hints: Mapping[str, str] = getattr(owner, "hints", {})
+            advice = f"; {hints[key]}" if key in hints else did_you_mean(key, list(owner.model_fields))
+            return replace(source.problem(loc[:-1], f"unknown key '{key}'{advice}"), line=source.line_of(loc))
+        case "missing":
+            return source.problem(loc[:-1], f"the key '{loc[-1]}' is missing")
+        case "literal_error":
+            expected, value = str(detail.get("ctx", {}).get("expected", "")), detail["input"]
+            known = re.findall(r"'([^']*)'", expected)
+            advice = suggest_name(value, known) if isinstance(value, str) else ""
+            return source.problem(loc, f"must be {'one of ' if len(known) > 1 else ''}{expected}{advice}")
+        case "string_type":
+            return source.problem(loc, "must be text; put it in quotes")
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return source.problem(loc, "must be a mapping of keys to values")
+        case kind:
+            return source.problem(loc, explain_error(kind, detail["msg"]))
 
 
-def _closest(value: object, expected: str) -> str:
-    return suggest_name(value, re.findall(r"'([^']*)'", expected)) if isinstance(value, str) else ""
-
-
-def _at(loc: Loc, message: str) -> str:
-    return f"{format_loc(loc)}: {message}" if loc else message
-
-
-def _hints(model: type[BaseModel]) -> Mapping[str, str]:
-    hints: Mapping[str, str] = getattr(model, "hints", {})
-    return hints
-
-
-def _model_at(model: type[BaseModel], loc: Loc) -> type[BaseModel]:
+def _find_model(model: type[BaseModel], loc: Loc) -> type[BaseModel]:
     """Return the model of the mapping at ``loc`` in a file of ``model``."""
     for part in loc:
         if isinstance(part, str) and part in model.model_fields:
-            model = _model_in(model.model_fields[part].annotation) or model
+            model = _extract_model(model.model_fields[part].annotation) or model
     return model
 
 
-def _model_in(annotation: object) -> type[BaseModel] | None:
+def _extract_model(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)
+    return next((model for member in get_args(annotation) if (model := _extract_model(member))), None)

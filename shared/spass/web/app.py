@@ -18,7 +18,7 @@ from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, MethodNotAllowed, SpassError, StorageUnavailable
 from spass.web.edge import EdgeMiddleware
 from spass.web.errors import error_response, from_http, from_validation
-from spass.web.exchange import exchange_of
+from spass.web.exchange import get_exchange
 from spass.web.services import Services
 
 TITLE: Final = "Spass"
@@ -61,7 +61,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    exchange = exchange_of(request)
+    exchange = get_exchange(request)
     headers: dict[str, str] = {}
     match error:
         case SpassError():

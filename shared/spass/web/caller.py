@@ -43,8 +43,8 @@ def acts_for_user(path: str) -> bool:
     return path.startswith(_USER_ROUTES)
 
 
-def headers_of(path: str) -> Sequence[dict[str, Any]]:
-    """Return the headers that ``caller_of`` reads on the route at ``path``, as OpenAPI describes them."""
+def describe_headers(path: str) -> Sequence[dict[str, Any]]:
+    """Return the headers that ``read_caller`` reads on the route at ``path``, as OpenAPI describes them."""
     return (
         {
             "name": "SPASS-User-Id",
@@ -65,7 +65,7 @@ def headers_of(path: str) -> Sequence[dict[str, Any]]:
     )
 
 
-def caller_of(
+def read_caller(
     headers: Headers, query: QueryParams, *, tokens: Tokens, request_id: RequestId, route: str, needs_user: bool
 ) -> Caller:
     """Return the caller of one request. ``needs_user`` is True on the routes that act for a user.
@@ -164,7 +164,7 @@ def _single(headers: Headers, name: str, form: re.Pattern[str], what: str) -> st
     return values[0]
 
 
-def augment_of(headers: Headers) -> Augment:
+def parse_augment(headers: Headers) -> Augment:
     """Parse the header ``SPASS-Augment``: any of ``server-tools=off``, ``system-prompt=off`` and ``memory=off``.
 
     Raises:

@@ -36,7 +36,7 @@ class EdgeMiddleware:
             return
         method: str = scope["method"]
         # Routes declare only GET. Answer HEAD like GET, without the body (RFC 9110, 9.3.2).
-        scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": normal_path(scope["path"])}
+        scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": normalize_path(scope["path"])}
         exchange = begin(scope)
         sender = _ResponseSender(exchange, send, omit_body=method == "HEAD")
         try:
@@ -67,7 +67,7 @@ def _refusal(method: str, scope: Scope) -> RouteNotFound | None:
     if _UNSAFE_ESCAPE.search(raw_path):
         return route_not_found()
     raw_text = raw_path.decode("latin-1")
-    path = normal_path(raw_text)
+    path = normalize_path(raw_text)
     if method not in _WRITE_METHODS or raw_text == path:
         return None
     return RouteNotFound(
@@ -76,7 +76,7 @@ def _refusal(method: str, scope: Scope) -> RouteNotFound | None:
     )
 
 
-def normal_path(path: str) -> str:
+def normalize_path(path: str) -> str:
     """Return ``path`` with one leading slash and no trailing one. API Gateway picks the same route for all these spellings, and
     passes the path on as it was sent.
     """

@@ -88,14 +88,14 @@ def begin(asgi_scope: AsgiScope) -> Exchange:
     return exchange
 
 
-def exchange_of(request: Request) -> Exchange:
+def get_exchange(request: Request) -> Exchange:
     """Return the exchange of ``request``."""
     exchange: Exchange = request.scope[_KEY]
     return exchange
 
 
 async def _get_exchange(request: Request) -> Exchange:
-    return exchange_of(request)
+    return get_exchange(request)
 
 
 CurrentExchange = Annotated[Exchange, Depends(_get_exchange)]

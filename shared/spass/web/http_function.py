@@ -44,7 +44,7 @@ def stream_app(router: APIRouter, services: Services | None = None, *, needs: Wa
     return StreamApp(router, services, needs)
 
 
-def routers_of(modules: Iterable[str]) -> list[APIRouter]:
+def import_routers(modules: Iterable[str]) -> list[APIRouter]:
     """Import route files and return their routers, without starting their own functions.
 
     Each function would read files, create clients and read provider keys that this process does not use.

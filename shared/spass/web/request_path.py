@@ -3,7 +3,7 @@
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from spass.web.edge import normal_path
+from spass.web.edge import normalize_path
 
 
 class RequestPath(NamedTuple):
@@ -21,7 +21,7 @@ def split_path(*, path: str, full_path: str, resource: str) -> RequestPath:
     base path of a custom domain. ``resource`` is the matched template. The paths are as the client sent them: with
     percent-escapes, a trailing slash and repeated leading slashes.
     """
-    path, full_path = normal_path(path), normal_path(full_path)
+    path, full_path = normalize_path(path), normalize_path(full_path)
     if resource.endswith("+}"):
         api_path = path[max(0, path.find(resource[: resource.rindex("{")])) :]
     else:

@@ -21,11 +21,11 @@ from spass.calls.scope import MAX_CALLER_DEPTH
 from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, JobNotFound, SessionNotFound, UploadNotFound
 from spass.core.ids import AGENT_NAME, DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, JobId, SessionId, UploadId, id_pattern
 from spass.core.messages import Json
-from spass.web.caller import acts_for_user, caller_of, reject_user_id
-from spass.web.exchange import exchange_of
+from spass.web.caller import acts_for_user, read_caller, reject_user_id
+from spass.web.exchange import get_exchange
 from spass.web.idempotency import idempotent_request
 from spass.web.json import check_content_type, parse_object, read_body
-from spass.web.services import services_of
+from spass.web.services import get_services
 from spass.web.startup import in_lambda
 
 Handler = Callable[[Request], Coroutine[None, None, Response]]
@@ -68,7 +68,7 @@ class PublicRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            exchange_of(request).route = self.path
+            get_exchange(request).route = self.path
             return await handle(request)
 
         return answer
@@ -86,10 +86,10 @@ class CallerRoute(APIRoute):
         needs_user = acts_for_user(self.path)
 
         async def answer(request: Request) -> Response:
-            exchange = exchange_of(request)
+            exchange = get_exchange(request)
             exchange.route = self.path_format
-            services = services_of(request)
-            caller = caller_of(
+            services = get_services(request)
+            caller = read_caller(
                 request.headers,
                 request.query_params,
                 tokens=services.tokens,

@@ -300,7 +300,7 @@ class Services:
             await self.router.aclose()
 
 
-def services_of(request: Request) -> Services:
+def get_services(request: Request) -> Services:
     """Return the services of the app that got ``request``."""
     services: Services = request.app.state.services
     return services

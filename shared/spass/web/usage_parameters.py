@@ -14,7 +14,7 @@ from spass.core.errors import AdminRequired, InvalidRequest, RequestNotFound
 from spass.core.ids import AGENT_NAME, AgentName, RequestId, id_pattern
 from spass.core.messages import Json
 from spass.metering.usage import GroupBy, UsageQuery
-from spass.web.exchange import exchange_of
+from spass.web.exchange import get_exchange
 from spass.web.routing import reject_repeated
 
 _MAX_NAME_CHARACTERS: Final = 64  # characters of an unknown parameter's name
@@ -41,7 +41,7 @@ async def _usage_query(
     last: Annotated[Day, Query(alias="to", description="The last day, in UTC.")] = None,
 ) -> UsageQuery:
     reject_repeated(request, ("group_by", "agent", "from", "to"))
-    if group_by == "user" and not exchange_of(request).scope.caller.identity.admin:
+    if group_by == "user" and not get_exchange(request).scope.caller.identity.admin:
         raise AdminRequired("Usage by user needs a token that gateway.yaml marks as admin.", param="group_by")
     return UsageQuery(group_by, None if agent is None else AgentName(agent), first, last)
 

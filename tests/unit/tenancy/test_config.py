@@ -128,7 +128,7 @@ def test_a_model_outside_the_catalogue_is_not_found(tmp_path: Path) -> None:
 
 def test_an_api_key_in_the_file_is_refused_with_the_line_and_the_way_out(tmp_path: Path) -> None:
     assert complaints(tmp_path, VALID.replace("api_key_env: OPENAI_API_KEY", "api_key: sk-secret")) == [
-        "gateway.yaml:4: llm.backends[0]: unknown key 'api_key'; keys never stand in this file, name the variable: api_key_env"
+        "gateway.yaml:4: llm.backends[0]: unknown key 'api_key'; do not write a key here; name its variable: api_key_env"
     ]
 
 
@@ -224,7 +224,7 @@ def test_defaults_are_checked(tmp_path: Path, defaults: str, complaint: str) -> 
 
 def test_tokens_are_known_by_hash_only(tmp_path: Path) -> None:
     (complaint,) = complaints(tmp_path, tenant("- id: acme", "  tokens:", "    - {id: a, token: hush, sha256: " + HASH + "}"))
-    assert complaint.endswith("unknown key 'token'; tokens never stand in this file, write the token's SHA-256: sha256")
+    assert complaint.endswith("unknown key 'token'; do not write a token here; write its SHA-256: sha256")
     (complaint,) = complaints(tmp_path, tenant("- id: acme", "  tokens:", "    - {id: a, sha256: my-plain-token}"))
     assert "must be 64 hexadecimal digits" in complaint
     assert "my-plain-token" not in complaint
@@ -236,8 +236,8 @@ def test_a_whole_line_of_shasum_is_refused_with_what_to_cut(tmp_path: Path, behi
         tmp_path, tenant("- id: acme", "  tokens:", "    - id: a", f"      sha256: {HASH}{behind}", "      admin: true")
     )
     assert complaint == (
-        "gateway.yaml:13: tenants[0].tokens[0].sha256: must be only the 64 hexadecimal characters, "
-        "without what shasum prints behind them"
+        "gateway.yaml:13: tenants[0].tokens[0].sha256: must be only the 64 hexadecimal digits; "
+        "remove what shasum prints after them"
     )
 
 
@@ -250,7 +250,9 @@ def test_two_tenants_cannot_share_a_token_however_it_is_written(tmp_path: Path) 
             "- id: other",
             "  tokens: [{id: b, sha256: " + HASH.upper() + "}]",
         ),
-    ) == ["gateway.yaml:13: tenants[1].tokens[0].sha256: the same token as 'a' of tenant 'acme'; every token needs its own"]
+    ) == [
+        "gateway.yaml:13: tenants[1].tokens[0].sha256: this is also the token 'a' of tenant 'acme'; each needs its own"
+    ]
 
 
 def test_ids_are_unique(tmp_path: Path) -> None:
@@ -258,16 +260,16 @@ def test_ids_are_unique(tmp_path: Path) -> None:
     text = VALID.replace("models:\n  -", backend + "models:\n  - {name: llama-4-scout, context_window: 1}\n  -")
     text += "tenants:\n  - {id: acme}\n  - {id: acme}\n"
     assert [complaint.partition(": ")[2] for complaint in complaints(tmp_path, text)] == [
-        "llm.backends[1].name: 'openai' stands here a second time; each needs its own",
-        "models[1].name: 'llama-4-scout' stands here a second time; each needs its own",
-        "tenants[1].id: 'acme' stands here a second time; each needs its own",
+        "llm.backends[1].name: 'openai' occurs a second time; choose another name",
+        "models[1].name: 'llama-4-scout' occurs a second time; choose another name",
+        "tenants[1].id: 'acme' occurs a second time; choose another id",
     ]
 
 
 @pytest.mark.parametrize("name", ["Acme", "-acme", "a#b", "a" * 64, "acme\n", "ü"])
 def test_a_tenant_id_cannot_break_a_key(tmp_path: Path, name: str) -> None:
     (complaint,) = complaints(tmp_path, VALID + f"tenants:\n  - id: {name!r}\n".replace("'", '"'))
-    assert complaint.startswith("gateway.yaml:10: tenants[0].id: must be 1 to 63 of a-z, 0-9 and -")
+    assert complaint.startswith("gateway.yaml:10: tenants[0].id: must be 1 to 63 characters of a-z, 0-9 and -")
 
 
 def test_an_allow_list_names_models_that_exist(tmp_path: Path) -> None:
@@ -357,7 +359,7 @@ def test_a_backend_that_cannot_serve_as_it_was_meant_is_noted(tmp_path: Path, ba
 )
 def test_a_model_without_prices_is_noted_where_there_is_a_budget(tmp_path: Path, budget: str, noted: bool) -> None:
     warnings = load(tmp_path, MODELS + budget).warnings
-    message = "small has no price: its calls count for no budget, unless its provider says what they cost"
+    message = "small has no price. Its calls count for no budget, unless its provider reports their cost"
     assert [*warnings] == [f"gateway.yaml:2: {message}"] * noted
 
 

@@ -38,7 +38,7 @@ def test_any_text_is_data_or_a_config_error(text: str) -> None:
     [
         ("a: &x 1\nb: *x", "x.yaml:1: the anchor &x is not allowed"),
         ("a: 1\nb: *x", "x.yaml:2: the alias *x is not allowed"),
-        ("a: 1\nb:\n  c: 1\n  c: 2", "x.yaml:4: the key 'c' stands here a second time"),
+        ("a: 1\nb:\n  c: 1\n  c: 2", "x.yaml:4: the key 'c' occurs a second time here"),
         ("a: 1\n1: 2", "x.yaml:2: a key must be text; put it in quotes"),
         ("? [a]\n: 1", "x.yaml:1: a key must be text"),
         ("a: !!python/object:os.system ls", "x.yaml:1: the tag tag:yaml.org,2002:python/object:os.system is not allowed"),

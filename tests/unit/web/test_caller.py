@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 
 from spass.completions.augment import Augment
 from spass.core.errors import InvalidAugment
-from spass.web.caller import augment_of
+from spass.web.caller import parse_augment
 
 AUTH = ("Authorization", "Bearer demo-token")
 SESSION = "/a1/agents/a/sessions/ses_" + "0" * 26
@@ -152,10 +152,10 @@ async def test_an_idempotency_key_means_another_thing_for_another_user(client: h
     ],
 )
 def test_augmentation_is_switched_off_part_by_part(values: list[str], expected: Augment) -> None:
-    assert augment_of(Headers(raw=[(b"spass-augment", value.encode()) for value in values])) == expected
+    assert parse_augment(Headers(raw=[(b"spass-augment", value.encode()) for value in values])) == expected
 
 
 @pytest.mark.parametrize("value", ["memory", "memory=", "memory=on", "memory=0", "tools=off", "=off", "memory=off;x=off"])
 def test_an_unknown_augmentation_is_refused(value: str) -> None:
     with pytest.raises(InvalidAugment):
-        augment_of(Headers(raw=[(b"spass-augment", value.encode())]))
+        parse_augment(Headers(raw=[(b"spass-augment", value.encode())]))

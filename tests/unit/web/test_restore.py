@@ -17,7 +17,7 @@ from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serv
 from spass.web.http_function import StreamApp, stream_app
 from spass.web.json import json_response
 from spass.web.routing import public_router
-from spass.web.services import Services, services_of
+from spass.web.services import Services, get_services
 
 HOOK = "/restored"
 KEY = "/spass/dev/ANTHROPIC_API_KEY"
@@ -27,8 +27,8 @@ router = public_router()
 @router.get("/use")
 async def use(request: Request) -> Response:
     """Read the table, and show a random number and a provider's key."""
-    await services_of(request).aws.for_tenant(TenantId("demo")).table.get(Key("T#demo#CFG", "HEAD"))
-    return json_response({"random": random.random(), "key": services_of(request).keys.get("ANTHROPIC_API_KEY")})
+    await get_services(request).aws.for_tenant(TenantId("demo")).table.get(Key("T#demo#CFG", "HEAD"))
+    return json_response({"random": random.random(), "key": get_services(request).keys.get("ANTHROPIC_API_KEY")})
 
 
 @dataclass

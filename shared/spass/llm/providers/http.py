@@ -103,7 +103,7 @@ class Connection:
         With ``generates``, a model writes the whole answer before the first byte arrives. Then only the backend's ``timeout``
         (if set) and the deadline limit the wait.
         """
-        silence = self._backend.timeout if generates else self._backend.silence
+        silence = self._backend.timeout if generates else self._backend.read_timeout
         async with self._answer(path, body, context, silence) as answer:
             return await answer.read(MAX_RESPONSE_BYTES)
 
@@ -117,7 +117,7 @@ class Connection:
         is_last: Callable[[E], bool],
     ) -> AsyncGenerator[E, None]:
         """Yield the events of a successful answer up to the one that ``is_last``, or up to the end of the body."""
-        exchange = self._answer(path, body, context, self._backend.silence)
+        exchange = self._answer(path, body, context, self._backend.read_timeout)
         async with exchange as answer, aclosing(answer.chunks(MAX_RESPONSE_BYTES)) as chunks:
             try:
                 async for chunk in chunks:
