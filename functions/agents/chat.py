@@ -5,10 +5,9 @@ from starlette.responses import Response
 from spass.agents.answers import Reply
 from spass.agents.chat import chat
 from spass.agents.spec import MessageBody
-from spass.aws.idempotency import Claim
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
-from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.idempotency import run_idempotently
 from spass.web.routing import AgentParameter, api_router
 
 router = api_router()
@@ -20,11 +19,7 @@ async def ask_agent(name: AgentParameter, body: MessageBody, exchange: CurrentEx
     services = exchange.services
     agent = services.agents.get(name)
     services.engine.check(exchange.scope, agent)
-
-    async def reply(_: Claim | None) -> RouteResult:
-        return RouteResult(await chat(services.engine, exchange.scope, agent, body.message))
-
-    return await run_idempotently(exchange, reply)
+    return await run_idempotently(exchange, lambda _: chat(services.engine, exchange.scope, agent, body.message))
 
 
 app = stream_app(router, needs=lambda services: (services.engine, services.agents, services.read_keys(all_models=True)))

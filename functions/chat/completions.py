@@ -5,14 +5,13 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim
 from spass.completions.answers import ChatCompletion
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.chunks import collect_chunks, replay_chunks
 from spass.web.caller import AUGMENT_HEADER, parse_augment
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
-from spass.web.idempotency import RouteResult, run_idempotently, stream_idempotently
+from spass.web.idempotency import run_idempotently, stream_idempotently
 from spass.web.routing import api_router
 from spass.web.services import Services
 
@@ -33,11 +32,7 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, exchange:
         replay = partial(replay_chunks, include_usage=body.include_usage)
         chunks = partial(completions.stream, scope, body, augment)
         return await stream_idempotently(exchange, request.receive, chunks, collect=collect_chunks, replay=replay)
-
-    async def complete(_: Claim | None) -> RouteResult:
-        return RouteResult(await completions.complete(scope, body, augment))
-
-    return await run_idempotently(exchange, complete)
+    return await run_idempotently(exchange, lambda _: completions.complete(scope, body, augment))
 
 
 def _needs(services: Services) -> None:

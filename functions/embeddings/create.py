@@ -2,12 +2,11 @@
 
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim
 from spass.completions.answers import EmbeddingList
 from spass.completions.embeddings import EmbeddingsRequest
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
-from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.idempotency import run_idempotently
 from spass.web.routing import api_router
 
 router = api_router()
@@ -16,11 +15,7 @@ router = api_router()
 @router.post("/v1/embeddings", response_model=EmbeddingList)
 async def embed_texts(body: EmbeddingsRequest, exchange: CurrentExchange) -> Response:
     """Embed one or more texts: up to 256, or up to `limits.embedding_inputs` of gateway.yaml."""
-
-    async def embed(_: Claim | None) -> RouteResult:
-        return RouteResult(await exchange.services.completions.embed(exchange.scope, body))
-
-    return await run_idempotently(exchange, embed)
+    return await run_idempotently(exchange, lambda _: exchange.services.completions.embed(exchange.scope, body))
 
 
 app = stream_app(router, needs=lambda services: (services.completions, services.read_keys(all_models=True)))

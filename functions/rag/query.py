@@ -2,13 +2,12 @@
 
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim
 from spass.rag.index.answers import QueryAnswer
 from spass.rag.index.documents import QueryRequest
 from spass.rag.index.filters import parse_filter
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
-from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.idempotency import run_idempotently
 from spass.web.routing import IndexParameter, api_router
 
 router = api_router()
@@ -18,15 +17,12 @@ router = api_router()
 async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: CurrentExchange) -> Response:
     """Return the best `top_k` of the documents that match the filter, by exact cosine similarity, best first."""
     document_filter = parse_filter(body.filter) if body.filter else None
-
-    async def search(_: Claim | None) -> RouteResult:
-        reader = exchange.services.reader
-        answer = await reader.query(
+    return await run_idempotently(
+        exchange,
+        lambda _: exchange.services.reader.query(
             exchange.scope, index_id, body.query, body.top_k, filter=document_filter, min_score=body.min_score
-        )
-        return RouteResult(answer)
-
-    return await run_idempotently(exchange, search)
+        ),
+    )
 
 
 app = stream_app(router, needs=lambda services: (services.reader, services.read_keys()))

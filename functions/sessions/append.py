@@ -11,7 +11,7 @@ from spass.sessions.session import Successor
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
-from spass.web.idempotency import at_path, replay_response
+from spass.web.idempotency import identify_redirect, replay_response
 from spass.web.json import json_response
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 
@@ -38,20 +38,20 @@ async def append(
         context_window=services.config.model(agent.model).context_window,
         headers=exchange.cost_headers,
         idempotency=exchange.idempotency,
-        successor_idempotency=lambda successor: at_path(request, exchange, _path(name, successor)),
+        successor_idempotency=lambda successor: identify_redirect(request, exchange, _messages_path(name, successor)),
     )
     try:
         outcome = await turn.answer()
     except SessionArchived as archived:
         successor = await services.sessions.successor(exchange.scope, name, archived)
-        target = location(request, _path(name, successor))
+        target = location(request, _messages_path(name, successor))
         return json_response(Successor(successor_session_id=successor), status=308, headers={"Location": target})
     if outcome.replayed:
         return replay_response(outcome.answer)
     return json_response(outcome.answer.body, headers=outcome.answer.headers)
 
 
-def _path(agent: str, session: str) -> str:
+def _messages_path(agent: str, session: str) -> str:
     return f"/a1/agents/{agent}/sessions/{session}/messages"
 
 

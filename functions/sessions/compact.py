@@ -39,7 +39,7 @@ async def compact(
     agent = exchange.services.agents.get(name)
     respond_async = prefers(request.headers, RESPOND_ASYNC)
 
-    async def start_and_wait(_: Claim | None) -> RouteResult:
+    async def start_and_wait(_: Claim | None) -> RouteResult | Compaction:
         job = await jobs.start(scope, name, session_id, fallback_model=agent.model, idempotency=exchange.idempotency)
         if not respond_async:
             job = await jobs.wait(scope, job, WAIT_SECONDS)
@@ -47,7 +47,7 @@ async def compact(
             if job.failure is not None:
                 raise job.failure.error(job.id)
             if result := await jobs.result(scope, job):
-                return RouteResult(result)
+                return result
         headers = {"Location": location(request, f"/a1/jobs/{job.id}")} | (
             {PREFERENCE_APPLIED: RESPOND_ASYNC} if respond_async else {}
         )

@@ -71,7 +71,7 @@ def read_caller(
     """Return the caller of one request. ``needs_user`` is True on the routes that act for a user.
 
     Check token, user, depth and parent in this order, so that a request with several faults always gets the same error.
-    User and parent are stored and logged, so neither may be a token or a key that was put into the wrong header.
+    User and parent are stored and logged, so reject a token or a key that a client put into the wrong header.
 
     Raises:
         MissingToken, InvalidToken: the token is missing or unknown.
@@ -79,15 +79,13 @@ def read_caller(
         InvalidRequest: a header is malformed.
         RecursionDepthExceeded: too many sub-calls led to this request.
     """
-    identity = _identity(headers, tokens)
-    user = _user(headers, query, tokens, needs_user=needs_user)
-    depth = _depth(headers)
+    # Python evaluates the arguments in this order.
     return Caller(
-        identity=identity,
-        user=user,
+        identity=_read_identity(headers, tokens),
+        user=_read_user(headers, query, tokens, needs_user=needs_user),
+        depth=_read_depth(headers),
+        parent_request_id=_read_parent(headers, tokens),
         request_id=request_id,
-        parent_request_id=_parent(headers, tokens),
-        depth=depth,
         route=route,
     )
 
@@ -102,10 +100,10 @@ def reject_user_id(names: object) -> None:
         raise UserIdNotAllowed("Name the user in the header SPASS-User-Id, not as user_id.", param="user_id")
 
 
-def _identity(headers: Headers, tokens: Tokens) -> Identity:
+def _read_identity(headers: Headers, tokens: Tokens) -> Identity:
     values = headers.getlist("authorization")
     if len(values) > 1:
-        raise InvalidToken("Send one Authorization header.", param="Authorization")
+        raise InvalidToken("Send the Authorization header only once.", param="Authorization")
     scheme, _, token = (values[0] if values else "").strip().partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
@@ -113,40 +111,42 @@ def _identity(headers: Headers, tokens: Tokens) -> Identity:
     return tokens.identify(token)
 
 
-def _user(headers: Headers, query: QueryParams, tokens: Tokens, *, needs_user: bool) -> UserId | None:
+def _read_user(headers: Headers, query: QueryParams, tokens: Tokens, *, needs_user: bool) -> UserId | None:
     values = headers.getlist("spass-user-id")
     if not values or values == [""]:
         if needs_user:
             raise UserIdRequired("Send the header SPASS-User-Id.", param="SPASS-User-Id")
         if values:
-            raise UserIdInvalid("SPASS-User-Id is empty.", param="SPASS-User-Id")
+            raise UserIdInvalid("SPASS-User-Id is empty. Name a user or omit the header.", param="SPASS-User-Id")
         return None
     if len(values) > 1 or not _USER_ID.fullmatch(values[0]):
-        raise UserIdInvalid("SPASS-User-Id is sent once and has 1 to 128 of A–Z a–z 0–9 . _ @ : + -.", param="SPASS-User-Id")
+        raise UserIdInvalid(
+            "Send SPASS-User-Id once, with 1 to 128 characters of A–Z a–z 0–9 . _ @ : + -.", param="SPASS-User-Id"
+        )
     if _is_secret(values[0], tokens):
-        raise UserIdInvalid("SPASS-User-Id names a user; this is a token or a key.", param="SPASS-User-Id")
+        raise UserIdInvalid("SPASS-User-Id is a token or a key. Send the name of a user.", param="SPASS-User-Id")
     if needs_user:
         reject_user_id(query)
     return UserId(values[0])
 
 
-def _depth(headers: Headers) -> int:
-    value = _single(headers, "SPASS-Caller-Depth", _DEPTH, "a whole number from 0 on")
+def _read_depth(headers: Headers) -> int:
+    value = _read_single(headers, "SPASS-Caller-Depth", _DEPTH, "a whole number from 0 on")
     depth = int(value or "0")
     if depth >= MAX_CALLER_DEPTH:
         raise RecursionDepthExceeded(
-            f"A request may be {MAX_CALLER_DEPTH - 1} sub-calls deep at most; this one is deeper.",
+            f"The SPASS-Caller-Depth of a request may be at most {MAX_CALLER_DEPTH - 1}; this request has more.",
             details={"depth": min(depth, 10**6)},
         )
     return depth
 
 
-def _parent(headers: Headers, tokens: Tokens) -> RequestId | None:
-    value = _single(headers, "SPASS-Parent-Request-Id", _PARENT, "1 to 128 visible ASCII characters")
+def _read_parent(headers: Headers, tokens: Tokens) -> RequestId | None:
+    value = _read_single(headers, "SPASS-Parent-Request-Id", _PARENT, "1 to 128 visible ASCII characters")
     if value is None:
         return None
     if _is_secret(value, tokens):
-        message = "SPASS-Parent-Request-Id names a request; this is a token or a key."
+        message = "SPASS-Parent-Request-Id is a token or a key. Send the id of a request."
         raise InvalidRequest(message, param="SPASS-Parent-Request-Id")
     return RequestId(value)
 
@@ -155,12 +155,12 @@ def _is_secret(value: str, tokens: Tokens) -> bool:
     return value in tokens or CREDENTIAL.search(value) is not None
 
 
-def _single(headers: Headers, name: str, form: re.Pattern[str], what: str) -> str | None:
+def _read_single(headers: Headers, name: str, form: re.Pattern[str], what: str) -> str | None:
     values = headers.getlist(name)
     if not values:
         return None
     if len(values) > 1 or not form.fullmatch(values[0]):
-        raise InvalidRequest(f"{name} is sent once and is {what}.", param=name)
+        raise InvalidRequest(f"Send {name} once, as {what}.", param=name)
     return values[0]
 
 
@@ -177,7 +177,7 @@ def parse_augment(headers: Headers) -> Augment:
             continue
         if key.strip() not in _AUGMENT_KEYS or value.strip() != "off":
             raise InvalidAugment(
-                f"SPASS-Augment takes {', '.join(f'{known}=off' for known in _AUGMENT_KEYS)}.", param="SPASS-Augment"
+                f"SPASS-Augment accepts only {', '.join(f'{known}=off' for known in _AUGMENT_KEYS)}.", param="SPASS-Augment"
             )
         off.add(key.strip())
     return Augment("server-tools" not in off, "system-prompt" not in off, "memory" not in off)

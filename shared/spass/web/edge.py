@@ -11,17 +11,17 @@ from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, RouteNotFound
 from spass.core.messages import Json
 from spass.core.time import now
-from spass.web.errors import error_response, route_not_found
-from spass.web.exchange import Exchange, begin
+from spass.web.errors import error_response, route_not_found, unexpected_error
+from spass.web.exchange import Exchange, begin_exchange
 
 CLIENT_CLOSED_REQUEST: Final = 499
 API_GATEWAY_REQUEST_ID: Final = "spass.gateway_request_id"
 """The key of an ASGI scope with API Gateway's own id of the request. It links its access log to our log."""
 
-_MAX_LOGGED_CHARACTERS: Final = 300
+_MAX_SHOWN_CHARACTERS: Final = 300
 _WRITE_METHODS: Final = ("DELETE", "PATCH", "PUT")
 _UNSAFE_ESCAPE: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
-"""Match a percent-encoded ``/``, ``\\`` or NUL: decoding would change the path. Only the name of a model may contain ``/``."""
+"""A percent-encoded ``/``, ``\\`` or NUL. Decoding would change the path. Only the name of a model may contain ``/``."""
 
 
 class EdgeMiddleware:
@@ -37,10 +37,10 @@ class EdgeMiddleware:
         method: str = scope["method"]
         # Routes declare only GET. Answer HEAD like GET, without the body (RFC 9110, 9.3.2).
         scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": normalize_path(scope["path"])}
-        exchange = begin(scope)
+        exchange = begin_exchange(scope)
         sender = _ResponseSender(exchange, send, omit_body=method == "HEAD")
         try:
-            if refusal := _refusal(method, scope):
+            if refusal := _check_path(method, scope):
                 exchange.error = refusal.code
                 await error_response(refusal, exchange.request_id)(scope, receive, sender.send)
             else:
@@ -51,13 +51,13 @@ class EdgeMiddleware:
             exchange.error = InternalError.code
             write_line(failure_line(error, exchange.request_id))
             if not sender.status:
-                response = error_response(InternalError("Something went wrong on our side."), exchange.request_id)
+                response = error_response(unexpected_error(), exchange.request_id)
                 await response(scope, receive, sender.send)
         finally:
-            write_line(_request_line(scope, method, exchange, sender.status))
+            write_line(_build_log_line(scope, method, exchange, sender.status))
 
 
-def _refusal(method: str, scope: Scope) -> RouteNotFound | None:
+def _check_path(method: str, scope: Scope) -> RouteNotFound | None:
     """Return the error for an unsafe path, or None if the path is safe.
 
     HTTP clients shorten ``/a1/rag/indices/notes/documents/..`` to ``/a1/rag/indices/notes/``. A DELETE of that path would
@@ -71,8 +71,8 @@ def _refusal(method: str, scope: Scope) -> RouteNotFound | None:
     if method not in _WRITE_METHODS or raw_text == path:
         return None
     return RouteNotFound(
-        f"The path of a {method} must not end with a slash or begin with two. Use {path[:_MAX_LOGGED_CHARACTERS]}"
-        ' if you mean that. HTTP clients remove "." and ".." from a path, so an id that is one of these gets lost.'
+        f"The path of a {method} must not end with a slash or begin with two. Use "
+        f"{path[:_MAX_SHOWN_CHARACTERS]} if you mean that path. HTTP clients remove . and .. from a path, so these cannot be ids."
     )
 
 
@@ -112,7 +112,7 @@ class _ResponseSender:
         await self._send(message)
 
 
-def _request_line(scope: Scope, method: str, exchange: Exchange, status: int) -> dict[str, Json]:
+def _build_log_line(scope: Scope, method: str, exchange: Exchange, status: int) -> dict[str, Json]:
     gateway_id: dict[str, Json] = {"gateway_request_id": scope[API_GATEWAY_REQUEST_ID]} if API_GATEWAY_REQUEST_ID in scope else {}
     return gateway_id | {
         "at": now(),

@@ -82,12 +82,7 @@ _RETRY_LATER: Final = (
     errors.StorageUnavailable,
 )
 
-# API Gateway says the same of paths that it does not know (infra/routes.py).
-ROUTE_NOT_FOUND: Final = (
-    "There is no such route. GET /docs lists all routes. Most begin with /v1/ or /a1/, and no path has an empty segment (//)."
-)
-
-# OpenAI's SDKs retry any 5xx, unless the header x-should-retry says that no retry can help.
+# OpenAI's SDKs retry after every 5xx unless the header x-should-retry is false. Here no retry can help.
 _NEVER_RETRY: Final = (errors.NoBackendAvailable, errors.DepthExceeded)
 
 _QUERY_PARAMETERS: Final = ("limit", "cursor", "group_by", "agent", "from", "to")
@@ -156,9 +151,7 @@ def error_response(
 
 
 def from_validation(error: RequestValidationError) -> InvalidRequest:
-    """Return pydantic's errors as one ``InvalidRequest``. Omit values and cut long names, so that the answer to a
-    large body stays small.
-    """
+    """Return pydantic's errors as one ``InvalidRequest``. Omit values and cut long names, so that the answer stays small."""
     problems = error.errors()
     reports = [_report(problem, error.body) for problem in problems[:_MAX_REPORTS]]
     if not reports:
@@ -188,20 +181,19 @@ def _report(problem: Mapping[str, Any], body: object) -> dict[str, Json]:
 
 
 def route_not_found() -> errors.RouteNotFound:
-    """Return the error for a path that no route has."""
-    return errors.RouteNotFound(ROUTE_NOT_FOUND)
+    """Return the error for a path that no route has. API Gateway answers in the same words (``infra/routes.py``)."""
+    return errors.RouteNotFound(
+        "There is no such route. GET /docs lists all routes. Most begin with /v1/ or /a1/, and no path has an empty segment (//)."
+    )
+
+
+def unexpected_error() -> errors.InternalError:
+    """Return the error that clients see instead of an exception of our own code."""
+    return errors.InternalError("Something went wrong on our side.")
 
 
 def from_http(error: HTTPException) -> SpassError:
     """Return the error for a request that the framework refused."""
-    match error.status_code:
-        case 404:
-            return route_not_found()
-        case 405:
-            return errors.MethodNotAllowed("This route does not answer to this method.")
-        case 413:
-            return errors.PayloadTooLarge("The body is too large.")
-        case status if status < 500:
-            return InvalidRequest("The request could not be read.")
-        case _:
-            return errors.InternalError("Something went wrong on our side.")
+    if error.status_code == 404:
+        return route_not_found()
+    return InvalidRequest("The request cannot be read.") if error.status_code < 500 else unexpected_error()

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer: the state that the edge, the route and the services share."""
+"""The state of one HTTP request, which the edge, the route and the services share."""
 
 import time
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.types import Scope as AsgiScope
 
 from spass.aws.idempotency import IdempotentRequest
-from spass.core.cost import Cost, CostTally
 from spass.core.ids import RequestId, new_id
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ _KEY: Final = "spass.exchange"
 
 @dataclass(slots=True)
 class Exchange:
-    """The state of one request. The edge creates it; the route adds the caller.
+    """The state of one request. The edge creates it, and the route adds the caller.
 
     ``started`` is in seconds of ``time.monotonic``. ``route`` is the route's path template, ``error`` the code of the failure.
     ``idempotency`` identifies a request with an Idempotency-Key.
@@ -57,34 +56,23 @@ class Exchange:
     def tenant(self) -> str | None:
         return self._scope.caller.tenant if self._scope else None
 
-    @property
-    def tally(self) -> CostTally | None:
-        return self._scope.tally if self._scope else None
-
     def cost_headers(self) -> Mapping[str, str]:
         """Return the headers with the cost of the model calls so far; empty if there were none."""
-        tally = self.tally
-        return cost_headers(tally.total) if tally else {}
+        if self._scope is None or not (cost := self._scope.tally.total).sub_calls:
+            return {}
+        from spass.metering.pricing import decimal_text
+
+        return {
+            "SPASS-Cost-Eur": decimal_text(cost.eur),
+            "SPASS-Cost-Usd": decimal_text(cost.usd),
+            "SPASS-Cost-Source": cost.source.value,
+            "SPASS-Cost-Sub-Calls": str(cost.sub_calls),
+        }
 
 
-def cost_headers(cost: Cost) -> dict[str, str]:
-    """Return the headers that state ``cost``; empty if it covers no calls."""
-    if not cost.sub_calls:
-        return {}
-    from spass.metering.pricing import decimal_text
-
-    return {
-        "SPASS-Cost-Eur": decimal_text(cost.eur),
-        "SPASS-Cost-Usd": decimal_text(cost.usd),
-        "SPASS-Cost-Source": cost.source.value,
-        "SPASS-Cost-Sub-Calls": str(cost.sub_calls),
-    }
-
-
-def begin(asgi_scope: AsgiScope) -> Exchange:
+def begin_exchange(asgi_scope: AsgiScope) -> Exchange:
     """Create the exchange of a new request, and store it in its ASGI scope."""
-    exchange = Exchange()
-    asgi_scope[_KEY] = exchange
+    exchange = asgi_scope[_KEY] = Exchange()
     return exchange
 
 
@@ -94,9 +82,9 @@ def get_exchange(request: Request) -> Exchange:
     return exchange
 
 
-async def _get_exchange(request: Request) -> Exchange:
+async def _provide_exchange(request: Request) -> Exchange:
     return get_exchange(request)
 
 
-CurrentExchange = Annotated[Exchange, Depends(_get_exchange)]
+CurrentExchange = Annotated[Exchange, Depends(_provide_exchange)]
 """A parameter of a route: the exchange, with the caller and the services."""

@@ -1,4 +1,4 @@
-"""``Idempotency-Key`` in HTTP: identify a request, do its work once, and answer a repetition with the stored answer."""
+"""``Idempotency-Key`` in HTTP: identify a request, do its work once, and send the stored answer to a repeated request."""
 
 import hashlib
 import json
@@ -39,11 +39,11 @@ Restore: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class RouteResult:
-    """The answer to one request.
+    """The answer of a route, and how to store it.
 
     ``stored``: the work has already stored ``body`` under its claim, in the transaction of its effect. ``discard``: do not store
-    it, so that the client may repeat the request with the same key. ``status``: None for the route's usual one.
-    ``stored_answer``: store this in place of ``body``.
+    the answer, so that the client may repeat the request with the same key. ``stored_answer``: store this in place of ``body``.
+    ``status``: None for the route's usual status.
     """
 
     body: ResponseModel
@@ -54,7 +54,7 @@ class RouteResult:
     stored_answer: StoredAnswer | None = None
 
 
-def idempotent_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
+def identify_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
     """Return the identity of a POST with a key; None for all other requests.
 
     Raises:
@@ -66,27 +66,27 @@ def idempotent_request(request: Request, caller: Caller, body: bytes) -> Idempot
     if not values:
         return None
     if len(values) > 1 or not _KEY.fullmatch(values[0]):
-        raise InvalidRequest("Idempotency-Key is sent once and is 1 to 255 visible ASCII characters.", param="Idempotency-Key")
+        raise InvalidRequest("Send Idempotency-Key once, as 1 to 255 visible ASCII characters.", param="Idempotency-Key")
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    return IdempotentRequest(_digest(caller, request.method, path, values[0]), hashlib.sha256(body).hexdigest())
+    return IdempotentRequest(_hash_request(caller, request.method, path, values[0]), hashlib.sha256(body).hexdigest())
 
 
-def at_path(request: Request, exchange: Exchange, path: str) -> IdempotentRequest | None:
+def identify_redirect(request: Request, exchange: Exchange, path: str) -> IdempotentRequest | None:
     """Return the identity that the request has when a client follows a redirect to ``path``; None if it has no key."""
     if exchange.idempotency is None:
         return None
-    digest = _digest(exchange.scope.caller, request.method, path, request.headers["idempotency-key"])
+    digest = _hash_request(exchange.scope.caller, request.method, path, request.headers["idempotency-key"])
     return IdempotentRequest(digest, exchange.idempotency.body_hash)
 
 
-def _digest(caller: Caller, method: str, path: str, key: str) -> str:
+def _hash_request(caller: Caller, method: str, path: str, key: str) -> str:
     parts = [caller.tenant, caller.identity.token_id, caller.user, method, path, key]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 async def run_idempotently(
     exchange: Exchange,
-    work: Callable[[Claim | None], Awaitable[RouteResult]],
+    work: Callable[[Claim | None], Awaitable[RouteResult | ResponseModel]],
     *,
     status: int = 200,
     restore: Restore | None = None,
@@ -95,17 +95,18 @@ async def run_idempotently(
     the response's body from the stored one.
 
     Raises:
-        IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
+        IdempotencyInProgress: another request with this key is running.
+        IdempotencyKeyReused: an earlier request with this key had another body.
     """
     if exchange.idempotency is None:
-        return _response(await work(None), status)
+        return _response(_as_result(await work(None)), status)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
     if isinstance(claim, StoredAnswer):
         body = await restore(claim.body) if restore else claim.body
         return replay_response(replace(claim, body=body), status=status)
     try:
         async with renewing(claim.renew):
-            answer = await work(claim)
+            answer = _as_result(await work(claim))
             if answer.discard:
                 await release_quietly(claim)
             elif not answer.stored:
@@ -115,6 +116,10 @@ async def run_idempotently(
         await release_quietly(claim)
         raise
     return _response(answer, status)
+
+
+def _as_result(answer: RouteResult | ResponseModel) -> RouteResult:
+    return answer if isinstance(answer, RouteResult) else RouteResult(answer)
 
 
 def _response(answer: RouteResult, status: int) -> Response:
@@ -135,19 +140,18 @@ async def stream_idempotently(
     so that the answer is stored for the client's retry.
 
     Raises:
-        IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
-        SpassError: the work failed before its first chunk.
-        ClientDisconnect: the client left before the first chunk, and the request has no key.
+        SpassError: the work failed before its first chunk, or as for ``run_idempotently``.
+        ClientDisconnect: the client disconnected before the first chunk, and the request has no key.
     """
     if exchange.idempotency is None:
         return await stream_response(chunks(), exchange.request_id, redact=exchange.services.redact, client=client)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
     if isinstance(claim, StoredAnswer):
-        return await stream_response(_as_async(replay(claim.body)), exchange.request_id, headers={REPLAYED_HEADER: "true"})
+        return await stream_response(_to_async(replay(claim.body)), exchange.request_id, headers={REPLAYED_HEADER: "true"})
     return await stream_response(_record_stream(claim, chunks, collect), exchange.request_id, redact=exchange.services.redact)
 
 
-async def _as_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
+async def _to_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
     for chunk in chunks:
         yield chunk
 

@@ -1,4 +1,4 @@
-"""Routes that identify the caller before they read the body, and that parse bodies strictly; the parameters that routes share.
+"""Routes that identify the caller before they read the body and parse bodies strictly, and the parameters that routes share.
 
 A request with several faults always gets the error of the first in this order: route, method, token, user, depth, admin's token,
 idempotency key, body.
@@ -12,18 +12,18 @@ from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.routing import APIRoute
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.calls.scope import MAX_CALLER_DEPTH
-from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, JobNotFound, SessionNotFound, UploadNotFound
+from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, JobNotFound, NotFound, SessionNotFound, UploadNotFound
 from spass.core.ids import AGENT_NAME, DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, JobId, SessionId, UploadId, id_pattern
 from spass.core.messages import Json
 from spass.web.caller import acts_for_user, read_caller, reject_user_id
 from spass.web.exchange import get_exchange
-from spass.web.idempotency import idempotent_request
+from spass.web.idempotency import identify_request
 from spass.web.json import check_content_type, parse_object, read_body
 from spass.web.services import get_services
 from spass.web.startup import in_lambda
@@ -31,10 +31,6 @@ from spass.web.startup import in_lambda
 Handler = Callable[[Request], Coroutine[None, None, Response]]
 
 MAX_CURSOR: Final = 4096
-_AGENT: Final = re.compile(AGENT_NAME)
-_SESSION: Final = re.compile(id_pattern("ses"))
-_JOB: Final = re.compile(id_pattern("job"))
-_UPLOAD: Final = re.compile(id_pattern("upl"))
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
 _ERROR: Final = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
@@ -45,7 +41,7 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     401: {"description": "There is no token, or it is unknown.", **_ERROR},
     508: {"description": f"The request came through {MAX_CALLER_DEPTH} gateways or more.", **_ERROR},
 }
-"""The errors of every route with a caller, as OpenAPI describes them. ``default`` covers those of the routes themselves."""
+"""The errors of every route with a caller, as OpenAPI describes them. ``default`` stands for the errors of a single route."""
 
 
 class _ParsedRequest(Request):
@@ -75,7 +71,7 @@ class PublicRoute(APIRoute):
 
 
 class CallerRoute(APIRoute):
-    """A route with a caller. It fills in the exchange."""
+    """A route with a caller. It adds the caller to the exchange."""
 
     admin_only: ClassVar[bool] = False
 
@@ -99,14 +95,14 @@ class CallerRoute(APIRoute):
             )
             exchange.enter(services.scope(caller), services)
             if self.admin_only and not caller.identity.admin:
-                raise AdminRequired("This needs a token that gateway.yaml marks as admin.")
+                raise AdminRequired("This route needs a token that gateway.yaml marks as admin.")
             parsed = _ParsedRequest(request.scope, request.receive)
             parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
             if takes_body:
                 parsed.raw, parsed.parsed = _parse_body(parsed.raw, request, required=body_required)
             if needs_user:
                 reject_user_id(parsed.parsed if takes_body else _parse_ignored_body(parsed.raw))
-            exchange.idempotency = idempotent_request(parsed, caller, parsed.raw)
+            exchange.idempotency = identify_request(parsed, caller, parsed.raw)
             return await handle(parsed)
 
         return answer
@@ -135,8 +131,7 @@ def _parse_ignored_body(raw: bytes) -> Json:
 
 
 def api_router() -> APIRouter:
-    """Return a router for routes with a caller. A body without a Content-Type is read as JSON; ``check_content_type`` refuses
-    other types."""
+    """Return a router for routes with a caller. A body without a Content-Type counts as JSON."""
     return _router(CallerRoute, _RESPONSES)
 
 
@@ -152,53 +147,47 @@ def public_router() -> APIRouter:
 
 def _router(route_class: type[APIRoute], responses: dict[int | str, dict[str, Any]]) -> APIRouter:
     if in_lambda():
-        # FastAPI imports all of pydantic.v1, 23 modules, only to check whether a model is one of pydantic 1's. None makes that
-        # import fail, and FastAPI then treats every model as one of pydantic 2's.
+        # FastAPI imports all of pydantic.v1, 23 modules, only to recognise models of pydantic 1. None makes that import fail, and
+        # FastAPI then treats every model as a model of pydantic 2.
         sys.modules.setdefault("pydantic.v1", None)  # type: ignore[arg-type]
     return APIRouter(route_class=route_class, strict_content_type=False, responses=responses)
 
 
-async def _agent(name: Annotated[str, Path(description="An agent's name.")]) -> AgentName:
-    if not _AGENT.fullmatch(name):
-        raise AgentNotFound("There is no such agent.", param="name")
-    return AgentName(name)
+def require_form(pattern: str, not_found: type[NotFound], message: str, param: str) -> AfterValidator:
+    """Return a check that raises ``not_found`` for a malformed id. The gateway assigns these ids, so such an id cannot exist."""
+    form = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not form.fullmatch(value):
+            raise not_found(message, param=param)
+        return value
+
+    return AfterValidator(check)
 
 
-async def _session(session_id: Annotated[str, Path(description="A session's id.")]) -> SessionId:
-    if not _SESSION.fullmatch(session_id):
-        raise SessionNotFound("There is no such session.", param="session_id")
-    return SessionId(session_id)
-
-
-async def _job(job_id: Annotated[str, Path(description="A job's id.")]) -> JobId:
-    if not _JOB.fullmatch(job_id):
-        raise JobNotFound("There is no such job.", param="job_id")
-    return JobId(job_id)
-
-
-async def _index(index_id: Annotated[str, Path(pattern=RAG_ID, description="An index's id.")]) -> IndexId:
-    return IndexId(index_id)
-
-
-async def _document(
-    doc_id: Annotated[str, Path(pattern=DOCUMENT_ID, max_length=128, description="A document's id.")],
-) -> DocumentId:
-    return DocumentId(doc_id)
-
-
-async def _upload(upload_id: Annotated[str, Path(description="An upload's id.")]) -> UploadId:
-    if not _UPLOAD.fullmatch(upload_id):
-        raise UploadNotFound("There is no such upload.", param="upload_id")
-    return UploadId(upload_id)
-
-
-# An id that we assign gets a 404 when it is malformed. An id that the caller chooses gets a 400.
-AgentParameter = Annotated[AgentName, Depends(_agent)]
-SessionParameter = Annotated[SessionId, Depends(_session)]
-JobParameter = Annotated[JobId, Depends(_job)]
-IndexParameter = Annotated[IndexId, Depends(_index)]
-DocumentParameter = Annotated[DocumentId, Depends(_document)]
-UploadParameter = Annotated[UploadId, Depends(_upload)]
+AgentParameter = Annotated[
+    AgentName,
+    Path(description="An agent's name."),
+    require_form(AGENT_NAME, AgentNotFound, "There is no such agent.", "name"),
+]
+SessionParameter = Annotated[
+    SessionId,
+    Path(description="A session's id."),
+    require_form(id_pattern("ses"), SessionNotFound, "There is no such session.", "session_id"),
+]
+JobParameter = Annotated[
+    JobId,
+    Path(description="A job's id."),
+    require_form(id_pattern("job"), JobNotFound, "There is no such job.", "job_id"),
+]
+UploadParameter = Annotated[
+    UploadId,
+    Path(description="An upload's id."),
+    require_form(id_pattern("upl"), UploadNotFound, "There is no such upload.", "upload_id"),
+]
+# The caller chooses these ids, so a malformed one gets a 400.
+IndexParameter = Annotated[IndexId, Path(pattern=RAG_ID, description="An index's id.")]
+DocumentParameter = Annotated[DocumentId, Path(pattern=DOCUMENT_ID, max_length=128, description="A document's id.")]
 
 
 def reject_repeated(request: Request, names: Iterable[str]) -> None:
@@ -209,7 +198,7 @@ def reject_repeated(request: Request, names: Iterable[str]) -> None:
     """
     for name in names:
         if len(request.query_params.getlist(name)) > 1:
-            raise InvalidRequest(f"{name} is sent once.", param=name)
+            raise InvalidRequest(f"Send {name} only once.", param=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +210,7 @@ class PageParameters:
 
 
 def _check_whole_number(value: object) -> object:
-    """Reject forms that pydantic would also read as a number: ``1.0``, ``+1``, surrounding blanks."""
+    """Reject the other forms that pydantic accepts as a number: ``1.0``, ``+1``, surrounding blanks."""
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         raise PydanticCustomError("whole_number", "must be a whole number from 1 to 1000")
     return value

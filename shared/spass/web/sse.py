@@ -17,7 +17,7 @@ from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.redaction.text import redact
-from spass.web.errors import Error, envelope
+from spass.web.errors import Error, envelope, unexpected_error
 from spass.web.json import dump
 
 KEEP_ALIVE_SECONDS: Final = 15.0
@@ -133,7 +133,7 @@ async def render_events(
         )
     except Exception as error:  # noqa: BLE001 (the edge: the status was sent, so the stream itself must report the failure)
         write_line(failure_line(error, request_id))
-        yield _event(envelope(InternalError("Something went wrong on our side."), request_id))
+        yield _event(envelope(unexpected_error(), request_id))
     else:
         yield DONE
 

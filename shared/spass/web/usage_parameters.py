@@ -1,7 +1,6 @@
 """The parameters of the routes of usage and audit: an agent, days, a grouping, a request."""
 
 import re
-from collections.abc import Iterable
 from datetime import date
 from typing import Annotated, Final
 
@@ -15,15 +14,14 @@ from spass.core.ids import AGENT_NAME, AgentName, RequestId, id_pattern
 from spass.core.messages import Json
 from spass.metering.usage import GroupBy, UsageQuery
 from spass.web.exchange import get_exchange
-from spass.web.routing import reject_repeated
+from spass.web.routing import reject_repeated, require_form
 
-_MAX_NAME_CHARACTERS: Final = 64  # characters of an unknown parameter's name
-_REQUEST: Final = re.compile(id_pattern("req"))
+_MAX_NAME_CHARACTERS: Final = 64  # of an unknown parameter, in an error
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def _check_day(value: object) -> object:
-    """Reject forms that pydantic would also read as a day: a time at midnight, seconds since 1970."""
+    """Reject the other forms that pydantic accepts as a day: a time at midnight, seconds since 1970."""
     if isinstance(value, str) and not _DAY.fullmatch(value):
         raise PydanticCustomError("day", "must be a day such as 2026-04-30")
     return value
@@ -46,30 +44,21 @@ async def _usage_query(
     return UsageQuery(group_by, None if agent is None else AgentName(agent), first, last)
 
 
-async def _reset(request: Request, agent: AgentQuery = None) -> AgentName | None:
+async def _reset_agent(request: Request, agent: AgentQuery = None) -> AgentName | None:
     """Return the agent whose counters to reset, None for all. Reject unknown parameters: a misspelt ``agent`` would reset all."""
-    _reject_unknown(request, ("agent",))
+    if unknown := [name for name in request.query_params if name != "agent"]:
+        excerpt = unknown[0][:_MAX_NAME_CHARACTERS]
+        message = f'"{excerpt}" is not a parameter of this route. It takes: agent.'
+        errors: list[Json] = [{"loc": ["query", excerpt], "message": message, "type": "extra_forbidden"}]
+        raise InvalidRequest(message, param=excerpt, details={"errors": errors})
     reject_repeated(request, ("agent",))
     return None if agent is None else AgentName(agent)
 
 
-def _reject_unknown(request: Request, known: Iterable[str]) -> None:
-    for name in request.query_params:
-        if name not in known:
-            excerpt = name[:_MAX_NAME_CHARACTERS]
-            message = f'"{excerpt}" is not a parameter of this route. It takes: {", ".join(known)}.'
-            errors: list[Json] = [{"loc": ["query", excerpt], "message": message, "type": "extra_forbidden"}]
-            raise InvalidRequest(message, param=excerpt, details={"errors": errors})
-
-
-async def _outer_request_id(
-    request_id: Annotated[str, Path(description="The value of SPASS-Request-Id in the answer.")],
-) -> RequestId:
-    if not _REQUEST.fullmatch(request_id):
-        raise RequestNotFound("No calls of such a request are recorded.", param="request_id")
-    return RequestId(request_id)
-
-
 UsageReportQuery = Annotated[UsageQuery, Depends(_usage_query)]
-ResetAgent = Annotated[AgentName | None, Depends(_reset)]
-OuterRequestId = Annotated[RequestId, Depends(_outer_request_id)]
+ResetAgent = Annotated[AgentName | None, Depends(_reset_agent)]
+OuterRequestId = Annotated[
+    RequestId,
+    Path(description="The value of SPASS-Request-Id in the answer."),
+    require_form(id_pattern("req"), RequestNotFound, "No calls of such a request are recorded.", "request_id"),
+]

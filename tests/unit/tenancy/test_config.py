@@ -250,9 +250,7 @@ def test_two_tenants_cannot_share_a_token_however_it_is_written(tmp_path: Path) 
             "- id: other",
             "  tokens: [{id: b, sha256: " + HASH.upper() + "}]",
         ),
-    ) == [
-        "gateway.yaml:13: tenants[1].tokens[0].sha256: this is also the token 'a' of tenant 'acme'; each needs its own"
-    ]
+    ) == ["gateway.yaml:13: tenants[1].tokens[0].sha256: this is also the token 'a' of tenant 'acme'; each needs its own"]
 
 
 def test_ids_are_unique(tmp_path: Path) -> None:
