@@ -1,6 +1,5 @@
 """Write and read Anthropic's Messages format (https://docs.claude.com/en/api/messages)."""
 
-import json
 from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
@@ -64,10 +63,6 @@ class BlockPayload(BaseModel):
     id: str = ""
     name: str = ""
     input: dict[str, object] = {}
-
-    @property
-    def arguments(self) -> str:
-        return json.dumps(self.input, ensure_ascii=False)
 
 
 class MessagePayload(BaseModel):

@@ -62,19 +62,13 @@ Usage = Annotated[UsagePayload | None, LenientObject]
 
 
 class ToolUsePayload(BaseModel):
-    """A whole tool call, or its beginning in a stream."""
-
     toolUseId: str = ""  # noqa: N815
     name: str = ""
     input: dict[str, object] = {}
 
-    @property
-    def arguments(self) -> str:
-        return json.dumps(self.input, ensure_ascii=False)
-
 
 class BlockPayload(BaseModel):
-    """A text or a tool call. A reasoning block has neither field."""
+    """A text or a tool call, whole or its beginning in a stream. A reasoning block has neither field."""
 
     text: str = ""
     toolUse: ToolUsePayload | None = None  # noqa: N815
@@ -94,10 +88,6 @@ class ConversePayload(BaseModel):
     usage: Usage = None
 
 
-class StartPayload(BaseModel):
-    toolUse: ToolUsePayload | None = None  # noqa: N815
-
-
 class InputPayload(BaseModel):
     input: str = ""
 
@@ -111,7 +101,7 @@ class EventPayload(BaseModel):
     """Any event of a stream. The event's name determines its fields."""
 
     contentBlockIndex: Annotated[int, Field(ge=0)] = 0  # noqa: N815
-    start: StartPayload = StartPayload()
+    start: BlockPayload = BlockPayload()
     delta: DeltaPayload = DeltaPayload()
     stopReason: str = ""  # noqa: N815
     usage: Usage = None

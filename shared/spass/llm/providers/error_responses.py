@@ -95,6 +95,46 @@ _TOO_LONG_MESSAGES: Final = re.compile(
     re.IGNORECASE,
 )
 
+# Bedrock: the model's name is wrong. The operator configures it, not the caller.
+_MODEL_ACCESS_MESSAGES: Final = re.compile(
+    r"The provided model identifier is invalid\."
+    r"|Could not resolve the foundation model from the provided model identifier\."
+    r"|Invocation of model ID \S+ with on-demand throughput isn.t supported\. Retry \S.{0,60}\binference profile\b[\w ]{0,40}\."
+    r"|This action doesn't support the model that you provided\. Try again with a supported text or chat model\."
+)
+# Codes of Bedrock whose status has another meaning elsewhere.
+_TYPES_OF_CODES: Final[dict[str, type[BackendError]]] = {
+    "modeltimeout": BackendTimeout,
+    "modelnotready": BackendUnavailable,
+    "modelerror": BackendUnavailable,
+    "modelstreamerror": BackendUnavailable,
+    "servicequotaexceeded": BackendForbidden,
+    "resourcenotfound": BackendForbidden,  # the model's name
+}
+# The status that fits the code or type of an error inside an answer with status 200.
+_STATUSES_OF_CODES: Final = {
+    "context_length_exceeded": 400,
+    "invalid_api_key": 401,
+    "insufficient_quota": 429,
+    "rate_limit_exceeded": 429,
+    # OpenAI and Anthropic (https://docs.claude.com/en/api/errors)
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+    # AWS
+    "validation": 400,
+    "accessdenied": 403,
+    "throttling": 429,
+    "serviceunavailable": 503,
+}
+_UNKNOWN_ERROR: Final = 502
+
 
 class ErrorDetails(NamedTuple):
     """The message (empty if there is none) and the codes of an error body, in lower case. ``codes`` are the provider's own
@@ -106,32 +146,58 @@ class ErrorDetails(NamedTuple):
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError:
     """Return the failure for an answer with ``status``. Its message is the provider's, with ``secrets`` and keys redacted."""
-    return error_from_status(status, parse_error_body(body), wait=retry_after(headers), secrets=secrets)
+    details = parse_error_body(body)
+    if name := headers.get("x-amzn-errortype"):
+        details = ErrorDetails(details.message, details.codes | {aws_code(name)})
+    return _error_from_status(status, details, wait=retry_after(headers), secrets=secrets)
 
 
-def error_from_status(
-    status: int, words: ErrorDetails, *, wait: float | None = None, secrets: Sequence[str] = ()
+def error_inside_answer(error: object, *, secrets: Sequence[str] = ()) -> BackendError:
+    """Return the failure for an ``error`` inside an answer with status 200, such as a stream.
+
+    The status number in the error decides. If it has none, the status follows from its code or type.
+    """
+    fields = error if isinstance(error, Mapping) else {}
+    values = [fields.get(name) for name in ("status_code", "code", "status", "type")]
+    names = [str(value).lower() for value in values if isinstance(value, str | int)]
+    numbers = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) == 3]
+    statuses = [*numbers, *(_STATUSES_OF_CODES[name] for name in names if name in _STATUSES_OF_CODES)]
+    status = next((status for status in statuses if 400 <= status <= 599), _UNKNOWN_ERROR)
+    return _error_from_status(status, _parse_error_payload({"error": error}), secrets=secrets)
+
+
+def aws_code(exception: str) -> str:
+    """Return the code of an exception of AWS: its name in lower case, without the suffix and the text that may follow a colon."""
+    return exception.partition(":")[0].lower().removesuffix("exception")
+
+
+def _error_from_status(
+    status: int, details: ErrorDetails, *, wait: float | None = None, secrets: Sequence[str] = ()
 ) -> BackendError:
-    """Return the failure for a status that came in an answer or inside a stream. ``wait`` is in seconds."""
-    message = redact_provider_text(words.message, secrets=secrets) or f"The provider answered {status}."
+    """Return the failure for a status and its details. ``wait`` is in seconds."""
+    message = redact_provider_text(details.message, secrets=secrets) or f"The provider answered {status}."
+    for error_type in (_TYPES_OF_CODES[code] for code in details.codes if code in _TYPES_OF_CODES):
+        return error_type(message, status=status, retry_after=wait)
+    if "validation" in details.codes and _MODEL_ACCESS_MESSAGES.fullmatch(details.message):
+        return BackendForbidden(message, status=status)
     if status == _LOOP_DETECTED:
         return BackendTooDeep(message, status=status)
     if status in _TIMED_OUT:
         return BackendTimeout(message, status=status, retry_after=wait)
     if status in _TRANSIENT or status >= 500:
         return BackendUnavailable(message, status=status, retry_after=wait)
-    if status in _SIZE_STATUSES and not words.codes & _ACCOUNT_CODES and _SIZE_MESSAGES.match(words.message):
+    if status in _SIZE_STATUSES and not details.codes & _ACCOUNT_CODES and _SIZE_MESSAGES.match(details.message):
         return BackendRequestTooLarge(message, status=status)
-    if status in _ACCOUNT_STATUSES or words.codes & _ACCOUNT_CODES or _ACCOUNT_MESSAGES.fullmatch(words.message):
+    if status in _ACCOUNT_STATUSES or details.codes & _ACCOUNT_CODES or _ACCOUNT_MESSAGES.fullmatch(details.message):
         return BackendAuthError(message, status=status)
     if status == 429:
         return BackendRateLimited(message, status=status, retry_after=wait)
     if status in _REQUEST_STATUSES:
-        if _CANNOT_STREAM_MESSAGES.match(words.message):
+        if _CANNOT_STREAM_MESSAGES.match(details.message):
             return BackendCannotStream(message, status=status)
-        is_too_long = words.codes & _TOO_LONG_CODES or _TOO_LONG_MESSAGES.match(words.message)
+        is_too_long = details.codes & _TOO_LONG_CODES or _TOO_LONG_MESSAGES.match(details.message)
         return (BackendContextLength if is_too_long else BackendBadRequest)(message, status=status)
-    if status == 403 and _CONTENT_MESSAGE.match(words.message):
+    if status == 403 and _CONTENT_MESSAGE.match(details.message):
         return BackendBadRequest(message, status=status)
     return BackendForbidden(message, status=status)
 
@@ -139,12 +205,12 @@ def error_from_status(
 def parse_error_body(body: bytes) -> ErrorDetails:
     """Return the message and codes of an error body. They are empty if the body is not JSON."""
     try:
-        return parse_error_payload(json.loads(body))
+        return _parse_error_payload(json.loads(body))
     except (ValueError, RecursionError):
         return ErrorDetails()
 
 
-def parse_error_payload(payload: object) -> ErrorDetails:
+def _parse_error_payload(payload: object) -> ErrorDetails:
     """Return the message and codes of an error body in any format that providers use."""
     codes: set[str] = set()
     for _ in range(_MAX_DEPTH):

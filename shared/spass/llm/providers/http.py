@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import httpx
 
@@ -54,12 +54,6 @@ def translate_errors() -> Iterator[None]:
         raise BackendUnavailable("The connection to the provider broke off.") from error
 
 
-class ErrorParser(Protocol):
-    """``error_responses.error_from_response``, or a provider's own function that reads its errors."""
-
-    def __call__(self, status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError: ...
-
-
 def malformed_response(what: str) -> BackendUnavailable:
     """Return the failure for an answer that violates the protocol. ``what`` is our own text: it must not quote the answer."""
     return BackendUnavailable(f"The provider's answer could not be read: {what}.")
@@ -69,9 +63,8 @@ class Connection:
     """Send requests to one backend.
 
     Each request has ``headers``, which may include the key; ``auth`` may sign requests instead. Callers must never see
-    ``secrets``. ``error_from_response`` turns an error answer into a failure. Connections belong to one event loop; if a process
-    starts another event loop, it opens new connections. Requests go to the transport without an ``httpx.AsyncClient``, which
-    would add cookies and redirects.
+    ``secrets``. Connections belong to one event loop; if a process starts another event loop, it opens new connections. Requests
+    go to the transport without an ``httpx.AsyncClient``, which would add cookies and redirects.
     """
 
     def __init__(
@@ -82,12 +75,10 @@ class Connection:
         *,
         key: str | None = None,
         auth: httpx.Auth | None = None,
-        error_from_response: ErrorParser = error_from_response,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._backend = backend
         self._auth = auth
-        self._failure_of = error_from_response
         self._base_url = base_url.rstrip("/")
         self._headers = headers
         self.secrets = _secrets(self._base_url, key)
@@ -195,7 +186,7 @@ class Connection:
                 async with asyncio.timeout(_ERROR_SECONDS):
                     body = await answer.read(MAX_ERROR_BYTES)
         finally:
-            failure = self._failure_of(response.status_code, response.headers, body, secrets=self.secrets)
+            failure = error_from_response(response.status_code, response.headers, body, secrets=self.secrets)
             # A proxy timed out, but the model may have written its answer, which is billed. That is also true for a caller that
             # is cancelled while the body is read.
             context.attempt.sent |= isinstance(failure, BackendTimeout)

@@ -25,7 +25,8 @@ from spass.llm.errors import (
     BackendRateLimited,
     BackendUnavailable,
 )
-from spass.llm.providers.openai_wire import ChatPayload, ChatReader
+from spass.llm.providers.openai_reader import OpenAiReader
+from spass.llm.providers.sse import ServerSentEvent
 from spass.llm.types import (
     ChatDelta,
     ChatReply,
@@ -680,10 +681,10 @@ async def test_a_reply_without_text_or_reason_is_an_empty_one() -> None:
 
 
 def test_a_stream_of_many_tool_calls_takes_time_that_grows_as_they_do() -> None:
-    reader = ChatReader()
+    reader = OpenAiReader()
     calls = [{"index": 0, "id": f"call_{number}", "function": {"name": "weather", "arguments": "{}"}} for number in range(30_000)]
-    payloads = [ChatPayload.model_validate({"choices": [{"delta": {"tool_calls": [call]}}]}) for call in calls]
+    events = [ServerSentEvent("message", json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]})) for call in calls]
     started = time.process_time()
-    for payload in payloads:
-        reader.read(payload)
+    for event in events:
+        reader.read(event)
     assert time.process_time() - started < 3  # what grows with the square takes twenty seconds

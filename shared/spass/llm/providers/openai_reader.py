@@ -1,0 +1,196 @@
+"""Read answers in OpenAI's chat format (https://platform.openai.com/docs/api-reference/chat). Servers differ in many details."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+
+from spass.core.ids import new_id
+from spass.core.messages import FinishReason
+from spass.llm.errors import BackendUnavailable
+from spass.llm.providers.error_responses import error_inside_answer
+from spass.llm.providers.http import malformed_response
+from spass.llm.providers.http_provider import merge_deltas
+from spass.llm.providers.openai_usage import Money, Usage
+from spass.llm.providers.payloads import LenientText, SurrogateJoiner, join_surrogates, parse
+from spass.llm.providers.sse import ServerSentEvent, SseParser
+from spass.llm.types import ChatDelta, ToolCallDelta
+
+_FINISH_REASONS: Final = {
+    "length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+
+
+class FunctionPayload(BaseModel):
+    name: str | None = None
+    arguments: str | dict[str, object] | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.arguments, dict):
+            return json.dumps(self.arguments, ensure_ascii=False)
+        return self.arguments or ""
+
+
+class ToolCallPayload(BaseModel):
+    index: Annotated[int, Field(ge=0)] | None = None
+    id: str | None = None
+    function: FunctionPayload = FunctionPayload()
+
+
+class MessagePayload(BaseModel):
+    """A whole message or a delta of one. Servers use one of two fields for the reasoning, or both."""
+
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCallPayload] | None = None
+    reasoning: LenientText = ""
+    reasoning_content: LenientText = ""
+
+
+class ChoicePayload(BaseModel):
+    message: MessagePayload | None = None
+    delta: MessagePayload | None = None
+    finish_reason: str | None = None
+
+
+class ChatPayload(BaseModel):
+    """A blocking answer or a chunk of a stream."""
+
+    choices: list[ChoicePayload] | None = None
+    usage: Usage = None
+    cost: Money = None
+    error: object = None
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        cost = self.usage.cost_usd if self.usage else None
+        return cost if cost is not None else self.cost
+
+
+class _EventParser(SseParser):
+    """Parse the events of a stream, or one whole JSON answer, because some servers ignore ``stream``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_json: bool | None = None  # None before the first visible byte
+        self._json_pieces: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        if self._is_json is None and (visible := chunk.lstrip()):
+            self._is_json = visible.startswith(b"{")
+        if not self._is_json:
+            return super().feed(chunk)
+        self._json_pieces.append(chunk)
+        return []
+
+    def close(self) -> list[ServerSentEvent]:
+        if self._is_json:
+            return [ServerSentEvent("message", b"".join(self._json_pieces).decode(errors="replace"))]
+        return super().close()
+
+
+class OpenAiReader:
+    """Read one answer."""
+
+    def __init__(self, secrets: Sequence[str] = ()) -> None:
+        self.parser = _EventParser()
+        self._secrets = secrets
+        self._numbers: dict[tuple[int, str], int] = {}  # the provider's index and id of a call -> our index
+        self._latest: dict[int, int] = {}  # the provider's index -> our index of the last call that had it
+        self._names: dict[int, str] = {}
+        self._texts = SurrogateJoiner()
+        self._reasoning_characters = 0  # characters of reasoning that are not in a delta yet
+        self._has_payload = False
+        self._answer_began = False
+        self._is_done = False
+        self._finish_reason: FinishReason | None = None
+
+    def is_last(self, event: ServerSentEvent) -> bool:
+        return event.data.strip() == "[DONE]"
+
+    def read(self, event: ServerSentEvent) -> ChatDelta | None:
+        if self.is_last(event):
+            self._is_done = True
+            return None
+        return self._read(self._parse(event.data))
+
+    def end(self) -> ChatDelta | None:
+        if not self._has_payload or not (self._is_done or self._finish_reason):
+            raise BackendUnavailable("The provider's stream broke off before its end.")
+        return self._end()
+
+    def read_whole(self, body: bytes) -> ChatDelta:
+        payload = self._parse(body)
+        if not payload.choices or payload.choices[0].message is None:
+            raise malformed_response("it holds no message")
+        return merge_deltas([self._read(payload), self._end()])
+
+    def _parse(self, text: str | bytes) -> ChatPayload:
+        payload = parse(ChatPayload, text)
+        if payload.error:
+            raise error_inside_answer(payload.error, secrets=self._secrets)
+        return payload
+
+    def _read(self, payload: ChatPayload) -> ChatDelta | None:
+        """Return the delta that ``payload`` adds, or None. Reasoning does not begin an answer: the next delta counts it."""
+        self._has_payload = True
+        choice = payload.choices[0] if payload.choices else ChoicePayload()
+        message = choice.message or choice.delta or MessagePayload()
+        calls = tuple(self._call(position, call) for position, call in enumerate(message.tool_calls or ()))
+        finish = self._finish(choice.finish_reason) if choice.finish_reason else None
+        content = self._texts.content(message.content or "")
+        refusal = self._texts.refusal(message.refusal or "")
+        usage = payload.usage.tokens if payload.usage else None
+        self._reasoning_characters += max(len(message.reasoning), len(message.reasoning_content))
+        is_part_of_answer = (
+            content or refusal or calls or finish or (usage and usage.total_tokens) or payload.cost_usd is not None
+        )
+        if not is_part_of_answer and not (self._answer_began and self._reasoning_characters):
+            return None
+        self._answer_began = True
+        return ChatDelta(
+            content, calls, finish, usage, payload.cost_usd, refusal, reasoning_characters=self._take_reasoning_characters()
+        )
+
+    def _end(self) -> ChatDelta | None:
+        """Return an incomplete character, and a finish reason if the provider gave none, or None."""
+        if not all(self._names.get(index) for index in self._numbers.values()):
+            raise malformed_response("a tool call has no name")
+        last = self._texts.end()
+        if self._finish_reason is not None:
+            return last
+        return replace(
+            last or ChatDelta(), finish_reason=self._finish("stop"), reasoning_characters=self._take_reasoning_characters()
+        )
+
+    def _take_reasoning_characters(self) -> int:
+        characters, self._reasoning_characters = self._reasoning_characters, 0
+        return characters
+
+    def _call(self, position: int, call: ToolCallPayload) -> ToolCallDelta:
+        provider_index = position if call.index is None else call.index
+        call_id = None
+        if provider_index in self._latest and (not call.id or (provider_index, call.id) in self._numbers):
+            index = self._numbers.get((provider_index, call.id or ""), self._latest[provider_index])
+        else:
+            # A new id starts a new call, even at the index of an earlier call: some servers give every call the index 0.
+            index = len(self._numbers)
+            call_id = join_surrogates(call.id or new_id("call"))
+            self._numbers[provider_index, call.id or call_id] = self._latest[provider_index] = index
+        name = None
+        if call.function.name and index not in self._names:
+            name = self._names[index] = join_surrogates(call.function.name)
+        return ToolCallDelta(index, call_id, name, self._texts.arguments(index, call.function.text))
+
+    def _finish(self, reason: str) -> FinishReason:
+        finish = _FINISH_REASONS.get(reason, FinishReason.STOP)
+        # Some servers, and OpenAI for a named tool, send "stop" after tool calls, but the caller must run the tools.
+        self._finish_reason = FinishReason.TOOL_CALLS if finish is FinishReason.STOP and self._numbers else finish
+        return self._finish_reason
