@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Required, TypeAlias, TypedDict, cast
+from typing import Any, TypeAlias, cast
 
 from spass.completions.answers import ChatCompletion
 from spass.core.cost import Cost
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, Json, TokenUsage
-from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.llm.types import ChatDelta, ReplyBuilder, ToolCallDelta
 from spass.metering.pricing import decimal_text
 
 Chunk: TypeAlias = dict[str, Json]
@@ -16,8 +16,8 @@ Chunk: TypeAlias = dict[str, Json]
 
 
 class ChunkWriter:
-    """Render the deltas of one answer. With ``include_usage`` a separate last chunk has the usage, as in OpenAI's answers;
-    without it, the chunk with the finish reason has it. So the cost is always in the last chunk."""
+    """Render the deltas of one answer. The last chunk always has the usage and the cost: with ``include_usage`` a separate chunk,
+    as in OpenAI's answers; without it, the chunk with the finish reason."""
 
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self._head: Chunk = {
@@ -43,13 +43,11 @@ class ChunkWriter:
     def end(self, reason: FinishReason, usage: TokenUsage, cost: Cost) -> Iterator[Chunk]:
         """Yield the last chunks. ``cost`` is that of the whole request."""
         yield from self._begin(ChatDelta())
-        totals = _usage(usage, cost)
         last = self._chunk({}, reason)
-        if not self._include_usage:
-            yield {**last, "usage": totals}
-        else:
+        if self._include_usage:
             yield last
-            yield {**self._head, "choices": [], "usage": totals}
+            last = {**self._head, "choices": []}
+        yield {**last, "usage": _usage(usage, cost)}
 
     def _begin(self, first: ChatDelta) -> Iterator[Chunk]:
         if not self._started:
@@ -67,8 +65,8 @@ class ChunkWriter:
         if piece.index in self._known_calls:
             return {"index": piece.index, "function": function}
         self._known_calls.add(piece.index)
-        identity = piece.id or f"call_{piece.index}"
-        return {"index": piece.index, "id": identity, "type": "function", "function": {"name": piece.name or "", **function}}
+        call_id = piece.id or f"call_{piece.index}"
+        return {"index": piece.index, "id": call_id, "type": "function", "function": {"name": piece.name or "", **function}}
 
 
 def _usage(usage: TokenUsage, cost: Cost) -> Json:
@@ -90,31 +88,42 @@ def _usage(usage: TokenUsage, cost: Cost) -> Json:
 def collect_chunks(chunks: Iterable[Chunk]) -> ChatCompletion:
     """Return the blocking answer for a finished stream of chunks."""
     head: Chunk = {}
-    texts: list[str] = []
-    refusals: list[str] = []
-    calls: dict[int, _Call] = {}
-    reason: Json = None
     usage: Json = None
+    builder = ReplyBuilder()
     for chunk in chunks:
         head = {name: chunk[name] for name in ("id", "created", "model")}
         usage = chunk.get("usage")
         for choice in cast("list[dict[str, Json]]", chunk["choices"]):
-            delta = cast("_Delta", choice["delta"])
-            texts.append(delta.get("content") or "")
-            refusals.append(delta.get("refusal") or "")
-            for piece in delta.get("tool_calls", ()):
-                calls.setdefault(piece["index"], _Call()).add(piece)
-            reason = choice["finish_reason"] or reason
-    text, refusal = "".join(texts), "".join(refusals) or None
-    has_no_text = not text and (calls or refusal)
-    tool_calls = [call.build() for _, call in sorted(calls.items())]
-    message: Json = {"content": None if has_no_text else text, "refusal": refusal, "tool_calls": tool_calls}
-    choice_json: Json = {"index": 0, "message": message, "finish_reason": reason}
-    return ChatCompletion.model_validate({**head, "choices": [choice_json], "usage": usage})
+            builder.add(_read_choice(choice))
+    reply = builder.reply
+    message, refusal = reply.message, reply.refusal or None
+    calls: Json = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.tool_calls
+    ]
+    has_no_text = not message.content and (calls or refusal)
+    body: Json = {"content": None if has_no_text else message.content, "refusal": refusal, "tool_calls": calls}
+    choice_body: Json = {"index": 0, "message": body, "finish_reason": reply.finish_reason.value}
+    return ChatCompletion.model_validate({**head, "choices": [choice_body], "usage": usage})
+
+
+def _read_choice(choice: Mapping[str, Json]) -> ChatDelta:
+    """Return the delta that ``ChunkWriter`` rendered as ``choice``."""
+    delta, reason = cast("dict[str, Any]", choice["delta"]), cast("str | None", choice["finish_reason"])
+    calls = [
+        ToolCallDelta(call["index"], call.get("id"), call["function"].get("name"), call["function"]["arguments"])
+        for call in delta.get("tool_calls", ())
+    ]
+    return ChatDelta(
+        delta.get("content") or "",
+        tuple(calls),
+        FinishReason(reason) if reason else None,
+        refusal=delta.get("refusal") or "",
+    )
 
 
 def replay_chunks(answer: Mapping[str, Json], *, include_usage: bool) -> Iterator[Chunk]:
-    """Return a stored answer as a stream; collected, it is ``answer``."""
+    """Yield a stored answer as a stream. ``collect_chunks`` makes the same answer of it."""
     head = {"id": answer["id"], "object": "chat.completion.chunk", "created": answer["created"], "model": answer["model"]}
     choice = cast("list[dict[str, Json]]", answer["choices"])[0]
     message = cast("dict[str, Json]", choice["message"])
@@ -128,37 +137,3 @@ def replay_chunks(answer: Mapping[str, Json], *, include_usage: bool) -> Iterato
             yield chunk if reason is None else {**chunk, "usage": answer["usage"]}
     if include_usage:
         yield {**head, "choices": [], "usage": answer["usage"]}
-
-
-class _Function(TypedDict, total=False):
-    name: str
-    arguments: Required[str]
-
-
-class _ChunkToolCall(TypedDict, total=False):
-    index: Required[int]
-    id: str
-    function: Required[_Function]
-
-
-class _Delta(TypedDict, total=False):
-    content: str | None
-    refusal: str | None
-    tool_calls: list[_ChunkToolCall]
-
-
-class _Call:
-    """Join the chunks of one tool call."""
-
-    def __init__(self) -> None:
-        self._id = ""
-        self._name = ""
-        self._arguments: list[str] = []
-
-    def add(self, piece: _ChunkToolCall) -> None:
-        self._id = self._id or piece.get("id", "")
-        self._name = self._name or piece["function"].get("name", "")
-        self._arguments.append(piece["function"]["arguments"])
-
-    def build(self) -> Json:
-        return {"id": self._id, "type": "function", "function": {"name": self._name, "arguments": "".join(self._arguments)}}

@@ -63,10 +63,10 @@ class Completions:
     async def complete(
         self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS
     ) -> ChatCompletion:
-        """The whole answer: the stream, collected.
+        """Return the whole answer: the chunks of ``stream``, collected.
 
         Raises:
-            SpassError: as ``Calls.chat``.
+            SpassError: the same as ``Calls.chat``.
         """
         return collect_chunks([chunk async for chunk in self.stream(scope, request, augment)])
 

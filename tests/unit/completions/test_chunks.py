@@ -1,4 +1,4 @@
-"""Streams and blocking answers are the same thing."""
+"""A collected stream is the blocking answer."""
 
 import json
 from decimal import Decimal
@@ -22,14 +22,14 @@ FIRST_PIECES = st.builds(ToolCallDelta, st.just(0), st.just("call_a"), st.just("
 
 @st.composite
 def deltas(draw: st.DrawFn) -> list[ChatDelta]:
-    """Any answer a provider may stream: text, tool calls and refusals, cut anywhere."""
+    """Draw an answer as a provider may stream it: text, tool calls and refusals in arbitrary pieces."""
     drawn: list[ChatDelta] = []
-    begun: set[int] = set()
+    started: set[int] = set()
     for _ in range(draw(st.integers(0, 6))):
         pieces: list[ToolCallDelta] = []
         for index in draw(st.lists(st.integers(0, 2), max_size=2, unique=True)):
-            first = index not in begun
-            begun.add(index)
+            first = index not in started
+            started.add(index)
             identity = draw(st.none() | st.just(f"call_{index}x")) if first else None
             pieces.append(ToolCallDelta(index, identity, "add" if first else None, draw(ARGUMENTS)))
         drawn.append(ChatDelta(draw(st.text(max_size=5)), tuple(pieces), refusal=draw(st.just("") | st.text(max_size=5))))
@@ -47,7 +47,7 @@ def comparable(answer: ChatCompletion) -> ChatCompletion:
 
 
 @given(deltas(), st.booleans())
-def test_a_collected_stream_is_the_answer_given_in_one_piece(answer: list[ChatDelta], include_usage: bool) -> None:
+def test_a_collected_stream_is_the_blocking_answer(answer: list[ChatDelta], include_usage: bool) -> None:
     reply = collect_deltas(answer)
     message = reply.message
     calls = tuple(ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(message.tool_calls))
@@ -58,14 +58,14 @@ def test_a_collected_stream_is_the_answer_given_in_one_piece(answer: list[ChatDe
 
 @given(deltas(), st.booleans())
 def test_a_replayed_answer_collects_to_itself(answer: list[ChatDelta], include_usage: bool) -> None:
-    kept = collect_chunks(chunks_of(answer, include_usage=False))
-    replayed = list(replay_chunks(kept.to_dict(), include_usage=include_usage))
-    assert collect_chunks(replayed) == kept
-    assert replayed[-1]["usage"] == kept.to_dict()["usage"]
+    collected = collect_chunks(chunks_of(answer, include_usage=False))
+    replayed = list(replay_chunks(collected.to_dict(), include_usage=include_usage))
+    assert collect_chunks(replayed) == collected
+    assert replayed[-1]["usage"] == collected.to_dict()["usage"]
     assert {chunk["object"] for chunk in replayed} == {"chat.completion.chunk"}
 
 
-def test_a_stream_of_text_looks_as_openai_sends_it() -> None:
+def test_a_stream_of_text_has_openais_chunks() -> None:
     chunks = chunks_of([ChatDelta("He"), ChatDelta("llo")], include_usage=True)
     assert [chunk["choices"] for chunk in chunks] == [
         [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]
@@ -89,21 +89,21 @@ def test_a_stream_of_text_looks_as_openai_sends_it() -> None:
 
 
 @given(st.decimals(0, 10**6, places=8), st.decimals(0, 10**6, places=8))
-def test_a_cost_is_a_number_without_the_noise_of_floats(one: Decimal, other: Decimal) -> None:
+def test_a_cost_is_written_without_rounding_errors(one: Decimal, other: Decimal) -> None:
     cost = Cost(one, one, CostSource.CATALOG, 1) + Cost(other, other, CostSource.CATALOG, 1)
     chunks = [*ChunkWriter("small", include_usage=False).end(FinishReason.STOP, USAGE, cost)]
     usage: Any = json.loads(json.dumps(chunks[-1]["usage"]), parse_float=Decimal)
     assert usage["cost"] == one + other == Decimal(usage["cost_details"]["usd"])
 
 
-def test_without_include_usage_the_cost_stands_in_the_chunk_with_the_reason() -> None:
+def test_without_include_usage_the_last_chunk_has_the_usage() -> None:
     *before, last = chunks_of([ChatDelta("Hello")], include_usage=False)
     assert all("usage" not in chunk for chunk in before)
     assert isinstance(last["usage"], dict)
     assert last["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
 
 
-def test_a_tool_call_says_its_name_once_and_its_arguments_in_pieces() -> None:
+def test_a_streamed_call_has_its_name_once_and_arguments_in_pieces() -> None:
     answer = [
         ChatDelta(tool_calls=(ToolCallDelta(0, "call_a", "add", '{"a"'),)),
         ChatDelta(tool_calls=(ToolCallDelta(0, arguments=": 1}"),)),
@@ -121,10 +121,10 @@ def test_a_tool_call_says_its_name_once_and_its_arguments_in_pieces() -> None:
     assert '"name"' not in repr(chunks[2]).replace("'", '"')
 
 
-def test_a_refusal_stands_where_openai_has_it_and_not_in_the_content() -> None:
+def test_a_refusal_is_in_its_own_field() -> None:
     chunks = chunks_of([ChatDelta(refusal="I can"), ChatDelta(refusal="not.")], include_usage=False)
-    said: list[Any] = [chunk["choices"] for chunk in chunks]
-    assert [choices[0]["delta"] for choices in said] == [
+    streamed: list[Any] = [chunk["choices"] for chunk in chunks]
+    assert [choices[0]["delta"] for choices in streamed] == [
         {"role": "assistant", "content": None, "refusal": None},
         {"refusal": "I can"},
         {"refusal": "not."},
@@ -134,7 +134,7 @@ def test_a_refusal_stands_where_openai_has_it_and_not_in_the_content() -> None:
     assert choices[0]["message"] == {"role": "assistant", "content": None, "refusal": "I cannot."}
 
 
-def test_an_answer_of_nothing_is_still_an_answer() -> None:
+def test_an_answer_without_deltas_is_an_empty_text() -> None:
     assert collect_chunks(chunks_of([], include_usage=False)).to_dict()["choices"] == [
         {
             "index": 0,

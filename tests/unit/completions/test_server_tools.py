@@ -38,7 +38,7 @@ WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"t
 
 
 class Model(ScriptedModel):
-    """Gives ``turns`` one after the other, and the last of them for ever; an exception among the deltas is raised."""
+    """Answers with ``turns`` in order, then repeats the last one. An exception among the deltas is raised."""
 
     def __init__(self, turns: Sequence[Sequence[ChatDelta | Exception]] = ()) -> None:
         super().__init__(self._turn)
@@ -59,7 +59,7 @@ def says(text: str) -> list[ChatDelta]:
 
 
 def calling(*names: str, arguments: str = '{"expression": "6*7"}', text: str = "") -> list[ChatDelta]:
-    """A turn that asks for the tools ``names``, each call in three pieces."""
+    """Return an answer that calls the tools ``names``, each call in three pieces."""
     deltas = [ChatDelta(text)] if text else []
     for index, name in enumerate(names):
         pieces = (
@@ -75,19 +75,19 @@ def chat(**fields: Any) -> ChatCompletionRequest:
     return ChatCompletionRequest.model_validate({"model": "small", "messages": [{"role": "user", "content": "6 * 7?"}], **fields})
 
 
-async def both(model: Model, scope: Scope, config: GatewayConfig = WITH_TOOLS, **fields: Any) -> dict[str, Any]:
-    """The blocking answer, held to be the same as the stream collected, and as that replayed."""
+async def complete_and_stream(model: Model, scope: Scope, config: GatewayConfig = WITH_TOOLS, **fields: Any) -> dict[str, Any]:
+    """Return the blocking answer. Check that the collected stream and its replay are the same."""
     blocking = await model.completions(config).complete(scope, chat(**fields))
     again = Model(turns=model.turns).completions(config).stream(make_scope(scope.store), chat(stream=True, **fields))
     streamed = collect_chunks([chunk async for chunk in again])
-    assert timeless(collect_chunks(replay_chunks(streamed.to_dict(), include_usage=True)).to_dict()) == timeless(
-        streamed.to_dict()
-    )
-    assert timeless(streamed.to_dict()) == timeless(blocking.to_dict())
+    assert without_id_and_time(
+        collect_chunks(replay_chunks(streamed.to_dict(), include_usage=True)).to_dict()
+    ) == without_id_and_time(streamed.to_dict())
+    assert without_id_and_time(streamed.to_dict()) == without_id_and_time(blocking.to_dict())
     return blocking.to_dict()
 
 
-def timeless(answer: dict[str, Any]) -> dict[str, Any]:
+def without_id_and_time(answer: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in answer.items() if key not in ("id", "created")}
 
 
@@ -105,20 +105,20 @@ def names_offered(request: ChatRequest) -> list[str]:
     return [tool.name for tool in request.tools]
 
 
-async def test_a_tool_of_the_gateway_is_run_and_its_result_read_by_the_model(store: TenantStore) -> None:
+async def test_a_server_tool_is_run_and_the_model_reads_its_result(store: TenantStore) -> None:
     model, scope = Model(turns=[calling("calculator"), says("It is 42.")]), make_scope(store)
     answer = (await model.completions().complete(scope, chat())).to_dict()
     assert message_of(answer) == {"role": "assistant", "content": "It is 42.", "refusal": None}
     assert reason_of(answer) == "stop"
     first, second = model.requests
     assert names_offered(first) == names_offered(second) == ["calculator", "rag_query"]
-    *_, asked, told = second.messages
-    assert [call.name for call in asked.tool_calls] == ["calculator"]
-    assert (told.role, told.tool_call_id) == (Role.TOOL, asked.tool_calls[0].id)
-    assert json.loads(remove_marks(told.content)) == {"expression": "6*7", "result": 42}
+    *_, answer_message, result = second.messages
+    assert [call.name for call in answer_message.tool_calls] == ["calculator"]
+    assert (result.role, result.tool_call_id) == (Role.TOOL, answer_message.tool_calls[0].id)
+    assert json.loads(remove_marks(result.content)) == {"expression": "6*7", "result": 42}
 
 
-async def test_usage_cost_and_sub_calls_are_those_of_all_calls_and_each_leaves_its_record(store: TenantStore) -> None:
+async def test_usage_and_cost_cover_all_calls_and_each_call_leaves_a_record(store: TenantStore) -> None:
     model, scope = Model(turns=[calling("calculator", "calculator"), says("It is 42.")]), make_scope(store)
     answer = (await model.completions().complete(scope, chat())).to_dict()
     assert answer["usage"] == {
@@ -132,18 +132,18 @@ async def test_usage_cost_and_sub_calls_are_those_of_all_calls_and_each_leaves_i
     assert sorted(kinds) == [("chat", "req_outer")] * 2 + [("tool", "req_outer")] * 2
 
 
-async def test_a_callers_tool_is_left_to_the_caller(store: TenantStore) -> None:
+async def test_a_call_of_a_callers_tool_is_returned_to_the_caller(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator"), calling("weather", arguments='{"city": "Bonn"}', text="Let me look.")])
-    answer = await both(model, make_scope(store), tools=[WEATHER])
+    answer = await complete_and_stream(model, make_scope(store), tools=[WEATHER])
     assert names_offered(model.requests[0]) == ["weather", "calculator", "rag_query"]
     function = {"name": "weather", "arguments": '{"city": "Bonn"}'}
     assert message_of(answer)["tool_calls"] == [{"id": "call_weather_0", "type": "function", "function": function}]
     assert (message_of(answer)["content"], reason_of(answer)) == ("Let me look.", "tool_calls")
 
 
-async def test_of_a_mixed_answer_the_caller_gets_its_own_calls_and_nothing_else_is_run(store: TenantStore) -> None:
+async def test_a_mixed_answer_returns_the_callers_calls_and_runs_none(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", "weather", "rag_query", "weather")])
-    answer = await both(model, make_scope(store), tools=[WEATHER])
+    answer = await complete_and_stream(model, make_scope(store), tools=[WEATHER])
     calls = message_of(answer)["tool_calls"]
     assert [(call["id"], call["function"]["name"]) for call in calls] == [
         ("call_weather_1", "weather"),
@@ -153,7 +153,7 @@ async def test_of_a_mixed_answer_the_caller_gets_its_own_calls_and_nothing_else_
     assert {record["kind"] for record in await audit_of(store)} == {"chat"}
 
 
-async def test_the_caller_may_go_on_from_what_it_got(store: TenantStore) -> None:
+async def test_the_caller_may_continue_the_conversation_from_the_answer(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", "weather"), calling("calculator"), says("Sunny, and 42.")])
     service, scope = model.completions(), make_scope(store)
     first = message_of((await service.complete(scope, chat(tools=[WEATHER]))).to_dict())
@@ -163,49 +163,49 @@ async def test_the_caller_may_go_on_from_what_it_got(store: TenantStore) -> None
     assert message_of(answer)["content"] == "Sunny, and 42."
 
 
-async def test_rounds_of_the_callers_tools_and_of_the_gateways_alternate(store: TenantStore) -> None:
+async def test_calls_of_the_callers_tools_and_of_server_tools_may_alternate(store: TenantStore) -> None:
     model = Model(turns=[calling("weather"), calling("calculator"), calling("weather", "weather"), says("Sunny, and 42.")])
     service, scope = model.completions(), make_scope(store)
     messages: list[Any] = [{"role": "user", "content": "6 * 7?"}]
     for answers in (1, 2, 0):
-        said = message_of((await service.complete(scope, chat(messages=messages, tools=[WEATHER]))).to_dict())
-        calls = said.get("tool_calls", [])
+        answer = message_of((await service.complete(scope, chat(messages=messages, tools=[WEATHER]))).to_dict())
+        calls = answer.get("tool_calls", [])
         assert [call["function"]["name"] for call in calls] == ["weather"] * answers
         results = [{"role": "tool", "tool_call_id": call["id"], "content": f"sunny {call['id']}"} for call in calls]
-        messages += [said, *results]
+        messages += [answer, *results]
     assert messages[-1]["content"] == "Sunny, and 42."
-    shapes = [[(message.role.value, len(message.tool_calls)) for message in asked.messages] for asked in model.requests]
-    asking, answered = [("user", 0)], [("assistant", 1), ("tool", 0)]
-    assert [_without_notes(shape) for shape in shapes] == [
-        asking,
-        [*asking, *answered],
-        [*asking, *answered, *answered],  # the gateway's round, in this request alone
-        [*asking, *answered, ("assistant", 2), ("tool", 0), ("tool", 0)],
+    shapes = [[(message.role.value, len(message.tool_calls)) for message in request.messages] for request in model.requests]
+    question, call = [("user", 0)], [("assistant", 1), ("tool", 0)]
+    assert [_without_system_messages(shape) for shape in shapes] == [
+        question,
+        [*question, *call],
+        [*question, *call, *call],  # the call of the server tool is in this request only
+        [*question, *call, ("assistant", 2), ("tool", 0), ("tool", 0)],
     ]
-    told = [remove_marks(message.content) for message in model.requests[-1].messages if message.role is Role.TOOL]
-    assert told == ["sunny call_weather_0", "sunny call_weather_0", "sunny call_weather_1"]
-    assert {tuple(names_offered(asked)) for asked in model.requests} == {("weather", "calculator", "rag_query")}
+    read = [remove_marks(message.content) for message in model.requests[-1].messages if message.role is Role.TOOL]
+    assert read == ["sunny call_weather_0", "sunny call_weather_0", "sunny call_weather_1"]
+    assert {tuple(names_offered(request)) for request in model.requests} == {("weather", "calculator", "rag_query")}
 
 
-def _without_notes(shape: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Without what the input defence says of itself."""
+def _without_system_messages(shape: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Leave out the message of the prompt defence."""
     return [entry for entry in shape if entry[0] != "system"]
 
 
-async def test_calls_of_a_callers_tool_with_a_gateway_tools_name_stay_in_the_past(store: TenantStore) -> None:
+async def test_a_past_call_of_a_callers_tool_does_not_hide_the_server_tool(store: TenantStore) -> None:
     mine = {"type": "function", "function": {"name": "calculator", "description": "Mine."}}
     model = Model(turns=[calling("calculator"), calling("calculator"), says("42")])
     service, scope = model.completions(), make_scope(store)
     messages: list[Any] = [{"role": "user", "content": "6 * 7?"}]
-    said = message_of((await service.complete(scope, chat(messages=messages, tools=[mine]))).to_dict())
-    messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "about 40"}]
+    first = message_of((await service.complete(scope, chat(messages=messages, tools=[mine]))).to_dict())
+    messages += [first, {"role": "tool", "tool_call_id": first["tool_calls"][0]["id"], "content": "about 40"}]
     answer = (await service.complete(scope, chat(messages=messages))).to_dict()
     assert message_of(answer)["content"] == "42"
-    told = [remove_marks(message.content) for message in model.requests[-1].messages if message.role is Role.TOOL]
-    assert (told[0], json.loads(told[1])["result"]) == ("about 40", 42)
+    results = [remove_marks(message.content) for message in model.requests[-1].messages if message.role is Role.TOOL]
+    assert (results[0], json.loads(results[1])["result"]) == ("about 40", 42)
 
 
-async def test_calls_in_a_stream_are_numbered_from_zero_and_named_from_the_first_piece_on(store: TenantStore) -> None:
+async def test_streamed_calls_are_numbered_from_0_and_begin_with_their_name(store: TenantStore) -> None:
     late = [
         ChatDelta(tool_calls=(ToolCallDelta(0, "call_a", "calculator", "{}"), ToolCallDelta(1, "call_b", None, '{"a"'))),
         ChatDelta(tool_calls=(ToolCallDelta(1, None, "weather", ":"),)),
@@ -220,10 +220,10 @@ async def test_calls_in_a_stream_are_numbered_from_zero_and_named_from_the_first
     assert "".join(piece["function"]["arguments"] for piece in pieces) == '{"a":1}'
 
 
-async def test_a_callers_tool_takes_the_place_of_the_gateways_of_that_name(store: TenantStore) -> None:
+async def test_a_callers_tool_replaces_the_server_tool_of_the_same_name(store: TenantStore) -> None:
     mine = {"type": "function", "function": {"name": "calculator", "description": "Mine."}}
     model = Model(turns=[calling("calculator")])
-    answer = await both(model, make_scope(store), tools=[mine])
+    answer = await complete_and_stream(model, make_scope(store), tools=[mine])
     assert [(tool.name, tool.description == "Mine.") for tool in model.requests[0].tools] == [
         ("calculator", True),
         ("rag_query", False),
@@ -234,80 +234,80 @@ async def test_a_callers_tool_takes_the_place_of_the_gateways_of_that_name(store
 @pytest.mark.parametrize(
     "choice", ["none", "required", {"type": "function", "function": {"name": "weather"}}], ids=["none", "required", "named"]
 )
-async def test_a_caller_who_says_what_to_call_is_obeyed_and_offered_nothing_else(store: TenantStore, choice: object) -> None:
+async def test_with_a_tool_choice_only_the_callers_tools_are_offered(store: TenantStore, choice: object) -> None:
     model = Model(turns=[calling("weather")])
-    await both(model, make_scope(store), tools=[WEATHER], tool_choice=choice)
-    (asked,) = model.requests
-    assert names_offered(asked) == ["weather"]
-    assert asked.tool_choice == (choice if isinstance(choice, str) else NamedTool("weather"))
+    await complete_and_stream(model, make_scope(store), tools=[WEATHER], tool_choice=choice)
+    (request,) = model.requests
+    assert names_offered(request) == ["weather"]
+    assert request.tool_choice == (choice if isinstance(choice, str) else NamedTool("weather"))
 
 
-async def test_a_caller_without_tools_who_wants_none_called_gets_none(store: TenantStore) -> None:
+async def test_tool_choice_none_without_tools_offers_no_tool(store: TenantStore) -> None:
     model = Model(turns=[says("Hello.")])
-    await both(model, make_scope(store), tool_choice="none")
+    await complete_and_stream(model, make_scope(store), tool_choice="none")
     assert model.requests[0].tools == ()
 
 
-async def test_everything_else_that_was_asked_for_holds_for_every_call(store: TenantStore) -> None:
+async def test_the_other_parameters_are_sent_with_every_model_call(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator"), says("42")])
     fields = {"temperature": 0.5, "seed": 7, "stop": ["END"], "parallel_tool_calls": False, "max_completion_tokens": 50}
     await model.completions().complete(make_scope(store), chat(**fields, tool_choice="auto", tools=[WEATHER]))
-    for asked in model.requests:
-        assert (asked.temperature, asked.seed, asked.stop, asked.max_tokens) == (0.5, 7, ("END",), 50)
-        assert (asked.extra, asked.tool_choice) == ({"parallel_tool_calls": False}, "auto")
+    for request in model.requests:
+        assert (request.temperature, request.seed, request.stop, request.max_tokens) == (0.5, 7, ("END",), 50)
+        assert (request.extra, request.tool_choice) == ({"parallel_tool_calls": False}, "auto")
 
 
-async def test_the_texts_of_all_calls_are_the_answer_in_their_order(store: TenantStore) -> None:
+async def test_the_answer_is_the_texts_of_all_model_calls_in_order(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", text="Let me see."), calling("calculator"), says("It is 42.")])
-    assert message_of(await both(model, make_scope(store)))["content"] == "Let me see.\n\nIt is 42."
+    assert message_of(await complete_and_stream(model, make_scope(store)))["content"] == "Let me see.\n\nIt is 42."
 
 
-async def test_text_is_streamed_before_the_tools_are_run(store: TenantStore) -> None:
+async def test_text_is_streamed_before_the_tools_run(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", text="Let me see."), says("It is 42.")])
     choices: list[Any] = []
-    calls_by_then = []
+    request_counts = []
     async for chunk in model.completions().stream(make_scope(store), chat(stream=True)):
         choices += cast("list[Any]", chunk["choices"])
         if choices[-1]["delta"].get("content"):
-            calls_by_then.append(len(model.requests))
-    assert sorted(set(calls_by_then)) == [1, 2]
+            request_counts.append(len(model.requests))
+    assert sorted(set(request_counts)) == [1, 2]
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
     assert sum("role" in choice["delta"] for choice in choices) == 1
 
 
 @pytest.mark.parametrize("kind", ["json_object", "json_schema"])
-async def test_an_answer_in_json_is_that_of_the_last_call_alone(store: TenantStore, kind: str) -> None:
+async def test_a_json_answer_is_the_text_of_the_last_call_only(store: TenantStore, kind: str) -> None:
     wanted: dict[str, Any] = {"type": kind} | ({"json_schema": {"name": "it"}} if kind == "json_schema" else {})
     model = Model(turns=[calling("calculator", text="Let me see."), says('{"it": 42}')])
-    answer = await both(model, make_scope(store), response_format=wanted)
+    answer = await complete_and_stream(model, make_scope(store), response_format=wanted)
     assert json.loads(message_of(answer)["content"]) == {"it": 42}
     assert [request.response_format and request.response_format["type"] for request in model.requests] == [kind, kind]
 
 
-async def test_a_tool_that_nobody_offered_is_answered_by_the_gateway(store: TenantStore) -> None:
+async def test_a_call_of_an_unknown_tool_gets_an_error_from_the_gateway(store: TenantStore) -> None:
     model = Model(turns=[calling("launch.rockets"), says("I cannot.")])
-    answer = await both(model, make_scope(store), tools=[WEATHER])
+    answer = await complete_and_stream(model, make_scope(store), tools=[WEATHER])
     assert message_of(answer)["content"] == "I cannot."
-    *_, asked, told = model.requests[1].messages
-    assert asked.tool_calls[0].name == "launch_rockets"  # as every provider takes it back
-    assert json.loads(remove_marks(told.content))["error"]["code"] == "tool_not_found"
+    *_, call, result = model.requests[1].messages
+    assert call.tool_calls[0].name == "launch_rockets"  # every provider accepts this name
+    assert json.loads(remove_marks(result.content))["error"]["code"] == "tool_not_found"
 
 
-async def test_a_tool_outside_the_tenants_list_does_not_exist_for_the_model(store: TenantStore) -> None:
+async def test_a_tool_outside_the_tenants_list_is_unknown(store: TenantStore) -> None:
     model = Model(turns=[calling("current_datetime", arguments="{}"), says("No idea.")])
     await model.completions().complete(make_scope(store), chat())
     assert json.loads(remove_marks(model.requests[1].messages[-1].content))["error"]["code"] == "tool_not_found"
 
 
-async def test_a_bad_call_is_told_to_the_model_who_may_do_better(store: TenantStore) -> None:
+async def test_a_model_can_correct_an_invalid_call(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", arguments='{"formula": 1'), calling("calculator"), says("42")])
-    assert message_of(await both(model, make_scope(store)))["content"] == "42"
+    assert message_of(await complete_and_stream(model, make_scope(store)))["content"] == "42"
     assert json.loads(remove_marks(model.requests[1].messages[-1].content))["error"]["code"] == "invalid_arguments"
 
 
-async def test_the_last_call_may_call_no_tool_and_one_that_does_ends_as_cut_off(store: TenantStore) -> None:
+async def test_a_tool_call_in_the_last_model_call_ends_with_reason_length(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", text="Once more.")])
-    answer = await both(model, make_scope(store))
+    answer = await complete_and_stream(model, make_scope(store))
     assert len(model.requests) == MAX_MODEL_CALLS
     assert [request.tool_choice for request in model.requests] == [None] * (MAX_MODEL_CALLS - 1) + ["none"]
     assert {tuple(names_offered(request)) for request in model.requests} == {("calculator", "rag_query")}
@@ -316,53 +316,53 @@ async def test_the_last_call_may_call_no_tool_and_one_that_does_ends_as_cut_off(
     assert usage["cost_details"]["sub_calls"] == MAX_MODEL_CALLS
 
 
-async def test_a_call_that_was_cut_off_is_not_run(store: TenantStore) -> None:
+async def test_a_truncated_tool_call_is_not_run(store: TenantStore) -> None:
     cut = [*calling("calculator", arguments='{"expr', text="So")[:-1], ChatDelta(finish_reason=FinishReason.LENGTH)]
     model = Model(turns=[cut])
-    answer = await both(model, make_scope(store))
+    answer = await complete_and_stream(model, make_scope(store))
     assert (len(model.requests), reason_of(answer), message_of(answer)["content"]) == (1, "length", "So")
     assert "tool_calls" not in message_of(answer)
 
 
-async def test_an_answer_that_only_says_it_calls_tools_has_come_to_its_end(store: TenantStore) -> None:
+async def test_reason_tool_calls_without_calls_becomes_stop(store: TenantStore) -> None:
     empty = [ChatDelta("Done."), ChatDelta(finish_reason=FinishReason.TOOL_CALLS)]
-    assert reason_of(await both(Model(turns=[calling("calculator"), empty]), make_scope(store))) == "stop"
-    assert reason_of(await both(Model(turns=[empty]), make_scope(store), CONFIG, tools=[WEATHER])) == "stop"
+    assert reason_of(await complete_and_stream(Model(turns=[calling("calculator"), empty]), make_scope(store))) == "stop"
+    assert reason_of(await complete_and_stream(Model(turns=[empty]), make_scope(store), CONFIG, tools=[WEATHER])) == "stop"
     assert [record.get("finish_reason") for record in await audit_of(store)].count("tool_calls") == 2  # the calculator's
 
 
-async def test_what_is_asked_for_at_once_is_bounded(store: TenantStore) -> None:
+async def test_calls_beyond_32_of_one_answer_get_an_error(store: TenantStore) -> None:
     model = Model(turns=[calling(*["calculator"] * 40), says("42, mostly.")])
     answer = (await model.completions().complete(make_scope(store), chat())).to_dict()
     assert message_of(answer)["content"] == "42, mostly."
-    told = [json.loads(remove_marks(message.content)) for message in model.requests[1].messages if message.role is Role.TOOL]
-    assert [result.get("error", {}).get("code") for result in told] == [None] * 32 + ["too_many_tool_calls"] * 8
+    results = [json.loads(remove_marks(message.content)) for message in model.requests[1].messages if message.role is Role.TOOL]
+    assert [result.get("error", {}).get("code") for result in results] == [None] * 32 + ["too_many_tool_calls"] * 8
 
 
 @pytest.mark.parametrize(("own", "room"), [(125, 2), (127, 1), (128, 0)])
-async def test_a_call_names_as_many_tools_as_a_provider_takes_the_callers_first(store: TenantStore, own: int, room: int) -> None:
+async def test_at_most_128_tools_are_offered_the_callers_first(store: TenantStore, own: int, room: int) -> None:
     mine = [{"type": "function", "function": {"name": f"mine_{number}"}} for number in range(own)]
     model = Model(turns=[says("Hello.")])
-    await both(model, make_scope(store), tools=mine)
+    await complete_and_stream(model, make_scope(store), tools=mine)
     named = names_offered(model.requests[0])
     assert named == [*(f"mine_{number}" for number in range(own)), *["calculator", "rag_query"][:room]]
 
 
-async def test_a_tool_for_which_there_was_no_room_does_not_exist_for_the_model(store: TenantStore) -> None:
+async def test_a_tool_beyond_the_128_offered_is_unknown(store: TenantStore) -> None:
     mine = [{"type": "function", "function": {"name": f"mine_{number}"}} for number in range(127)]
     model = Model(turns=[calling("rag_query"), says("No idea.")])
     await model.completions().complete(make_scope(store), chat(tools=mine))
     assert json.loads(remove_marks(model.requests[1].messages[-1].content))["error"]["code"] == "tool_not_found"
 
 
-async def test_switched_off_there_are_none(store: TenantStore) -> None:
+async def test_the_augment_header_can_turn_server_tools_off(store: TenantStore) -> None:
     model, off = Model(turns=[says("Hello.")]), Augment(server_tools=False)
     await model.completions().complete(make_scope(store), chat(), off)
     assert [chunk async for chunk in model.completions().stream(make_scope(store), chat(stream=True), off)]
     assert [request.tools for request in model.requests] == [(), ()]
 
 
-async def test_a_tenants_own_list_replaces_that_of_the_process(store: TenantStore) -> None:
+async def test_a_tenants_list_replaces_the_default_list(store: TenantStore) -> None:
     tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["current_datetime", "current_datetime"]}}
     config = GatewayConfig.model_validate(WITH_TOOLS.model_dump() | {"tenants": [tenant, {"id": "other", "defaults": {}}]})
     model = Model(turns=[says("Hello.")])
@@ -370,31 +370,31 @@ async def test_a_tenants_own_list_replaces_that_of_the_process(store: TenantStor
     assert names_offered(model.requests[0]) == ["current_datetime"]
 
 
-async def test_without_tools_nothing_is_made_and_the_model_is_asked_what_the_caller_asked(store: TenantStore) -> None:
-    def made() -> Toolbox:
+async def test_without_server_tools_no_toolbox_is_created(store: TenantStore) -> None:
+    def fail() -> Toolbox:
         raise AssertionError("no tenant has tools")
 
     model = Model(turns=[says("Hello.")])
-    service = Completions(calls_of(model), CONFIG, Cascade(CONFIG), made)
+    service = Completions(calls_of(model), CONFIG, Cascade(CONFIG), fail)
     service.prepare()
     await service.complete(make_scope(store), chat(tools=[WEATHER]))
     assert model.requests == [chat(tools=[WEATHER]).chat_request()]
 
 
-def test_tools_are_made_beforehand_where_any_tenant_has_some() -> None:
-    made = []
+def test_prepare_creates_the_toolbox_if_any_tenant_has_server_tools() -> None:
+    toolboxes = []
 
-    def make() -> Toolbox:
-        made.append(True)
+    def create() -> Toolbox:
+        toolboxes.append(True)
         return Toolbox(rag_with(FakeReader()), Cascade(CONFIG))
 
     tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["calculator"]}}
     config = GatewayConfig.model_validate(CONFIG.model_dump() | {"tenants": [tenant]})
-    Completions(calls_of(Model(), config), config, Cascade(config), make).prepare()
-    assert made == [True]
+    Completions(calls_of(Model(), config), config, Cascade(config), create).prepare()
+    assert toolboxes == [True]
 
 
-async def test_tools_act_for_the_callers_tenant_and_user() -> None:
+async def test_a_server_tool_acts_for_the_callers_tenant() -> None:
     scope = scope_for("demo")
     reader = FakeReader({("demo", "notes"): ["Bonn is a town."]})
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "Bonn?"}'), says("A town.")])
@@ -405,17 +405,17 @@ async def test_tools_act_for_the_callers_tenant_and_user() -> None:
     assert table_of(scope).audited("tool") == [("rag_query", "ok")]
 
 
-async def test_a_model_that_fails_midway_fails_the_request_and_its_usage_is_billed(store: TenantStore) -> None:
+async def test_a_failed_second_model_call_fails_the_request_and_the_first_is_billed(store: TenantStore) -> None:
     scope = make_scope(store)
     with pytest.raises(UpstreamError):
         await Model(turns=[calling("calculator"), [BackendUnavailable("down")]]).completions().complete(scope, chat())
     assert scope.tally.total.sub_calls == 1
 
 
-async def test_a_store_that_fails_under_a_tool_fails_the_request() -> None:
+async def test_unavailable_storage_in_a_tool_fails_the_request() -> None:
     class Broken(FakeReader):
         async def query(self, *_: object, **__: object) -> Any:
-            raise StorageUnavailable("The store does not answer.")
+            raise StorageUnavailable("The storage did not answer in time; try again.")
 
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
     with pytest.raises(StorageUnavailable):
@@ -425,7 +425,7 @@ async def test_a_store_that_fails_under_a_tool_fails_the_request() -> None:
     assert len(model.requests) == 1
 
 
-async def test_who_leaves_while_tools_run_ends_them(store: TenantStore) -> None:
+async def test_a_cancelled_request_cancels_its_running_tools(store: TenantStore) -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
     class Slow(FakeReader):
@@ -457,13 +457,13 @@ TURN = st.tuples(
 
 def turn_of(texts: Sequence[str], names: Sequence[str], reason: FinishReason | None) -> list[ChatDelta]:
     deltas = [*map(ChatDelta, texts), *calling(*names)[:-1]]
-    said = FinishReason.TOOL_CALLS if names else FinishReason.STOP
-    return [*deltas, ChatDelta(finish_reason=said if reason in (None, FinishReason.MAX_TURNS) else reason)]
+    natural = FinishReason.TOOL_CALLS if names else FinishReason.STOP
+    return [*deltas, ChatDelta(finish_reason=natural if reason in (None, FinishReason.MAX_TURNS) else reason)]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(turns=st.lists(TURN, min_size=1, max_size=4), wants_json=st.booleans(), with_map=st.booleans())
-def test_whatever_the_model_does_stream_and_answer_agree_on_a_whole_conversation(
+def test_stream_and_blocking_answer_agree_for_arbitrary_model_answers(
     turns: Sequence[tuple[Sequence[str], Sequence[str], FinishReason | None]], wants_json: bool, with_map: bool
 ) -> None:
     model = Model(turns=[turn_of(*turn) for turn in turns])
@@ -474,7 +474,7 @@ def test_whatever_the_model_does_stream_and_answer_agree_on_a_whole_conversation
         again = Model(turns=model.turns).completions().stream(scope_for(), chat(stream=True, **fields))
         streamed = collect_chunks([chunk async for chunk in again])
         blocking = await model.completions().complete(scope_for(), chat(**fields))
-        assert timeless(streamed.to_dict()) == timeless(blocking.to_dict())
+        assert without_id_and_time(streamed.to_dict()) == without_id_and_time(blocking.to_dict())
         return blocking.to_dict()
 
     answer = asyncio.run(run())
