@@ -30,11 +30,11 @@ def add_tenant_messages(request: "ChatRequest", settings: "ConfigValues", augmen
     """Return ``request`` with the tenant's system prompt as its first message, and the tenant's memory after its leading system
     messages. Text without a visible character adds no message.
 
-    The memory is data: the system prompt is an instruction of the operator, while a note may repeat what some text said.
+    The system prompt is an instruction of the operator. The memory is data, because a note may come from an untrusted text.
     """
     messages = [*request.messages]
     if augment.memory and (notes := strip_invisible(settings.memory or "").strip()):
-        first = next((at for at, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
+        first = next((index for index, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
         messages.insert(first, Message(Role.USER, render_memory(notes), data=True))
     if augment.system_prompt and (prompt := strip_invisible(settings.system_prompt or "").strip()):
         messages.insert(0, Message(Role.SYSTEM, prompt))
@@ -42,7 +42,7 @@ def add_tenant_messages(request: "ChatRequest", settings: "ConfigValues", augmen
 
 
 def render_memory(notes: str) -> str:
-    """Return ``notes`` as one block for a model. They cannot close it: the ``<`` of a similar tag becomes ``&lt;``."""
+    """Return ``notes`` as one block for a model. A note cannot close the block: the ``<`` of a similar tag becomes ``&lt;``."""
     return (
         f"Notes that were kept from earlier conversations, one in a line:\n<memory>\n{_TAGS.sanitize(notes, '&lt;')}\n</memory>"
     )

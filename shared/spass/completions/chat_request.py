@@ -32,7 +32,7 @@ _FORWARDED_FIELDS: Final = (
 
 
 def _unsupported(reason: str) -> BeforeValidator:
-    """Return a validator that accepts null and false and refuses anything else."""
+    """Return a validator that accepts only null and false."""
 
     def refuse(value: object) -> None:
         if value is not None and value is not False:
@@ -92,11 +92,11 @@ class StreamOptions(NestedObject):
     include_obfuscation: bool | None = None
 
 
-def _stop_list(value: object) -> object:
+def _to_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _unique_names(tools: list[ToolDefinition]) -> list[ToolDefinition]:
+def _check_unique_names(tools: list[ToolDefinition]) -> list[ToolDefinition]:
     names = [tool.function.name for tool in tools]
     if len(set(names)) < len(names):
         raise PydanticCustomError("duplicate_tool", "two tools have the same name")
@@ -115,7 +115,7 @@ class ChatCompletionRequest(Body):
     model: Annotated[str, Field(min_length=1, max_length=128)]
     messages: Annotated[list[WireMessage], Field(min_length=1), FailFast(), AfterValidator(check_tool_answers)]
 
-    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS), AfterValidator(_unique_names)] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS), AfterValidator(_check_unique_names)] | None = None
     tool_choice: ToolChoiceBody = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
@@ -127,7 +127,7 @@ class ChatCompletionRequest(Body):
     presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None = None
-    stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, Field(max_length=4), BeforeValidator(_stop_list)] = None
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, Field(max_length=4), BeforeValidator(_to_list)] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -146,7 +146,7 @@ class ChatCompletionRequest(Body):
     functions: Annotated[None, _unsupported("; use tools")] = None
     function_call: Annotated[None, _unsupported("; use tool_choice")] = None
 
-    # ``info.data`` has the fields declared above the validated one, without those already refused.
+    # ``info.data`` has the fields that are declared above the validated field and are valid.
 
     @field_validator("tool_choice")
     @classmethod

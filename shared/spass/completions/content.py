@@ -46,38 +46,40 @@ def _schema(part: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": part}]})
 
 
-def _joined_text(value: object) -> object:
-    """Join text parts by line breaks. Return a plain text unchanged."""
-    return "\n".join(map(_text_of, value)) if isinstance(value, list) else value
+def _join_text(value: object) -> object:
+    """Join a list of text parts with line breaks. Return any other value unchanged."""
+    return "\n".join(map(_read_text, value)) if isinstance(value, list) else value
 
 
-def _parts(value: object) -> tuple[str | Image, ...]:
+def _read_parts(value: object) -> tuple[str | Image, ...]:
     """Return texts and images in their order."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list):
         raise PydanticKnownError("string_type")
-    return tuple(_image_of(part) if _kind_of(part) == "image_url" else _text_of(part, "text or image_url") for part in value)
+    return tuple(
+        _read_image(part) if _part_type(part) == "image_url" else _read_text(part, "text or image_url") for part in value
+    )
 
 
-def _kind_of(part: object) -> object:
+def _part_type(part: object) -> object:
     return part.get("type") if isinstance(part, dict) else None
 
 
-def _text_of(part: object, known: str = "text") -> str:
-    kind = _kind_of(part)
+def _read_text(part: object, supported: str = "text") -> str:
+    kind = _part_type(part)
     if not isinstance(part, dict) or not isinstance(kind, str):
         raise _part_error('a content part is {"type": "text", "text": "…"}')
     if kind not in ("text", "refusal"):
         named = f"of type '{kind}'" if kind in _UNSUPPORTED_PARTS else "of this type"
-        raise _part_error(f"parts {named} are not supported here by this gateway; send {known}")
+        raise _part_error(f"parts {named} are not supported here by this gateway; send {supported}")
     text = part.get(kind)
     if not isinstance(text, str):
         raise _part_error('a content part is {"type": "text", "text": "…"}')
     return text
 
 
-def _image_of(part: object) -> Image:
+def _read_image(part: object) -> Image:
     image = part.get("image_url") if isinstance(part, dict) else None
     url = image.get("url") if isinstance(image, dict) else None
     if not isinstance(image, dict) or not isinstance(url, str):
@@ -94,22 +96,24 @@ def _normalize_url(url: str) -> str:
         if len(url) > _MAX_URL_CHARACTERS or not _IMAGE_URL.fullmatch(url):
             raise _part_error("a picture's url is an https: address or a data: URL")
         return url
-    found = _DATA_URL.match(url)
-    if not found:
+    prefix = _DATA_URL.match(url)
+    if not prefix:
         raise _part_error("a picture's data: URL begins with data:image/…;base64, where … is png, jpeg, gif or webp")
-    data = url[found.end() :]
+    data = url[prefix.end() :]
     try:
         picture = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         picture = b""
     if not picture:
         raise _part_error("a picture's data: URL does not hold valid base64")
-    return f"data:image/{found[1].lower().replace('jpg', 'jpeg')};base64,{data}"
+    return f"data:image/{prefix[1].lower().replace('jpg', 'jpeg')};base64,{data}"
 
 
-def _part_error(what: str) -> PydanticCustomError:
-    return PydanticCustomError("content_part", "{what}", {"what": what})
+def _part_error(message: str) -> PydanticCustomError:
+    return PydanticCustomError("content_part", "{message}", {"message": message})
 
 
-Text = Annotated[str, BeforeValidator(_joined_text), _schema(_TEXT_SCHEMA)]
-TextAndImages = Annotated[tuple[str | Image, ...], BeforeValidator(_parts), _schema({"anyOf": [_TEXT_SCHEMA, _IMAGE_SCHEMA]})]
+Text = Annotated[str, BeforeValidator(_join_text), _schema(_TEXT_SCHEMA)]
+TextAndImages = Annotated[
+    tuple[str | Image, ...], BeforeValidator(_read_parts), _schema({"anyOf": [_TEXT_SCHEMA, _IMAGE_SCHEMA]})
+]

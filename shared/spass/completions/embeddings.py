@@ -1,4 +1,4 @@
-"""``POST /v1/embeddings`` (https://platform.openai.com/docs/api-reference/embeddings/create)."""
+"""The body and the answer of ``POST /v1/embeddings`` (https://platform.openai.com/docs/api-reference/embeddings/create)."""
 
 import base64
 from typing import Annotated, Final, Literal
@@ -19,7 +19,7 @@ MAX_TEXT_BYTES: Final = 32 * 1024
 _TEXT_SCHEMA: Final = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT_BYTES}
 
 
-def _texts(value: object) -> list[str]:
+def _read_texts(value: object) -> list[str]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
         raise PydanticCustomError("embedding_input", "must be a text or a list of texts")
@@ -49,7 +49,7 @@ class EmbeddingsRequest(Body):
     model: Annotated[str, Field(min_length=1, max_length=128)]
     input: Annotated[
         list[str],
-        BeforeValidator(_texts),
+        BeforeValidator(_read_texts),
         WithJsonSchema(
             {
                 "anyOf": [
@@ -70,11 +70,7 @@ class EmbeddingsRequest(Body):
 
 
 def check_count(request: EmbeddingsRequest, limits: RequestLimits) -> None:
-    """Check the number of texts.
-
-    Raises:
-        InvalidRequest: there are more texts than this gateway takes in one request.
-    """
+    """Raise ``InvalidRequest`` if there are more texts than this gateway takes in one request."""
     if len(request.input) > limits.embedding_inputs:
         raise InvalidRequest(
             f"input holds {len(request.input)} texts; this gateway takes at most {limits.embedding_inputs} in one request. Send "
@@ -84,18 +80,14 @@ def check_count(request: EmbeddingsRequest, limits: RequestLimits) -> None:
 
 
 def check_dimensions(request: EmbeddingsRequest, model: ModelConfig) -> None:
-    """Check the dimensions.
-
-    Raises:
-        InvalidRequest: the model has other dimensions.
-    """
+    """Raise ``InvalidRequest`` if the model has other dimensions."""
     if request.dimensions not in (None, model.dimensions):
         raise InvalidRequest(f"'{model.name}' has {model.dimensions} dimensions; they cannot be changed.", param="dimensions")
 
 
 def embeddings_response(request: EmbeddingsRequest, reply: EmbeddingReply) -> EmbeddingList:
     """Return the vectors as OpenAI sends them: numbers, or base64 of float32, little-endian."""
-    vectors = _encoded(reply) if request.encoding_format == "base64" else reply.rows()
+    vectors = _encode_rows(reply) if request.encoding_format == "base64" else reply.rows()
     tokens = reply.usage.prompt_tokens
     return EmbeddingList(
         data=[Embedding(index=index, embedding=vector) for index, vector in enumerate(vectors)],
@@ -104,6 +96,6 @@ def embeddings_response(request: EmbeddingsRequest, reply: EmbeddingReply) -> Em
     )
 
 
-def _encoded(reply: EmbeddingReply) -> list[str]:
+def _encode_rows(reply: EmbeddingReply) -> list[str]:
     size = 4 * reply.dimensions
     return [base64.b64encode(reply.data[start : start + size]).decode() for start in range(0, len(reply.data), size or 1)]

@@ -28,8 +28,8 @@ class UserMessage(NestedObject):
 
     def message(self) -> Message:
         texts = [part for part in self.content if not isinstance(part, Image)]
-        pictured = self.content if len(texts) < len(self.content) else ()
-        return Message(Role.USER, "\n".join(texts), name=self.name, parts=pictured)
+        parts = self.content if len(texts) < len(self.content) else ()
+        return Message(Role.USER, "\n".join(texts), name=self.name, parts=parts)
 
 
 class FunctionCall(NestedObject):
@@ -95,5 +95,5 @@ def check_tool_answers(messages: list[WireMessage]) -> list[WireMessage]:
     return messages
 
 
-def _tool_order(number: int, what: str) -> PydanticCustomError:
-    return PydanticCustomError("tool_order", "message {number}: {what}", {"number": number, "what": what})
+def _tool_order(number: int, problem: str) -> PydanticCustomError:
+    return PydanticCustomError("tool_order", "message {number}: {problem}", {"number": number, "problem": problem})

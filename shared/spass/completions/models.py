@@ -1,4 +1,4 @@
-"""The models that a caller can name, as OpenAI lists them (https://platform.openai.com/docs/api-reference/models)."""
+"""The models that a caller may use, as OpenAI lists them (https://platform.openai.com/docs/api-reference/models)."""
 
 from datetime import UTC, datetime, time
 
@@ -9,26 +9,24 @@ from spass.tenancy.identity import Identity
 
 
 def available_models(config: GatewayConfig, identity: Identity) -> ModelList:
-    """Return the models of the catalogue that some backend serves and ``identity`` may use, in the catalogue's order.
-
-    A backend counts as serving a model even if its key is missing: only a call reads keys.
-    """
-    return ModelList(data=[_answer(model) for model in config.models if _available(model, config, identity)])
+    """Return the models of the catalogue that a backend serves and ``identity`` may use, in the catalogue's order. The backend's
+    key may be missing: only a call reads keys."""
+    return ModelList(data=[_answer(model) for model in config.models if _is_available(model, config, identity)])
 
 
 def available_model(config: GatewayConfig, identity: Identity, name: str) -> Model:
-    """Return one of those models.
+    """Return the model ``name``.
 
     Raises:
-        ModelNotFound: it is not among them.
+        ModelNotFound: it is not among ``available_models``.
     """
     model = config.model(name)
-    if not _available(model, config, identity):
+    if not _is_available(model, config, identity):
         raise model_not_found(name)
     return _answer(model)
 
 
-def _available(model: ModelConfig, config: GatewayConfig, identity: Identity) -> bool:
+def _is_available(model: ModelConfig, config: GatewayConfig, identity: Identity) -> bool:
     return identity.allows(model.name) and any(serves(backend, model.name) for backend in config.llm.backends)
 
 

@@ -34,9 +34,9 @@ class Completions:
         self._toolbox = toolbox
 
     def prepare(self) -> None:
-        """Create what the first chat of a tenant would otherwise wait for."""
-        named = (self._config.defaults, *(tenant.defaults for tenant in self._config.tenants))
-        if any(defaults.tools_enabled_default for defaults in named):
+        """Create the toolbox if a tenant has server tools, so that its first chat does not wait for it."""
+        all_defaults = (self._config.defaults, *(tenant.defaults for tenant in self._config.tenants))
+        if any(defaults.tools_enabled_default for defaults in all_defaults):
             self._toolbox()
 
     async def stream(
@@ -73,16 +73,17 @@ class Completions:
     async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         augmented = add_tenant_messages(request.chat_request(), settings, augment)
-        offer = self._offer(scope, settings, request) if augment.server_tools else None
-        return offer.chat(self._calls, scope, augmented) if offer else self._calls.chat(scope, augmented)
+        server_tools = self._server_tools(scope, settings, request) if augment.server_tools else None
+        return server_tools.chat(self._calls, scope, augmented) if server_tools else self._calls.chat(scope, augmented)
 
-    def _offer(self, scope: Scope, settings: ConfigValues, request: ChatCompletionRequest) -> ServerTools | None:
+    def _server_tools(self, scope: Scope, settings: ConfigValues, request: ChatCompletionRequest) -> ServerTools | None:
         """Return the server tools of this chat, or None. There are none if the caller sets ``tool_choice``. A caller's tool
         replaces a server tool of the same name, and the caller's tools come first within ``MAX_TOOLS``."""
         if request.tool_choice not in (None, "auto"):
             return None
-        own = {tool.function.name for tool in request.tools or ()}
-        names = [name for name in dict.fromkeys(settings.tools_enabled_default) if name not in own][: MAX_TOOLS - len(own)]
+        caller_tools = {tool.function.name for tool in request.tools or ()}
+        names = [name for name in dict.fromkeys(settings.tools_enabled_default) if name not in caller_tools]
+        names = names[: MAX_TOOLS - len(caller_tools)]
         if not names:
             return None
         toolbox = self._toolbox()

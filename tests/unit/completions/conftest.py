@@ -1,4 +1,4 @@
-"""A store for each test."""
+"""Fixtures for the tests of completions."""
 
 import pytest
 

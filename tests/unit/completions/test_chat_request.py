@@ -1,4 +1,4 @@
-"""What a client may send as a chat request."""
+"""Validation and translation of the body of a chat request."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ def parse(**fields: Any) -> ChatCompletionRequest:
     return ChatCompletionRequest.model_validate({**ASK, **fields})
 
 
-def complaint(**fields: Any) -> str:
+def validation_errors(**fields: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         parse(**fields)
     return "\n".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in caught.value.errors())
 
 
-def test_every_role_is_understood() -> None:
+def test_messages_of_every_role_are_translated() -> None:
     request = parse(
         messages=[
             {"role": "system", "content": "S"},
@@ -45,7 +45,7 @@ def test_every_role_is_understood() -> None:
     )
 
 
-def test_an_answer_of_ours_can_be_sent_back_as_the_sdk_dumps_it() -> None:
+def test_an_answer_can_be_sent_back_as_openais_sdk_dumps_it() -> None:
     dumped = {
         "role": "assistant",
         "content": None,
@@ -59,7 +59,7 @@ def test_an_answer_of_ours_can_be_sent_back_as_the_sdk_dumps_it() -> None:
     assert parse(messages=messages).chat_request().messages[1].tool_calls[0].id == "call_1"
 
 
-def test_fields_of_openai_go_where_they_belong() -> None:
+def test_openais_parameters_are_translated() -> None:
     request = parse(
         tools=[TOOL],
         tool_choice={"type": "function", "function": {"name": "add"}},
@@ -80,38 +80,44 @@ def test_fields_of_openai_go_where_they_belong() -> None:
         stream_options={"include_usage": True},
         logprobs=False,
     )
-    asked = request.chat_request()
-    assert asked.tool_choice == NamedTool("add")
-    assert (asked.stop, asked.seed, asked.temperature, asked.top_p, asked.max_tokens) == (("END",), 7, 1.0, 0.5, 9)
-    assert asked.response_format == {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-    assert asked.extra == {
+    translated = request.chat_request()
+    assert translated.tool_choice == NamedTool("add")
+    assert (translated.stop, translated.seed, translated.temperature, translated.top_p, translated.max_tokens) == (
+        ("END",),
+        7,
+        1.0,
+        0.5,
+        9,
+    )
+    assert translated.response_format == {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    assert translated.extra == {
         "presence_penalty": 0.5,
         "logit_bias": {"5": -100.0},
         "user": "u",
         "parallel_tool_calls": False,
     }
-    assert (asked.stream, request.include_usage) == (True, True)
+    assert (translated.stream, request.include_usage) == (True, True)
 
 
-def test_a_tools_strictness_and_a_speakers_name_are_kept() -> None:
+def test_strict_and_the_name_of_a_message_are_translated() -> None:
     function = {"name": "add", "parameters": {"type": "object"}}
     tools = [
         {"type": "function", "function": {**function, "name": f"add_{strict}", "strict": strict}}
         for strict in (True, False, None)
     ]
-    said = [
+    messages = [
         {"role": "system", "name": "rules", "content": "x"},
         {"role": "user", "name": "anna", "content": "x"},
         {"role": "assistant", "name": "bot", "tool_calls": [CALL]},
         {"role": "tool", "name": "add", "tool_call_id": "call_1", "content": "4"},
         {"role": "user", "content": "x"},
     ]
-    asked = parse(messages=said, tools=tools).chat_request()
-    assert [tool.strict for tool in asked.tools] == [True, False, None]
-    assert [message.name for message in asked.messages] == ["rules", "anna", "bot", "add", None]
+    translated = parse(messages=messages, tools=tools).chat_request()
+    assert [tool.strict for tool in translated.tools] == [True, False, None]
+    assert [message.name for message in translated.messages] == ["rules", "anna", "bot", "add", None]
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_null_is_treated_as_absent() -> None:
     optional = {name: None for name, field in ChatCompletionRequest.model_fields.items() if not field.is_required()}
     assert parse(**optional).chat_request() == parse().chat_request()
 
@@ -169,14 +175,14 @@ def test_null_is_as_good_as_absent() -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options: is allowed only when stream is true"),
     ],
 )
-def test_what_cannot_be_right_is_refused_with_its_place(fields: dict[str, Any], expected: str) -> None:
-    assert expected in complaint(**fields)
+def test_an_invalid_field_is_refused_with_its_path(fields: dict[str, Any], expected: str) -> None:
+    assert expected in validation_errors(**fields)
 
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
-def pictured(*parts: object) -> list[dict[str, object]]:
+def message_with(*parts: object) -> list[dict[str, object]]:
     return [{"role": "user", "content": list(parts), "name": "anna"}]
 
 
@@ -184,18 +190,18 @@ def picture(url: object, **fields: object) -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": url, **fields}}
 
 
-def test_pictures_stand_where_they_stood_between_the_texts() -> None:
+def test_texts_and_images_keep_their_order() -> None:
     far = "https://example.com/cat.png?size=1"
     parts = [{"type": "text", "text": "This"}, picture(far, detail="low"), {"type": "text", "text": "or that?"}, picture(PNG)]
-    assert parse(messages=pictured(*parts)).chat_request().messages == (
+    assert parse(messages=message_with(*parts)).chat_request().messages == (
         Message(Role.USER, "This\nor that?", name="anna", parts=("This", Image(far, "low"), "or that?", Image(PNG))),
     )
-    alone = parse(messages=pictured(picture(PNG, detail=None))).chat_request().messages
+    alone = parse(messages=message_with(picture(PNG, detail=None))).chat_request().messages
     assert alone == (Message(Role.USER, "", name="anna", parts=(Image(PNG),)),)
 
 
-def test_one_picture_has_one_spelling() -> None:
-    (message,) = parse(messages=pictured(picture("DATA:image/JPG;base64,/9j/"))).chat_request().messages
+def test_the_prefix_of_a_data_url_is_normalized() -> None:
+    (message,) = parse(messages=message_with(picture("DATA:image/JPG;base64,/9j/"))).chat_request().messages
     assert message.parts == (Image("data:image/jpeg;base64,/9j/"),)
 
 
@@ -222,10 +228,10 @@ def test_one_picture_has_one_spelling() -> None:
         ({"type": ["image_url"]}, "a content part is"),
     ],
 )
-def test_what_is_no_picture_is_refused_with_its_place(part: dict[str, object], expected: str) -> None:
-    said = complaint(messages=pictured(part))
-    assert said.startswith("messages.0.user.content: ")
-    assert expected in said
+def test_an_invalid_image_is_refused_with_its_path(part: dict[str, object], expected: str) -> None:
+    errors = validation_errors(messages=message_with(part))
+    assert errors.startswith("messages.0.user.content: ")
+    assert expected in errors
 
 
 @pytest.mark.parametrize(
@@ -237,10 +243,10 @@ def test_what_is_no_picture_is_refused_with_its_place(part: dict[str, object], e
         (["user", "call"], "message 1: the tool calls of the last messages are not all answered"),
     ],
 )
-def test_tool_messages_and_tool_calls_belong_together(roles: list[str], expected: str) -> None:
+def test_every_tool_call_must_be_answered_once_and_in_order(roles: list[str], expected: str) -> None:
     shapes: dict[str, object] = {
         "user": {"role": "user", "content": "x"},
         "call": {"role": "assistant", "tool_calls": [CALL]},
         "tool": {"role": "tool", "tool_call_id": "call_1", "content": "4"},
     }
-    assert expected in complaint(messages=[shapes[role] for role in roles])
+    assert expected in validation_errors(messages=[shapes[role] for role in roles])

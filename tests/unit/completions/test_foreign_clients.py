@@ -30,9 +30,9 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False},
     },
 }
-ASKED = Message(Role.USER, "How is the weather?")
-CALLED = Message(Role.ASSISTANT, "", (ToolCall("call_1", "weather", ARGUMENTS),))
-ANSWERED = Message(Role.TOOL, "sunny", tool_call_id="call_1")
+QUESTION = Message(Role.USER, "How is the weather?")
+TOOL_CALL = Message(Role.ASSISTANT, "", (ToolCall("call_1", "weather", ARGUMENTS),))
+TOOL_RESULT = Message(Role.TOOL, "sunny", tool_call_id="call_1")
 
 USER = {"role": "user", "content": "How is the weather?"}
 RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}
@@ -80,15 +80,15 @@ SECOND_TURNS: dict[str, list[Json]] = {
 }  # fmt: skip
 
 
-def parsed(**fields: Json) -> ChatRequest:
+def parse(**fields: Json) -> ChatRequest:
     return ChatCompletionRequest.model_validate({"model": "small", "messages": [USER], **fields}).chat_request()
 
 
 @pytest.mark.parametrize("client", SECOND_TURNS)
-def test_the_second_turn_of_a_clients_tool_loop_is_the_conversation_alone(client: str) -> None:
-    request = parsed(messages=SECOND_TURNS[client], tools=[{**TOOL, "cache_control": {"type": "ephemeral"}}])
-    assert request == parsed(messages=SECOND_TURNS["openai-python"], tools=[TOOL])
-    assert request.messages == (ASKED, CALLED, ANSWERED)
+def test_unknown_fields_of_known_clients_are_dropped(client: str) -> None:
+    request = parse(messages=SECOND_TURNS[client], tools=[{**TOOL, "cache_control": {"type": "ephemeral"}}])
+    assert request == parse(messages=SECOND_TURNS["openai-python"], tools=[TOOL])
+    assert request.messages == (QUESTION, TOOL_CALL, TOOL_RESULT)
 
 
 PARAMETERS = [
@@ -105,8 +105,8 @@ PARAMETERS = [
 
 @pytest.mark.parametrize("value", [None, True, 5, "text", ["list"], {"user_id": {"deep": 1}}])
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_a_harmless_parameter_of_any_value_is_accepted_and_not_forwarded(name: str, value: Json) -> None:
-    request = parsed(**{name: value})
+def test_a_parameter_without_effect_is_accepted_with_any_value(name: str, value: Json) -> None:
+    request = parse(**{name: value})
     assert request.extra == ({"user": value} if name == "user" and isinstance(value, str) else {})
     EmbeddingsRequest.model_validate({"model": "small", "input": "x", name: value})
 
@@ -126,7 +126,7 @@ def test_a_misspelt_parameter_of_embeddings_gets_a_suggestion() -> None:
         EmbeddingsRequest.model_validate({"model": "m", "input": "x", "encodingformat": "float"})
 
 
-def test_of_very_many_unknown_parameters_each_is_reported() -> None:
+def test_each_of_fifty_unknown_parameters_is_reported() -> None:
     with pytest.raises(ValidationError) as caught:
         EmbeddingsRequest.model_validate({"model": "m", "input": "x", **{f"dimension{number}": 1 for number in range(50)}})
     assert caught.value.error_count() == 50
@@ -148,7 +148,7 @@ WHOLE: dict[str, Json] = {
 
 
 def nested_objects(value: Json, *, top: bool = True) -> Iterator[dict[str, Json]]:
-    """All objects in ``value`` whose keys OpenAI defines: not the JSON Schemas, whose keys are the caller's."""
+    """Yield all objects in ``value`` except JSON Schemas, whose keys are the caller's."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if isinstance(value, dict) and not top:
         yield value
@@ -158,14 +158,14 @@ def nested_objects(value: Json, *, top: bool = True) -> Iterator[dict[str, Json]
 
 
 @given(st.data())
-def test_unknown_nested_keys_change_nothing_wherever_they_stand(data: st.DataObject) -> None:
+def test_unknown_keys_of_nested_objects_are_ignored(data: st.DataObject) -> None:
     body = copy.deepcopy(WHOLE)
-    for found in list(nested_objects(body)):
+    for nested in list(nested_objects(body)):
         values: st.SearchStrategy[Json] = (
             st.none() | st.booleans() | st.text(max_size=3) | st.just([]) | st.just({"type": "ephemeral"})
         )
         unknown = st.sampled_from(
             ["id_", "cache_control", "provider_specific_fields", "reasoning_content", "x", "extra_content", ""]
         )
-        found.update(data.draw(st.dictionaries(unknown, values, max_size=2)))
-    assert parsed(**body) == parsed(**WHOLE)
+        nested.update(data.draw(st.dictionaries(unknown, values, max_size=2)))
+    assert parse(**body) == parse(**WHOLE)

@@ -33,7 +33,7 @@ ANSWER = [
 
 
 def no_toolbox() -> NoReturn:
-    raise AssertionError("no tenant has tools of the gateway")
+    raise AssertionError("no tenant has server tools")
 
 
 def completions(provider: ScriptedModel) -> Completions:
@@ -48,7 +48,7 @@ def embeddings(**fields: Any) -> EmbeddingsRequest:
     return EmbeddingsRequest.model_validate({"model": "mini-embed", "input": "x", **fields})
 
 
-async def test_a_blocking_answer_is_the_stream_collected(store: TenantStore) -> None:
+async def test_the_blocking_answer_is_the_collected_stream(store: TenantStore) -> None:
     service = completions(scripted_model(ANSWER))
     blocking = await service.complete(make_scope(store), chat())
     streamed = collect_chunks([chunk async for chunk in service.stream(make_scope(store), chat(stream=True))])
@@ -63,7 +63,7 @@ async def test_a_blocking_answer_is_the_stream_collected(store: TenantStore) -> 
     }
 
 
-async def test_a_stream_may_take_longer_than_a_blocking_answer_and_costs_the_same_request(store: TenantStore) -> None:
+async def test_a_stream_has_a_longer_deadline_than_a_blocking_answer(store: TenantStore) -> None:
     provider, scope = scripted_model(ANSWER), make_scope(store)
     service = completions(provider)
     await service.complete(scope, chat())
@@ -73,7 +73,7 @@ async def test_a_stream_may_take_longer_than_a_blocking_answer_and_costs_the_sam
     assert scope.tally.total.sub_calls == 2
 
 
-async def test_refusals_come_before_the_stream_begins(store: TenantStore) -> None:
+async def test_a_refused_request_yields_no_chunk(store: TenantStore) -> None:
     service = completions(scripted_model())
     with pytest.raises(ModelNotFound):
         await anext(service.stream(make_scope(store), chat(model="absent", stream=True)))
@@ -82,13 +82,13 @@ async def test_refusals_come_before_the_stream_begins(store: TenantStore) -> Non
     assert not await audit_of(store)
 
 
-async def test_a_model_that_fails_at_once_yields_no_chunk(store: TenantStore) -> None:
+async def test_a_model_that_fails_before_its_first_delta_yields_no_chunk(store: TenantStore) -> None:
     service = completions(scripted_model(BackendUnavailable("down")))
     with pytest.raises(UpstreamError):
         await anext(service.stream(make_scope(store), chat(stream=True)))
 
 
-async def test_a_stream_given_up_closes_the_model_and_is_audited(store: TenantStore) -> None:
+async def test_an_abandoned_stream_closes_the_model_and_is_audited(store: TenantStore) -> None:
     provider = scripted_model(ANSWER)
     stream = completions(provider).stream(make_scope(store), chat(stream=True))
     await anext(stream)
@@ -98,7 +98,7 @@ async def test_a_stream_given_up_closes_the_model_and_is_audited(store: TenantSt
     assert record["status"] == "cancelled"
 
 
-async def test_embeddings_come_as_numbers_or_as_the_same_numbers_in_base64(store: TenantStore) -> None:
+async def test_embeddings_are_numbers_or_base64_of_the_same_numbers(store: TenantStore) -> None:
     service = completions(scripted_model())
     numbers = (await service.embed(make_scope(store), embeddings(input=["a", "bb"]))).to_dict()
     encoded = await service.embed(make_scope(store), embeddings(input=["a", "bb"], encoding_format="base64", dimensions=3))
@@ -114,7 +114,7 @@ async def test_embeddings_come_as_numbers_or_as_the_same_numbers_in_base64(store
     assert numbers["usage"] == {"prompt_tokens": 4, "total_tokens": 4}
 
 
-async def test_embeddings_obey_the_allow_list_and_keep_their_dimensions(store: TenantStore) -> None:
+async def test_embeddings_refuse_forbidden_models_and_other_dimensions(store: TenantStore) -> None:
     service = completions(scripted_model())
     with pytest.raises(ModelNotAllowed):
         await service.embed(make_scope(store, allowed=["small"]), embeddings())
@@ -124,7 +124,7 @@ async def test_embeddings_obey_the_allow_list_and_keep_their_dimensions(store: T
         await service.embed(make_scope(store), embeddings(model="small"))
 
 
-async def test_more_than_256_texts_are_refused_with_the_setting_that_allows_them(store: TenantStore) -> None:
+async def test_too_many_texts_are_refused_with_the_name_of_the_setting(store: TenantStore) -> None:
     provider = scripted_model()
     service = completions(provider)
     await service.embed(make_scope(store), embeddings(input=["a"] * 256))
@@ -134,7 +134,7 @@ async def test_more_than_256_texts_are_refused_with_the_setting_that_allows_them
     assert sum(len(request.texts) for request in provider.embeddings) == 256
 
 
-async def test_as_many_texts_as_allowed_are_split_for_the_provider_and_answered_in_order(store: TenantStore) -> None:
+async def test_many_texts_are_split_for_the_provider_and_keep_their_order(store: TenantStore) -> None:
     config = GatewayConfig.model_validate({**CONFIG.model_dump(exclude_unset=True), "limits": {"embedding_inputs": 2048}})
     provider = scripted_model()
     service = Completions(calls_of(provider, config), config, Cascade(config), no_toolbox)
@@ -158,6 +158,6 @@ async def test_as_many_texts_as_allowed_are_split_for_the_provider_and_answered_
         (True, "must be a text or a list of texts"),
     ],
 )
-def test_what_cannot_be_embedded_is_refused_with_the_reason(value: object, expected: str) -> None:
+def test_an_invalid_input_is_refused_with_the_reason(value: object, expected: str) -> None:
     with pytest.raises(ValidationError, match=expected):
         embeddings(input=value)
