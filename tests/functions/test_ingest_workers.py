@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from functions.workers import jobs
 from spass.core.jobs import IngestPart, Job, body_of
 from spass.core.messages import Json
+from spass.jobs.background import background_handler
 from spass.llm.errors import BackendUnavailable
+from spass.rag.ingest.settings import IngestSettings
 from spass.web.worker_function import WorkerFunction, worker_handler
 from tests.functions.gateway import BUCKET, Gateway
 
@@ -22,7 +25,13 @@ UPLOADS = "/a1/rag/indices/books/uploads"
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", ())
+    change_settings(monkeypatch)
+
+
+def change_settings(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Let the worker not retry, so that the queue delivers the message again."""
+    handler = partial(background_handler, ingest=IngestSettings(pauses=(), **changes))
+    monkeypatch.setattr("functions.workers.jobs.background_handler", handler)
 
 
 @pytest.fixture
@@ -99,8 +108,7 @@ def test_the_parts_of_a_large_file_are_messages_too(
         sent.append(job)
 
     monkeypatch.setattr("spass.aws.jobs.TenantJobs.send", send)
-    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", 20)
-    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", 20)
+    change_settings(monkeypatch, small_bytes=20, part_bytes=20)
     body = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
     assert invoke(queue, messages(put("uploads/demo/books/a.jsonl", body))) == {"batchItemFailures": []}
     assert [job.part for job in sent if isinstance(job, IngestPart)] == [0, 1]

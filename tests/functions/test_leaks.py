@@ -20,7 +20,7 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider, ToolC
 from spass.redaction import text as redaction
 from spass.tenancy.config import BackendConfig
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
-from tests.functions.test_ingest_workers import messages, put
+from tests.functions.test_ingest_workers import change_settings, messages, put
 from tests.unit.calls.planted_secrets import (
     BATCHES,
     KNOWN,
@@ -340,7 +340,7 @@ def test_a_token_and_a_key_of_the_gateway_stand_in_no_line_of_the_log(
 def test_a_file_that_is_ingested_and_fails(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", ())
+    change_settings(monkeypatch)
     for number, batch in enumerate(BATCHES):
         routed_to(planted_gateway, Upstream(failing_words(text_with_secrets(batch), 400)))
         event = messages(put(f"uploads/demo/books{number}/a.txt", b"Text."), f"no json {text_with_secrets(batch)}", receives=5)

@@ -7,23 +7,20 @@ from spass.jobs.dispatch import Handler, NotHandled
 from spass.jobs.messages import Task
 from spass.metering import audit
 from spass.rag.index.cache import ObjectCache
+from spass.rag.ingest.settings import DEFAULTS, IngestSettings
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.ingest.worker import IngestWorker
 from spass.rag.write.merge_job import merge
 from spass.rag.write.writer import Writer
 
 
-def background_handler(writer: Writer, cache: ObjectCache) -> Handler:
+def background_handler(writer: Writer, cache: ObjectCache, ingest: IngestSettings = DEFAULTS) -> Handler:
     """Return the handler of the queue of jobs."""
 
     async def handle(store: TenantStore, task: Task, delivery: Delivery, deadline: Deadline) -> bool:
         match task:
-            case UploadedFile():
-                return await IngestWorker(writer, store, delivery, deadline).file(task)
-            case IngestUpload():
-                return await IngestWorker(writer, store, delivery, deadline).upload(task)
-            case IngestPart():
-                return await IngestWorker(writer, store, delivery, deadline).part(task)
+            case UploadedFile() | IngestUpload() | IngestPart():
+                return await IngestWorker(writer, store, delivery, deadline, ingest).run(task)
             case MergeSegments():
                 await merge(store, cache, task.index, deadline)
             case AccountCall():

@@ -5,11 +5,12 @@ import pytest
 from spass.aws.clients import Aws
 from spass.core.ids import TenantId
 from spass.core.time import now_s
+from spass.rag.ingest.settings import IngestSettings
 from tests.unit.rag.ingest.harness import IngestHarness
 
 
 class Clock:
-    """The time by which leases are judged; it only moves when told."""
+    """The time by which leases expire. It moves only when a test sets ``seconds``."""
 
     def __init__(self) -> None:
         self.seconds = now_s()
@@ -19,23 +20,10 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("spass.rag.ingest.lease.now_s", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def harness(aws: Aws, tenant: TenantId) -> IngestHarness:
-    return IngestHarness(aws, tenant=tenant)
-
-
-@pytest.fixture(autouse=True)
-def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 4)
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker leaves to the queue at once what does not work."""
-    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", ())
+def harness(aws: Aws, tenant: TenantId, clock: Clock) -> IngestHarness:
+    return IngestHarness(aws, tenant=tenant, settings=IngestSettings(pauses=(), batch_documents=4, clock=clock))

@@ -75,11 +75,9 @@ async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_docu
 
 
 @pytest.mark.parametrize("seed", range(60 if SOAK else 3))
-async def test_workers_that_all_think_the_others_dead_store_each_document_once(
-    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+async def test_workers_that_all_think_the_others_dead_store_each_document_once(harness: IngestHarness, seed: int) -> None:
     """Leases save work; that nothing is stored twice does not hang on them."""
-    monkeypatch.setattr("spass.rag.ingest.lease.LEASE_SECONDS", -1)
+    harness.change_settings(lease_seconds=-1)
     chance = random.Random(seed)
     harness.calls = Slow()
     documents = numbered(18)
@@ -225,9 +223,7 @@ async def test_parts_side_by_side_store_each_document_once(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Whichever worker dies at whichever call, and although leases never keep anybody out."""
-    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", 200)
-    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", 200)
-    monkeypatch.setattr("spass.rag.ingest.lease.LEASE_SECONDS", -1)
+    harness.change_settings(small_bytes=200, part_bytes=200, lease_seconds=-1)
     queue = Queue(harness, monkeypatch, seed)
     documents = numbered(60)
     body = lines("bad", *documents.items(), "bad")

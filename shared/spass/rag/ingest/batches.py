@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from spass.rag.index.documents import MAX_DOCUMENTS, NewDocument
-from spass.rag.ingest.plan import Entry, EntryError, Position
+from spass.rag.index.documents import NewDocument
+from spass.rag.ingest.plan import Entry, Position, UploadError
 
 _MAX_TEXT_BYTES: Final = 2**20  # of one batch; the slowest backend needs some minutes to embed them
 _MAX_READ_BYTES: Final = 4 * 2**20  # of the file for one batch, so that a file with few valid documents shows progress too
@@ -13,83 +13,58 @@ _MAX_ERRORS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class BatchDocument:
-    """A document, the line of the file on which it begins, and the position after it."""
-
-    document: NewDocument
-    line: int
-    next_position: Position
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
-    """The ``documents`` and ``errors`` of consecutive entries. All document ids differ.
+    """Consecutive ``entries`` from ``start`` on. All document ids differ. ``last`` is True for the last batch of a part."""
 
-    The next batch begins at ``next_position``. ``last`` is True for the last batch of a part.
-    """
-
-    documents: tuple[BatchDocument, ...]
-    errors: tuple[EntryError, ...]
-    next_position: Position
-    last: bool
-
-    def split(self) -> "tuple[Batch, Batch]":
-        """Split a batch of at least two documents into two halves. Each error goes to the half that contains its line."""
-        middle = len(self.documents) // 2
-        first, second = self.documents[:middle], self.documents[middle:]
-        boundary = first[-1].next_position
-        errors = tuple(error for error in self.errors if error.line < boundary.line)
-        later_errors = self.errors[len(errors) :]
-        return Batch(first, errors, boundary, last=False), Batch(second, later_errors, self.next_position, self.last)
-
-    def reject_document(self, code: str, message: str) -> "Batch":
-        """Return this batch of one document with an error instead of the document."""
-        error = EntryError(self.documents[0].line, code, message)
-        errors = sorted((*self.errors, error), key=lambda error: error.line)
-        return replace(self, documents=(), errors=tuple(errors))
-
-
-@dataclass(slots=True)
-class _OpenBatch:
     start: Position
-    next_position: Position
-    documents: dict[str, BatchDocument] = field(default_factory=dict)
-    errors: list[EntryError] = field(default_factory=list)
-    text_bytes: int = 0
-
-    def fits(self, document: NewDocument) -> bool:
-        """Return whether ``document`` fits into this batch.
-
-        A document with an id that the batch contains already does not fit: it must replace the earlier one in a later append.
-        """
-        return document.id not in self.documents and self.text_bytes + len(document.text.encode()) <= _MAX_TEXT_BYTES
-
-    def add(self, entry: Entry) -> None:
-        if entry.document is not None:
-            self.documents[entry.document.id] = BatchDocument(entry.document, self.next_position.line, entry.next_position)
-            self.text_bytes += len(entry.document.text.encode())
-        if entry.error is not None:
-            self.errors.append(entry.error)
-        self.next_position = entry.next_position
+    entries: list[Entry] = field(default_factory=list)
+    last: bool = False
 
     @property
-    def full(self) -> bool:
-        return (
-            len(self.documents) >= MAX_DOCUMENTS
-            or len(self.errors) >= _MAX_ERRORS
-            or self.next_position.offset - self.start.offset >= _MAX_READ_BYTES
-        )
+    def documents(self) -> list[NewDocument]:
+        return [entry.document for entry in self.entries if entry.document]
 
-    def close(self, *, last: bool) -> Batch:
-        return Batch(tuple(self.documents.values()), tuple(self.errors), self.next_position, last)
+    @property
+    def errors(self) -> list[UploadError]:
+        return [entry.error for entry in self.entries if entry.error]
+
+    @property
+    def next_position(self) -> Position:
+        """Return the position at which the next batch begins."""
+        return self.entries[-1].next_position if self.entries else self.start
+
+    def split(self) -> "tuple[Batch, Batch]":
+        """Split a batch of at least two documents after half of its documents."""
+        with_document = [number for number, entry in enumerate(self.entries) if entry.document]
+        middle = with_document[len(with_document) // 2]
+        first = Batch(self.start, self.entries[:middle])
+        return first, Batch(first.next_position, self.entries[middle:], self.last)
+
+    def reject_documents(self, code: str, message: str) -> "Batch":
+        """Return this batch with an error instead of each document."""
+        return replace(self, entries=[_reject(entry, code, message) if entry.document else entry for entry in self.entries])
 
 
-async def group_into_batches(entries: AsyncIterator[Entry], start: Position) -> AsyncGenerator[Batch, None]:
-    """Group ``entries``, which begin at ``start``, into batches. Always yield a last batch, even an empty one."""
-    batch = _OpenBatch(start, start)
+def _reject(entry: Entry, code: str, message: str) -> Entry:
+    return replace(entry, document=None, error=UploadError.shortened(entry.line, code, message))
+
+
+async def group_into_batches(entries: AsyncIterator[Entry], start: Position, max_documents: int) -> AsyncGenerator[Batch, None]:
+    """Group ``entries``, which begin at ``start``, into batches. Always yield a last batch, even an empty one.
+
+    A document with an id that the batch already contains begins a new batch: a later append must replace the earlier document.
+    """
+    batch, ids, text_bytes = Batch(start), set[str](), 0
     async for entry in entries:
-        if batch.full or (entry.document is not None and batch.documents and not batch.fits(entry.document)):
-            yield batch.close(last=False)
-            batch = _OpenBatch(batch.next_position, batch.next_position)
-        batch.add(entry)
-    yield batch.close(last=True)
+        document = entry.document
+        size = len(document.text.encode()) if document else 0
+        full = len(ids) >= max_documents or len(batch.entries) - len(ids) >= _MAX_ERRORS
+        full = full or batch.next_position.offset - batch.start.offset >= _MAX_READ_BYTES
+        if full or (document and ids and (document.id in ids or text_bytes + size > _MAX_TEXT_BYTES)):
+            yield batch
+            batch, ids, text_bytes = Batch(batch.next_position), set(), 0
+        batch.entries.append(entry)
+        if document:
+            ids.add(document.id)
+            text_bytes += size
+    yield replace(batch, last=True)

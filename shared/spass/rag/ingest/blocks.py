@@ -5,14 +5,13 @@ import codecs
 from collections.abc import AsyncIterator
 from typing import Final
 
-from spass.rag.ingest.plan import FileRefused
+from spass.rag.ingest.plan import IngestRefused
 
-BOM: Final = codecs.BOM_UTF8
 _PIECE_BYTES: Final = 64 * 1024
 """Bytes to process before other tasks of the event loop may run. They take a few milliseconds."""
 
 
-async def bites(blocks: AsyncIterator[bytes], size: int | None = None) -> AsyncIterator[bytes]:
+async def cut_into_pieces(blocks: AsyncIterator[bytes], size: int | None = None) -> AsyncIterator[bytes]:
     """Yield ``blocks`` in pieces of at most 64 KiB. With ``size``, yield only the first ``size`` bytes.
 
     Raises:
@@ -35,72 +34,65 @@ async def bites(blocks: AsyncIterator[bytes], size: int | None = None) -> AsyncI
 
 
 class LineCount:
-    """Count lines that end with LF, CR or CRLF. ``line`` is the number of the current line."""
+    """Count lines that end with LF, CR or CRLF, or only with LF. ``line`` is the number of the current line."""
 
-    def __init__(self, line: int = 1) -> None:
+    def __init__(self, line: int = 1, *, cr_ends_line: bool = True) -> None:
         self.line = line
+        self._cr_ends_line = cr_ends_line
         self._after_cr = False
 
     def add(self, data: bytes) -> None:
-        self.line += lines_ended(data)
+        self.line += data.count(b"\n")
+        if not self._cr_ends_line or not data:
+            return
+        if b"\r" in data:
+            self.line += data.count(b"\r") - data.count(b"\r\n")
         if self._after_cr and data.startswith(b"\n"):
             self.line -= 1
-        if data:
-            self._after_cr = data.endswith(b"\r")
+        self._after_cr = data.endswith(b"\r")
 
 
-def lines_ended(data: bytes) -> int:
-    """Return the number of line ends (LF, CR or CRLF) in ``data``."""
-    count = data.count(b"\n")
-    if b"\r" in data:
-        count += data.count(b"\r") - data.count(b"\r\n")
-    return count
+async def skip_bom(pieces: AsyncIterator[bytes]) -> tuple[int, AsyncIterator[bytes]]:
+    """Return the size of the byte order mark (BOM) at the start of a file, or 0, and the pieces after it.
+
+    Raises:
+        IngestRefused: the file is UTF-16 or UTF-32.
+    """
+    head = b""
+    while len(head) < len(codecs.BOM_UTF8) and (piece := await anext(pieces, b"")):
+        head += piece
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise IngestRefused("not_utf8", "The file is UTF-16 or UTF-32; save it as UTF-8.", 1)
+    size = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
+
+    async def rest() -> AsyncIterator[bytes]:
+        yield head[size:]
+        async for piece in pieces:
+            yield piece
+
+    return size, rest()
 
 
-class TextGuard:
-    """Check that bytes are UTF-8 text, and drop the byte order mark."""
+async def check_text(pieces: AsyncIterator[bytes], *, every_byte: bool) -> AsyncIterator[bytes]:
+    """Yield ``pieces``. Check that they contain no NUL byte and, with ``every_byte``, that they are UTF-8.
 
-    def __init__(self, *, every_byte: bool) -> None:
-        """With ``every_byte``, check that all bytes are UTF-8. Without it, refuse only UTF-16 and NUL bytes."""
-        self.offset = 0
-        """The size in bytes of the byte order mark that was dropped, or 0."""
-        self._start = b""
-        self._started = False
-        self._lines = LineCount()
-        self._decoder = codecs.getincrementaldecoder("utf-8")() if every_byte else None
-
-    def passed(self, data: bytes, *, final: bool = False) -> bytes:
-        """Check ``data`` and return it. Buffer the first bytes of the file until they show whether there is a byte order mark.
-
-        Raises:
-            FileRefused: ``data`` is not UTF-8 text.
-        """
-        if not self._started:
-            data = self._drop_bom(data, final=final)
-        self._check(data, final=final)
-        self._lines.add(data)
-        return data
-
-    def _drop_bom(self, data: bytes, *, final: bool) -> bytes:
-        self._start += data
-        if self._start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise FileRefused("not_utf8", "The file is UTF-16 or UTF-32; save it as UTF-8.", 1)
-        if len(self._start) < len(BOM) and not final:
-            return b""
-        self._started = True
-        if self._start.startswith(BOM):
-            self.offset = len(BOM)
-        return self._start[self.offset :]
-
-    def _check(self, data: bytes, *, final: bool) -> None:
-        nul = data.find(b"\0")
-        try:
-            if self._decoder:
-                self._decoder.decode(data if nul < 0 else data[:nul], final=final or nul >= 0)
-        except UnicodeDecodeError as error:
-            self._lines.add(error.object[: error.start])
-            raise FileRefused("not_utf8", f"Line {self._lines.line} is not UTF-8.", self._lines.line) from None
-        if nul >= 0:
-            self._lines.add(data[:nul])
-            message = f"Line {self._lines.line} holds a NUL byte: the file is not text, or it is UTF-16; save it as UTF-8."
-            raise FileRefused("not_text", message, self._lines.line)
+    Raises:
+        IngestRefused: they are not UTF-8 text.
+    """
+    lines = LineCount()
+    decoder = codecs.getincrementaldecoder("utf-8")() if every_byte else None
+    try:
+        async for data in pieces:
+            text, nul, _ = data.partition(b"\0")
+            if decoder:
+                decoder.decode(text, final=bool(nul))
+            lines.add(text)
+            if nul:
+                message = f"Line {lines.line} holds a NUL byte: the file is not text, or it is UTF-16; save it as UTF-8."
+                raise IngestRefused("not_text", message, lines.line)
+            yield data
+        if decoder:
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        lines.add(error.object[: error.start])
+        raise IngestRefused("not_utf8", f"Line {lines.line} is not UTF-8.", lines.line) from None

@@ -19,6 +19,7 @@ MAX_CODE_BYTES: Final = CHUNK_BYTES * 4
 """The largest fenced code block that is not split. Half of a function is of little use to a reader."""
 _OUTLINE_BYTES: Final = CHUNK_BYTES + 512  # enough to find the outline, unless they end within a code block
 WINDOW_BYTES: Final = MAX_CODE_BYTES + 512
+_SEARCH_END: Final = CHUNK_BYTES + 64  # a match that ends here may show that the chunk can end at CHUNK_BYTES
 
 _BLANK_LINE: Final = re.compile(rb"(?:\r\n|\r(?!\n)|\n)[ \t]*[\r\n]")
 _SENTENCE: Final = re.compile(
@@ -90,23 +91,28 @@ def find_chunk_end(window: TextWindow) -> ChunkEnd:
     Raises:
         UnicodeDecodeError: the text is not UTF-8.
     """
+    body = window.body
     outline = _Outline()
     if window.markdown:
-        outline = _find_outline(window, window.body[:_OUTLINE_BYTES])
+        outline = _find_outline(window, body[:_OUTLINE_BYTES])
         if outline.ends_in_code:
-            outline = _find_outline(window, window.body)
-    if not window.body[CHUNK_BYTES : outline.next_section].strip():
-        return ChunkEnd(_strip_end(window.body, outline.next_section))
+            outline = _find_outline(window, body)
+    if not body[CHUNK_BYTES : outline.next_section].strip():
+        return ChunkEnd(_strip_end(body, outline.next_section))
     min_end = outline.headings_end + MIN_CHUNK_BYTES
-    end = max(_find_paragraph_ends(window.body, min_end, outline.code_blocks), default=0)
+    blank_lines = [blank.start() for blank in _BLANK_LINE.finditer(body, min_end, _SEARCH_END)]
+    code_edges = [edge for code in outline.code_blocks for edge in (code.begin, code.end) if edge >= min_end]
+    edges = (*blank_lines, *code_edges)
+    end = _last_that_fits(edge for edge in edges if not any(code.begin < edge < code.end for code in outline.code_blocks))
     if end:
-        return ChunkEnd(_strip_end(window.body, end))
+        return ChunkEnd(_strip_end(body, end))
     for code in outline.code_blocks:
         if code.begin < CHUNK_BYTES < code.end:
             if code.end <= MAX_CODE_BYTES and not window.fence:
-                return ChunkEnd(_strip_end(window.body, code.end))
-            return ChunkEnd(_strip_end(window.body, _find_end_in_code(window.body, min_end)), code.fence)
-    return ChunkEnd(_strip_end(window.body, _find_end_in_paragraph(window.body, min_end)))
+                return ChunkEnd(_strip_end(body, code.end))
+            return ChunkEnd(_strip_end(body, _last_that_fits(blank_lines) or _find_end_of_word(body, min_end)), code.fence)
+    sentences = (sentence.end() for sentence in _SENTENCE.finditer(body, min_end, _SEARCH_END))
+    return ChunkEnd(_strip_end(body, _last_that_fits(sentences) or _find_end_of_word(body, min_end)))
 
 
 def align_to_character(data: bytes, end: int) -> int:
@@ -152,22 +158,9 @@ def _closes_fence(line: "re.Match[bytes]", fence: str) -> bool:
     return bool(line["fence"]) and line["fence"].startswith(fence.encode()) and not line["info"].strip()
 
 
-def _find_paragraph_ends(body: bytes, min_end: int, code_blocks: Iterable[_CodeBlock]) -> Iterable[int]:
-    ends = [blank.start() for blank in _BLANK_LINE.finditer(body, min_end, CHUNK_BYTES + 64)]
-    ends.extend(edge for block in code_blocks for edge in (block.begin, block.end))
-    return [
-        end for end in ends if min_end <= end <= CHUNK_BYTES and not any(block.begin < end < block.end for block in code_blocks)
-    ]
-
-
-def _find_end_in_paragraph(body: bytes, min_end: int) -> int:
-    ends = [sentence.end() for sentence in _SENTENCE.finditer(body, min_end, CHUNK_BYTES + 64)]
-    return max((end for end in ends if end <= CHUNK_BYTES), default=0) or _find_end_of_word(body, min_end)
-
-
-def _find_end_in_code(body: bytes, min_end: int) -> int:
-    ends = [blank.start() for blank in _BLANK_LINE.finditer(body, min_end, CHUNK_BYTES + 64)]
-    return max((end for end in ends if end <= CHUNK_BYTES), default=0) or _find_end_of_word(body, min_end)
+def _last_that_fits(ends: Iterable[int]) -> int:
+    """Return the last of ``ends`` that makes a chunk of at most ``CHUNK_BYTES``, or 0."""
+    return max((end for end in ends if end <= CHUNK_BYTES), default=0)
 
 
 def _find_end_of_word(body: bytes, min_end: int) -> int:

@@ -7,14 +7,13 @@ generated; if a metadata cell is empty, the document does not have that field, a
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Final
 
 from spass.rag.ingest.blocks import LineCount
-from spass.rag.ingest.plan import FileRefused, Position
-from spass.rag.ingest.records import MAX_RECORD_BYTES, EntryRefused, RawRecord
+from spass.rag.ingest.plan import IngestRefused, Position
+from spass.rag.ingest.records import RawRecord, RecordSplitter
 
 _TEXT: Final = "text"
 _ID: Final = "id"
@@ -22,7 +21,6 @@ _MAX_HEADER_BYTES: Final = 8192
 _MAX_NAME_IN_MESSAGE: Final = 64  # characters of a column name in a message
 _OTHER_DELIMITERS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
-_BLANK_LINES: Final = re.compile(rb"(?:[ \t]*+[\r\n])*+")
 _CELL_IN_QUOTES: Final = re.compile(rb'(?:[^"]++|"")*+')
 _OPENING_OR_END: Final = re.compile(rb',"|[\r\n]')
 
@@ -38,63 +36,20 @@ class _State(Enum):
     """After a CR that ends the row. A following LF belongs to the same row end."""
 
 
-class RowSplitter:
-    """Split a file into rows at LF, CR or CRLF outside of quotes. Skip blank lines between rows."""
+class RowSplitter(RecordSplitter):
+    """Split a file into rows at LF, CR or CRLF outside of quotes. Rows are numbered without blank lines."""
+
+    _BLANK_LINES = re.compile(rb"(?:[ \t]*+[\r\n])*+")
 
     def __init__(self, position: Position) -> None:
-        self.position = position
+        super().__init__(position, LineCount(position.line))
         self._state = _State.CELL
-        self._partial_row = b""
-        self._size = 0  # bytes of the row so far, also those that were dropped because the row is too long
-        self._lines = LineCount(position.line)
-        self._counted = 0  # bytes of the current data whose lines were counted
         self._quote_line = position.line  # where the last quote was opened
 
-    def feed(self, data: bytes, *, final: bool) -> Iterator[RawRecord]:
-        """Yield the rows that end in ``data``. If ``data`` is ``final``, also yield the last row. The caller must exhaust the
-        iterator.
-
-        Raises:
-            FileRefused: the file ends within quotes.
-        """
-        self._counted = 0
-        begin = self._skip_blank_lines(data, 0)
-        while (end := self._row_end(data, begin)) is not None:
-            yield from self._end_row(data, begin, end)
-            begin = self._skip_blank_lines(data, end)
-        if final and self._state is _State.QUOTED:
-            message = f"The quote opened on line {self._quote_line} is not closed."
-            raise FileRefused("csv_unclosed_quote", message, self._quote_line)
-        if final:
-            yield from self._end_row(data, begin, len(data))
-            return
-        self._count(data, len(data))
-        self._size += len(data) - begin
-        self._partial_row = self._partial_row + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
-
-    @property
-    def end(self) -> int:
-        """Return the offset of the next row."""
-        return self.position.offset
-
-    def may_end(self) -> bool:
-        """Return True: a part may end after every row."""
-        return True
-
-    def _skip_blank_lines(self, data: bytes, begin: int) -> int:
-        if self._size:
-            return begin
-        blank = _BLANK_LINES.match(data, begin)
-        if blank is None or blank.end() == begin:
-            return begin
-        self._count(data, blank.end())
-        self.position = replace(self.position, offset=self.position.offset + len(blank[0]), line=self._lines.line)
-        return blank.end()
-
-    def _row_end(self, data: bytes, at: int) -> int | None:
-        """Return the offset after the row that continues at ``at``, or None if the row does not end in ``data``."""
-        if self._state is _State.CELL and (end := _end_without_quotes(data, at)):
+    def _record_end(self, data: bytes, begin: int) -> int | None:
+        if self._state is _State.CELL and (end := _end_without_quotes(data, begin)):
             return end
+        at = begin
         while at < len(data):
             if self._state is _State.RETURN:
                 self._state = _State.CELL
@@ -128,20 +83,14 @@ class RowSplitter:
         self._state = _State.QUOTED
         return at
 
-    def _count(self, data: bytes, until: int) -> None:
-        self._lines.add(data[self._counted : until])
-        self._counted = until
+    def _next_number(self, *, blank: bool) -> int:
+        return self._position.number + (not blank)
 
-    def _end_row(self, data: bytes, begin: int, end: int) -> Iterator[RawRecord]:
-        self._count(data, end)
-        size = self._size + end - begin
-        row = (self._partial_row + data[begin:end]).rstrip(b"\r\n") if size <= MAX_RECORD_BYTES else None
-        blank = row is not None and not row.strip()
-        start = self.position
-        self.position = Position(start.offset + size, self._lines.line, start.number + (not blank))
-        self._partial_row, self._size = b"", 0
-        if not blank:
-            yield RawRecord(row, start, self.position)
+    def _end_record(self, data: bytes, begin: int, end: int) -> RawRecord | None:
+        if self._state is _State.QUOTED:  # only at the end of the file
+            message = f"The quote opened on line {self._quote_line} is not closed."
+            raise IngestRefused("csv_unclosed_quote", message, self._quote_line)
+        return super()._end_record(data, begin, end)
 
 
 def _end_without_quotes(data: bytes, begin: int) -> int:
@@ -156,14 +105,14 @@ def fields_of_row(columns: Sequence[str], row: bytes) -> Mapping[str, object]:
     """Return the fields of the document in ``row``.
 
     Raises:
-        EntryRefused: the row does not have exactly one cell per column, or its quotes are wrong.
+        IngestRefused: the row does not have exactly one cell per column, or its quotes are wrong.
     """
     try:
         cells = _cells(row)
     except csv.Error:
-        raise EntryRefused("csv_bad_row", "A quoted cell goes on after its closing quote.") from None
+        raise IngestRefused("csv_bad_row", "A quoted cell goes on after its closing quote.") from None
     if len(cells) != len(columns):
-        raise EntryRefused("csv_bad_row", f"Cells in the row: {len(cells)}; in the header: {len(columns)}.")
+        raise IngestRefused("csv_bad_row", f"Cells in the row: {len(cells)}; in the header: {len(columns)}.")
     filled = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
     document: dict[str, object] = {name: filled.pop(name) for name in (_ID, _TEXT) if name in filled}
     return {**document, "metadata": filled}
@@ -177,22 +126,22 @@ def columns_of(record: RawRecord) -> tuple[str, ...]:
     """Return the column names in the header.
 
     Raises:
-        FileRefused: the header is too long, repeats a column name, has a column without a name, or has no column ``text``.
+        IngestRefused: the header is too long, repeats a column name, has a column without a name, or has no column ``text``.
     """
     line = record.position.line
     if record.data is None or len(record.data) > _MAX_HEADER_BYTES:
-        raise FileRefused("csv_bad_header", f"The header is longer than {_MAX_HEADER_BYTES} bytes.", line)
+        raise IngestRefused("csv_bad_header", f"The header is longer than {_MAX_HEADER_BYTES} bytes.", line)
     try:
         names = _cells(record.data)
     except csv.Error:
-        raise FileRefused("csv_bad_header", "A quoted name in the header goes on after its closing quote.", line) from None
+        raise IngestRefused("csv_bad_header", "A quoted name in the header goes on after its closing quote.", line) from None
     for number, name in enumerate(names):
         if not name.strip():
-            raise FileRefused("csv_bad_header", f"Column {number + 1} has no name in the header.", line)
+            raise IngestRefused("csv_bad_header", f"Column {number + 1} has no name in the header.", line)
         if name in names[:number]:
-            raise FileRefused("csv_bad_header", f"The column {name[:_MAX_NAME_IN_MESSAGE]!r} stands twice in the header.", line)
+            raise IngestRefused("csv_bad_header", f"The column {name[:_MAX_NAME_IN_MESSAGE]!r} stands twice in the header.", line)
     if _TEXT not in names:
-        raise FileRefused("csv_no_text_column", f"The header names no column {_TEXT!r}{_hint(names)}.", line)
+        raise IngestRefused("csv_no_text_column", f"The header names no column {_TEXT!r}{_hint(names)}.", line)
     return tuple(names)
 
 

@@ -5,27 +5,27 @@ transaction.
 """
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from typing import Final
 
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.keys import Key
-from spass.aws.leases import LEASE_SECONDS
+from spass.aws.leases import LeaseLost
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Absent, AtMost, Condition, Equals, Exists, Update
 from spass.core.ids import random_suffix
-from spass.core.time import now_s
+from spass.rag.ingest.settings import IngestSettings
 
-LEASE: tuple[str, ...] = ("owner", "message", "lease_until")
+LEASE: Final = ("owner", "message", "lease_until")
 """The attributes of a lease. They are part of the leased item."""
 
 
-class Refusal(Enum):
-    """The reason why an upload or a part cannot be leased."""
+class StopWork(Exception):
+    """Ends the work on a message. ``done`` is False if the queue must deliver the message again."""
 
-    ENDED = auto()  # it is finished
-    LEASED = auto()  # by the worker of another message; if that worker dies, the queue delivers its message again
-    LEASED_FOR_THIS_MESSAGE = auto()  # by an earlier receiver of the same message, which may be dead
+    def __init__(self, *, done: bool) -> None:
+        super().__init__()
+        self.done = done
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,47 +33,47 @@ class Receiver:
     """A worker that received ``message`` from the queue. Each receiver has a different ``owner`` id."""
 
     message: str
+    settings: IngestSettings
     owner: str = field(default_factory=random_suffix)
 
     def lease(self) -> dict[str, Value]:
         """Return the attributes of a lease that begins now."""
-        return {"owner": self.owner, "message": self.message, "lease_until": now_s() + LEASE_SECONDS}
+        return {"owner": self.owner, "message": self.message, "lease_until": self._lease_end()}
 
     def may_lease(self) -> Condition:
         """Return the condition that the item has no lease, an expired lease, or a lease of this receiver."""
-        return Absent("lease_until") | AtMost("lease_until", now_s()) | Equals("owner", self.owner)
+        return Absent("lease_until") | AtMost("lease_until", self.settings.clock()) | Equals("owner", self.owner)
 
-    def refusal(self, item: Item) -> Refusal:
-        """Return the reason why ``item``, which another receiver has leased, cannot be leased."""
-        return Refusal.LEASED_FOR_THIS_MESSAGE if item.get("message") == self.message else Refusal.LEASED
+    def refusal(self, item: Item) -> StopWork:
+        """Return the exception for an ``item`` that another receiver has leased.
 
+        If that receiver has the same message, it may be dead, and the queue must deliver the message again. If it has another
+        message, this one is done: if that receiver dies, the queue delivers its own message again.
+        """
+        return StopWork(done=item.get("message") != self.message)
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The lease that ``owner`` has on the item ``key``."""
-
-    store: TenantStore
-    key: Key
-    owner: str
-
-    async def renew(self) -> None:
-        """Extend the lease: it ends ``LEASE_SECONDS`` from now.
+    async def renew(self, store: TenantStore, key: Key) -> None:
+        """Extend the lease of this receiver on the item ``key``.
 
         Raises:
             ConditionFailed: another worker has leased the item, or this worker has released it.
         """
-        changes: dict[str, Value] = {"lease_until": now_s() + LEASE_SECONDS}
         is_owner = Equals("owner", self.owner) & Exists("lease_until")
-        await self.store.table.write(Update(self.key, set=changes, when=is_owner))
+        await store.table.write(Update(key, set={"lease_until": self._lease_end()}, when=is_owner))
 
-    async def release(self, **changes: str) -> bool:
-        """Release the lease and set the attributes ``changes`` of the item. Return False if another worker has the lease.
+    async def release(self, store: TenantStore, key: Key, **changes: str) -> None:
+        """Release the lease and set the attributes ``changes`` of the item.
 
         The attribute ``owner`` stays on the item, so that a retry after a lost reply succeeds.
+
+        Raises:
+            LeaseLost: another worker has the lease.
         """
-        attributes = ("message", "lease_until")
+        released = Update(key, set=changes, remove=("message", "lease_until"), when=Equals("owner", self.owner))
         try:
-            await self.store.table.write(Update(self.key, set=changes, remove=attributes, when=Equals("owner", self.owner)))
+            await store.table.write(released)
         except ConditionFailed:
-            return False
-        return True
+            raise LeaseLost("Another worker has this file.", retry_after=1) from None
+
+    def _lease_end(self) -> int:
+        return self.settings.clock() + self.settings.lease_seconds

@@ -1,23 +1,31 @@
-"""Ingest one part of an upload: read, embed and append one batch after another."""
+"""Ingest one part of an upload: read, embed and append one batch after another.
 
+A transaction stores a batch: its documents, the position after them and the counters of the upload. So each document is stored
+exactly once, even if a worker dies.
+"""
+
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
+from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
+from spass.aws.codec import encode
 from spass.aws.leases import LeaseLost
 from spass.aws.table import TransactionFailed
+from spass.aws.writes import Absent, Condition, Equals, OneOf, Update, Write
 from spass.calls.scope import Scope
-from spass.core.errors import InvalidInput, StorageUnavailable, TooManyDocuments
+from spass.core.errors import Conflict, InvalidInput, SpassError, StorageUnavailable, TooManyDocuments
 from spass.core.ids import random_suffix
-from spass.core.time import Deadline
-from spass.rag.ingest.advance import Advance, Overtaken
+from spass.core.time import Deadline, now_s
+from spass.rag.index.answers import WriteAnswer
 from spass.rag.ingest.batches import Batch, group_into_batches
 from spass.rag.ingest.parts import PartRecord, read_part
-from spass.rag.ingest.plan import FileKind, FileName
+from spass.rag.ingest.plan import FileKind
 from spass.rag.ingest.reading import entries
-from spass.rag.ingest.supersession import check_not_superseded
-from spass.rag.ingest.upload_record import UploadRecord, read_record
+from spass.rag.ingest.supersession import check_not_superseded, not_superseded
+from spass.rag.ingest.upload_record import ACTIVE, MAX_ERRORS, UploadRecord, encode_errors, read_record, upload_key
 from spass.rag.write.writer import Writer
 
 ROUTE: Final = "ingest"
@@ -30,14 +38,29 @@ _ATTEMPTS: Final = 3  # per batch, because other writers may change the upload o
 _MAX_REFUSED: Final = 20  # documents; if the embedding model refuses more, assume that the model is broken and not the documents
 
 
+class Overtaken(Conflict):
+    """Raised if a batch did not take effect, because its part or its upload changed after the worker had read it."""
+
+    code = "overtaken"
+
+
+class IndexReplaced(Conflict):
+    """Raised if the index was deleted or replaced after the upload had begun."""
+
+    code = "index_replaced"
+
+
 class PartRun:
     """Ingest a part until it is done or the time is up. Store at least one batch, however short the time is."""
 
-    def __init__(self, writer: Writer, store: TenantStore, record: UploadRecord, deadline: Deadline) -> None:
+    def __init__(
+        self, writer: Writer, store: TenantStore, record: UploadRecord, deadline: Deadline, batch_documents: int
+    ) -> None:
         self._writer = writer
         self._store = store
         self._record = record
         self._deadline = deadline
+        self._batch_documents = batch_documents
         self._seconds_at_start = deadline.remaining()
         self._scope = Scope.for_job(store, deadline, route=ROUTE, user=record.user, request_id=record.request_id)
         self._refused = 0
@@ -57,8 +80,8 @@ class PartRun:
         start = part.position
         blocks = self._store.uploads.blocks(record.key, record.version, start.offset, part.end)
         async with aclosing(blocks):
-            read = entries(FileKind(record.kind), record.columns, FileName(record.filename), blocks, start, part.end)
-            async with aclosing(group_into_batches(read, start)) as batches:
+            read = entries(FileKind(record.kind), record.columns, record.filename, blocks, start, part.end)
+            async with aclosing(group_into_batches(read, start, self._batch_documents)) as batches:
                 async for batch in batches:
                     before = self._deadline.remaining()
                     part = await self._store_batch(part, batch)
@@ -84,36 +107,106 @@ class PartRun:
             self._refused += 1
             if not batch.documents or self._refused > _MAX_REFUSED:
                 raise
-            return await self._advance(part, batch.reject_document(error.code, error.message))
+            return await self._advance(part, batch.reject_documents(error.code, error.message))
 
     async def _advance(self, part: PartRecord, batch: Batch) -> PartRecord:
+        after = replace(
+            part,
+            position=batch.next_position,
+            batch=part.batch + 1,
+            done=batch.last,
+            failed=part.failed + len(batch.errors),
+            errors=(*part.errors, *batch.errors)[:MAX_ERRORS],
+        )
         for _ in range(_ATTEMPTS):
-            advance = Advance(self._store, self._record, part, batch)
             try:
-                await self._write(advance)
+                await self._write(part, after, batch)
             except Overtaken:
                 current = await read_part(self._store, part.key)
-                if current.owner != part.owner:
+                if (current.owner, current.batch, current.position) == (after.owner, after.batch, after.position):
+                    return current  # the reply of the transaction was lost
+                if (current.owner, current.batch) != (part.owner, part.batch):
                     raise LeaseLost("Another worker has this part of the upload.", retry_after=1) from None
-                if current.batch > part.batch:
-                    return current
                 # The part has not changed, so the file was superseded, the upload ended, or another part created the index.
                 await check_not_superseded(self._store, self._record)
                 self._record = await read_record(self._store, self._record.index, self._record.id)
                 if not self._record.active:
                     raise LeaseLost("The upload is not active any more.", retry_after=1) from None
             else:
-                return advance.after
+                return after
         raise StorageUnavailable("The index is changing; try again.", retry_after=1)
 
-    async def _write(self, advance: Advance) -> None:
-        documents = [entry.document for entry in advance.batch.documents]
-        if documents:
-            answer = await self._writer.append(self._scope, self._record.index, documents, advance)
+    async def _write(self, part: PartRecord, after: PartRecord, batch: Batch) -> None:
+        advance = _Advance(self._store, self._record, part, after, batch)
+        if batch.documents:
+            answer = await self._writer.append(self._scope, self._record.index, batch.documents, advance)
             self._record = replace(self._record, generation=answer.generation)
             return
-        token = random_suffix()
         try:
-            await self._store.table.transact(advance.alone(), token=token)
+            await self._store.table.transact(advance.updates(), token=random_suffix())
         except TransactionFailed:
             raise Overtaken("The batch was overtaken.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Advance:
+    """The participant that advances a part by one batch, in the transaction that appends the documents of the batch.
+
+    ``record`` and ``before`` are the stored values that the worker read last.
+    """
+
+    store: TenantStore
+    record: UploadRecord
+    before: PartRecord
+    after: PartRecord
+    batch: Batch
+
+    async def writes(self, answer: WriteAnswer, /) -> Sequence[Write]:
+        """Return the writes to commit together with the append whose result is ``answer``.
+
+        Raises:
+            IndexReplaced: the generation of the index is not the one that the earlier batches were appended to.
+        """
+        if self.record.generation and self.record.generation != answer.generation:
+            raise IndexReplaced(
+                "The index was deleted or replaced while this file was being ingested, and what had been ingested went with it; "
+                "upload the file again."
+            )
+        return self.updates(answer.generation)
+
+    def refusal(self) -> SpassError:
+        return Overtaken("The batch was overtaken.")
+
+    def updates(self, generation: str = "") -> Sequence[Write]:
+        """Return the writes that advance the part and the upload. A batch without documents does not set the ``generation``."""
+        return [self._part(), self._upload(generation), *not_superseded(self.store, self.record)]
+
+    def _part(self) -> Update:
+        after = self.after
+        changes: dict[str, Value] = {"position": encode(after.position), "batch": after.batch, "failed": after.failed}
+        if after.done:
+            changes["done"] = True
+        if after.errors != self.before.errors:
+            changes["errors"] = encode_errors(after.errors)
+        unchanged = Equals("owner", self.before.owner) & Equals("batch", self.before.batch)
+        return Update(after.key, set=changes, when=unchanged)
+
+    def _upload(self, generation: str) -> Update:
+        increments = {
+            "bytes_done": self.after.position.offset - self.before.position.offset,
+            "ingested": len(self.batch.documents),
+            "failed": len(self.batch.errors),
+            "parts_done": int(self.batch.last),
+        }
+        changes: dict[str, Value] = {"touched": now_s()}
+        when: Condition = OneOf("status", list(ACTIVE))
+        if generation:
+            changes["generation"] = generation
+            when &= Absent("generation") | Equals("generation", generation)
+        return Update(
+            upload_key(self.store, self.record),
+            set=changes,
+            add={name: amount for name, amount in increments.items() if amount},
+            remove=("resent",),
+            when=when,
+        )

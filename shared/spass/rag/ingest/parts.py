@@ -1,22 +1,23 @@
 """Read and write the parts of an upload: one item for each part, with the position up to which it is ingested."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, cast
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, cast
 
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
+from spass.aws.codec import decode, encode
 from spass.aws.keys import Key
 from spass.aws.table import TTL, ConditionFailed
 from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Put, Update
 from spass.core.errors import InternalError
-from spass.core.messages import Json
 from spass.core.time import now_s
 from spass.rag.index.objects import gather_limited
-from spass.rag.ingest.lease import Receiver, Refusal
-from spass.rag.ingest.plan import PartRange, Position
-from spass.rag.ingest.upload_record import KEEP_SECONDS, MAX_ERRORS, UploadError, UploadRecord, errors_of
+from spass.rag.ingest.lease import Receiver
+from spass.rag.ingest.plan import PartRange, Position, UploadError
+from spass.rag.ingest.upload_record import KEEP_SECONDS, MAX_ERRORS, UploadRecord, decode_errors
 
 _MAX_CONCURRENT_PUTS: Final = 16
 _ITEMS_PER_QUERY: Final = 16
@@ -43,34 +44,29 @@ async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[Pa
     """Put the parts of a file. Do not change a part that was leased already."""
 
     async def put(number: int, part: PartRange) -> None:
-        attributes: dict[str, Value] = {
-            "position": cast("Mapping[str, Value]", part.start.as_json()),
-            "end": part.end,
-            "batch": 0,
-            TTL: now_s() + KEEP_SECONDS,
-        }
-        try:
+        attributes: dict[str, Value] = {"position": encode(part.start), "end": part.end, "batch": 0}
+        attributes[TTL] = now_s() + KEEP_SECONDS
+        with suppress(ConditionFailed):
             await store.table.write(Put(part_key(store, record, number), attributes, ITEM_ABSENT | Absent("owner")))
-        except ConditionFailed:
-            return
 
     await gather_limited((put(number, part) for number, part in enumerate(parts)), at_once=_MAX_CONCURRENT_PUTS)
 
 
-async def lease_part(store: TenantStore, record: UploadRecord, number: int, receiver: Receiver) -> PartRecord | Refusal:
-    """Lease the part ``number`` for ``receiver`` and return it, or return the reason why it cannot be leased.
+async def lease_part(store: TenantStore, record: UploadRecord, number: int, receiver: Receiver) -> PartRecord:
+    """Lease the part ``number`` for ``receiver`` and return it. If the part is done, return it without a lease.
 
     Raises:
         InternalError: the part does not exist.
+        StopWork: another receiver has leased it.
     """
     when = ITEM_EXISTS & Absent("done") & receiver.may_lease()
     try:
         item = await store.table.write(Update(part_key(store, record, number), set=receiver.lease(), when=when))
     except ConditionFailed as failure:
-        if failure.item is None:
-            raise InternalError("A part of this upload is missing.") from None
-        return Refusal.ENDED if failure.item.get("done") else receiver.refusal(failure.item)
-    return part_of(item or {})
+        item = failure.item
+        if item and not item.get("done"):
+            raise receiver.refusal(item) from None
+    return part_of(item)
 
 
 async def read_part(store: TenantStore, key: Key) -> PartRecord:
@@ -79,10 +75,7 @@ async def read_part(store: TenantStore, key: Key) -> PartRecord:
     Raises:
         InternalError: the part does not exist.
     """
-    item = await store.table.get(key)
-    if item is None:
-        raise InternalError("A part of this upload is missing.")
-    return part_of(item)
+    return part_of(await store.table.get(key))
 
 
 async def first_errors(store: TenantStore, record: UploadRecord) -> list[UploadError]:
@@ -92,21 +85,24 @@ async def first_errors(store: TenantStore, record: UploadRecord) -> list[UploadE
     while record.failed and len(errors) < MAX_ERRORS:
         partition, prefix = keys.uploads_partition(store.tenant, record.index), keys.upload_part_prefix(record.id)
         items = await store.table.query(partition, prefix=prefix, after=after, limit=_ITEMS_PER_QUERY)
-        errors += [error for item in items for error in errors_of(item)]
+        errors += [error for item in items for error in decode_errors(item)]
         if len(items) < _ITEMS_PER_QUERY:
             break
         after = str(items[-1]["sk"])
     return errors[:MAX_ERRORS]
 
 
-def part_of(item: Item) -> PartRecord:
-    """Return the part that the table stores as ``item``."""
-    values: dict[str, Any] = {field.name: item[field.name] for field in fields(PartRecord) if field.name in item}
-    values["key"] = Key(str(item["pk"]), str(item["sk"]))
-    values["number"] = int(values["key"].sk.rpartition("#")[2])
-    values["position"] = Position.from_json(cast("dict[str, Json]", item["position"]))
-    values["errors"] = errors_of(item)
-    return PartRecord(**values)
+def part_of(item: Item | None) -> PartRecord:
+    """Return the part that the table stores as ``item``.
+
+    Raises:
+        InternalError: the part does not exist.
+    """
+    if item is None:
+        raise InternalError("A part of this upload is missing.")
+    key = Key(str(item["pk"]), str(item["sk"]))
+    position = decode(Position, cast("Mapping[str, Value]", item["position"]))
+    return decode(PartRecord, item, key=key, number=int(key.sk.rpartition("#")[2]), position=position, errors=decode_errors(item))
 
 
 def part_key(store: TenantStore, record: UploadRecord, number: int) -> Key:

@@ -7,19 +7,14 @@ from typing import Final
 from spass.aws.clients import TenantStore
 from spass.core.errors import DeadlineExceeded
 from spass.core.time import Deadline
-from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from spass.rag.index.manifest import read_manifest
 from spass.rag.ingest.lease import Receiver
 from spass.rag.ingest.parts import put_parts
-from spass.rag.ingest.plan import FileRefused, kind_of
+from spass.rag.ingest.plan import IngestRefused, kind_of
 from spass.rag.ingest.reading import survey
 from spass.rag.ingest.supersession import check_not_superseded
 from spass.rag.ingest.transitions import set_planned
 from spass.rag.ingest.upload_record import UploadRecord
-
-SMALL_BYTES: Final = 16 * 2**20
-"""A file of at most this size is one part. The worker that plans the file also ingests it."""
-PART_BYTES: Final = 8 * 2**20
 
 SURVEY_SECONDS: Final = 600.0
 """If a worker had at least this time and could not read the whole file, a retry will not succeed either."""
@@ -36,22 +31,23 @@ async def plan_upload(store: TenantStore, record: UploadRecord, receiver: Receiv
     """Read the whole file of a leased upload, put its parts and release the lease. Store nothing if the file is refused.
 
     Raises:
-        FileRefused: the file cannot be ingested.
+        IngestRefused: the file cannot be ingested.
         Superseded: a newer object was put under its key.
         ObjectMissing: the file was deleted.
         SurveyTooLong: the time is up, and the worker began with less than ``SURVEY_SECONDS``.
         LeaseLost: another worker has leased the upload, or the upload has ended.
     """
     await check_not_superseded(store, record)
+    settings = receiver.settings
     kind = kind_of(record.filename)
     if kind is None:
-        raise FileRefused("unsupported_file_type", "The name of a file must end in .jsonl, .csv, .txt or .md.")
+        raise IngestRefused("unsupported_file_type", "The name of a file must end in .jsonl, .csv, .txt or .md.")
     size = (await store.uploads.head(record.key, record.version)).size
     if not size:
-        raise FileRefused("empty_file", "The file is empty.")
-    if size > MAX_UPLOAD_BYTES:
-        raise FileRefused("file_too_large", f"The file is {size} bytes long; {MAX_UPLOAD_BYTES} are allowed.")
-    part_bytes = SMALL_BYTES if size <= SMALL_BYTES else PART_BYTES
+        raise IngestRefused("empty_file", "The file is empty.")
+    if size > settings.max_file_bytes:
+        raise IngestRefused("file_too_large", f"The file is {size} bytes long; {settings.max_file_bytes} are allowed.")
+    part_bytes = settings.small_bytes if size <= settings.small_bytes else settings.part_bytes
     async with aclosing(store.uploads.blocks(record.key, record.version, 0, size)) as blocks:
         plan = await survey(kind, _read_until(blocks, deadline), part_bytes=part_bytes)
     generation = (await read_manifest(store, record.index)).generation
@@ -60,10 +56,10 @@ async def plan_upload(store: TenantStore, record: UploadRecord, receiver: Receiv
 
 
 async def _read_until(blocks: AsyncIterator[bytes], deadline: Deadline) -> AsyncIterator[bytes]:
-    """Yield ``blocks``, or raise ``FileRefused`` or ``SurveyTooLong`` at the deadline."""
+    """Yield ``blocks``, or raise ``IngestRefused`` or ``SurveyTooLong`` at the deadline."""
     message = "The file could not be read in the time that a worker has."
     had_enough_time = deadline.remaining() >= SURVEY_SECONDS
     async for block in blocks:
         if not deadline.remaining():
-            raise FileRefused(_SURVEY_TIMEOUT, message) if had_enough_time else SurveyTooLong(message)
+            raise IngestRefused(_SURVEY_TIMEOUT, message) if had_enough_time else SurveyTooLong(message)
         yield block

@@ -14,7 +14,7 @@ from spass.aws.writes import Delete, Equals, Put, Update
 from spass.core.jobs import IngestPart
 from spass.core.time import now_s
 from spass.rag.ingest.parts import part_of
-from spass.rag.ingest.upload_record import PARTS_PATIENCE_SECONDS, UploadRecord, record_of
+from spass.rag.ingest.upload_record import PARTS_PATIENCE_SECONDS, UploadRecord, record_of, upload_key
 
 PARTS_AT_ONCE: Final = 8
 
@@ -30,7 +30,7 @@ async def publish_parts(store: TenantStore, record: UploadRecord) -> None:
     while record.active and record.published < parts and record.published - record.parts_done < share:
         await _send(store, record, record.published)
         increment = Update(
-            keys.upload(store.tenant, record.index, record.id),
+            upload_key(store, record),
             set={"published": record.published + 1},
             when=Equals("published", record.published),
         )

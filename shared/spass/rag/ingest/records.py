@@ -1,22 +1,26 @@
-"""Turn the records of a file into documents, with the same checks as the HTTP route."""
+"""Split a file into records, and turn them into documents with the same checks as the HTTP route."""
 
-from collections.abc import Callable, Mapping
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import JsonValue, ValidationError
 
 from spass.core.errors import SpassError
 from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
-from spass.rag.ingest.plan import Entry, EntryError, FileName, Position
+from spass.rag.ingest.blocks import LineCount
+from spass.rag.ingest.filenames import document_id
+from spass.rag.ingest.plan import Entry, IngestRefused, Position
 from spass.tenancy.validation_messages import explain_error
 
 _ESCAPE_BYTES: Final = len(r"\u0041")
 MAX_RECORD_BYTES: Final = _ESCAPE_BYTES * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) + 12 * 1024
 """72 KiB: the largest document with every character escaped, plus space for its id, its keys and blanks."""
+_LINE_END: Final = b"\r\n"
 _PLACEHOLDER_ID: Final = "unnamed"  # while a document without an id is checked
 _MAX_SHOWN_NAME: Final = 64  # characters; a name comes from the file and may have any length
-_MAX_MESSAGE: Final = 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +35,107 @@ class RawRecord:
     next_position: Position
 
 
-class EntryRefused(Exception):
-    """Raised if an entry is not a valid document."""
+class RecordSplitter(ABC):
+    """Split a file into records. Skip blank lines between them. ``lines`` counts the lines from ``position`` on."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message[:_MAX_MESSAGE]
+    _BLANK_LINES: ClassVar[re.Pattern[bytes]]
+
+    def __init__(self, position: Position, lines: LineCount) -> None:
+        self._position = position  # of the next record
+        self._lines = lines
+        self._counted = 0  # bytes of the current data whose lines were counted
+        self._partial = b""
+        self._size = 0  # bytes of the record so far, also those that were dropped because the record is too long
+
+    @property
+    def end(self) -> int:
+        """Return the offset of the next record."""
+        return self._position.offset
+
+    def feed(self, data: bytes, *, final: bool = False) -> Iterator[RawRecord]:
+        """Yield the records that end in ``data``. If ``data`` is ``final``, also yield the last record. The caller must exhaust
+        the iterator.
+
+        Raises:
+            IngestRefused: a CSV file ends within quotes.
+        """
+        self._counted = 0
+        begin = self._skip_blank_lines(data, 0)
+        while (end := self._record_end(data, begin)) is not None:
+            if record := self._end_record(data, begin, end):
+                yield record
+            begin = self._skip_blank_lines(data, end)
+        if final:
+            if record := self._end_record(data, begin, len(data)):
+                yield record
+            return
+        self._count(data, len(data))
+        self._size += len(data) - begin
+        self._partial = self._partial + data[begin:] if self._size <= MAX_RECORD_BYTES + len(_LINE_END) else b""
+
+    def may_end(self) -> bool:
+        """Return True: a part may end after every record."""
+        return True
+
+    @abstractmethod
+    def _record_end(self, data: bytes, begin: int) -> int | None:
+        """Return the offset after the record that continues at ``begin``, or None if it does not end in ``data``."""
+
+    @abstractmethod
+    def _next_number(self, *, blank: bool) -> int:
+        """Return the number of the next record after a record, or after a ``blank`` line."""
+
+    def _skip_blank_lines(self, data: bytes, begin: int) -> int:
+        blank = None if self._size else self._BLANK_LINES.match(data, begin)
+        if blank is None or blank.end() == begin:
+            return begin
+        self._move(data, blank.end(), blank.end() - begin, blank=True)
+        return blank.end()
+
+    def _end_record(self, data: bytes, begin: int, end: int) -> RawRecord | None:
+        """Return the record that ends at the offset ``end`` of ``data``, or None if it is blank."""
+        size = self._size + end - begin
+        too_long = size > MAX_RECORD_BYTES + len(_LINE_END)
+        record = b"" if too_long else (self._partial + data[begin:end]).rstrip(_LINE_END)
+        blank = not too_long and not record.strip()
+        start = self._position
+        self._move(data, end, size, blank=blank)
+        self._partial, self._size = b"", 0
+        if blank:
+            return None
+        return RawRecord(None if too_long or len(record) > MAX_RECORD_BYTES else record, start, self._position)
+
+    def _move(self, data: bytes, end: int, size: int, *, blank: bool) -> None:
+        """Move the position ``size`` bytes forward, to the offset ``end`` of ``data``."""
+        self._count(data, end)
+        self._position = Position(self._position.offset + size, self._lines.line, self._next_number(blank=blank))
+
+    def _count(self, data: bytes, until: int) -> None:
+        self._lines.add(data[self._counted : until])
+        self._counted = until
 
 
-def parse_entry(record: RawRecord, parse: Callable[[bytes], Mapping[str, object]], source: FileName) -> Entry:
+def parse_entry(record: RawRecord, parse: Callable[[bytes], Mapping[str, object]], filename: str) -> Entry:
     """Return an entry with the document of ``record``, or with the error if the record is not a valid document.
 
-    ``parse`` returns the fields of the document from the bytes of the record, or raises ``EntryRefused``.
+    ``parse`` returns the fields of the document from the bytes of the record, or raises ``IngestRefused``.
     """
+    start = record.position
+    document, error = None, None
     try:
         if record.data is None:
-            raise EntryRefused("line_too_long", f"It is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
-        return Entry(_validate_document(parse(record.data), source, record.position.number), None, record.next_position)
-    except EntryRefused as refusal:
-        return Entry(None, EntryError(record.position.line, refusal.code, refusal.message), record.next_position)
+            raise IngestRefused("line_too_long", f"It is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
+        document = _validate_document(parse(record.data), filename, start.number)
+    except IngestRefused as refusal:
+        error = refusal.error.model_copy(update={"line": start.line})
+    return Entry(start.line, document, error, record.next_position)
 
 
-def _validate_document(fields: Mapping[str, object], source: FileName, number: int) -> NewDocument:
+def _validate_document(fields: Mapping[str, object], filename: str, number: int) -> NewDocument:
     """Return the document with ``fields``. If it has no id, give it the id of entry ``number`` of its file.
 
     Raises:
-        EntryRefused: the document is not valid. The HTTP route would also refuse it.
+        IngestRefused: the document is not valid. The HTTP route would also refuse it.
     """
     has_id = "id" in fields
     try:
@@ -65,23 +143,23 @@ def _validate_document(fields: Mapping[str, object], source: FileName, number: i
         _check_size("text", len(document.text.encode()), MAX_TEXT_BYTES)
         _check_size("metadata", len(metadata_json(document.metadata)), MAX_METADATA_BYTES)
     except ValidationError as error:
-        raise EntryRefused("invalid_request", _describe(error)) from None
+        raise IngestRefused("invalid_request", _describe(error)) from None
     except SpassError as error:
-        raise EntryRefused(error.code, error.message) from None
-    return document if has_id else build_document(document.text, document.metadata, source, number)
+        raise IngestRefused(error.code, error.message) from None
+    return document if has_id else build_document(document.text, document.metadata, filename, number)
 
 
-def build_document(text: str, metadata: Mapping[str, JsonValue], source: FileName, number: int) -> NewDocument:
-    """Return a document with the id of entry ``number`` of ``source``.
+def build_document(text: str, metadata: Mapping[str, JsonValue], filename: str, number: int) -> NewDocument:
+    """Return a document with the id of entry ``number`` of a file.
 
     Do not validate it: the id contains ``#``, which is not valid in the id that a client chooses.
     """
-    return NewDocument.model_construct(id=source.document_id(number), text=text, metadata=dict(metadata))
+    return NewDocument.model_construct(id=document_id(filename, number), text=text, metadata=dict(metadata))
 
 
 def _check_size(name: str, size: int, limit: int) -> None:
     if size > limit:
-        raise EntryRefused("document_too_large", f"{name} is {size} bytes long; {limit} are allowed.")
+        raise IngestRefused("document_too_large", f"{name} is {size} bytes long; {limit} are allowed.")
 
 
 def _describe(error: ValidationError) -> str:

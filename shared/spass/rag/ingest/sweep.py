@@ -12,7 +12,7 @@ from spass.core.jobs import IngestUpload
 from spass.core.time import Deadline
 from spass.rag.ingest.publish import republish_parts
 from spass.rag.ingest.transitions import end_failed
-from spass.rag.ingest.upload_record import ABANDONED, UploadRecord, record_of
+from spass.rag.ingest.upload_record import ABANDONED, UploadRecord, record_of, upload_key
 
 _ITEMS_PER_QUERY: Final = 200
 
@@ -53,9 +53,7 @@ async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> S
 
 
 async def _resend(store: TenantStore, record: UploadRecord) -> None:
-    increment = Update(
-        keys.upload(store.tenant, record.index, record.id), set={"resent": record.resent + 1}, when=_unchanged(record)
-    )
+    increment = Update(upload_key(store, record), set={"resent": record.resent + 1}, when=_unchanged(record))
     try:
         await store.table.write(increment)
     except ConditionFailed:

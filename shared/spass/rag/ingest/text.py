@@ -13,7 +13,8 @@ from pydantic import JsonValue
 
 from spass.rag.ingest.blocks import LineCount
 from spass.rag.ingest.chunk_end import WINDOW_BYTES, ChunkEnd, TextWindow, align_to_character, find_chunk_end
-from spass.rag.ingest.plan import Entry, FileKind, FileName, Position
+from spass.rag.ingest.filenames import metadata_name
+from spass.rag.ingest.plan import Entry, FileKind, Position
 from spass.rag.ingest.records import build_document
 
 _BLANKS: Final = re.compile(
@@ -28,6 +29,7 @@ _START_OF_FILE: Final = b"\n\n"
 class Chunk:
     data: bytes
     begin: int
+    line: int
     next_position: Position
     """The position after ``data``. The blanks that follow it are before the next chunk."""
     window: TextWindow
@@ -55,7 +57,7 @@ class Chunker:
         """Return the offset of the next byte to feed."""
         return self._offset + len(self._data)
 
-    def feed(self, data: bytes, *, final: bool) -> Iterator[Chunk]:
+    def feed(self, data: bytes, *, final: bool = False) -> Iterator[Chunk]:
         """Yield the chunks that later bytes cannot change. If ``data`` is ``final``, yield all chunks. Exhaust the iterator."""
         data = self._data + data
         at = 0
@@ -88,11 +90,13 @@ class Chunker:
         window = TextWindow(data[begin : begin + WINDOW_BYTES], leading_blanks, self._fence, self._markdown)
         chunk_end = find_chunk_end(window)
         end = begin + chunk_end.size
-        self._lines.add(data[at:end])
+        self._lines.add(data[at:begin])
+        line = self._lines.line
+        self._lines.add(data[begin:end])
         self._number += 1
         self._fence = chunk_end.fence
         next_position = Position(self._offset + end, self._lines.line, self._number, self._fence)
-        return Chunk(data[begin:end], self._offset + begin, next_position, window)
+        return Chunk(data[begin:end], self._offset + begin, line, next_position, window)
 
 
 def _end_of_blanks(data: bytes, at: int) -> int:
@@ -100,7 +104,8 @@ def _end_of_blanks(data: bytes, at: int) -> int:
     return blanks.end() if blanks else at
 
 
-def chunk_entry(chunk: Chunk, source: FileName) -> Entry:
+def chunk_entry(chunk: Chunk, filename: str) -> Entry:
     """Return the entry of ``chunk``. A chunk is always a valid document."""
-    metadata: dict[str, JsonValue] = {"source": source.name, "start": chunk.begin, "end": chunk.next_position.offset}
-    return Entry(build_document(chunk.data.decode(), metadata, source, chunk.next_position.number - 1), None, chunk.next_position)
+    after = chunk.next_position
+    metadata: dict[str, JsonValue] = {"source": metadata_name(filename), "start": chunk.begin, "end": after.offset}
+    return Entry(chunk.line, build_document(chunk.data.decode(), metadata, filename, after.number - 1), None, after)

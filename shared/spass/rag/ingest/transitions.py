@@ -6,57 +6,61 @@ from contextlib import suppress
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
-from spass.aws.keys import Key
 from spass.aws.leases import LeaseLost
 from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import ITEM_ABSENT, Absent, Condition, Equals, OneOf, Update
-from spass.core.ids import IndexId, UploadId
+from spass.aws.writes import ITEM_ABSENT, Absent, Condition, Equals, Exists, OneOf, Update
+from spass.core.ids import IndexId, UploadId, random_suffix
 from spass.core.time import now, now_s
-from spass.rag.ingest.lease import LEASE, Receiver, Refusal
+from spass.rag.ingest.lease import LEASE, Receiver
 from spass.rag.ingest.parts import first_errors
-from spass.rag.ingest.plan import FilePlan
+from spass.rag.ingest.plan import FilePlan, UploadError
 from spass.rag.ingest.publish import leave_window, republish_parts
 from spass.rag.ingest.upload_record import (
     ACTIVE,
     KEEP_SECONDS,
-    MAX_ERRORS,
+    STOP,
     Status,
-    UploadError,
     UploadRecord,
+    encode_errors,
     read_record,
     record_of,
+    upload_key,
 )
 from spass.rag.ingest.uploaded_file import UploadedFile
 
 _IS_ACTIVE = OneOf("status", list(ACTIVE))
-_IS_STOPPED = Equals("status", Status.FAILED) & Equals("stopped", value=True)
+_IS_STOPPED = Equals("status", Status.FAILED) & Exists("stopped")
 
 
-async def lease_file(store: TenantStore, file: UploadedFile, receiver: Receiver) -> UploadRecord | Refusal:
-    """Lease the upload of ``file`` in order to plan it. If it is planned already, return it without a lease.
+async def lease_file(store: TenantStore, file: UploadedFile, receiver: Receiver) -> UploadRecord | None:
+    """Lease the upload of ``file`` in order to plan it. If it is planned or has ended already, return it without a lease.
 
     The upload is the one whose form was used. If the file was put without a form, or the form was used for another file before,
     create an upload for this file. Each (key, revision) is one upload, even if its event arrives several times.
+
+    Raises:
+        StopWork: another receiver has leased the upload.
     """
     if file.form_upload is not None:
         waits = Equals("status", Status.WAITING) & Equals("key", file.key)
         leased = await _lease_file(store, file, file.form_upload, receiver, waits)
         if leased is not None:
             return leased
-    return await _lease_file(store, file, file.own_upload, receiver, ITEM_ABSENT) or Refusal.ENDED
+    return await _lease_file(store, file, file.own_upload, receiver, ITEM_ABSENT)
 
 
-async def lease_upload(store: TenantStore, index: IndexId, upload: UploadId, receiver: Receiver) -> UploadRecord | Refusal:
-    """Lease an upload whose file has arrived, in order to plan it. If it is planned already, return it without a lease."""
+async def lease_upload(store: TenantStore, index: IndexId, upload: UploadId, receiver: Receiver) -> UploadRecord | None:
+    """Lease an upload whose file has arrived, in order to plan it. If it is planned or has ended already, return it without a
+    lease; if it does not exist, return None. Raise the same errors as ``lease_file``."""
     try:
         return await _lease(store, index, upload, receiver, {}, _leasable(receiver))
     except ConditionFailed as failure:
-        return _read_unleased(failure.item, receiver)
+        return _read_unleased(failure.item, receiver) if failure.item else None
 
 
 async def _lease_file(
     store: TenantStore, file: UploadedFile, upload: UploadId, receiver: Receiver, unused: Condition
-) -> UploadRecord | Refusal | None:
+) -> UploadRecord | None:
     """Lease ``upload`` for ``file`` if it is ``unused`` or belongs to that file. Return None if it belongs to another file."""
     changes: dict[str, Value] = {
         "index": file.index,
@@ -96,11 +100,11 @@ def _leasable(receiver: Receiver) -> Condition:
     return (_IS_ACTIVE | _IS_STOPPED) & Absent("parts") & receiver.may_lease()
 
 
-def _read_unleased(item: Item | None, receiver: Receiver) -> UploadRecord | Refusal:
-    record = record_of(item) if item else None
-    if item is None or record is None or record.ended:
-        return Refusal.ENDED
-    return receiver.refusal(item) if record.parts is None else record
+def _read_unleased(item: Item, receiver: Receiver) -> UploadRecord:
+    record = record_of(item)
+    if record.parts is None and not record.ended:
+        raise receiver.refusal(item)
+    return record
 
 
 async def set_planned(
@@ -124,7 +128,7 @@ async def set_planned(
     }
     if generation:
         values["generation"] = generation
-    update = Update(_key(store, record), set=values, remove=LEASE, when=_IS_ACTIVE & Equals("owner", receiver.owner))
+    update = Update(upload_key(store, record), set=values, remove=LEASE, when=_IS_ACTIVE & Equals("owner", receiver.owner))
     try:
         return record_of(await store.table.write(update) or {})
     except ConditionFailed as failure:
@@ -137,25 +141,31 @@ async def set_planned(
 async def set_status(store: TenantStore, record: UploadRecord, status: Status) -> None:
     """Set the status of an active upload to queued or running."""
     with suppress(ConditionFailed):
-        await store.table.write(Update(_key(store, record), set={"status": status}, when=_IS_ACTIVE))
+        await store.table.write(Update(upload_key(store, record), set={"status": status}, when=_IS_ACTIVE))
 
 
 async def restart(store: TenantStore, record: UploadRecord, *, working_on: int | None = None) -> UploadRecord:
     """Continue an upload that was stopped. Send its parts again, except the part that the caller is ``working_on``, because
     workers dropped their messages while the upload was stopped.
 
+    The stop is removed last: if this worker dies before, the next message restarts the upload again.
+
     Raises:
-        LeaseLost: the upload has ended in the meantime.
+        LeaseLost: the upload has ended in the meantime, or was stopped a second time.
     """
     running: dict[str, Value] = {"status": Status.RUNNING, "touched": now_s()}
-    restarted = Update(_key(store, record), set=running, remove=("errors", "finished_at"), when=_IS_STOPPED | _IS_ACTIVE)
+    is_this_stop = Equals("stopped", record.stopped)
+    key = upload_key(store, record)
     try:
+        restarted = Update(key, set=running, remove=("errors", "finished_at"), when=is_this_stop)
         record = record_of(await store.table.write(restarted) or {})
         if (record.parts or 0) > 1:
             await republish_parts(store, record, skip=working_on)
-        cleared = Update(_key(store, record), remove=("stopped", "failed_part"), when=_IS_ACTIVE)
-        return record_of(await store.table.write(cleared) or {})
-    except ConditionFailed:
+        return record_of(await store.table.write(Update(key, remove=STOP, when=is_this_stop)) or {})
+    except ConditionFailed as failure:
+        current = record_of(failure.item) if failure.item else None
+        if current is not None and current.active and not current.stopped:
+            return current  # another worker has restarted it, or the reply of the last write was lost
         raise LeaseLost("The upload is not active any more.", retry_after=1) from None
 
 
@@ -170,33 +180,27 @@ async def end_failed(
 ) -> None:
     """Fail an active upload. If the error ``may_pass``, its message or that of this ``part`` can continue it later."""
     latest = await read_record(store, record.index, record.id)
-    errors = (error, *await first_errors(store, latest))
-    changes: dict[str, Value] = {"status": Status.FAILED, "finished_at": now(), TTL: now_s() + KEEP_SECONDS}
-    changes["errors"] = [kept.attributes() for kept in errors[:MAX_ERRORS]]
+    changes: dict[str, Value] = {"status": Status.FAILED, "errors": encode_errors([error, *await first_errors(store, latest)])}
     if may_pass:
-        changes["stopped"] = True
+        changes["stopped"] = random_suffix()
     if may_pass and part is not None:
         changes["failed_part"] = part
-    removed = tuple(name for name in (*LEASE, "stopped", "failed_part") if name not in changes)
-    await leave_window(store, record)
-    with suppress(ConditionFailed):
-        await store.table.write(Update(_key(store, record), set=changes, remove=removed, when=when & _IS_ACTIVE))
+    await _end(store, record, changes, when & _IS_ACTIVE)
 
 
 async def end_done(store: TenantStore, record: UploadRecord) -> None:
     """End an upload after all its parts are done."""
     changes: dict[str, Value] = {
         "status": Status.SUCCEEDED if record.ingested or not record.failed else Status.FAILED,
-        "finished_at": now(),
+        "errors": encode_errors(await first_errors(store, record)),
         "bytes_done": record.bytes_total,
-        "errors": [error.attributes() for error in await first_errors(store, record)],
-        TTL: now_s() + KEEP_SECONDS,
     }
-    when = _IS_ACTIVE & Equals("parts_done", record.parts)
+    await _end(store, record, changes, _IS_ACTIVE & Equals("parts_done", record.parts))
+
+
+async def _end(store: TenantStore, record: UploadRecord, changes: dict[str, Value], when: Condition) -> None:
+    changes |= {"finished_at": now(), TTL: now_s() + KEEP_SECONDS}
+    removed = tuple(name for name in (*LEASE, *STOP) if name not in changes)
     await leave_window(store, record)
     with suppress(ConditionFailed):
-        await store.table.write(Update(_key(store, record), set=changes, remove=(*LEASE, "stopped", "failed_part"), when=when))
-
-
-def _key(store: TenantStore, record: UploadRecord) -> Key:
-    return keys.upload(store.tenant, record.index, record.id)
+        await store.table.write(Update(upload_key(store, record), set=changes, remove=removed, when=when))

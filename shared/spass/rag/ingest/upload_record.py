@@ -1,24 +1,23 @@
 """The record of an upload: the state of one file. It exists from the creation of the form until 90 days after its last change."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, cast
-
-from pydantic import WithJsonSchema
+from itertools import islice
+from typing import Any, Final, cast
 
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
+from spass.aws.codec import decode
+from spass.aws.keys import Key
 from spass.core.errors import UploadNotFound
 from spass.core.ids import IndexId, RequestId, UploadId, UserId
-from spass.rag.ingest.plan import EntryError
-from spass.tenancy.response_model import ResponseModel
+from spass.rag.ingest.plan import UploadError
 
 MAX_ERRORS: Final = 100
 """The number of errors that an upload stores. It counts all errors."""
 KEEP_SECONDS: Final = 90 * 24 * 3600
-_MESSAGE_CHARACTERS: Final = 200
 
 PARTS_PATIENCE_SECONDS: Final = 24 * 3600
 """Seconds without progress after which a file of several parts is abandoned. Its parts may wait behind those of other files."""
@@ -38,21 +37,8 @@ class Status(StrEnum):
 
 
 ACTIVE: Final = (Status.QUEUED, Status.RUNNING)
-
-
-class UploadError(ResponseModel):
-    """An error in one line of a file. `line` is null if it is about the whole file."""
-
-    line: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})] | None
-    code: str
-    message: str
-
-    @classmethod
-    def of(cls, error: EntryError) -> "UploadError":
-        return cls(line=error.line, code=error.code, message=error.message[:_MESSAGE_CHARACTERS])
-
-    def attributes(self) -> dict[str, Value]:
-        return {"line": self.line, "code": self.code, "message": self.message}
+STOP: Final = ("stopped", "failed_part")
+"""The attributes of a stop, see ``UploadRecord``."""
 
 
 ABANDONED: Final = UploadError(
@@ -72,8 +58,8 @@ class UploadRecord:
         parts: the number of parts of the file, or None until it is planned. ``published`` of them were sent to the queue so far,
             and ``parts_done`` are done. ``kind`` and ``columns`` determine how to read them.
         generation: the generation of the index to which the documents are appended, or empty if the index did not exist yet.
-        stopped: True if a temporary failure stopped the upload. It continues when its message, or that of ``failed_part``,
-            arrives again; the parts that were published are then sent again.
+        stopped: the id of the stop if a temporary failure stopped the upload, otherwise empty. The upload continues when its
+            message, or that of ``failed_part``, arrives again; the parts that were published are then sent again.
         resent: the number of times that the sweep sent lost messages again since the last progress.
     """
 
@@ -98,7 +84,7 @@ class UploadRecord:
     kind: str = ""
     columns: tuple[str, ...] = ()
     generation: str = ""
-    stopped: bool = False
+    stopped: str = ""
     failed_part: int | None = None
     resent: int = 0
     user: UserId | None = None
@@ -118,8 +104,9 @@ class UploadRecord:
         return self.active and self._idle_seconds(now_s) > self._patience
 
     def message_lost(self, now_s: int) -> bool:
-        """Return whether the upload has been idle for so long that its messages must be sent again: after one, two and three
-        quarters of the time after which it is abandoned. A resent message does not extend that time."""
+        """Return whether the upload has been idle for so long that its messages must be sent again: first after a quarter of the
+        time after which it is abandoned, then after a half, then after three quarters. Sending a message does not extend that
+        time."""
         return self.active and self.resent < _MAX_RESENT and 4 * self._idle_seconds(now_s) > self._patience * (self.resent + 1)
 
     @property
@@ -134,18 +121,28 @@ class UploadRecord:
 
 def record_of(item: Item) -> UploadRecord:
     """Return the upload that the table stores as ``item``."""
-    values: dict[str, Any] = {field.name: item[field.name] for field in fields(UploadRecord) if field.name in item}
-    values["id"] = str(item["sk"]).removeprefix(keys.UPLOAD_PREFIX)
-    values["status"] = Status(str(item["status"]))
-    values["errors"] = errors_of(item)
-    values["columns"] = tuple(cast("Sequence[str]", item.get("columns") or ()))
-    return UploadRecord(**values)
+    return decode(
+        UploadRecord,
+        item,
+        id=str(item["sk"]).removeprefix(keys.UPLOAD_PREFIX),
+        status=Status(str(item["status"])),
+        errors=decode_errors(item),
+        columns=tuple(cast("Sequence[str]", item.get("columns") or ())),
+    )
 
 
-def errors_of(item: Mapping[str, Value]) -> tuple[UploadError, ...]:
+def encode_errors(errors: Iterable[UploadError]) -> list[Value]:
+    """Return the first ``MAX_ERRORS`` errors as an attribute of an item."""
+    return [error.model_dump() for error in islice(errors, MAX_ERRORS)]
+
+
+def decode_errors(item: Mapping[str, Value]) -> tuple[UploadError, ...]:
     """Return the errors in the item of an upload or of a part."""
-    entries = cast("Sequence[Mapping[str, Any]]", item.get("errors") or ())
-    return tuple(UploadError(line=entry["line"], code=entry["code"], message=entry["message"]) for entry in entries)
+    return tuple(UploadError(**error) for error in cast("Sequence[Mapping[str, Any]]", item.get("errors") or ()))
+
+
+def upload_key(store: TenantStore, record: UploadRecord) -> Key:
+    return keys.upload(store.tenant, record.index, record.id)
 
 
 async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> UploadRecord:

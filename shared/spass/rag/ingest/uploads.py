@@ -22,8 +22,8 @@ from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from spass.rag.index.embedding_model import EmbeddingModel, check_model
 from spass.rag.index.manifest import read_manifest
 from spass.rag.ingest.parts import first_errors
-from spass.rag.ingest.plan import kind_of
-from spass.rag.ingest.upload_record import ABANDONED, MAX_ERRORS, Status, UploadError, UploadRecord, read_record, record_of
+from spass.rag.ingest.plan import UploadError, kind_of
+from spass.rag.ingest.upload_record import ABANDONED, MAX_ERRORS, Status, UploadRecord, read_record, record_of
 from spass.rag.ingest.uploaded_file import upload_key
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseModel

@@ -7,10 +7,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from spass.aws import keys
 from spass.aws.clients import TenantStore
+from spass.aws.keys import Key
 from spass.aws.leases import LeaseLost, renewing
 from spass.aws.log import write_line
 from spass.aws.objects import ObjectMissing
@@ -28,100 +29,97 @@ from spass.core.errors import (
 from spass.core.jobs import Delivery, IngestPart, IngestUpload
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
-from spass.rag.ingest.lease import Lease, Receiver, Refusal
+from spass.rag.ingest.lease import Receiver, StopWork
 from spass.rag.ingest.part_run import LAST_SECONDS, PartRun
-from spass.rag.ingest.parts import PartRecord, lease_part, part_key
-from spass.rag.ingest.plan import FileRefused
+from spass.rag.ingest.parts import lease_part, part_key
+from spass.rag.ingest.plan import IngestRefused, UploadError
 from spass.rag.ingest.planning import plan_upload
 from spass.rag.ingest.publish import publish_parts
+from spass.rag.ingest.settings import IngestSettings
 from spass.rag.ingest.supersession import check_not_superseded, supersede_older
 from spass.rag.ingest.transitions import end_done, end_failed, lease_file, lease_upload, restart, set_status
-from spass.rag.ingest.upload_record import Status, UploadError, UploadRecord, read_record
+from spass.rag.ingest.upload_record import Status, UploadRecord, read_record, upload_key
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.write.writer import Writer
 
 T = TypeVar("T")
-_Failure: TypeAlias = FileRefused | ObjectMissing | SpassError
+_Failure: TypeAlias = IngestRefused | ObjectMissing | SpassError
 
-PAUSES: Final = (5.0, 20.0, 60.0)
-"""Maximum pauses in seconds before each retry after a temporary error. After the last retry, the queue redelivers the message."""
-
-_MAY_PASS: Final = (Unavailable, Upstream, DeadlineExceeded, LimitExceeded, Internal)
+_RETRIED: Final = (Unavailable, Upstream, DeadlineExceeded, LimitExceeded)
+_MAY_PASS: Final = (*_RETRIED, Internal)
 
 
 class IngestWorker:
-    """A worker that processes one message. Every public method returns True if the message is done, and False if the queue must
-    deliver it again."""
+    """A worker that processes one message."""
 
-    def __init__(self, writer: Writer, store: TenantStore, delivery: Delivery, deadline: Deadline) -> None:
+    def __init__(
+        self, writer: Writer, store: TenantStore, delivery: Delivery, deadline: Deadline, settings: IngestSettings
+    ) -> None:
         self._writer = writer
         self._store = store
         self._delivery = delivery
         self._deadline = deadline
-        self._receiver = Receiver(delivery.message)
+        self._settings = settings
+        self._receiver = Receiver(delivery.message, settings)
 
-    async def file(self, file: UploadedFile) -> bool:
-        """Ingest a file that was put into the bucket, unless it is done or leased. Stop older files with its key."""
-        await supersede_older(self._store, file)
-        return await self._upload(await lease_file(self._store, file, self._receiver))
-
-    async def upload(self, job: IngestUpload) -> bool:
-        """Continue an upload whose file has arrived."""
-        return await self._upload(await lease_upload(self._store, job.index, job.upload, self._receiver))
-
-    async def part(self, job: IngestPart) -> bool:
-        """Continue a part of an upload."""
+    async def run(self, task: UploadedFile | IngestUpload | IngestPart) -> bool:
+        """Return True if the message is done, and False if the queue must deliver it again."""
         try:
-            record = await read_record(self._store, job.index, job.upload)
-        except UploadNotFound:
-            return True
-        may_restart = record.stopped and record.failed_part in (None, job.part)
-        if job.part not in range(record.parts or 0) or not (record.active or may_restart):
-            return True
-        if record.stopped:
-            record = await restart(self._store, record, working_on=job.part)
-        return await self._part(record, job.part)
+            match task:
+                case UploadedFile():
+                    await supersede_older(self._store, task)
+                    await self._upload(await lease_file(self._store, task, self._receiver))
+                case IngestUpload():
+                    await self._upload(await lease_upload(self._store, task.index, task.upload, self._receiver))
+                case IngestPart():
+                    await self._part_message(task)
+        except StopWork as stop:
+            return stop.done
+        except LeaseLost:
+            return False
+        return True
 
-    async def _upload(self, leased: UploadRecord | Refusal) -> bool:
-        if isinstance(leased, Refusal):
-            return leased is not Refusal.LEASED_FOR_THIS_MESSAGE
-        record = leased
+    async def _upload(self, record: UploadRecord | None) -> None:
+        if record is None or record.ended:
+            return
         if record.parts is None:
-            lease = Lease(self._store, keys.upload(self._store.tenant, record.index, record.id), self._receiver.owner)
-            planned = await self._work(record, lease, lambda: self._plan(leased))
-            if isinstance(planned, bool):
-                return planned
-            record = planned
+            plan = partial(plan_upload, self._store, record, self._receiver, self._deadline)
+            record = await self._work(record, upload_key(self._store, record), plan)
         if record.stopped:
             record = await restart(self._store, record)
         if record.parts == 1:
-            return await self._part(record, 0)
-        await self._next(record)
-        return True
+            await self._part(record, 0)
+        else:
+            await self._next(record)
 
-    async def _plan(self, record: UploadRecord) -> UploadRecord:
-        return await plan_upload(self._store, record, self._receiver, self._deadline)
+    async def _part_message(self, job: IngestPart) -> None:
+        try:
+            record = await read_record(self._store, job.index, job.upload)
+        except UploadNotFound:
+            return
+        may_restart = record.stopped and record.failed_part in (None, job.part)
+        if job.part not in range(record.parts or 0) or not (record.active or may_restart):
+            return
+        if record.stopped:
+            record = await restart(self._store, record, working_on=job.part)
+        await self._part(record, job.part)
 
-    async def _part(self, record: UploadRecord, number: int) -> bool:
-        lease = Lease(self._store, part_key(self._store, record, number), self._receiver.owner)
-        return await self._work(record, lease, lambda: self._ingest(record, number, lease), part=number)
+    async def _part(self, record: UploadRecord, number: int) -> None:
+        await self._work(record, part_key(self._store, record, number), partial(self._ingest, record, number), part=number)
 
-    async def _ingest(self, record: UploadRecord, number: int, lease: Lease) -> bool:
-        """Ingest a part until it is done or the time is up, then send the next message. Return whether this message is done."""
+    async def _ingest(self, record: UploadRecord, number: int) -> None:
+        """Ingest a part until it is done or the time is up, then send the next message."""
         part = await lease_part(self._store, record, number, self._receiver)
-        if isinstance(part, PartRecord):
+        if not part.done:
             if record.status is Status.QUEUED:
                 await set_status(self._store, record, Status.RUNNING)
             await check_not_superseded(self._store, record)
-            if not await PartRun(self._writer, self._store, record, self._deadline).run(part):
-                if not await self._release(record, lease, number):
-                    return False
+            run = PartRun(self._writer, self._store, record, self._deadline, self._settings.batch_documents)
+            if not await run.run(part):
+                await self._release(record, part.key, number)
                 await self._store.jobs.send(IngestPart(self._store.tenant, record.index, record.id, number))
-                return True
-        elif part is not Refusal.ENDED:
-            return part is not Refusal.LEASED_FOR_THIS_MESSAGE
+                return
         await self._next(await read_record(self._store, record.index, record.id))
-        return True
 
     async def _next(self, record: UploadRecord) -> None:
         """Send the next parts, or end the upload if all parts are done."""
@@ -130,23 +128,26 @@ class IngestWorker:
         else:
             await publish_parts(self._store, record)
 
-    async def _work(
-        self, record: UploadRecord, lease: Lease, attempt: Callable[[], Awaitable[T]], part: int | None = None
-    ) -> T | bool:
-        """Run ``attempt`` while renewing ``lease``, and return its result. If it fails, return whether the message is done."""
+    async def _work(self, record: UploadRecord, key: Key, attempt: Callable[[], Awaitable[T]], part: int | None = None) -> T:
+        """Run ``attempt`` while renewing the lease on ``key``, and return its result.
+
+        Raises:
+            StopWork: it failed.
+            LeaseLost: another worker has the lease.
+        """
         try:
-            async with renewing(lease.renew):
+            async with renewing(partial(self._receiver.renew, self._store, key)):
                 return await self._retry(record, attempt)
-        except LeaseLost:
-            return False
-        except (FileRefused, ObjectMissing, SpassError) as error:
+        except (LeaseLost, StopWork):
+            raise
+        except (IngestRefused, ObjectMissing, SpassError) as error:
             may_pass = isinstance(error, _MAY_PASS)
             with suppress(StorageUnavailable) if may_pass else nullcontext():
-                return await self._stop(record, lease, error, part, may_pass=may_pass) and not may_pass
-            return False
+                await self._fail(record, key, error, part, may_pass=may_pass)
+            raise StopWork(done=not may_pass) from error
         except Exception:
             with suppress(StorageUnavailable):
-                await self._stop(record, lease, InternalError("An internal error occurred."), part, may_pass=True)
+                await self._fail(record, key, InternalError("An internal error occurred."), part, may_pass=True)
             raise
 
     async def _retry(self, record: UploadRecord, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -154,39 +155,42 @@ class IngestWorker:
 
         Retrying here is faster than leaving it to the queue, which hides the message for the maximum lifetime of a worker.
         """
-        for pause in PAUSES:
+        for pause in self._settings.pauses:
             try:
                 return await attempt()
             except LeaseLost:
                 raise
-            except (Unavailable, Upstream, DeadlineExceeded, LimitExceeded) as error:
+            except _RETRIED as error:
                 if self._deadline.remaining() < pause + LAST_SECONDS:
                     raise
                 _log_trouble(record, error)
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 (jitter)
         return await attempt()
 
-    async def _stop(self, record: UploadRecord, lease: Lease, error: _Failure, part: int | None, *, may_pass: bool) -> bool:
+    async def _fail(self, record: UploadRecord, key: Key, error: _Failure, part: int | None, *, may_pass: bool) -> None:
         """Release the lease. Fail the upload if the error is permanent, or if the queue will not deliver the message again.
 
-        Return False if another worker has the lease.
+        Raises:
+            LeaseLost: another worker has the lease.
         """
         if may_pass:
             _log_trouble(record, error)
-        if not await self._release(record, lease, part):
-            return False
+        await self._release(record, key, part)
         if self._delivery.last or not may_pass:
             await end_failed(self._store, record, _upload_error(error), may_pass=may_pass, part=part)
-        return True
 
-    async def _release(self, record: UploadRecord, lease: Lease, part: int | None) -> bool:
-        """Release the lease. Set the status to queued if no other worker can be working on the upload."""
+    async def _release(self, record: UploadRecord, key: Key, part: int | None) -> None:
+        """Release the lease. Set the status to queued if no other worker can be working on the upload.
+
+        Raises:
+            LeaseLost: another worker has the lease.
+        """
         if part is None:
-            return await lease.release(status=Status.QUEUED)
-        released = await lease.release()
-        if released and record.parts == 1:
-            await set_status(self._store, record, Status.QUEUED)
-        return released
+            await self._receiver.release(self._store, key, status=Status.QUEUED)
+        else:
+            await self._receiver.release(self._store, key)
+            if record.parts == 1:
+                await set_status(self._store, record, Status.QUEUED)
 
 
 def _log_trouble(record: UploadRecord, error: _Failure) -> None:
@@ -196,8 +200,8 @@ def _log_trouble(record: UploadRecord, error: _Failure) -> None:
 
 def _upload_error(error: _Failure) -> UploadError:
     match error:
-        case FileRefused():
-            return UploadError(line=error.line, code=error.code, message=error.message)
+        case IngestRefused():
+            return error.error
         case ObjectMissing():
             return UploadError(line=None, code="object_missing", message="The file was removed before all of it was ingested.")
         case _:

@@ -43,14 +43,8 @@ def harness(aws: Aws, queue: str) -> IngestHarness:
     return harness
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker leaves to the queue at once what does not work."""
-    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", ())
-
-
 @pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of documents that a batch takes now."""
-    monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 4)
+def small_batches(harness: IngestHarness) -> int:
+    """Set and return the number of documents of a batch."""
+    harness.change_settings(batch_documents=4)
     return 4

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 from urllib.parse import quote_plus
@@ -20,6 +20,7 @@ from spass.jobs.dispatch import Dispatcher
 from spass.jobs.messages import parse
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
+from spass.rag.ingest.settings import IngestSettings
 from spass.rag.ingest.uploads import Upload, Uploads
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.identity import Caller, Identity
@@ -71,6 +72,15 @@ class IngestHarness:
     queue: str | None = None
     calls: Calls = field(default_factory=Calls)
     tenant: TenantId = field(default_factory=lambda: TenantId(f"t-{random_suffix()}"))
+    settings: IngestSettings = field(default_factory=lambda: IngestSettings(pauses=()))
+    """By default a worker does not retry, so that the queue delivers the message again."""
+
+    def change_settings(self, **changes: Any) -> None:
+        self.settings = replace(self.settings, **changes)
+
+    def rival(self, calls: Calls | None = None) -> "IngestHarness":
+        """Return a second worker of the same tenant."""
+        return replace(self, calls=calls or Calls())
 
     @property
     def store(self) -> TenantStore:
@@ -109,7 +119,7 @@ class IngestHarness:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        return Dispatcher({self.tenant}, self.aws.for_tenant, background_handler(self.rag.writer, ObjectCache()))
+        return Dispatcher({self.tenant}, self.aws.for_tenant, background_handler(self.rag.writer, ObjectCache(), self.settings))
 
     async def work_off(self) -> list[IngestPart]:
         """Deliver all jobs that workers send until there are no more; return the parts among them, in their order."""

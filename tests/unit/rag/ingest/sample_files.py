@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from spass.rag.index.documents import NewDocument
-from spass.rag.ingest.plan import Entry, EntryError, FileKind, FileName, FilePlan, FileRefused, PartRange, Position
+from spass.rag.ingest.plan import Entry, FileKind, FilePlan, IngestRefused, PartRange, Position, UploadError
 from spass.rag.ingest.reading import entries, survey
 
 NO_PARTS = 2**40
@@ -33,9 +33,10 @@ def planned(kind: FileKind, data: bytes, *, part_bytes: int = NO_PARTS, sizes: i
 
 def refusal(kind: FileKind, data: bytes, sizes: int | Sequence[int] = 1000) -> tuple[str, int | None, str]:
     """Code, line and message with which the whole file is refused."""
-    with pytest.raises(FileRefused) as refused:
+    with pytest.raises(IngestRefused) as refused:
         planned(kind, data, sizes=sizes)
-    return refused.value.code, refused.value.line, refused.value.message
+    error = refused.value.error
+    return error.code, error.line, error.message
 
 
 def read_part(
@@ -43,7 +44,7 @@ def read_part(
 ) -> list[Entry]:
     async def gathered() -> list[Entry]:
         blocks = streamed(cut_in(data[part.start.offset :], sizes))
-        return [entry async for entry in entries(plan.kind, plan.columns, FileName(name), blocks, part.start, part.end)]
+        return [entry async for entry in entries(plan.kind, plan.columns, name, blocks, part.start, part.end)]
 
     return asyncio.run(gathered())
 
@@ -59,7 +60,7 @@ def documents(found: Iterable[Entry]) -> list[NewDocument]:
     return [entry.document for entry in found if entry.document]
 
 
-def errors_of(found: Iterable[Entry]) -> list[EntryError]:
+def errors_of(found: Iterable[Entry]) -> list[UploadError]:
     return [entry.error for entry in found if entry.error]
 
 

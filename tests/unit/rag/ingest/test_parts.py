@@ -4,16 +4,24 @@ from collections.abc import Sequence
 
 import pytest
 
+from spass.aws import keys
+from spass.aws.attributes import Value
+from spass.aws.codec import encode
+from spass.aws.leases import LeaseLost
 from spass.aws.table import ConditionFailed
-from spass.core.errors import UpstreamError, UpstreamRejected
+from spass.aws.writes import Update
+from spass.calls.scope import Scope
+from spass.core.errors import IndexNotFound, UpstreamError, UpstreamRejected
 from spass.core.ids import DocumentId, IndexId, UploadId
 from spass.core.jobs import IngestUpload, body_of
 from spass.core.time import Deadline, now_s
-from spass.rag.ingest.lease import Lease, Receiver
-from spass.rag.ingest.parts import PartRecord, lease_part, part_key
+from spass.llm.types import EmbeddingReply
+from spass.rag.ingest.lease import Receiver
+from spass.rag.ingest.parts import lease_part
+from spass.rag.ingest.plan import Position
 from spass.rag.ingest.publish import PARTS_AT_ONCE, publish_parts
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
-from spass.rag.ingest.transitions import end_failed
+from spass.rag.ingest.transitions import end_failed, restart
 from spass.rag.ingest.upload_record import ABANDONED, read_record
 from spass.testing.faults import Crash
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
@@ -26,10 +34,9 @@ SIZE = len(file_of(DOCUMENTS))
 
 
 @pytest.fixture(autouse=True)
-def parts_of_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def parts_of_two_lines(harness: IngestHarness) -> None:
     size = 2 * len(lines(("d0000", "text 0")))
-    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", size)
-    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", size)
+    harness.change_settings(small_bytes=size, part_bytes=size)
 
 
 async def planned(harness: IngestHarness, path: str = PATH) -> UploadId:
@@ -103,7 +110,7 @@ async def test_every_file_has_a_part_on_the_queue_if_more_wait_than_the_window_h
 
 async def test_another_tenants_small_file_waits_behind_the_window_only(harness: IngestHarness) -> None:
     """One message after the other, in the order of the queue: the small file is done while most of the large one waits."""
-    other = IngestHarness(harness.aws, harness.queue)
+    other = IngestHarness(harness.aws, harness.queue, settings=harness.settings)
     await planned(harness)
     waiting = [*harness.queued(), other.put(PATH, file_of(numbered(1)))]
     before = 0
@@ -144,7 +151,7 @@ async def test_a_duplicate_of_a_part_in_work_is_dropped_and_its_own_message_come
 
     class Duplicated(Calls):
         async def embed(self, *arguments: object) -> object:  # type: ignore[override]
-            other = IngestHarness(harness.aws, harness.queue, Calls(), harness.tenant)
+            other = harness.rival()
             assert await other.deliver(body, message="another")
             assert not await other.deliver(body, message="m", receives=2)
             assert other.calls.asked == []
@@ -158,8 +165,7 @@ async def test_a_duplicate_of_a_part_in_work_is_dropped_and_its_own_message_come
 async def test_the_part_of_a_dead_worker_continues_where_it_stood(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 1)
-    monkeypatch.setattr("spass.rag.ingest.lease.LEASE_SECONDS", -1)
+    harness.change_settings(batch_documents=1, lease_seconds=-1)
     upload = await planned(harness)
 
     def die(texts: Sequence[str]) -> None:
@@ -220,7 +226,7 @@ async def test_an_abandoned_upload_continues_although_no_part_of_it_is_left_on_t
 async def test_a_worker_whose_time_is_up_sends_its_part_to_the_end_of_the_queue(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 1)
+    harness.change_settings(batch_documents=1)
     upload = await planned(harness)
     harness.queued()
     assert await harness.deliver(harness.part(upload, 5), seconds=60)
@@ -314,14 +320,13 @@ async def test_what_a_user_changed_meanwhile_stays(harness: IngestHarness) -> No
 async def test_a_lease_that_is_renewed_after_its_release_keeps_no_other_worker_away(harness: IngestHarness) -> None:
     """A renewal may come between the release of a part and the message that continues it."""
     record = await read_record(harness.store, INDEX, await planned(harness))
-    first, second = Receiver("first"), Receiver("second")
-    assert isinstance(await lease_part(harness.store, record, 0, first), PartRecord)
-    lease = Lease(harness.store, part_key(harness.store, record, 0), first.owner)
-    await lease.renew()
-    assert await lease.release()
+    first, second = (Receiver(message, harness.settings) for message in ("first", "second"))
+    key = (await lease_part(harness.store, record, 0, first)).key
+    await first.renew(harness.store, key)
+    await first.release(harness.store, key)
     with pytest.raises(ConditionFailed):
-        await lease.renew()
-    assert isinstance(await lease_part(harness.store, record, 0, second), PartRecord)
+        await first.renew(harness.store, key)
+    assert (await lease_part(harness.store, record, 0, second)).owner == second.owner
 
 
 async def test_a_worker_that_missed_an_uploads_end_takes_the_window_for_a_day_at_most(
@@ -336,3 +341,41 @@ async def test_a_worker_that_missed_an_uploads_end_takes_the_window_for_a_day_at
         monkeypatch.setattr(f"spass.{room}.now_s", lambda: tomorrow)
     await planned(harness, "other/a.jsonl")
     assert len(harness.queued()) == PARTS_AT_ONCE
+
+
+async def test_a_late_message_does_not_undo_a_later_stop(harness: IngestHarness) -> None:
+    upload = await planned(harness)
+    harness.queued()
+    harness.calls.before = fail
+    assert not await harness.deliver(harness.part(upload, 1), receives=5)
+    first_stop = await read_record(harness.store, INDEX, upload)
+    restarted = await restart(harness.store, first_stop)
+    assert len(harness.queued()) == PARTS_AT_ONCE
+    assert await restart(harness.store, first_stop) == restarted
+    assert harness.queued() == []
+    await end_failed(harness.store, restarted, ABANDONED, may_pass=True, part=5)
+    with pytest.raises(LeaseLost):
+        await restart(harness.store, first_stop)
+    assert (await harness.only_upload()).status == "failed"
+
+
+async def test_a_worker_stops_if_its_part_moved_to_another_position(harness: IngestHarness) -> None:
+    """A transaction that timed out may take effect late, when the worker has split the batch in another way."""
+    harness.change_settings(lease_seconds=-1)
+    upload = await planned(harness)
+    size = len(lines(("d0000", "text 0")))
+    late: dict[str, Value] = {"batch": 1, "position": encode(Position(size, 2, 2))}
+    pending = [Update(keys.upload_part(harness.tenant, INDEX, upload, 0), set=late)]
+
+    class Late(Calls):
+        async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
+            if pending:
+                await harness.store.table.write(pending.pop())
+            return await Calls.embed(self, scope, texts)
+
+    harness.calls = Late()
+    assert not await harness.deliver(harness.part(upload, 0), message="m")
+    with pytest.raises(IndexNotFound):
+        await harness.texts()
+    assert await harness.deliver(harness.part(upload, 0), message="m", receives=2)
+    assert await harness.texts() == {"d0001": "text 1"}

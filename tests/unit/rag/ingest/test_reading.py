@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spass.aws.codec import decode, encode
 from spass.core.ids import DOCUMENT_ID
 from spass.rag.index.documents import MAX_METADATA_BYTES, metadata_json
-from spass.rag.ingest.plan import Entry, FileKind, FileName, FileRefused, PartRange, Position, kind_of
+from spass.rag.ingest.filenames import document_id, metadata_name
+from spass.rag.ingest.plan import Entry, FileKind, PartRange, Position, kind_of
 from spass.rag.ingest.reading import entries, survey
 from tests.unit.rag.ingest.sample_files import NO_PARTS, planned, read, read_part, refusal, repeated, rest_of, streamed
 
@@ -122,8 +124,8 @@ def test_reading_goes_on_behind_any_entry(file: tuple[FileKind, bytes], part_byt
     part = plan.parts[chosen % len(plan.parts)]
     found = read_part(plan, part, data)
     for number, entry in enumerate(found):
-        stored = json.loads(json.dumps(entry.next_position.as_json()))
-        assert rest_of(plan, part, Position.from_json(stored), data) == found[number + 1 :]
+        stored = json.loads(json.dumps(encode(entry.next_position)))
+        assert rest_of(plan, part, decode(Position, stored), data) == found[number + 1 :]
 
 
 @given(FILES)
@@ -223,7 +225,7 @@ def test_what_is_huge_streams_in_little_memory(megabytes: int, kind: FileKind, s
         first = plan.parts[0].start
         assert plan.parts[-1].end == total
         rest = chain([start[first.offset :]], repeated(block, megabytes * MEGABYTE), [end])
-        return first, [one async for one in entries(kind, plan.columns, FileName("f"), streamed(rest), first, total)]
+        return first, [one async for one in entries(kind, plan.columns, "f", streamed(rest), first, total)]
 
     tracemalloc.start()
     try:
@@ -245,7 +247,7 @@ def test_text_without_any_blank_streams_in_little_memory() -> None:
     async def reading() -> int:
         plan = await survey(FileKind.MARKDOWN, streamed(repeated(b"x" * MEGABYTE, total)), part_bytes=MEGABYTE)
         assert len(plan.parts) == 4
-        found = entries(FileKind.MARKDOWN, (), FileName("f"), streamed(repeated(b"x" * MEGABYTE, total)), Position(), total)
+        found = entries(FileKind.MARKDOWN, (), "f", streamed(repeated(b"x" * MEGABYTE, total)), Position(), total)
         return sum([len(one.document.text) async for one in found if one.document])
 
     tracemalloc.start()
@@ -262,26 +264,21 @@ def test_the_kind_is_the_ending_of_the_name() -> None:
 
 
 def test_a_safe_name_stands_in_the_ids_as_it_is() -> None:
-    assert FileName("handbook-v1.2_a:b.md").document_id(17) == "handbook-v1.2_a:b.md#17"
+    assert document_id("handbook-v1.2_a:b.md", 17) == "handbook-v1.2_a:b.md#17"
 
 
 @given(st.text(min_size=1, max_size=1024), st.integers(1, 10**12))
 def test_every_name_gives_ids_and_metadata_that_can_be_stored(name: str, number: int) -> None:
-    made = FileName(name).document_id(number)
+    made = document_id(name, number)
     assert len(made) <= 128
     assert re.search(DOCUMENT_ID, made)
-    assert len(metadata_json({"source": FileName(name).name, "start": number, "end": number})) <= MAX_METADATA_BYTES
+    assert len(metadata_json({"source": metadata_name(name), "start": number, "end": number})) <= MAX_METADATA_BYTES
 
 
 def test_names_that_differ_give_ids_that_differ() -> None:
     names = ["a b.md", "a/b.md", "a-b.md", "ä.md", "ö.md", "-a.md", "a.md", "x" * 200, "x" * 201, "…", "." * 5]
-    assert len({FileName(name).document_id(1) for name in names}) == len(names)
-    assert FileName("docs/Über uns.md").document_id(3) == "docs-Uber-uns.md-47521be1#3"
-
-
-def test_a_refusal_says_why() -> None:
-    refused = FileRefused("empty_file", "There is nothing.", 3)
-    assert (str(refused), refused.code, refused.line) == ("There is nothing.", "empty_file", 3)
+    assert len({document_id(name, 1) for name in names}) == len(names)
+    assert document_id("docs/Über uns.md", 3) == "docs-Uber-uns.md-47521be1#3"
 
 
 def test_an_entry_is_a_part_of_its_file() -> None:

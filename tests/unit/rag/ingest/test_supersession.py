@@ -75,7 +75,7 @@ async def test_a_batch_overtaken_while_it_is_embedded_does_not_take_effect(
 ) -> None:
     """The newer one is taken, and done, between the older one's embedding and its append."""
     older, newer = harness.put(PATH, body), harness.put(PATH, file_of(numbered(10, "new")))
-    rival = IngestHarness(harness.aws, harness.queue, tenant=harness.tenant)
+    rival = harness.rival()
     with inject(Between("TransactWriteItems", lambda: rival.deliver(newer))):
         assert await harness.deliver(older)
     assert await harness.texts() == numbered(10, "new")
@@ -176,11 +176,8 @@ async def test_what_is_known_of_a_key_is_forgotten_with_its_upload(harness: Inge
     assert abs(int(str(item["ttl"])) - now_s() - KEEP_SECONDS) < 60
 
 
-async def test_a_part_of_an_older_version_ends_the_upload_without_embedding_anything(
-    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", 100)
-    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", 100)
+async def test_a_part_of_an_older_version_ends_the_upload_without_embedding_anything(harness: IngestHarness) -> None:
+    harness.change_settings(small_bytes=100, part_bytes=100)
     older, newer = (harness.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
     assert await harness.deliver(older)
     first, *rest = harness.queued()

@@ -34,8 +34,8 @@ async def die_before_the_second_batch(harness: IngestHarness, event: str) -> Non
 
 
 @pytest.fixture
-def leases_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.ingest.lease.LEASE_SECONDS", -1)
+def leases_expired(harness: IngestHarness) -> None:
+    harness.change_settings(lease_seconds=-1)
 
 
 @pytest.mark.usefixtures("leases_expired")
@@ -51,7 +51,6 @@ async def test_a_lost_message_of_a_part_is_sent_again_and_the_file_ends(harness:
 
 async def test_a_lost_message_of_a_file_that_no_worker_has_planned_is_sent_again(harness: IngestHarness) -> None:
     """Its index is not there yet."""
-    harness.calls.config = harness.calls.config
     event = harness.put(PATH, file_of(numbered(2)))
     with pytest.MonkeyPatch.context() as patch:
 
@@ -61,19 +60,16 @@ async def test_a_lost_message_of_a_file_that_no_worker_has_planned_is_sent_again
         patch.setattr("spass.rag.ingest.worker.plan_upload", die)
         with pytest.raises(Crash):
             await harness.deliver(event)
-    with pytest.MonkeyPatch.context() as patch:
-        later = now_s() + 35 * MINUTE
-        patch.setattr("spass.rag.ingest.lease.now_s", lambda: later)
-        assert await sweep(harness, 35 * MINUTE) == SweptUploads(resent=1)
-        await harness.work_off()
+    harness.change_settings(clock=lambda: now_s() + 35 * MINUTE)
+    assert await sweep(harness, 35 * MINUTE) == SweptUploads(resent=1)
+    await harness.work_off()
     assert await harness.texts() == numbered(2)
 
 
 @pytest.mark.usefixtures("leases_expired")
-async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarness) -> None:
     line = len(lines(("d0000", "text 0")))
-    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", line)
-    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", line)
+    harness.change_settings(small_bytes=line, part_bytes=line)
     assert await harness.deliver(harness.put(PATH, file_of(numbered(20))))
     done, *lost = harness.queued()
     assert await harness.deliver(done)
@@ -123,9 +119,8 @@ async def test_work_that_stopped_without_an_end_fails(
     stored = await harness.only_upload()
     assert seen == stored
     assert (stored.status, stored.errors[0].code, stored.documents_ingested) == ("failed", "abandoned", small_batches)
-    with monkeypatch.context() as patch:
-        patch.setattr("spass.rag.ingest.lease.now_s", lambda: now_s() + later)
-        assert await harness.deliver(event), "a late message continues it"
+    harness.change_settings(clock=lambda: now_s() + later)
+    assert await harness.deliver(event), "a late message continues it"
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered(9)
 
@@ -141,8 +136,7 @@ async def test_uploads_that_ended_or_wait_for_their_file_are_left_alone(harness:
 async def test_an_upload_all_of_whose_parts_are_done_is_ended_and_not_abandoned(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
-    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", part_bytes)
-    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", part_bytes)
+    harness.change_settings(small_bytes=part_bytes, part_bytes=part_bytes)
 
     async def die(*_: object) -> None:
         raise Crash

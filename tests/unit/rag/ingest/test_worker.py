@@ -178,8 +178,8 @@ async def test_a_line_longer_than_any_document_fails_alone(harness: IngestHarnes
     assert (upload.status, upload.documents_ingested, [error.line for error in upload.errors]) == ("succeeded", 2, [2])
 
 
-async def test_a_file_that_is_too_large_is_not_read(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.ingest.planning.MAX_UPLOAD_BYTES", 10)
+async def test_a_file_that_is_too_large_is_not_read(harness: IngestHarness) -> None:
+    harness.change_settings(max_file_bytes=10)
     with inject(FaultPlan()) as plan:
         assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
     assert (await harness.only_upload()).errors[0].code == "file_too_large"
@@ -235,10 +235,8 @@ async def test_passing_trouble_brings_the_message_back_and_nothing_is_embedded_t
     assert harness.calls.asked == list(numbered(10).values())
 
 
-async def test_a_worker_with_time_tries_again_itself_what_may_pass(
-    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", (0.0, 0.0))
+async def test_a_worker_with_time_tries_again_itself_what_may_pass(harness: IngestHarness, small_batches: int) -> None:
+    harness.change_settings(pauses=(0.0, 0.0))
     event = harness.put(PATH, file_of(numbered(10)))
     harness.calls.before = Failing(UpstreamError("down"), 1, 3)
     assert await harness.deliver(event)
@@ -246,10 +244,8 @@ async def test_a_worker_with_time_tries_again_itself_what_may_pass(
     assert harness.calls.asked == list(numbered(10).values())
 
 
-async def test_a_worker_without_time_leaves_it_to_the_next(
-    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", (60.0,))
+async def test_a_worker_without_time_leaves_it_to_the_next(harness: IngestHarness, small_batches: int) -> None:
+    harness.change_settings(pauses=(60.0,))
     harness.calls.before = Failing(UpstreamError("down"), 0)
     assert not await harness.deliver(harness.put(PATH, file_of(numbered(2))), seconds=100)
     assert (await harness.only_upload()).status == "queued"
@@ -406,7 +402,7 @@ async def test_a_file_too_large_to_survey_in_one_invocation_is_not_surveyed_agai
 
 
 async def test_work_of_a_dead_worker_goes_on_with_its_message_when_the_lease_expires(
-    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, small_batches: int
 ) -> None:
     event = harness.put(PATH, file_of(numbered(10)))
 
@@ -422,28 +418,26 @@ async def test_work_of_a_dead_worker_goes_on_with_its_message_when_the_lease_exp
     assert (await harness.only_upload()).status == "running"
     harness.calls.before = lambda _: None
     later = now_s() + 61
-    monkeypatch.setattr("spass.rag.ingest.lease.now_s", lambda: later)
+    harness.change_settings(clock=lambda: later)
     assert await harness.deliver(event, message="first", receives=3)
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered(10)
     assert harness.calls.asked == list(numbered(10).values())
 
 
-async def test_a_worker_that_was_thought_dead_changes_nothing_more(
-    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_that_was_thought_dead_changes_nothing_more(harness: IngestHarness, small_batches: int) -> None:
     """While the first worker embeds, its lease runs out and another one does all the work."""
     event = harness.put(PATH, file_of(numbered(6)))
     embed = Calls.embed
     rival = Calls()
     seconds = [now_s()]
-    monkeypatch.setattr("spass.rag.ingest.lease.now_s", lambda: seconds[0])
+    harness.change_settings(clock=lambda: seconds[0])
 
     class Slow(Calls):
         async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
             if not rival.asked:
                 seconds[0] += 61
-                other = IngestHarness(harness.aws, harness.queue, rival, harness.tenant)
+                other = harness.rival(rival)
                 assert await other.deliver(event, message="m")
                 await other.rag.patcher.patch(other.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
             return await embed(self, scope, texts)

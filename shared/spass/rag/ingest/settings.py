@@ -1,0 +1,36 @@
+"""Sizes and times of the ingest. Tests use smaller ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.time import now_s
+from spass.rag.index.documents import MAX_DOCUMENTS, MAX_UPLOAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class IngestSettings:
+    """Sizes and times of the ingest.
+
+    Attributes:
+        max_file_bytes: a larger file is refused.
+        small_bytes: a file of at most this size is one part. The worker that plans the file also ingests it.
+        part_bytes: the size of the parts of a larger file.
+        batch_documents: the number of documents that are appended together.
+        pauses: the maximum pauses in seconds before each retry after a temporary error. After the last retry, the queue delivers
+            the message again.
+        lease_seconds: the seconds after which a lease expires that is not renewed.
+        clock: returns the seconds since the epoch by which leases expire.
+    """
+
+    max_file_bytes: int = MAX_UPLOAD_BYTES
+    small_bytes: int = 16 * 2**20
+    part_bytes: int = 8 * 2**20
+    batch_documents: int = MAX_DOCUMENTS
+    pauses: tuple[float, ...] = (5.0, 20.0, 60.0)
+    lease_seconds: int = LEASE_SECONDS
+    clock: Callable[[], int] = now_s
+
+
+DEFAULTS: Final = IngestSettings()
