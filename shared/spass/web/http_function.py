@@ -1,4 +1,4 @@
-"""The app of one route as AWS Lambda invokes it: short routes through Mangum, long ones as ASGI under the Lambda Web Adapter.
+"""The app of one route as AWS Lambda invokes it: short routes through Mangum, long routes as ASGI under the Lambda Web Adapter.
 
 Outside Lambda an app is created at its first call. The laptop imports every route file and serves the routers itself.
 """
@@ -45,7 +45,7 @@ def stream_app(router: APIRouter, services: Services | None = None, *, needs: Wa
 
 
 def import_routers(modules: Iterable[str]) -> list[APIRouter]:
-    """Import route files and return their routers, without starting their own functions.
+    """Import route files and return their routers. Do not start the functions of these files.
 
     Each function would read files, create clients and read provider keys that this process does not use.
     """
@@ -79,7 +79,7 @@ class _RouteFunction:
 
 
 class LambdaFunction(_RouteFunction):
-    """Answer API Gateway's proxy events."""
+    """The handler of API Gateway's proxy events."""
 
     @cached_property
     def _mangum(self) -> Mangum:
@@ -91,7 +91,7 @@ class LambdaFunction(_RouteFunction):
 
 
 class StreamApp(_RouteFunction):
-    """Answer HTTP. The web adapter passes API Gateway's request context in a header."""
+    """The ASGI app of a long route. The web adapter passes API Gateway's request context in a header."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: ASGIApp = self.app
@@ -122,11 +122,7 @@ class RestApi(APIGateway):
         scope = super().scope
         context: Mapping[str, Any] = self.event["requestContext"]
         path = str(self.event.get("path") or "/")
-        split = split_path(
-            path=path,
-            full_path=str(context.get("path") or path),
-            resource=str(self.event.get("resource") or path),
-        )
+        split = split_path(path, context.get("path"), self.event.get("resource"))
         multi_headers: Mapping[str, list[str]] | None = self.event.get("multiValueHeaders")
         if multi_headers:
             scope["headers"] = [
@@ -142,7 +138,7 @@ class RestApi(APIGateway):
 
 
 def _is_restore_hook(scope: Scope) -> bool:
-    """Return True for the web adapter's request after a SnapStart restore, which comes before any other.
+    """Return True for the web adapter's request after a SnapStart restore. It is the first request after the restore.
 
     The adapter sets the header with the request context on every request that a caller sent, so a caller cannot send this one.
     """
@@ -162,9 +158,5 @@ def _scope_from_header(scope: Scope) -> Mapping[str, Any]:
         return {}
     raw_path = scope.get("raw_path") or scope["path"].encode()
     path = bytes(raw_path).decode("latin-1")
-    split = split_path(
-        path=path,
-        full_path=str(context.get("path") or path),
-        resource=str(context.get("resourcePath") or path),
-    )
+    split = split_path(path, context.get("path"), context.get("resourcePath"))
     return {"path": split.path, "root_path": split.root_path, API_GATEWAY_REQUEST_ID: context.get("requestId")}

@@ -1,4 +1,4 @@
-"""JSON in HTTP: parse bodies strictly, write answers in UTF-8."""
+"""JSON in HTTP: bodies are parsed strictly, and answers are written in UTF-8."""
 
 import re
 from collections.abc import AsyncIterable, Mapping
@@ -21,13 +21,13 @@ async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) ->
         PayloadTooLarge: the body, or its Content-Length, is over 4 MiB.
     """
     if content_length is not None and content_length.isdecimal() and _exceeds_limit(content_length):
-        raise _too_large()
+        raise _payload_too_large()
     parts: list[bytes] = []
     size = 0
     async for chunk in chunks:
         size += len(chunk)
         if size > MAX_BODY_BYTES:
-            raise _too_large()
+            raise _payload_too_large()
         parts.append(chunk)
     return b"".join(parts)
 
@@ -37,8 +37,8 @@ def _exceeds_limit(content_length: str) -> bool:
     return len(digits) > 12 or int(digits or "0") > MAX_BODY_BYTES
 
 
-def _too_large() -> PayloadTooLarge:
-    return PayloadTooLarge(f"A body may hold {MAX_BODY_BYTES} bytes at most.", details={"max_bytes": MAX_BODY_BYTES})
+def _payload_too_large() -> PayloadTooLarge:
+    return PayloadTooLarge(f"A body may have at most {MAX_BODY_BYTES} bytes.", details={"max_bytes": MAX_BODY_BYTES})
 
 
 def check_content_type(value: str | None) -> None:
@@ -62,7 +62,7 @@ def parse_object(body: bytes) -> dict[str, Json]:
     """Parse ``body`` as one JSON object.
 
     Raises:
-        InvalidRequest: it is not a JSON object, or it cannot be stored and written back.
+        InvalidRequest: the body is not a JSON object, or the object cannot be stored and written back.
     """
     if not body.strip():
         raise InvalidRequest("The body is empty; send a JSON object.")

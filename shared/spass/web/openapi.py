@@ -24,8 +24,8 @@ VERSION: Final = "0.1.0"
 def openapi_document(routers: Iterable[APIRouter]) -> dict[str, Any]:
     """Return the document for all routes of ``routers``.
 
-    FastAPI writes it from the routes. Add what FastAPI cannot know: ``CallerRoute`` reads some headers before FastAPI gets the
-    request, and ``create_app`` answers with errors.
+    FastAPI writes the document from the routes. Add what FastAPI cannot know: the headers that ``CallerRoute`` reads before
+    FastAPI gets the request, and the errors of ``create_app``.
     """
     routes = [route for router in routers for route in router.routes]
     document = get_openapi(title=TITLE, version=VERSION, description=_DESCRIPTION, routes=routes)

@@ -21,7 +21,7 @@ _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"?')
 
 
 def prefers(headers: Headers, preference: str) -> bool:
-    """Return True if the headers name ``preference`` (in lower case), with any value or parameters."""
+    """Return True if the headers name ``preference`` (in lower case), with or without a value and parameters."""
     # A quoted value may contain text that looks like another preference.
     preferences = _QUOTED.sub("", ",".join(headers.getlist("prefer"))).split(",")
     return any(re.split("[;=]", part, maxsplit=1)[0].strip().lower() == preference for part in preferences)

@@ -13,15 +13,16 @@ class RequestPath(NamedTuple):
     path: str
 
 
-def split_path(*, path: str, full_path: str, resource: str) -> RequestPath:
+def split_path(path: str, full_path: str | None, resource: str | None) -> RequestPath:
     """Split the path of a request where the API's own part begins. That part has as many segments as ``resource``, unless the
     last parameter of ``resource`` is greedy (``{name+}``).
 
     ``path`` is the path of the event. ``full_path`` is the path of its request context, which begins with the stage or with the
-    base path of a custom domain. ``resource`` is the matched template. The paths are as the client sent them: with
-    percent-escapes, a trailing slash and repeated leading slashes.
+    base path of a custom domain. ``resource`` is the matched template. Without them, ``path`` takes their place. The paths are as
+    the client sent them: with percent-escapes, a trailing slash and repeated leading slashes.
     """
-    path, full_path = normalize_path(path), normalize_path(full_path)
+    resource = resource or path
+    path, full_path = normalize_path(path), normalize_path(full_path or path)
     if resource.endswith("+}"):
         api_path = path[max(0, path.find(resource[: resource.rindex("{")])) :]
     else:

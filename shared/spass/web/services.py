@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from spass.sessions.compaction.jobs import CompactionJobs
     from spass.sessions.compaction.steps import CompactionSteps
     from spass.sessions.compaction.summary import Summarizer
-    from spass.sessions.lineage import Lineage
     from spass.sessions.lineage_search import SessionLineageSearcher
     from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
@@ -62,9 +61,10 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Read ``SPASS_CONFIG`` (default ``gateway.yaml``), ``SPASS_AGENTS`` (``agents``), ``SPASS_TABLE`` and ``SPASS_BUCKET``
-        (``spass``). Without a default: ``SPASS_QUEUE`` and ``SPASS_COMPACTION_QUEUE`` (URLs), ``SPASS_COMPACTION_MACHINE`` (the
-        state machine's ARN) and ``SPASS_KEYS_PATH`` (the prefix of the provider keys in SSM)."""
+        """Read the settings from ``SPASS_*`` variables.
+
+        The queues are URLs, the machine is an ARN, and the keys' path is the prefix of the provider keys in SSM.
+        """
         return cls(
             config=Path(environment.get("SPASS_CONFIG") or "gateway.yaml"),
             agents=Path(environment.get("SPASS_AGENTS") or "agents"),
@@ -126,7 +126,7 @@ class Services:
     def read_keys(self, *, all_models: bool = False) -> "ProviderKeys":
         """Read the keys of the backends that serve the embedding model of documents, or ``all_models``, and return all keys.
 
-        A function that calls models needs this while it starts. SSM's quota allows for one read of each.
+        A function that calls models does this while it starts, because SSM's quota allows only one read of each key.
         """
         from spass.llm.backends import key_variables, serves
 
@@ -153,7 +153,10 @@ class Services:
         return build_redactor(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
 
     def redact(self, text: str) -> str:
-        """Return the text of an error without secrets. Before the configuration is read, no error contains a caller's text."""
+        """Return the text of an error without secrets.
+
+        Before the first use of the configuration, the patterns of known formats suffice: no error contains a caller's text yet.
+        """
         from spass.redaction.text import redact
 
         return self.redactor.redact(text) if "config" in self.__dict__ else redact(text)
@@ -214,7 +217,6 @@ class Services:
 
     @cached_property
     def uploads(self) -> "Uploads":
-        """Return the service of uploads. Its routes do not need an embedder."""
         from spass.rag.ingest.uploads import Uploads
 
         return Uploads(self.calls, self.config)
@@ -252,7 +254,6 @@ class Services:
 
     @cached_property
     def compaction_jobs(self) -> "CompactionJobs":
-        """Return the service that starts and reads jobs. Its routes do not need a model."""
         from spass.sessions.compaction.jobs import CompactionJobs
 
         return CompactionJobs()
@@ -262,12 +263,6 @@ class Services:
         from spass.sessions.compaction.steps import CompactionSteps
 
         return CompactionSteps(self.summarizer)
-
-    @cached_property
-    def lineage(self) -> "Lineage":
-        from spass.sessions.lineage import Lineage
-
-        return Lineage()
 
     @cached_property
     def lineage_search(self) -> "SessionLineageSearcher":
@@ -285,8 +280,8 @@ class Services:
         """Drop every service except those that were read from the operator's files.
 
         Call this after the process was restored from a snapshot. The next use creates new clients, reads credentials and settings
-        again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` did not advance meanwhile, so
-        cached settings would look fresh.
+        again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` has not advanced since, so cached
+        settings would look fresh.
         """
         from spass.aws.restore import reset_process_state
 

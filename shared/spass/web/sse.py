@@ -40,8 +40,8 @@ async def stream_response(
 ) -> StreamingResponse:
     """Return a response that sends each chunk as an event, and ``[DONE]`` after the last.
 
-    A separate task reads the chunks to their end. With ``client``, the ASGI receive function, the task is cancelled when the
-    client disconnects. Wait for the first chunk, so that a failure before it gets its own HTTP status.
+    A separate task reads the chunks to their end. If ``client``, the ASGI receive function, is given, the task is cancelled when
+    the client disconnects. Wait for the first chunk, so that a failure before it gets its own HTTP status.
 
     Raises:
         SpassError: the work failed before its first chunk.
@@ -51,14 +51,14 @@ async def stream_response(
     if client is None:
         await running.wait_for_event(0)
     else:
-        await _wait_for_first(running, client)
+        await _wait_for_first_chunk(running, client)
     if not running.events:
         await running.result()
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
     return _EventStream(render_events(running, request_id, redact=redact), headers, running if client else None)
 
 
-async def _wait_for_first(work: EventTask[Chunk], client: Receive) -> None:
+async def _wait_for_first_chunk(work: EventTask[Chunk], client: Receive) -> None:
     """Wait until the work has a chunk or has ended. Cancel it if the client disconnects first.
 
     Raises:
@@ -86,7 +86,7 @@ async def _wait_for_disconnect(client: Receive) -> None:
 
 
 class _EventStream(StreamingResponse):
-    """A stream of events. When the response ends before ``work``, because the client has disconnected, ``work`` is cancelled."""
+    """A stream of events. When the client disconnects, the response ends and cancels ``work``."""
 
     def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str], work: EventTask[Chunk] | None) -> None:
         super().__init__(events, media_type="text/event-stream", headers=headers)
@@ -121,24 +121,24 @@ async def render_events(
                 break
             chunks = running.events[position:]
             position += len(chunks)
-            yield b"".join(map(_event, chunks))
+            yield b"".join(map(_encode_event, chunks))
         await running.result()
     except SpassError as error:
         if isinstance(error, InternalError | StorageUnavailable):
             write_line(failure_line(error, request_id))
-        yield _event(envelope(error, request_id, redact))
+        yield _encode_event(envelope(error, request_id, redact))
     except asyncio.CancelledError:  # the server stops, or the client has disconnected
-        yield _event(
+        yield _encode_event(
             envelope(InternalError("The gateway was stopped before the answer ended. Send the request again."), request_id)
         )
     except Exception as error:  # noqa: BLE001 (the edge: the status was sent, so the stream itself must report the failure)
         write_line(failure_line(error, request_id))
-        yield _event(envelope(unexpected_error(), request_id))
+        yield _encode_event(envelope(unexpected_error(), request_id))
     else:
         yield DONE
 
 
-def _event(value: Chunk | Error) -> bytes:
+def _encode_event(value: Chunk | Error) -> bytes:
     data = dump(value)
     for character, escape in _LINE_ENDS:
         data = data.replace(character, escape)

@@ -1,4 +1,4 @@
-"""Start every Lambda function, and log its failures."""
+"""The start of a Lambda function, and the log of its failures."""
 
 import os
 import sys
@@ -12,12 +12,12 @@ from spass.core.messages import Json
 from spass.web.services import Services
 
 WarmUp: TypeAlias = Callable[[Services], object]
-"""Use the services that a function needs, so that they are created during the start. Lambda gives a starting function a
-full CPU, and no request waits."""
+"""A function that creates the services of a route during the start. Lambda gives a starting function a full CPU, and requests
+do not wait."""
 
 
 class FunctionFailed(Exception):
-    """A function failed. Its message is the type of the error; the log has the reason."""
+    """A function failed. The message of this error is the type of the original error; the log has the reason."""
 
 
 def in_lambda() -> bool:
@@ -30,13 +30,13 @@ def log_startup_failure() -> Iterator[None]:
     """Start a function in Lambda: capture the logs of libraries, and log a failure as one line.
 
     Raises:
-        SystemExit: the start failed. Lambda would print any other exception with its text and its trace.
+        SystemExit: the start failed. Lambda would print any other exception with its text and trace, which may hold secrets.
     """
     capture_library_logs()
     try:
         yield
     except Exception as error:  # noqa: BLE001 (the edge: the runtime prints what is raised further)
-        write_line({**failure_line(error, ""), "event": "start_failed", **_problems(error)})
+        write_line({**failure_line(error, ""), "event": "start_failed", **_describe_problems(error)})
         raise SystemExit(1) from None
 
 
@@ -49,10 +49,10 @@ def log_failure() -> Iterator[None]:
         if not in_lambda():
             raise
         write_line({**failure_line(error, ""), "event": "function_failed"})
-        raise _fault_of_type(type(error).__name__) from None
+        raise _build_fault(type(error).__name__) from None
 
 
-def _fault_of_type(kind: str) -> Exception:
+def _build_fault(kind: str) -> Exception:
     """Return the exception that fails an invocation with the error type ``kind``. The runtime logs the trace of every exception
     except its ``FaultException`` (https://github.com/aws/aws-lambda-python-runtime-interface-client, bootstrap.py).
     """
@@ -63,7 +63,7 @@ def _fault_of_type(kind: str) -> Exception:
     return fault
 
 
-def _problems(error: Exception) -> dict[str, Json]:
+def _describe_problems(error: Exception) -> dict[str, Json]:
     """Return the problems of an operator's file: its name, the line and the message."""
     from spass.redaction.text import redact_provider_text
     from spass.tenancy.yaml_source import ConfigError

@@ -19,6 +19,8 @@ STYLE: Final = "swagger-ui.css"
 
 _PACKAGE: Final = "drf_spectacular_sidecar"
 _FOLDER: Final = Path("static", _PACKAGE, "swagger-ui-dist")
+_ASSETS: Final[Mapping[str, str]] = {"script": SCRIPT, "style": STYLE}
+_SECURITY_HEADERS: Final[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _MEDIA_TYPES: Final[Mapping[str, str]] = {SCRIPT: "text/javascript", STYLE: "text/css"}
 # The page adds a file's digest to its address, so the content at an address never changes.
 _CACHE_CONTROL: Final = "public, max-age=31536000, immutable"
@@ -58,10 +60,8 @@ class _File:
 
 
 def page(*, title: str, openapi: str, docs: str) -> Response:
-    """Return the page that shows the description of the API at ``openapi``. ``docs`` is the page's own address; its files
-    are below it.
-    """
-    addresses = {"openapi": openapi, **{name: f"{docs}/{file}?v={_file(file).digest}" for name, file in _ASSETS.items()}}
+    """Return the page that shows the API's description at ``openapi``. The files of the page are below its address ``docs``."""
+    addresses = {"openapi": openapi, **{name: f"{docs}/{file}?v={_load_file(file).digest}" for name, file in _ASSETS.items()}}
     text = _PAGE.format(
         title=html.escape(title), start=_SCRIPT, **{name: html.escape(address) for name, address in addresses.items()}
     )
@@ -79,16 +79,12 @@ def file(name: str) -> Response:
     if name not in _MEDIA_TYPES:
         raise RouteNotFound("There is no such file; GET /docs shows the page.")
     return Response(
-        _file(name).content, media_type=_MEDIA_TYPES[name], headers={**_SECURITY_HEADERS, "Cache-Control": _CACHE_CONTROL}
+        _load_file(name).content, media_type=_MEDIA_TYPES[name], headers={**_SECURITY_HEADERS, "Cache-Control": _CACHE_CONTROL}
     )
 
 
-_ASSETS: Final[Mapping[str, str]] = {"script": SCRIPT, "style": STYLE}
-_SECURITY_HEADERS: Final[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-
-
 @cache
-def _file(name: str) -> _File:
+def _load_file(name: str) -> _File:
     package = importlib.util.find_spec(_PACKAGE)  # does not import it
     if package is None or not package.submodule_search_locations:
         raise RuntimeError(f"the package {_PACKAGE} is not installed")

@@ -13,7 +13,7 @@ from spass.core.time import Deadline
 from spass.web.services import Services
 from spass.web.startup import WarmUp, in_lambda, log_failure, log_startup_failure
 
-_SHUTDOWN_SECONDS: Final = 30.0  # reserved for an orderly shutdown at the end of a worker's time
+_SHUTDOWN_SECONDS: Final = 30.0  # between the deadline of the work and the end of the invocation, for an orderly shutdown
 
 EventHandler: TypeAlias = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
 """Handle one event until the deadline, and return the answer to the invoker."""
@@ -25,7 +25,7 @@ def worker_handler(work: EventHandler, services: Services | None = None, *, need
 
 
 class WorkerFunction:
-    """Handle events one at a time, all in one event loop: the open connections of the services belong to that loop."""
+    """A handler that runs one event at a time, always in the same event loop: the services' open connections belong to it."""
 
     def __init__(self, work: EventHandler, services: Services | None, needs: WarmUp | None) -> None:
         self.work = work  # public for the laptop, which has a loop and services of its own

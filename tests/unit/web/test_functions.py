@@ -65,7 +65,7 @@ def event(path: str, full_path: str) -> dict[str, Any]:
     ],
 )
 def test_the_path_is_split_where_the_api_begins(path: str, full_path: str, root: str, own: str) -> None:
-    assert split_path(path=path, full_path=full_path, resource="/a1/things/{name}") == RequestPath(root, root + own)
+    assert split_path(path, full_path, "/a1/things/{name}") == RequestPath(root, root + own)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_path_is_split_where_the_api_begins(path: str, full_path: str, root:
     ],
 )
 def test_a_greedy_parameter_takes_the_rest_of_the_path(path: str, full_path: str, root: str, own: str) -> None:
-    assert split_path(path=path, full_path=full_path, resource="/v1/models/{model+}") == RequestPath(root, root + own)
+    assert split_path(path, full_path, "/v1/models/{model+}") == RequestPath(root, root + own)
 
 
 def test_a_location_holds_behind_a_stage_and_repeated_headers_stay_repeated(
