@@ -158,5 +158,5 @@ def _scope_from_header(scope: Scope) -> Mapping[str, Any]:
         return {}
     raw_path = scope.get("raw_path") or scope["path"].encode()
     path = bytes(raw_path).decode("latin-1")
-    split = split_path(path, context.get("path"), context.get("resourcePath"))
+    split = split_path(path, str(context.get("path") or ""), str(context.get("resourcePath") or ""))
     return {"path": split.path, "root_path": split.root_path, API_GATEWAY_REQUEST_ID: context.get("requestId")}

@@ -1,4 +1,4 @@
-"""A table in memory as tenants see it, whose replicas lag: the item of the settings, alone."""
+"""A table in memory whose replicas lag. It has only the item of a tenant's settings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ TENANT = TenantId("acme")
 
 @dataclass
 class Clock:
-    """Seconds, as the test has them pass."""
+    """A clock that a test sets, in seconds."""
 
     now: float = 0.0
 
@@ -32,7 +32,7 @@ class Clock:
 
 @dataclass
 class Row:
-    """The one item, with all that it ever was: (since when, the item)."""
+    """The history of the one item: pairs of the time from which on it was valid, and the item."""
 
     clock: Clock
     history: list[tuple[float, Item | None]] = field(default_factory=lambda: [(float("-inf"), None)])
@@ -42,8 +42,10 @@ class Row:
 
 
 class LaggingTable(TenantTable):
-    """One process's view of ``row``. A read that need not be consistent is answered as the row was ``lag()`` seconds ago.
-    ``silent`` answers nothing. ``reads`` counts the consistent ones and the others."""
+    """The table as one process sees it. A read that is not consistent returns the item of ``lag()`` seconds ago.
+
+    While ``silent``, the table does not answer. ``reads`` counts reads by whether they are consistent.
+    """
 
     def __init__(self, row: Row, lag: Callable[[], float] = lambda: 0.0) -> None:
         self.tenant = TENANT
@@ -60,11 +62,11 @@ class LaggingTable(TenantTable):
         return self.row.as_of(self.row.clock.now - (0.0 if consistent else self.lag()))
 
     async def write(self, write: Write) -> Item | None:
-        """Apply an update as ``change_of`` makes it."""
+        """Apply an update of ``settings_update``."""
         assert isinstance(write, Update)
         if self.silent:
             raise StorageUnavailable("The table does not answer.")
-        if write.key != tenant_config(TENANT):  # an item of a limit, which nothing was counted in
+        if write.key != tenant_config(TENANT):  # the item of a limit, which does not exist
             raise ConditionFailed(None)
         assert write.when is None
         item = apply_update(write, self.row.as_of(self.row.clock.now))
@@ -72,15 +74,15 @@ class LaggingTable(TenantTable):
         return dict(item)
 
 
-def store_over(table: TenantTable) -> TenantStore:
+def build_store(table: TenantTable) -> TenantStore:
     return TenantStore(
         TENANT,
         table,
-        TenantObjects(_nothing, "bucket", TENANT),
-        TenantUploads(_nothing, "bucket", TENANT, _nothing),
-        TenantJobs(_nothing, _nothing, NO_JOB_TARGETS, TENANT),
+        TenantObjects(_fail, "bucket", TENANT),
+        TenantUploads(_fail, "bucket", TENANT, _fail),
+        TenantJobs(_fail, _fail, NO_JOB_TARGETS, TENANT),
     )
 
 
-def _nothing() -> NoReturn:
-    raise AssertionError("settings are in the table alone")
+def _fail() -> NoReturn:
+    raise AssertionError("settings use only the table")

@@ -1,4 +1,4 @@
-"""`gateway.yaml`: what it means, and how it complains."""
+"""`gateway.yaml`: its values, and the messages for its problems."""
 
 import hashlib
 import re
@@ -26,7 +26,7 @@ BUNDLED_CHAT_MODELS = {
     "llama-4-scout": True,
     "groq-llama-4-scout": True,
 }
-"""Name → whether it takes ``temperature`` and the like."""
+"""Names of models, with their ``sampling``."""
 
 VALID = """\
 llm:
@@ -46,20 +46,20 @@ def load(tmp_path: Path, text: str) -> GatewayConfig:
     return load_gateway_config(path, check_backend=check_backend)
 
 
-def complaints(tmp_path: Path, text: str) -> list[str]:
+def load_problems(tmp_path: Path, text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
     return str(caught.value).splitlines()
 
 
-def tenant(*lines: str) -> str:
+def with_tenants(*lines: str) -> str:
     return VALID + "tenants:\n" + "".join(f"  {line}\n" for line in lines)
 
 
-# The shipped file is the operator's: what they add to it must not turn these tests red.
+# Operators edit the shipped file. Their additions must not fail these tests.
 
 
-def test_the_shipped_file_loads_and_lets_nobody_in_whose_token_is_public() -> None:
+def test_the_shipped_file_loads_and_has_no_public_tokens() -> None:
     config = load_gateway_config(SHIPPED)
     public = {hashlib.sha256(token.encode()).hexdigest() for tokens in TOKENS.values() for token in tokens}
     placeholders = {digit * 64 for digit in "01"}
@@ -73,11 +73,11 @@ def test_the_shipped_file_marks_the_models_that_refuse_sampling() -> None:
     assert {name: config.model(name).sampling for name in BUNDLED_CHAT_MODELS} == BUNDLED_CHAT_MODELS
 
 
-def test_sampling_is_a_truth_value(tmp_path: Path) -> None:
+def test_sampling_is_true_or_false(tmp_path: Path) -> None:
     assert load(tmp_path, VALID).model("llama-4-scout").sampling
     assert not load(tmp_path, VALID.replace("usd_per_mtok_in: 0.15", "sampling: false")).model("llama-4-scout").sampling
-    (complaint,) = complaints(tmp_path, VALID.replace("usd_per_mtok_in: 0.15", "sampling: maybe"))
-    assert complaint == "gateway.yaml:7: models[0].sampling: must be true or false"
+    (problem,) = load_problems(tmp_path, VALID.replace("usd_per_mtok_in: 0.15", "sampling: maybe"))
+    assert problem == "gateway.yaml:7: models[0].sampling: must be true or false"
 
 
 def test_every_model_of_the_shipped_file_has_a_backend() -> None:
@@ -88,7 +88,7 @@ def test_every_model_of_the_shipped_file_has_a_backend() -> None:
 
 
 def test_the_example_backend_and_model_of_the_shipped_file_load_when_uncommented(tmp_path: Path) -> None:
-    config = load(tmp_path, uncommented(SHIPPED.read_text(encoding="utf-8"), "- name: ollama", "- {name: nomic"))
+    config = load(tmp_path, uncomment(SHIPPED.read_text(encoding="utf-8"), "- name: ollama", "- {name: nomic"))
     assert "ollama" in {backend.name for backend in config.llm.backends}
     assert config.model("nomic-embed-text-v1.5").dimensions == 768
 
@@ -100,18 +100,18 @@ def test_the_example_tenant_of_the_shipped_file_loads_when_uncommented(tmp_path:
         return
     catalogue, _, below = shipped.partition("tenants:\n")
     example = "".join(line for line in below.splitlines(keepends=True) if line.startswith("  #"))
-    config = load(tmp_path, f"{catalogue}tenants:\n{uncommented(example, '- id: ')}")
+    config = load(tmp_path, f"{catalogue}tenants:\n{uncomment(example, '- id: ')}")
     assert [token.id for token in config.tenants[0].tokens] == ["acme-admin", "acme-app"]
     assert config.tenants[0].defaults.model_fields_set
 
 
-def uncommented(text: str, *openings: str) -> str:
-    """``text`` with the commented list entries that begin so put into effect, each with the lines indented under it."""
-    found = "|".join(map(re.escape, openings))
-    return re.sub(rf"(?m)^( +)# (?:{found}).*\n(?:\1# +  .*\n)*", lambda entry: re.sub("(?m)^( +)# ", r"\1", entry[0]), text)
+def uncomment(text: str, *openings: str) -> str:
+    """Return ``text`` with the comment signs removed from the list entries with these openings, nested lines included."""
+    pattern = "|".join(map(re.escape, openings))
+    return re.sub(rf"(?m)^( +)# (?:{pattern}).*\n(?:\1# +  .*\n)*", lambda entry: re.sub("(?m)^( +)# ", r"\1", entry[0]), text)
 
 
-def test_a_backend_is_called_after_its_provider_by_default(tmp_path: Path) -> None:
+def test_the_default_name_of_a_backend_is_its_provider(tmp_path: Path) -> None:
     config = load(tmp_path, VALID)
     assert config.llm.backends[0].name == "openai"
     assert config.llm.strategy == "failover"
@@ -126,20 +126,20 @@ def test_a_model_outside_the_catalogue_is_not_found(tmp_path: Path) -> None:
         load(tmp_path, VALID).model("llama-5")
 
 
-def test_an_api_key_in_the_file_is_refused_with_the_line_and_the_way_out(tmp_path: Path) -> None:
-    assert complaints(tmp_path, VALID.replace("api_key_env: OPENAI_API_KEY", "api_key: sk-secret")) == [
+def test_an_api_key_in_the_file_is_refused_with_advice(tmp_path: Path) -> None:
+    assert load_problems(tmp_path, VALID.replace("api_key_env: OPENAI_API_KEY", "api_key: sk-secret")) == [
         "gateway.yaml:4: llm.backends[0]: unknown key 'api_key'; do not write a key here; name its variable: api_key_env"
     ]
 
 
-def test_a_key_pasted_as_the_variable_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    (complaint,) = complaints(tmp_path, VALID.replace("OPENAI_API_KEY", "sk-proj-abcdef123"))
-    assert complaint.startswith("gateway.yaml:4: llm.backends[0].api_key_env: must be the name of an environment variable")
-    assert "sk-" not in complaint
+def test_a_key_in_place_of_its_variable_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    (problem,) = load_problems(tmp_path, VALID.replace("OPENAI_API_KEY", "sk-proj-abcdef123"))
+    assert problem.startswith("gateway.yaml:4: llm.backends[0].api_key_env: must be the name of an environment variable")
+    assert "sk-" not in problem
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "problem"),
     [
         ("    timeot: 5", "gateway.yaml:5: llm.backends[0]: unknown key 'timeot'; did you mean 'timeout'?"),
         ("    timeout: -1", "gateway.yaml:5: llm.backends[0].timeout: must be greater than 0"),
@@ -158,50 +158,50 @@ def test_a_key_pasted_as_the_variable_is_refused_and_not_repeated(tmp_path: Path
         ),
     ],
 )
-def test_a_bad_line_is_named_with_what_it_must_be(tmp_path: Path, line: str, complaint: str) -> None:
-    (first,) = complaints(tmp_path, VALID.replace("      supported_models", f"  {line}\n      supported_models"))
-    assert first.startswith(complaint)
+def test_a_bad_line_is_reported_with_what_it_must_be(tmp_path: Path, line: str, problem: str) -> None:
+    (first,) = load_problems(tmp_path, VALID.replace("      supported_models", f"  {line}\n      supported_models"))
+    assert first.startswith(problem)
 
 
-def test_an_unknown_provider_gets_the_known_ones(tmp_path: Path) -> None:
-    (complaint,) = complaints(tmp_path, VALID.replace("provider: openai", "provider: opnai"))
-    assert complaint.startswith("gateway.yaml:3: llm.backends[0].provider: must be one of 'xai', 'anthropic', 'openai'")
-    assert complaint.endswith("did you mean 'openai'?")
+def test_an_unknown_provider_gets_a_list_of_providers(tmp_path: Path) -> None:
+    (problem,) = load_problems(tmp_path, VALID.replace("provider: openai", "provider: opnai"))
+    assert problem.startswith("gateway.yaml:3: llm.backends[0].provider: must be one of 'xai', 'anthropic', 'openai'")
+    assert problem.endswith("did you mean 'openai'?")
 
 
 @pytest.mark.parametrize("strategy", ["failover", "round-robin", "least-loaded"])
 def test_a_strategy_is_one_of_three(tmp_path: Path, strategy: str) -> None:
     assert load(tmp_path, VALID.replace("llm:\n", f"llm:\n  strategy: {strategy}\n")).llm.strategy == strategy
-    (complaint,) = complaints(tmp_path, VALID.replace("llm:\n", f"llm:\n  strategy: {strategy}s\n"))
-    assert complaint.startswith("gateway.yaml:2: llm.strategy: must be one of 'failover', 'round-robin' or 'least-loaded'")
+    (problem,) = load_problems(tmp_path, VALID.replace("llm:\n", f"llm:\n  strategy: {strategy}s\n"))
+    assert problem.startswith("gateway.yaml:2: llm.strategy: must be one of 'failover', 'round-robin' or 'least-loaded'")
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_lines(tmp_path: Path) -> None:
+def test_all_problems_are_reported_in_the_order_of_lines(tmp_path: Path) -> None:
     text = VALID.replace("provider: openai", "provider: openai\n      bogus: 1").replace(
         "context_window: 1000", "context_window: many"
     )
-    assert [complaint.split(": ")[0] for complaint in complaints(tmp_path, text + "surprise: 1\n")] == [
+    assert [problem.split(": ")[0] for problem in load_problems(tmp_path, text + "surprise: 1\n")] == [
         "gateway.yaml:4",
         "gateway.yaml:8",
         "gateway.yaml:10",
     ]
 
 
-def test_a_missing_key_is_named_at_the_entry_that_lacks_it(tmp_path: Path) -> None:
-    assert complaints(tmp_path, VALID.replace(", context_window: 1000", "")) == [
+def test_a_missing_key_is_reported_with_its_entry(tmp_path: Path) -> None:
+    assert load_problems(tmp_path, VALID.replace(", context_window: 1000", "")) == [
         "gateway.yaml:7: models[0]: the key 'context_window' is missing"
     ]
 
 
 def test_an_embedding_model_needs_dimensions_and_a_chat_model_has_none(tmp_path: Path) -> None:
-    (missing,) = complaints(tmp_path, VALID.replace(" dimensions: 384,", ""))
+    (missing,) = load_problems(tmp_path, VALID.replace(" dimensions: 384,", ""))
     assert "models[1]: the key 'dimensions' is missing" in missing
-    (odd,) = complaints(tmp_path, VALID.replace("context_window: 1000", "context_window: 1000, dimensions: 3"))
+    (odd,) = load_problems(tmp_path, VALID.replace("context_window: 1000", "context_window: 1000, dimensions: 3"))
     assert "models[0]: 'dimensions' belongs to embedding models" in odd
 
 
 @pytest.mark.parametrize(
-    ("defaults", "complaint"),
+    ("defaults", "problem"),
     [
         (
             "{embedding_model: llama-4-scout}",
@@ -216,35 +216,37 @@ def test_an_embedding_model_needs_dimensions_and_a_chat_model_has_none(tmp_path:
         ("{rag_top_k: 0}", "must be greater than or equal to 1"),
     ],
 )
-def test_defaults_are_checked(tmp_path: Path, defaults: str, complaint: str) -> None:
-    (first,) = complaints(tmp_path, VALID + f"defaults: {defaults}\n")
+def test_defaults_are_checked(tmp_path: Path, defaults: str, problem: str) -> None:
+    (first,) = load_problems(tmp_path, VALID + f"defaults: {defaults}\n")
     assert first.startswith("gateway.yaml:9: defaults.")
-    assert complaint in first
+    assert problem in first
 
 
-def test_tokens_are_known_by_hash_only(tmp_path: Path) -> None:
-    (complaint,) = complaints(tmp_path, tenant("- id: acme", "  tokens:", "    - {id: a, token: hush, sha256: " + HASH + "}"))
-    assert complaint.endswith("unknown key 'token'; do not write a token here; write its SHA-256: sha256")
-    (complaint,) = complaints(tmp_path, tenant("- id: acme", "  tokens:", "    - {id: a, sha256: my-plain-token}"))
-    assert "must be 64 hexadecimal digits" in complaint
-    assert "my-plain-token" not in complaint
-
-
-@pytest.mark.parametrize("behind", ["  -", " *token.txt"])
-def test_a_whole_line_of_shasum_is_refused_with_what_to_cut(tmp_path: Path, behind: str) -> None:
-    (complaint,) = complaints(
-        tmp_path, tenant("- id: acme", "  tokens:", "    - id: a", f"      sha256: {HASH}{behind}", "      admin: true")
+def test_a_plain_token_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    (problem,) = load_problems(
+        tmp_path, with_tenants("- id: acme", "  tokens:", "    - {id: a, token: hush, sha256: " + HASH + "}")
     )
-    assert complaint == (
+    assert problem.endswith("unknown key 'token'; do not write a token here; write its SHA-256: sha256")
+    (problem,) = load_problems(tmp_path, with_tenants("- id: acme", "  tokens:", "    - {id: a, sha256: my-plain-token}"))
+    assert "must be 64 hexadecimal digits" in problem
+    assert "my-plain-token" not in problem
+
+
+@pytest.mark.parametrize("suffix", ["  -", " *token.txt"])
+def test_a_whole_line_of_shasum_is_refused_with_what_to_remove(tmp_path: Path, suffix: str) -> None:
+    (problem,) = load_problems(
+        tmp_path, with_tenants("- id: acme", "  tokens:", "    - id: a", f"      sha256: {HASH}{suffix}", "      admin: true")
+    )
+    assert problem == (
         "gateway.yaml:13: tenants[0].tokens[0].sha256: must be only the 64 hexadecimal digits; "
         "remove what shasum prints after them"
     )
 
 
-def test_two_tenants_cannot_share_a_token_however_it_is_written(tmp_path: Path) -> None:
-    assert complaints(
+def test_two_tenants_cannot_share_a_token_in_another_case(tmp_path: Path) -> None:
+    assert load_problems(
         tmp_path,
-        tenant(
+        with_tenants(
             "- id: acme",
             "  tokens: [{id: a, sha256: " + HASH + "}]",
             "- id: other",
@@ -257,7 +259,7 @@ def test_ids_are_unique(tmp_path: Path) -> None:
     backend = "    - {provider: openai}\n"
     text = VALID.replace("models:\n  -", backend + "models:\n  - {name: llama-4-scout, context_window: 1}\n  -")
     text += "tenants:\n  - {id: acme}\n  - {id: acme}\n"
-    assert [complaint.partition(": ")[2] for complaint in complaints(tmp_path, text)] == [
+    assert [problem.partition(": ")[2] for problem in load_problems(tmp_path, text)] == [
         "llm.backends[1].name: 'openai' occurs a second time; choose another name",
         "models[1].name: 'llama-4-scout' occurs a second time; choose another name",
         "tenants[1].id: 'acme' occurs a second time; choose another id",
@@ -265,23 +267,24 @@ def test_ids_are_unique(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Acme", "-acme", "a#b", "a" * 64, "acme\n", "ü"])
-def test_a_tenant_id_cannot_break_a_key(tmp_path: Path, name: str) -> None:
-    (complaint,) = complaints(tmp_path, VALID + f"tenants:\n  - id: {name!r}\n".replace("'", '"'))
-    assert complaint.startswith("gateway.yaml:10: tenants[0].id: must be 1 to 63 characters of a-z, 0-9 and -")
+def test_a_malformed_tenant_id_is_refused(tmp_path: Path, name: str) -> None:
+    (problem,) = load_problems(tmp_path, VALID + f"tenants:\n  - id: {name!r}\n".replace("'", '"'))
+    assert problem.startswith("gateway.yaml:10: tenants[0].id: must be 1 to 63 characters of a-z, 0-9 and -")
 
 
 def test_an_allow_list_names_models_that_exist(tmp_path: Path) -> None:
-    (complaint,) = complaints(
-        tmp_path, tenant("- id: acme", "  tokens:", "    - {id: a, sha256: " + HASH + ", allowed_models: ['*', lama-4-scout]}")
+    (problem,) = load_problems(
+        tmp_path,
+        with_tenants("- id: acme", "  tokens:", "    - {id: a, sha256: " + HASH + ", allowed_models: ['*', lama-4-scout]}"),
     )
-    assert "allowed_models[1]: 'lama-4-scout' is not a model" in complaint
-    assert complaint.endswith("did you mean 'llama-4-scout'?")
+    assert "allowed_models[1]: 'lama-4-scout' is not a model" in problem
+    assert problem.endswith("did you mean 'llama-4-scout'?")
 
 
-def test_an_absent_or_empty_file_says_so(tmp_path: Path) -> None:
+def test_an_absent_or_empty_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name the operator's file in SPASS_CONFIG"):
         load_gateway_config(tmp_path / "absent.yaml")
-    assert complaints(tmp_path, "") == ["gateway.yaml: must be a mapping of keys to values"]
+    assert load_problems(tmp_path, "") == ["gateway.yaml: must be a mapping of keys to values"]
 
 
 TENANTS = """\
@@ -298,7 +301,7 @@ tenants:
 
 
 @pytest.mark.parametrize(
-    ("url", "noted"),
+    ("url", "expected"),
     [
         ("http://gpu.internal:8000/v1", True),
         ("https://gpu.internal/v1", False),
@@ -306,10 +309,10 @@ tenants:
         ("http://127.0.0.1:8000", False),
     ],
 )
-def test_a_key_that_would_travel_in_the_clear_is_noted_with_its_line(tmp_path: Path, url: str, noted: bool) -> None:
+def test_a_key_over_plain_http_gets_a_warning(tmp_path: Path, url: str, expected: bool) -> None:
     text = VALID.replace("provider: openai", f"provider: openai\n      base_url: {url}")
     warnings = load(tmp_path, text).warnings
-    assert [*warnings] == ["gateway.yaml:4: openai's key goes over the network in the clear; write https"] * noted
+    assert [*warnings] == ["gateway.yaml:4: openai's key goes over the network in the clear; write https"] * expected
 
 
 WITH_REGION = "write https://bedrock-runtime.<region>.amazonaws.com"
@@ -322,7 +325,7 @@ models:
 
 
 @pytest.mark.parametrize(
-    ("backend", "noted"),
+    ("backend", "expected"),
     [
         (
             "provider: bedrock",
@@ -341,13 +344,13 @@ models:
         ("provider: bedrock, supported_models: [small], base_url: 'https://bedrock-runtime.eu-west-1.amazonaws.com'", None),
     ],
 )
-def test_a_backend_that_cannot_serve_as_it_was_meant_is_noted(tmp_path: Path, backend: str, noted: str | None) -> None:
+def test_a_backend_that_cannot_work_gets_a_warning(tmp_path: Path, backend: str, expected: str | None) -> None:
     warnings = load(tmp_path, f"llm:\n  backends:\n    - {{{backend}}}\n{MODELS}").warnings
-    assert [*warnings] == ([f"gateway.yaml:3: {noted}"] if noted else [])
+    assert [*warnings] == ([f"gateway.yaml:3: {expected}"] if expected else [])
 
 
 @pytest.mark.parametrize(
-    ("budget", "noted"),
+    ("budget", "expected"),
     [
         ("", False),
         ("defaults: {monthly_budget_usd: 5}\n", True),
@@ -355,13 +358,13 @@ def test_a_backend_that_cannot_serve_as_it_was_meant_is_noted(tmp_path: Path, ba
         ("tenants: [{id: acme, defaults: {tokens_per_minute: 9}}]\n", False),
     ],
 )
-def test_a_model_without_prices_is_noted_where_there_is_a_budget(tmp_path: Path, budget: str, noted: bool) -> None:
+def test_a_model_without_prices_gets_a_warning_if_there_is_a_budget(tmp_path: Path, budget: str, expected: bool) -> None:
     warnings = load(tmp_path, MODELS + budget).warnings
     message = "small has no price. Its calls count for no budget, unless its provider reports their cost"
-    assert [*warnings] == [f"gateway.yaml:2: {message}"] * noted
+    assert [*warnings] == [f"gateway.yaml:2: {message}"] * expected
 
 
-def test_tools_that_do_not_exist_are_named_with_their_lines(tmp_path: Path) -> None:
+def test_unknown_tools_are_reported_with_their_lines(tmp_path: Path) -> None:
     text = TENANTS.replace("[calculator]", "[calculater]") + "    defaults: {tools_enabled_default: [rag_query, nope]}\n"
     path = tmp_path / "gateway.yaml"
     path.write_text(VALID + text)
@@ -375,6 +378,6 @@ def test_tools_that_do_not_exist_are_named_with_their_lines(tmp_path: Path) -> N
 
 
 def test_warnings_are_not_a_key_of_the_file(tmp_path: Path) -> None:
-    (complaint,) = complaints(tmp_path, VALID + "warnings: [x]\n")
-    assert "unknown key 'warnings'" in complaint
+    (problem,) = load_problems(tmp_path, VALID + "warnings: [x]\n")
+    assert "unknown key 'warnings'" in problem
     assert "warnings" not in load(tmp_path, VALID + TENANTS).model_dump()

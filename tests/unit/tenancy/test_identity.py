@@ -1,4 +1,4 @@
-"""Tokens and whom they stand for."""
+"""Tokens, and the tenants and rights that they give."""
 
 import hashlib
 
@@ -29,7 +29,7 @@ CONFIG = GatewayConfig.model_validate(
 )
 
 
-def test_a_token_names_its_tenant_and_rights() -> None:
+def test_a_token_gives_its_tenant_and_rights() -> None:
     tokens = Tokens(CONFIG)
     admin = tokens.identify("secret-a")
     assert (admin.tenant, admin.token_id, admin.admin) == ("acme", "admin", True)
@@ -37,13 +37,13 @@ def test_a_token_names_its_tenant_and_rights() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "secret", "secret-a ", "SECRET-A", sha256("secret-a"), "\ud800", "ü"])
-def test_nothing_but_the_whole_token_is_accepted(token: str) -> None:
+def test_only_the_exact_token_is_accepted(token: str) -> None:
     with pytest.raises(InvalidToken) as caught:
         Tokens(CONFIG).identify(token)
     assert token not in caught.value.message or not token
 
 
-def test_an_allow_list_is_a_star_or_exact_names() -> None:
+def test_allowed_models_are_exact_names_or_a_star() -> None:
     tokens = Tokens(CONFIG)
     assert tokens.identify("secret-a").allows("anything")
     app = tokens.identify("secret-b")

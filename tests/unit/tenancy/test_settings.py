@@ -1,4 +1,4 @@
-"""The cascade process → yaml → db: what holds, who said it, and when every process knows it."""
+"""The cascade process → yaml → db: effective settings, their sources, and the time until every process knows a change."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import FRESH_SECONDS, Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Fault, FaultPlan, inject
-from tests.unit.tenancy.lagging_table import Clock, LaggingTable, Row, store_over
+from tests.unit.tenancy.lagging_table import Clock, LaggingTable, Row, build_store
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ CONFIG: Final = GatewayConfig.model_validate(
         "tenants": [{"id": "acme", "defaults": {"system_prompt": None, "rag_top_k": 9, "memory": "The office is in Bonn."}}],
     }
 )
-UNTOUCHED: Final[Mapping[str, Json]] = {
+DEFAULTS: Final[Mapping[str, Json]] = {
     "compact_strategy": "auto",
     "compact_keep_last_n": 7,
     "compact_observation_mask": True,
@@ -46,27 +46,27 @@ UNTOUCHED: Final[Mapping[str, Json]] = {
     "monthly_budget_usd": None,
     "tokens_per_minute": None,
 }
-SAID_IN_THE_FILE: Final = {"system_prompt", "rag_top_k", "memory"}
-SOURCES: Final[Mapping[str, Json]] = {key: "yaml" if key in SAID_IN_THE_FILE else "process" for key in UNTOUCHED}
+SET_IN_THE_FILE: Final = {"system_prompt", "rag_top_k", "memory"}
+SOURCES: Final[Mapping[str, Json]] = {key: "yaml" if key in SET_IN_THE_FILE else "process" for key in DEFAULTS}
 
 
 def cascade(clock: Clock | None = None, config: GatewayConfig = CONFIG) -> Cascade:
     return Cascade(config, TOOLS, clock=clock or Clock())
 
 
-def whole(changes: Mapping[str, Json]) -> dict[str, Json]:
-    """What the wire says when ``changes`` is what is stored."""
-    return {"config": {**UNTOUCHED, **changes}, "sources": {**SOURCES, **dict.fromkeys(changes, "db")}}
+def expected_config(changes: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the answer of the route when ``changes`` is stored."""
+    return {"config": {**DEFAULTS, **changes}, "sources": {**SOURCES, **dict.fromkeys(changes, "db")}}
 
 
-async def test_a_tenants_settings_overlay_the_processs_and_say_whence(store: TenantStore) -> None:
-    assert (await cascade().read(store)).to_dict() == whole({})
+async def test_settings_of_the_file_override_those_of_the_process(store: TenantStore) -> None:
+    assert (await cascade().read(store)).to_dict() == expected_config({})
     unknown = Cascade(CONFIG.model_copy(update={"tenants": ()}))
     assert (await unknown.read(store)).config.system_prompt == "Be kind."
 
 
-async def test_what_is_stored_overlays_both_until_it_is_cleared(store: TenantStore) -> None:
-    said: dict[str, Json] = {
+async def test_stored_settings_override_the_file_until_they_are_cleared(store: TenantStore) -> None:
+    stored: dict[str, Json] = {
         "compact_strategy": "off",
         "compact_keep_last_n": 0,
         "compact_observation_mask": False,
@@ -79,26 +79,28 @@ async def test_what_is_stored_overlays_both_until_it_is_cleared(store: TenantSto
         "tokens_per_minute": 1000,
     }
     process = cascade()
-    assert (await process.change(store, said)).to_dict() == whole(said)
-    assert (await process.effective(store)).to_dict() == whole(said)
-    assert (await cascade().read(store)).to_dict() == whole(said)
-    assert json.loads(json.dumps(whole(said))) == whole(said)
-    assert (await process.change(store, dict.fromkeys(said))).to_dict() == whole({})
-    assert (await cascade().effective(store)).to_dict() == whole({})
+    assert (await process.change(store, stored)).to_dict() == expected_config(stored)
+    assert (await process.effective(store)).to_dict() == expected_config(stored)
+    assert (await cascade().read(store)).to_dict() == expected_config(stored)
+    assert json.loads(json.dumps(expected_config(stored))) == expected_config(stored)
+    assert (await process.change(store, dict.fromkeys(stored))).to_dict() == expected_config({})
+    assert (await cascade().effective(store)).to_dict() == expected_config({})
 
 
-async def test_a_change_is_partial(store: TenantStore) -> None:
+async def test_a_change_keeps_the_other_settings(store: TenantStore) -> None:
     process = cascade()
     await process.change(store, {"rag_top_k": 3, "memory": "Ada likes tea."})
     changed = await process.change(store, {"memory": None, "tokens_per_minute": 5})
-    assert changed.to_dict() == whole({"rag_top_k": 3, "tokens_per_minute": 5})
+    assert changed.to_dict() == expected_config({"rag_top_k": 3, "tokens_per_minute": 5})
     assert (await process.change(store, {})).to_dict() == changed.to_dict()
 
 
-async def test_changes_of_different_keys_never_lose_one_another(store: TenantStore) -> None:
+async def test_concurrent_changes_of_different_keys_are_all_stored(store: TenantStore) -> None:
     changes: list[dict[str, Json]] = [{"rag_top_k": 2}, {"memory": "x"}, {"tokens_per_minute": 7}, {"compact_strategy": "off"}]
     await asyncio.gather(*(cascade().change(store, change) for change in changes))
-    assert (await cascade().read(store)).to_dict() == whole({key: value for change in changes for key, value in change.items()})
+    assert (await cascade().read(store)).to_dict() == expected_config(
+        {key: value for change in changes for key, value in change.items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ async def test_changes_of_different_keys_never_lose_one_another(store: TenantSto
         ({"tokens_per_minute": 10**40}, "tokens_per_minute", "tokens_per_minute: must be less than or equal to"),
     ],
 )
-async def test_a_bad_change_is_refused_by_name_and_nothing_of_it_is_stored(
+async def test_a_bad_change_is_refused_and_nothing_is_stored(
     store: TenantStore, changes: dict[str, Json], param: str, message: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -155,13 +157,13 @@ async def test_a_bad_change_is_refused_by_name_and_nothing_of_it_is_stored(
         ),
     ],
 )
-async def test_a_refusal_speaks_of_json_and_of_no_file(store: TenantStore, changes: dict[str, Json], message: str) -> None:
+async def test_a_message_about_json_does_not_mention_a_file(store: TenantStore, changes: dict[str, Json], message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await cascade().change(store, changes)
     assert caught.value.message == message
 
 
-async def test_every_fault_of_a_change_is_told(store: TenantStore) -> None:
+async def test_every_problem_of_a_change_is_reported(store: TenantStore) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await cascade().change(store, {"x" * 500: 1, "rag_top_k": 0, "memory": 3})
     assert caught.value.message.endswith(" (and 2 more)")
@@ -169,28 +171,28 @@ async def test_every_fault_of_a_change_is_told(store: TenantStore) -> None:
     assert [error["loc"] for error in errors] == [["body", "x" * 64], ["body", "memory"], ["body", "rag_top_k"]]
 
 
-async def test_a_stored_value_that_is_no_longer_valid_counts_as_not_stored_and_is_told(
+async def test_a_stored_value_that_is_no_longer_valid_is_ignored_and_logged(
     store: TenantStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cascade().change(store, {"compact_summary_model": "small", "tools_enabled_default": ["calculator"], "rag_top_k": 4})
     shrunk = CONFIG.model_copy(update={"models": CONFIG.models[1:]})
     process = Cascade(shrunk, ["rag_query"], clock=Clock())
-    assert (await process.effective(store)).to_dict() == whole({"rag_top_k": 4})
+    assert (await process.effective(store)).to_dict() == expected_config({"rag_top_k": 4})
     assert (await process.read(store)).sources["compact_summary_model"] == "process"
     line = json.loads(capsys.readouterr().out)
     assert (line["event"], line["tenant"]) == ("tenant_config_ignored", "acme")
     assert line["settings"] == ["compact_summary_model", "tools_enabled_default"]
 
 
-async def test_what_a_later_version_stored_under_another_form_is_ignored_too(store: TenantStore) -> None:
+async def test_values_in_the_form_of_a_later_version_are_ignored(store: TenantStore) -> None:
     await store.table.write(Put(keys.tenant_config(store.tenant), {"rag_top_k": "many", "memory": "x", "new": 1, "version": 2}))
-    assert (await cascade().effective(store)).to_dict() == whole({"memory": "x"})
+    assert (await cascade().effective(store)).to_dict() == expected_config({"memory": "x"})
 
 
-async def test_one_read_serves_everybody_for_a_while() -> None:
+async def test_one_read_serves_all_callers_until_it_is_stale() -> None:
     clock = Clock()
     table = LaggingTable(Row(clock))
-    process, store = cascade(clock), store_over(table)
+    process, store = cascade(clock), build_store(table)
     await asyncio.gather(*(process.effective(store) for _ in range(100)))
     clock.now = FRESH_SECONDS - 0.001
     await process.effective(store)
@@ -200,97 +202,97 @@ async def test_one_read_serves_everybody_for_a_while() -> None:
     assert table.reads == {True: 0, False: 2}
 
 
-async def test_who_asks_for_it_fresh_is_told_what_another_process_stored_a_moment_ago() -> None:
+async def test_bypassing_the_cache_reads_the_change_of_another_process() -> None:
     clock = Clock()
     row = Row(clock)
     process, table = cascade(clock), LaggingTable(row, lambda: 3.0)
-    await process.effective(store_over(table))
-    await cascade(clock).change(store_over(LaggingTable(row)), {"rag_top_k": 4})
-    assert (await process.effective(store_over(table))).config.rag_top_k == 9
-    assert (await process.effective(store_over(table), bypass_cache=True)).config.rag_top_k == 4
-    assert (await process.effective(store_over(table))).config.rag_top_k == 4  # and then everybody is
+    await process.effective(build_store(table))
+    await cascade(clock).change(build_store(LaggingTable(row)), {"rag_top_k": 4})
+    assert (await process.effective(build_store(table))).config.rag_top_k == 9
+    assert (await process.effective(build_store(table), bypass_cache=True)).config.rag_top_k == 4
+    assert (await process.effective(build_store(table))).config.rag_top_k == 4
     assert table.reads == {True: 1, False: 1}
 
 
-async def test_who_asks_for_it_fresh_waits_no_more_than_others_for_a_silent_table() -> None:
+async def test_bypassing_the_cache_does_not_read_again_while_the_table_is_silent() -> None:
     clock = Clock()
     process, table = cascade(clock), LaggingTable(Row(clock))
-    await process.effective(store_over(table))
+    await process.effective(build_store(table))
     table.silent = True
     for _ in range(3):
-        assert (await process.effective(store_over(table), bypass_cache=True)).to_dict() == whole({})
+        assert (await process.effective(build_store(table), bypass_cache=True)).to_dict() == expected_config({})
     assert table.reads == {True: 1, False: 1}
 
 
-async def test_who_leaves_takes_nobodys_read_away(store: TenantStore) -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_shared_read(store: TenantStore) -> None:
     process = cascade()
     first, second = (asyncio.create_task(process.effective(store)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
-    assert (await second).to_dict() == whole({})
-    assert (await process.effective(store)).to_dict() == whole({})
+    assert (await second).to_dict() == expected_config({})
+    assert (await process.effective(store)).to_dict() == expected_config({})
 
 
-async def test_while_the_table_is_silent_what_was_known_holds_and_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_while_the_table_is_silent_cached_settings_are_used(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     row = Row(clock)
     table = LaggingTable(row)
-    process, store = cascade(clock), store_over(table)
+    process, store = cascade(clock), build_store(table)
     await process.change(store, {"rag_top_k": 4})
     table.silent = True
     for clock.now in (40, 41, 50, 3600):
-        assert (await process.effective(store)).to_dict() == whole({"rag_top_k": 4})
-    assert table.reads[False] == 3  # a read that fails takes seconds: it is not tried with every request
+        assert (await process.effective(store)).to_dict() == expected_config({"rag_top_k": 4})
+    assert table.reads[False] == 3  # a failed read takes seconds, so not every request tries it
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line).items() >= {"event": "tenant_config_stale", "tenant": "acme", "level": "warning"}.items()
-    await cascade(clock).change(store_over(LaggingTable(row)), {"rag_top_k": 5})
+    await cascade(clock).change(build_store(LaggingTable(row)), {"rag_top_k": 5})
     table.silent = False
     clock.now += 10
-    assert (await process.effective(store)).to_dict() == whole({"rag_top_k": 5})
+    assert (await process.effective(store)).to_dict() == expected_config({"rag_top_k": 5})
 
 
-async def test_what_was_never_known_cannot_be_guessed() -> None:
+async def test_without_cached_settings_a_silent_table_is_an_error() -> None:
     table = LaggingTable(Row(Clock()))
     table.silent = True
-    process, store = cascade(), store_over(table)
+    process, store = cascade(), build_store(table)
     for ask in (process.effective(store), process.read(store), process.change(store, {"rag_top_k": 3})):
         with pytest.raises(StorageUnavailable):
             await ask
     table.silent = False
-    assert (await process.effective(store)).to_dict() == whole({})
+    assert (await process.effective(store)).to_dict() == expected_config({})
 
 
-async def test_a_reply_that_comes_late_undoes_no_change_of_this_process() -> None:
+async def test_a_stale_reply_does_not_undo_a_change_of_this_process() -> None:
     clock = Clock()
     row = Row(clock)
     process = cascade(clock)
     clock.now = 100
-    await process.change(store_over(LaggingTable(row)), {"rag_top_k": 4})
+    await process.change(build_store(LaggingTable(row)), {"rag_top_k": 4})
     clock.now = 131
-    behind = store_over(LaggingTable(row, lambda: 60.0))
-    assert (await process.effective(behind)).to_dict() == whole({"rag_top_k": 4})
+    behind = build_store(LaggingTable(row, lambda: 60.0))
+    assert (await process.effective(behind)).to_dict() == expected_config({"rag_top_k": 4})
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.TIMEOUT, Fault.REPEATED])
-async def test_a_reply_that_is_lost_loses_no_change(store: TenantStore, fault: Fault) -> None:
+async def test_a_lost_reply_does_not_lose_the_change(store: TenantStore, fault: Fault) -> None:
     process = cascade()
     with inject(FaultPlan(fault, at=0)):
-        assert (await process.change(store, {"rag_top_k": 4})).to_dict() == whole({"rag_top_k": 4})
-    assert (await cascade().effective(store)).to_dict() == whole({"rag_top_k": 4})
+        assert (await process.change(store, {"rag_top_k": 4})).to_dict() == expected_config({"rag_top_k": 4})
+    assert (await cascade().effective(store)).to_dict() == expected_config({"rag_top_k": 4})
 
 
-async def test_a_change_of_which_nobody_heard_is_looked_up(store: TenantStore) -> None:
+async def test_after_a_change_with_an_unknown_outcome_the_settings_are_read(store: TenantStore) -> None:
     process = cascade()
     await process.effective(store)
     await cascade().change(store, {"rag_top_k": 4})
     silent = LaggingTable(Row(Clock()))
     silent.silent = True
     with pytest.raises(StorageUnavailable):
-        await process.change(store_over(silent), {"rag_top_k": 5})
+        await process.change(build_store(silent), {"rag_top_k": 5})
     assert (await process.effective(store)).config.rag_top_k == 4
 
 
-async def test_a_change_whose_caller_left_meanwhile_is_looked_up(store: TenantStore) -> None:
+async def test_after_a_cancelled_change_the_settings_are_read(store: TenantStore) -> None:
     process = cascade()
     await process.effective(store)
     change = asyncio.create_task(process.change(store, {"rag_top_k": 4}))
@@ -301,7 +303,7 @@ async def test_a_change_whose_caller_left_meanwhile_is_looked_up(store: TenantSt
     assert (await process.effective(store)).to_dict() == (await cascade().read(store)).to_dict()
 
 
-async def test_another_tenants_settings_are_its_own() -> None:
+async def test_tenants_do_not_share_settings() -> None:
     process, aws = cascade(), MemoryAws()
     store, other = aws.for_tenant(TenantId("acme")), aws.for_tenant(TenantId("other"))
     await process.change(store, {"rag_top_k": 4})
@@ -326,35 +328,35 @@ PROCESS = st.integers(0, 2)
 PAUSE = st.sampled_from([0.0, 0.5, 5.0, 20.0, 29.0, 31.0, 61.0])
 STEP = st.one_of(
     st.tuples(st.just("put"), PROCESS, CHANGE),
-    st.tuples(st.just("ask"), st.sets(PROCESS, min_size=1), PAUSE),
-    st.tuples(st.just("ask"), st.just({0, 1, 2}), PAUSE),
-    st.tuples(st.just("look"), PROCESS, PAUSE),
+    st.tuples(st.just("use"), st.sets(PROCESS, min_size=1), PAUSE),
+    st.tuples(st.just("use"), st.just({0, 1, 2}), PAUSE),
+    st.tuples(st.just("read"), PROCESS, PAUSE),
 )
 
 
 @settings(max_examples=200)
 @given(steps=st.lists(STEP, max_size=40), lags=st.lists(st.floats(0, 3), min_size=1, max_size=5))
-async def test_every_process_knows_every_change_within_a_minute_and_its_own_at_once(
-    steps: list[tuple[str, Any, Any]], lags: list[float]
-) -> None:
+async def test_every_process_uses_a_change_within_a_minute(steps: list[tuple[str, Any, Any]], lags: list[float]) -> None:
     clock = Clock(1000.0)
     row = Row(clock)
     turn = iter(range(10**9))
     processes = [cascade(clock) for _ in range(3)]
-    store = store_over(LaggingTable(row, lambda: lags[next(turn) % len(lags)]))
-    said: list[tuple[float, int, dict[str, Json]]] = [(0.0, -1, {})]  # when, by whom, and all that was stored then
+    store = build_store(LaggingTable(row, lambda: lags[next(turn) % len(lags)]))
+    changes: list[tuple[float, int, dict[str, Json]]] = [(0.0, -1, {})]  # the time, the process, and all stored settings
     for kind, who, what in steps:
         if kind == "put":
-            stored = {key: value for key, value in {**said[-1][2], **what}.items() if value is not None}
-            assert (await processes[who].change(store, what)).to_dict() == whole(stored)
+            stored = {key: value for key, value in {**changes[-1][2], **what}.items() if value is not None}
+            assert (await processes[who].change(store, what)).to_dict() == expected_config(stored)
             if what:
-                said.append((clock.now, who, stored))
+                changes.append((clock.now, who, stored))
             continue
         clock.now += what
-        if kind == "look":
-            assert (await processes[who].read(store)).to_dict() == whole(said[-1][2])
+        if kind == "read":
+            assert (await processes[who].read(store)).to_dict() == expected_config(changes[-1][2])
             continue
         for number in who:
-            # What may be answered: what was stored last a minute ago, or by this process, and whatever came after.
-            oldest = max(index for index, (at, by, _) in enumerate(said) if by == number or at <= clock.now - 60 or index == 0)
-            assert (await processes[number].effective(store)).to_dict() in [whole(stored) for *_, stored in said[oldest:]]
+            # Allowed are the last settings of this process or of a minute ago, and all later ones.
+            oldest = max(index for index, (at, by, _) in enumerate(changes) if by == number or at <= clock.now - 60 or index == 0)
+            assert (await processes[number].effective(store)).to_dict() in [
+                expected_config(stored) for *_, stored in changes[oldest:]
+            ]

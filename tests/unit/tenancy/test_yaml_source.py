@@ -1,4 +1,4 @@
-"""YAML, read strictly."""
+"""The strict reader of YAML."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_whatever_json_can_say_is_read_as_json_reads_it(data: Json) -> None:
+def test_json_is_read_as_a_json_parser_reads_it(data: Json) -> None:
     assert parse_yaml(json.dumps(data, ensure_ascii=False), "x.yaml").data == data
 
 
@@ -30,11 +30,11 @@ def test_any_text_is_data_or_a_config_error(text: str) -> None:
     try:
         parse_yaml(text, "x.yaml")
     except ConfigError as error:
-        assert str(error).startswith("x.yaml")  # noqa: PT017 - most texts are no error
+        assert str(error).startswith("x.yaml")  # noqa: PT017 (most texts are valid)
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("a: &x 1\nb: *x", "x.yaml:1: the anchor &x is not allowed"),
         ("a: 1\nb: *x", "x.yaml:2: the alias *x is not allowed"),
@@ -50,14 +50,14 @@ def test_any_text_is_data_or_a_config_error(text: str) -> None:
         ("[" * 40 + "]" * 40, "x.yaml:1: nested deeper than 32 levels"),
     ],
 )
-def test_what_is_not_plain_is_refused_with_its_line(text: str, complaint: str) -> None:
+def test_refused_yaml_is_reported_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "x.yaml")
-    assert str(caught.value).startswith(complaint)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("a:\n  - b: 1\n    c 2\n    d: 3", "x.yaml:4: not valid YAML: check indentation, colons and tabs around line 4 ("),
         ("a:\n  b: 1\n c: 2", "x.yaml:3: not valid YAML: check indentation, colons and tabs around line 3 ("),
@@ -65,13 +65,13 @@ def test_what_is_not_plain_is_refused_with_its_line(text: str, complaint: str) -
         ("a:\n  [1,\n  2\nb: 3\nc: 4", "x.yaml:4: not valid YAML: check the quote or bracket that opens in line 2 ("),
     ],
 )
-def test_a_slip_that_the_parser_notices_late_is_told_with_what_to_check(text: str, complaint: str) -> None:
+def test_a_syntax_error_is_reported_with_the_place_to_check(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "x.yaml")
-    assert str(caught.value).startswith(complaint)
+    assert str(caught.value).startswith(message)
 
 
-def test_a_file_may_be_shown_under_another_name(tmp_path: Path) -> None:
+def test_messages_use_the_name_that_the_caller_gives(tmp_path: Path) -> None:
     (tmp_path / "bar.yaml").write_text("a: 1\na: 2\n")
     with pytest.raises(ConfigError, match=r"^agents/bar\.yaml:2: "):
         load_yaml(tmp_path / "bar.yaml", shown="agents/bar.yaml")
@@ -79,7 +79,7 @@ def test_a_file_may_be_shown_under_another_name(tmp_path: Path) -> None:
         load_yaml(tmp_path / "none.yaml", shown="agents/none.yaml")
 
 
-def test_words_stay_words_and_numbers_are_decimal() -> None:
+def test_scalars_follow_the_core_schema() -> None:
     source = parse_yaml("{country: no, octal: 010, time: 12:30, day: 2026-01-02, quoted: '5', none: ~, price: 1e-3}", "x.yaml")
     assert source.data == {
         "country": "no",
@@ -92,7 +92,7 @@ def test_words_stay_words_and_numbers_are_decimal() -> None:
     }
 
 
-def test_every_value_knows_its_line() -> None:
+def test_each_value_has_its_line() -> None:
     source = parse_yaml("a:\n  - b: 1\n    c:\n      - x\n      - y\n", "x.yaml")
     assert source.line_of(("a", 0, "c", 1)) == 5
     assert source.line_of(("a", 0, "b")) == 2
@@ -100,7 +100,7 @@ def test_every_value_knows_its_line() -> None:
     assert source.line_of(()) == 1
 
 
-def test_the_slow_loader_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loader_in_python_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a: [1, 'two', {b: ~}]\nc: |\n  text\n"
     fast = parse_yaml(text, "x.yaml")
     monkeypatch.setattr("spass.tenancy.yaml_source._LOADER", yaml.SafeLoader)

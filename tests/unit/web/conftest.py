@@ -1,4 +1,4 @@
-"""A small gateway file and an app on top of it, served in process."""
+"""An app with a small gateway file, served in process."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ def services(tmp_path: Path) -> Services:
 
 
 def routes() -> list[APIRouter]:
-    """Routes that show what they were given."""
+    """Return routes that answer with what they received."""
     public, v1, a1 = public_router(), api_router(), api_router()
 
     @public.get("/healthz")
@@ -57,14 +57,14 @@ def routes() -> list[APIRouter]:
     @v1.post("/v1/echo")
     async def echo(exchange: CurrentExchange, body: dict[str, object]) -> Response:
         caller = exchange.scope.caller
-        shown: dict[str, Json] = {
+        received: dict[str, Json] = {
             "user": caller.user,
             "depth": caller.depth,
             "parent": caller.parent_request_id,
             "route": caller.route,
             "idempotent": exchange.idempotency.digest if exchange.idempotency else None,
         }
-        return json_response({**shown, "keys": [*body]})
+        return json_response({**received, "keys": [*body]})
 
     @v1.get("/v1/pages")
     async def pages(page: Pagination) -> Response:

@@ -1,4 +1,4 @@
-"""Who asks is read from the headers, in one order, and nothing odd gets through them."""
+"""The caller is read from the headers: the checks, their order, and the errors."""
 
 import re
 
@@ -16,8 +16,8 @@ SESSION = "/a1/agents/a/sessions/ses_" + "0" * 26
 
 async def code(client: httpx.AsyncClient, method: str, path: str, headers: list[tuple[str, str]], body: bytes = b"{}") -> str:
     request = client.build_request(method, path, content=body if method == "POST" else None)
-    kept = [(name, value) for name, value in request.headers.items() if name != "authorization"]
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in [*kept, *headers]]
+    defaults = [(name, value) for name, value in request.headers.items() if name != "authorization"]
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in [*defaults, *headers]]
     request.headers = httpx.Headers(raw)
     response = await client.send(request)
     assert re.fullmatch(r"req_[0-9a-z]{26}", response.headers["spass-request-id"])
@@ -39,7 +39,9 @@ async def code(client: httpx.AsyncClient, method: str, path: str, headers: list[
         ([("Authorization", "bEaReR demo-token")], "ok"),
     ],
 )
-async def test_a_token_is_sent_once_and_known(client: httpx.AsyncClient, headers: list[tuple[str, str]], expected: str) -> None:
+async def test_a_request_needs_exactly_one_known_token(
+    client: httpx.AsyncClient, headers: list[tuple[str, str]], expected: str
+) -> None:
     assert await code(client, "GET", "/v1/pages", headers) == expected
 
 
@@ -62,7 +64,7 @@ async def test_a_token_is_sent_once_and_known(client: httpx.AsyncClient, headers
         (["AKIAIOSFODNN7EXAMPLE"], "user_id_invalid"),
     ],
 )
-async def test_a_user_is_said_once_in_the_header_and_nowhere_else(
+async def test_the_user_header_is_required_on_a1_and_always_checked(
     client: httpx.AsyncClient, users: list[str], expected: str
 ) -> None:
     headers = [AUTH, *(("SPASS-User-Id", user) for user in users)]
@@ -72,7 +74,7 @@ async def test_a_user_is_said_once_in_the_header_and_nowhere_else(
 
 
 @pytest.mark.anyio
-async def test_a_user_in_body_or_query_is_refused_whatever_its_value(client: httpx.AsyncClient) -> None:
+async def test_user_id_in_a_body_or_query_of_a1_is_refused(client: httpx.AsyncClient) -> None:
     headers = [AUTH, ("SPASS-User-Id", "ada")]
     refused = "user_id_not_allowed"
     assert await code(client, "GET", SESSION + "?user_id=", headers) == refused
@@ -111,14 +113,14 @@ async def test_a_user_in_body_or_query_is_refused_whatever_its_value(client: htt
         ("Idempotency-Key", ["a", "a"], "invalid_request"),
     ],
 )
-async def test_other_headers_of_ours_are_read_strictly(
+async def test_depth_parent_and_idempotency_key_are_checked(
     client: httpx.AsyncClient, name: str, values: list[str], expected: str
 ) -> None:
     assert await code(client, "POST", "/v1/echo", [AUTH, *((name, value) for value in values)]) == expected
 
 
 @pytest.mark.anyio
-async def test_the_faults_of_a_request_are_told_in_one_order(client: httpx.AsyncClient) -> None:
+async def test_of_several_faults_the_first_in_the_documented_order_is_reported(client: httpx.AsyncClient) -> None:
     order = [
         ([], "missing_token"),
         ([AUTH], "user_id_required"),
@@ -131,7 +133,7 @@ async def test_the_faults_of_a_request_are_told_in_one_order(client: httpx.Async
 
 
 @pytest.mark.anyio
-async def test_an_idempotency_key_means_another_thing_for_another_user(client: httpx.AsyncClient) -> None:
+async def test_idempotency_keys_of_different_users_are_different(client: httpx.AsyncClient) -> None:
     async def digest(key: str, **headers: str) -> str:
         response = await client.post("/v1/echo", json={}, headers={"Idempotency-Key": key, **headers})
         return str(response.json()["idempotent"])
@@ -151,7 +153,7 @@ async def test_an_idempotency_key_means_another_thing_for_another_user(client: h
         ([" Server-Tools = OFF "], Augment(server_tools=False)),
     ],
 )
-def test_augmentation_is_switched_off_part_by_part(values: list[str], expected: Augment) -> None:
+def test_each_part_of_the_augmentation_can_be_switched_off(values: list[str], expected: Augment) -> None:
     assert parse_augment(Headers(raw=[(b"spass-augment", value.encode()) for value in values])) == expected
 
 

@@ -1,4 +1,4 @@
-"""Every failure wears one envelope, and every branch of the tree is a status."""
+"""Each failure has the same envelope, and each branch of the error tree has its own status."""
 
 import json
 from collections.abc import Iterator
@@ -55,14 +55,14 @@ def leaves(kind: type[SpassError] = SpassError) -> Iterator[type[SpassError]]:
         yield from leaves(child)
 
 
-def test_each_leaf_of_the_tree_has_the_status_that_the_contract_gives_its_code() -> None:
-    found: dict[int, set[str]] = {}
+def test_each_error_code_has_the_status_of_the_contract() -> None:
+    codes: dict[int, set[str]] = {}
     for leaf in leaves():
-        found.setdefault(http_error_type(leaf("no")).status, set()).add(leaf.code)
-    assert found == CONTRACT
+        codes.setdefault(http_error_type(leaf("no")).status, set()).add(leaf.code)
+    assert codes == CONTRACT
 
 
-def test_each_branch_is_known_and_no_two_share_a_status() -> None:
+def test_each_branch_of_the_tree_has_its_own_status() -> None:
     assert set(SpassError.__subclasses__()) == set(HTTP_ERROR_TYPES)
     assert len({kind.status for kind in HTTP_ERROR_TYPES.values()}) == len(HTTP_ERROR_TYPES)
 
@@ -98,7 +98,7 @@ def test_retry_after_is_in_whole_seconds_and_at_least_one(error: SpassError, exp
     assert error_response(error, RequestId("req_1")).headers.get("retry-after") == expected
 
 
-def envelope_of(response: httpx.Response) -> str:
+def check_envelope(response: httpx.Response) -> str:
     body = response.json()
     assert set(body) == {"error", "request_id"}
     assert set(body["error"]) == {"code", "message", "type", "param", "details"}
@@ -107,16 +107,16 @@ def envelope_of(response: httpx.Response) -> str:
 
 
 @pytest.mark.anyio
-async def test_a_route_that_is_not_there_is_said_in_the_envelope(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_path_is_route_not_found(client: httpx.AsyncClient) -> None:
     for path in ("/nothing", "/v1/echo/more", "/v1//pages", "/a1/agents/x//sessions/z", "/a1/agents/x/y/sessions/z"):
         response = await client.get(path)
-        assert (response.status_code, envelope_of(response)) == (404, "route_not_found"), path
+        assert (response.status_code, check_envelope(response)) == (404, "route_not_found"), path
         assert response.json()["error"]["message"] == NO_SUCH_ROUTE
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("escape", ["%2F", "%2f", "%5C", "%5c", "%00"])
-async def test_an_escaped_separator_is_never_taken_for_one(client: httpx.AsyncClient, escape: str) -> None:
+async def test_an_escaped_separator_in_a_path_is_route_not_found(client: httpx.AsyncClient, escape: str) -> None:
     user = {"SPASS-User-Id": "ada"}
     for path in (
         f"/a1/agents/a{escape}sessions{escape}b",
@@ -126,13 +126,13 @@ async def test_an_escaped_separator_is_never_taken_for_one(client: httpx.AsyncCl
     ):
         for method in ("GET", "DELETE"):
             response = await client.request(method, path, headers=user)
-            assert (response.status_code, envelope_of(response)) == (404, "route_not_found"), path
+            assert (response.status_code, check_envelope(response)) == (404, "route_not_found"), path
 
 
 @pytest.mark.anyio
-async def test_a_method_that_is_not_there_names_all_that_are(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_method_gets_a_list_of_the_allowed_methods(client: httpx.AsyncClient) -> None:
     response = await client.put("/a1/agents/a/sessions/b")
-    assert (response.status_code, envelope_of(response)) == (405, "method_not_allowed")
+    assert (response.status_code, check_envelope(response)) == (405, "method_not_allowed")
     assert response.headers["allow"] == "DELETE, GET, HEAD"
     assert response.json()["error"]["message"] == "This route does not answer to this method. It answers to DELETE, GET, HEAD."
     response = await client.head("/v1/echo")
@@ -141,7 +141,7 @@ async def test_a_method_that_is_not_there_names_all_that_are(client: httpx.Async
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", ["/healthz", "/v1/pages", "/v1/pages?limit=0", "/a1/rag/indices/a", "/nothing"])
-async def test_head_answers_as_get_does_without_the_body(client: httpx.AsyncClient, path: str) -> None:
+async def test_head_answers_like_get_without_a_body(client: httpx.AsyncClient, path: str) -> None:
     get = await client.get(path)
     head = await client.head(path)
     assert (head.status_code, head.content) == (get.status_code, b"")
@@ -149,7 +149,7 @@ async def test_head_answers_as_get_does_without_the_body(client: httpx.AsyncClie
 
 
 @pytest.mark.anyio
-async def test_the_log_names_the_method_that_was_sent(client: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_log_has_the_method_that_the_client_sent(client: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]) -> None:
     await client.head("/healthz")
     (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (line["method"], line["route"], line["status"]) == ("HEAD", "/healthz", 200)
@@ -157,18 +157,18 @@ async def test_the_log_names_the_method_that_was_sent(client: httpx.AsyncClient,
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", ["/healthz/", "//healthz", "///healthz//", "/v1/pages/?limit=5", "//v1/pages?limit=5"])
-async def test_slashes_around_a_path_do_not_matter(client: httpx.AsyncClient, path: str) -> None:
+async def test_extra_slashes_around_a_path_are_ignored(client: httpx.AsyncClient, path: str) -> None:
     response = await client.get(f"http://gateway{path}")
     assert response.status_code == 200
     assert response.json() in ({"status": "ok"}, {"limit": 5, "cursor": None})
 
 
 @pytest.mark.anyio
-async def test_an_unforeseen_exception_tells_the_caller_nothing_and_the_log_its_place(
+async def test_an_unexpected_exception_is_logged_and_its_text_is_not_sent(
     client: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     response = await client.get("/broken")
-    assert (response.status_code, envelope_of(response)) == (500, "internal_error")
+    assert (response.status_code, check_envelope(response)) == (500, "internal_error")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0]["exception"] == "KeyError"
     assert lines[0]["request_id"] == response.headers["spass-request-id"]
@@ -188,17 +188,17 @@ async def test_an_unforeseen_exception_tells_the_caller_nothing_and_the_log_its_
 
 
 @pytest.mark.anyio
-async def test_unknown_tokens_are_told_how_to_authenticate(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_token_gets_www_authenticate(client: httpx.AsyncClient) -> None:
     response = await client.get("/v1/pages", headers={"Authorization": "Bearer nonsense"})
-    assert (response.status_code, envelope_of(response)) == (401, "invalid_token")
+    assert (response.status_code, check_envelope(response)) == (401, "invalid_token")
     assert response.headers["www-authenticate"] == "Bearer"
 
 
 @pytest.mark.anyio
-async def test_a_bad_query_says_where_and_never_repeats_it(client: httpx.AsyncClient) -> None:
+async def test_a_bad_query_is_located_and_its_value_is_not_repeated(client: httpx.AsyncClient) -> None:
     for limit in ("0", "1001", "many", "1" * 5000, "-1", "1.5", "", "1.0", "+5", " 5", "5 ", "05", "1_0", "٥", "1e2"):
         response = await client.get("/v1/pages", params={"limit": limit})
-        assert (response.status_code, envelope_of(response)) == (400, "invalid_request"), limit
+        assert (response.status_code, check_envelope(response)) == (400, "invalid_request"), limit
         error = response.json()["error"]
         assert error["param"] == "limit"
         assert error["details"]["errors"][0]["loc"] == ["query", "limit"]
@@ -206,10 +206,10 @@ async def test_a_bad_query_says_where_and_never_repeats_it(client: httpx.AsyncCl
 
 
 @pytest.mark.anyio
-async def test_each_parameter_of_a_page_is_sent_once(client: httpx.AsyncClient) -> None:
+async def test_a_repeated_page_parameter_is_refused(client: httpx.AsyncClient) -> None:
     for query in ("limit=5&limit=5", "limit=5&limit=", "cursor=a&cursor=a"):
         response = await client.get(f"/v1/pages?{query}")
-        assert (response.status_code, envelope_of(response)) == (400, "invalid_request"), query
+        assert (response.status_code, check_envelope(response)) == (400, "invalid_request"), query
         name = query.partition("=")[0]
         assert response.json()["error"]["param"] == name
         assert response.json()["error"]["details"]["errors"][0]["loc"] == ["query", name]
@@ -217,7 +217,7 @@ async def test_each_parameter_of_a_page_is_sent_once(client: httpx.AsyncClient) 
 
 
 @pytest.mark.anyio
-async def test_what_cannot_be_ours_is_not_there_and_what_cannot_be_an_id_is_not_valid(client: httpx.AsyncClient) -> None:
+async def test_malformed_names_and_ids_get_404_or_400(client: httpx.AsyncClient) -> None:
     user = {"SPASS-User-Id": "ada"}
     for name, session, code in (
         ("ü", "ses_x", "agent_not_found"),
@@ -228,7 +228,7 @@ async def test_what_cannot_be_ours_is_not_there_and_what_cannot_be_an_id_is_not_
         ("concise-de", "s" * 9000, "session_not_found"),
     ):
         response = await client.get(f"/a1/agents/{name}/sessions/{session}", headers=user)
-        assert (response.status_code, envelope_of(response)) == (404, code)
+        assert (response.status_code, check_envelope(response)) == (404, code)
     for index in ("-x", "x" * 129, "a%01", "a%23b", "a%0a"):
         response = await client.get(f"/a1/rag/indices/{index}", headers=user)
-        assert (response.status_code, envelope_of(response)) == (400, "invalid_request")
+        assert (response.status_code, check_envelope(response)) == (400, "invalid_request")

@@ -1,4 +1,4 @@
-"""Where a request stands behind a stage or a custom domain."""
+"""Lambda functions: the paths behind a stage or a custom domain, headers, HEAD, and the start."""
 
 import asyncio
 import subprocess
@@ -82,9 +82,7 @@ def test_a_greedy_parameter_takes_the_rest_of_the_path(path: str, full_path: str
     assert split_path(path, full_path, "/v1/models/{model+}") == RequestPath(root, root + own)
 
 
-def test_a_location_holds_behind_a_stage_and_repeated_headers_stay_repeated(
-    services: Services, loop: asyncio.AbstractEventLoop
-) -> None:
+def test_location_includes_the_stage_and_repeated_headers_arrive(services: Services, loop: asyncio.AbstractEventLoop) -> None:
     handler = lambda_handler(router, services)
     answer = handler(event("/a1/things/x", "/prod/a1/things/x"), None)  # type: ignore[arg-type]
     assert answer["body"] == '{"name":"x","many":["one","two"]}'
@@ -95,15 +93,15 @@ def test_a_location_holds_behind_a_stage_and_repeated_headers_stay_repeated(
 
 def test_head_of_a_function_has_the_headers_of_get_and_no_body(services: Services, loop: asyncio.AbstractEventLoop) -> None:
     handler = lambda_handler(router, services)
-    sent = event("/a1/things/x/", "/prod/a1/things/x/")
-    get = handler(sent, None)  # type: ignore[arg-type]
-    head = handler({**sent, "httpMethod": "HEAD"}, None)  # type: ignore[arg-type]
+    request = event("/a1/things/x/", "/prod/a1/things/x/")
+    get = handler(request, None)  # type: ignore[arg-type]
+    head = handler({**request, "httpMethod": "HEAD"}, None)  # type: ignore[arg-type]
     assert (head["statusCode"], head["body"]) == (200, "")
     assert {**head["headers"], "spass-request-id": ""} == {**get["headers"], "spass-request-id": ""}
 
 
 @pytest.mark.anyio
-async def test_the_web_adapters_header_is_believed_in_lambda_only(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_web_adapters_header_is_read_only_in_lambda(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     context = '{"path": "/prod/a1/things/x", "resourcePath": "/a1/things/{name}"}'
     transport = httpx.ASGITransport(stream_app(router, services))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
@@ -112,36 +110,36 @@ async def test_the_web_adapters_header_is_believed_in_lambda_only(services: Serv
                 monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "things")
             answer = await client.get("/a1/things/x", headers={"x-amzn-request-context": context})
             assert answer.headers["location"] == expected
-        for odd in ("{", "[]", "null", '{"path": 1, "resourcePath": []}'):
-            answer = await client.get("/a1/things/x", headers={"x-amzn-request-context": odd})
+        for malformed in ("{", "[]", "null", '{"path": 1, "resourcePath": []}'):
+            answer = await client.get("/a1/things/x", headers={"x-amzn-request-context": malformed})
             assert answer.status_code == 200
 
 
 @pytest.mark.anyio
-async def test_the_app_gives_connections_back_when_the_server_ends(services: Services) -> None:
+async def test_the_app_closes_its_connections_when_the_server_ends(services: Services) -> None:
     app = create_app([router], services)
     async with app.router.lifespan_context(app):
         _ = services.router
 
 
-def test_in_lambda_a_function_makes_what_it_needs_while_it_starts(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(services.aws, "connect", lambda: made.append("connect"))
+def test_a_function_in_lambda_creates_its_services_at_its_start(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(services.aws, "connect", lambda: calls.append("connect"))
 
-    def needs(given: Services) -> None:
-        assert given is services
-        made.append("needs")
+    def needs(argument: Services) -> None:
+        assert argument is services
+        calls.append("needs")
 
     stream_app(router, services, needs=needs)
-    assert made == []
+    assert calls == []
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-things")
     stream_app(router, services, needs=needs)
     lambda_handler(router, services)
-    assert made == ["connect", "needs", "connect"]
+    assert calls == ["connect", "needs", "connect"]
     assert "tokens" in services.__dict__
 
 
-_IMPORTED = """
+_PROGRAM = """
 import sys
 from pathlib import Path
 from pydantic import BaseModel
@@ -162,6 +160,6 @@ print([name for name, module in sys.modules.items() if name.startswith("pydantic
 
 def test_a_function_in_lambda_starts_without_pydantic_1() -> None:
     environment = {"PYTHONPATH": "shared:.", "AWS_LAMBDA_FUNCTION_NAME": "answer", "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-c", _IMPORTED]
-    ended = subprocess.run(command, cwd=Path(__file__).parents[3], env=environment, capture_output=True, check=True, text=True)
-    assert ended.stdout.strip() == "[]"
+    command = [sys.executable, "-c", _PROGRAM]
+    process = subprocess.run(command, cwd=Path(__file__).parents[3], env=environment, capture_output=True, check=True, text=True)
+    assert process.stdout.strip() == "[]"

@@ -1,5 +1,6 @@
-"""Bodies: one JSON object that every floor can store and write back, or a 4xx that says why."""
+"""Bodies: a body is one JSON object that can be stored and written back, or it gets a 4xx with the reason."""
 
+import gc
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -27,12 +28,12 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), values), st.booleans())
-def test_every_object_comes_through_as_it_is(value: dict[str, Any], escaped: bool) -> None:
+def test_a_valid_object_is_parsed_without_a_change(value: dict[str, Any], escaped: bool) -> None:
     assert parse_object(json.dumps(value, ensure_ascii=escaped).encode()) == value
 
 
 @given(st.binary())
-def test_no_bytes_do_worse_than_being_refused(body: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
     try:
         value = parse_object(body)
     except InvalidRequest:
@@ -41,7 +42,7 @@ def test_no_bytes_do_worse_than_being_refused(body: bytes) -> None:
 
 
 @given(st.dictionaries(st.text(), st.text()))
-def test_half_characters_never_come_in(value: dict[str, str]) -> None:
+def test_a_parsed_object_has_no_unpaired_surrogates(value: dict[str, str]) -> None:
     body = json.dumps(value).encode()
     try:
         parse_object(body)
@@ -53,7 +54,7 @@ def test_half_characters_never_come_in(value: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "reason"),
     [
         (b"", "empty"),
         (b" \n", "empty"),
@@ -83,20 +84,20 @@ def test_half_characters_never_come_in(value: dict[str, str]) -> None:
         (json.dumps({"a": {"b": [1] * 10_001}}).encode(), "items"),
     ],
 )
-def test_what_is_not_one_plain_object_is_refused_with_the_reason(body: bytes, says: str) -> None:
+def test_a_body_that_is_not_one_plain_object_is_refused_with_the_reason(body: bytes, reason: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_object(body)
-    assert says in refused.value.message
+    assert reason in refused.value.message
     assert len(refused.value.message) < 200
 
 
-def test_an_object_may_be_as_deep_as_the_limit_and_hold_a_whole_surrogate_pair() -> None:
+def test_the_deepest_object_and_a_surrogate_pair_are_accepted() -> None:
     depth = MAX_DEPTH - 1
     assert parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
     assert parse_object(b'{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}
 
 
-def test_four_mebibytes_are_parsed_in_a_time_that_grows_as_they_do() -> None:
+def test_the_time_to_parse_four_mebibytes_is_not_quadratic() -> None:
     for body in (
         b'{"a": [' + b"[]," * 1_300_000 + b"1]}",
         b'{"a": [' + b"1.5," * 1_000_000 + b"1]}",
@@ -106,7 +107,7 @@ def test_four_mebibytes_are_parsed_in_a_time_that_grows_as_they_do() -> None:
         started = time.process_time()
         with suppress(InvalidRequest):
             parse_object(body)
-        assert time.process_time() - started < 60  # of this process alone: what grows with the square takes an hour
+        assert time.process_time() - started < 60  # the processor time of this process; a quadratic check takes an hour
 
 
 async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
@@ -114,7 +115,7 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
-def test_the_checks_of_many_lists_take_no_longer_than_a_few_parsings() -> None:
+def test_the_checks_of_many_lists_take_less_than_ten_times_their_parsing() -> None:
     body = b'{"a":[' + b",".join([b"[" + b",".join([b"[]"] * 100) + b"]"] * 300) + b"]}"
 
     def seconds(parse: Callable[[bytes], object]) -> float:
@@ -122,26 +123,27 @@ def test_the_checks_of_many_lists_take_no_longer_than_a_few_parsings() -> None:
         parse(body)
         return time.process_time() - started
 
-    # 4 to 6 times; checks against an abstract type took 20.
-    assert min(seconds(parse_object) for _ in range(7)) < 10 * min(seconds(json.loads) for _ in range(7))
+    gc.disable()  # a collection takes longer than the parsing, depending on the tests that ran before
+    try:
+        # 4 to 6 times; checks against an abstract type took 20.
+        assert min(seconds(parse_object) / seconds(json.loads) for _ in range(7)) < 10
+    finally:
+        gc.enable()
 
 
 @pytest.mark.anyio
-async def test_a_body_over_the_limit_is_refused_by_what_it_says_before_it_is_read() -> None:
-    read: list[bytes] = []
-
-    async def watched() -> AsyncIterator[bytes]:
-        read.append(b"")
+async def test_a_content_length_over_the_limit_is_refused_before_the_body_is_read() -> None:
+    async def unread() -> AsyncIterator[bytes]:
+        raise AssertionError("the body was read")
         yield b""
 
-    for said in (str(MAX_BODY_BYTES + 1), "9" * 5000):
+    for content_length in (str(MAX_BODY_BYTES + 1), "9" * 5000):
         with pytest.raises(PayloadTooLarge):
-            await read_body(watched(), said)
-    assert read == []
+            await read_body(unread(), content_length)
 
 
 @pytest.mark.anyio
-async def test_a_body_that_does_not_say_its_size_is_refused_while_it_is_read() -> None:
+async def test_a_body_without_a_true_content_length_is_refused_while_it_is_read() -> None:
     half = b" " * (MAX_BODY_BYTES // 2)
     assert len(await read_body(chunks(half, half), None)) == MAX_BODY_BYTES
     with pytest.raises(PayloadTooLarge):
@@ -149,7 +151,7 @@ async def test_a_body_that_does_not_say_its_size_is_refused_while_it_is_read() -
 
 
 @pytest.mark.anyio
-async def test_bodies_are_refused_over_http_as_well(client: httpx.AsyncClient) -> None:
+async def test_bad_bodies_get_a_4xx_over_http(client: httpx.AsyncClient) -> None:
     for body, headers, status, code in (
         (b"{", {}, 400, "invalid_request"),
         (b"", {}, 400, "invalid_request"),
@@ -161,11 +163,11 @@ async def test_bodies_are_refused_over_http_as_well(client: httpx.AsyncClient) -
     ):
         response = await client.post("/v1/echo", content=body, headers=headers)
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
-    for good in ({}, {"Content-Type": "application/json"}, {"Content-Type": "Application/JSON; charset=UTF-8"}):
-        assert (await client.post("/v1/echo", content=b'{"a": 1}', headers=good)).json()["keys"] == ["a"]
+    for headers in ({}, {"Content-Type": "application/json"}, {"Content-Type": "Application/JSON; charset=UTF-8"}):
+        assert (await client.post("/v1/echo", content=b'{"a": 1}', headers=headers)).json()["keys"] == ["a"]
 
 
 @pytest.mark.anyio
-async def test_whoever_is_not_known_hears_that_first_whatever_they_send(client: httpx.AsyncClient) -> None:
+async def test_a_missing_token_is_reported_before_a_bad_body(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/echo", content=b"{", headers={"Authorization": ""})
     assert response.json()["error"]["code"] == "missing_token"

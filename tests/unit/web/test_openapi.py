@@ -1,4 +1,4 @@
-"""The description of the API says what the routes check, in words that every reader of OpenAPI knows."""
+"""The OpenAPI document states what the routes check, with standard keywords only."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -36,35 +36,35 @@ def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
 
 
 def schemas(document: Mapping[str, Any]) -> Iterator[Schema]:
-    """Every schema of the document, those within others included."""
+    """Yield every schema of the document, nested schemas included."""
     for _, operation in operations(document):
         for parameter in operation.get("parameters", ()):
-            yield from _within(parameter["schema"])
+            yield from _nested_schemas(parameter["schema"])
         for body in [operation.get("requestBody", {}), *operation["responses"].values()]:
             for content in body.get("content", {}).values():
-                yield from _within(content.get("schema"))
+                yield from _nested_schemas(content.get("schema"))
     for schema in document["components"]["schemas"].values():
-        yield from _within(schema)
+        yield from _nested_schemas(schema)
 
 
-def _within(schema: object) -> Iterator[Schema]:
+def _nested_schemas(schema: object) -> Iterator[Schema]:
     if not isinstance(schema, dict):
         return
     yield schema
     for name in ("items", "additionalProperties"):
-        yield from _within(schema.get(name))
+        yield from _nested_schemas(schema.get(name))
     for name in ("anyOf", "oneOf"):
         for member in schema.get(name, ()):
-            yield from _within(member)
+            yield from _nested_schemas(member)
     for member in schema.get("properties", {}).values():
-        yield from _within(member)
+        yield from _nested_schemas(member)
 
 
-def test_every_schema_speaks_json_schema(document: Mapping[str, Any]) -> None:
+def test_schemas_use_only_standard_keywords(document: Mapping[str, Any]) -> None:
     assert {name for schema in schemas(document) for name in schema} <= KEYWORDS
 
 
-def test_the_limit_of_a_page_has_its_bounds(document: Mapping[str, Any]) -> None:
+def test_the_limit_parameter_has_bounds_and_a_default(document: Mapping[str, Any]) -> None:
     limits = [
         parameter["schema"]
         for _, operation in operations(document)
@@ -75,16 +75,16 @@ def test_the_limit_of_a_page_has_its_bounds(document: Mapping[str, Any]) -> None
     assert all((limit["minimum"], limit["maximum"], limit["default"]) == (1, 1000, 100) for limit in limits)
 
 
-def test_no_body_and_no_parameter_is_null(document: Mapping[str, Any]) -> None:
+def test_bodies_and_parameters_do_not_allow_null(document: Mapping[str, Any]) -> None:
     null = {"type": "null"}
     for name, operation in operations(document):
-        sent = [parameter["schema"] for parameter in operation.get("parameters", ())]
-        sent += [content["schema"] for content in operation.get("requestBody", {}).get("content", {}).values()]
-        for schema in sent:
+        schemas_of_input = [parameter["schema"] for parameter in operation.get("parameters", ())]
+        schemas_of_input += [content["schema"] for content in operation.get("requestBody", {}).get("content", {}).values()]
+        for schema in schemas_of_input:
             assert null not in schema.get("anyOf", ()), name
 
 
-def test_every_text_and_list_that_is_sent_has_the_bounds_that_are_checked(document: Mapping[str, Any]) -> None:
+def test_texts_and_lists_of_requests_have_bounds(document: Mapping[str, Any]) -> None:
     components = document["components"]["schemas"]
     assert components["MessageBody"]["properties"]["message"].keys() >= {"minLength", "maxLength", "pattern"}
     assert components["NewDocument"]["properties"]["text"].keys() >= {"minLength", "maxLength", "pattern"}
@@ -92,7 +92,7 @@ def test_every_text_and_list_that_is_sent_has_the_bounds_that_are_checked(docume
     assert components["WriteRequest"]["properties"]["documents"].keys() >= {"minItems", "maxItems"}
 
 
-def test_a_route_with_a_caller_documents_the_refusals_that_it_can_always_give(document: Mapping[str, Any]) -> None:
+def test_routes_with_a_caller_document_400_401_and_508(document: Mapping[str, Any]) -> None:
     public = {f"{route.method} {route.path}" for route in ROUTES if route.public}
     for name, operation in operations(document):
         expected = set() if name in public else {"400", "401", "508"}
@@ -103,12 +103,12 @@ def test_a_route_with_a_caller_documents_the_refusals_that_it_can_always_give(do
                 assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Error"}
 
 
-def test_it_says_how_to_authenticate_and_names_its_groups_in_order(document: Mapping[str, Any]) -> None:
+def test_the_document_explains_authentication_and_lists_all_tags(document: Mapping[str, Any]) -> None:
     assert "Authorization: Bearer" in document["info"]["description"]
     listed = [tag["name"] for tag in document["tags"]]
     used = [tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]]
     assert (listed[0], listed[-1], set(listed)) == ("health", "rag", set(used))
 
 
-def test_the_committed_description_is_that_of_the_routes() -> None:
-    assert FILE.read_text(encoding="utf-8") == text(), "the contract has changed; if that is meant, run `make openapi`"
+def test_the_committed_document_matches_the_routes() -> None:
+    assert FILE.read_text(encoding="utf-8") == text(), "the contract has changed; if that is intended, run `make openapi`"

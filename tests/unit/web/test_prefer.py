@@ -1,4 +1,4 @@
-"""What a client prefers (RFC 7240)."""
+"""The header ``Prefer`` (RFC 7240)."""
 
 import pytest
 from starlette.datastructures import Headers
@@ -7,7 +7,7 @@ from spass.web.prefer import RESPOND_ASYNC, prefers
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "values",
     [
         ["respond-async"],
         ["Respond-Async"],
@@ -19,12 +19,12 @@ from spass.web.prefer import RESPOND_ASYNC, prefers
         [", ,respond-async"],
     ],
 )
-def test_a_preference_is_found_wherever_it_stands(sent: list[str]) -> None:
-    assert prefers(Headers(raw=[(b"prefer", value.encode()) for value in sent]), RESPOND_ASYNC)
+def test_a_preference_is_found_in_every_valid_form(values: list[str]) -> None:
+    assert prefers(Headers(raw=[(b"prefer", value.encode()) for value in values]), RESPOND_ASYNC)
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "values",
     [
         [],
         [""],
@@ -35,5 +35,5 @@ def test_a_preference_is_found_wherever_it_stands(sent: list[str]) -> None:
         ["handling=lenient; respond-async"],
     ],
 )
-def test_what_only_looks_like_it_is_none(sent: list[str]) -> None:
-    assert not prefers(Headers(raw=[(b"prefer", value.encode()) for value in sent]), RESPOND_ASYNC)
+def test_similar_texts_are_not_the_preference(values: list[str]) -> None:
+    assert not prefers(Headers(raw=[(b"prefer", value.encode()) for value in values]), RESPOND_ASYNC)

@@ -1,4 +1,4 @@
-"""A function that starts from a snapshot: processes restored from the same one share nothing that must be their own."""
+"""SnapStart: processes that are restored from the same snapshot share no random state, clients, credentials or settings."""
 
 import json
 import random
@@ -26,43 +26,45 @@ router = public_router()
 
 @router.get("/use")
 async def use(request: Request) -> Response:
-    """Read the table, and show a random number and a provider's key."""
+    """Read the table, and return a random number and a provider's key."""
     await get_services(request).aws.for_tenant(TenantId("demo")).table.get(Key("T#demo#CFG", "HEAD"))
     return json_response({"random": random.random(), "key": get_services(request).keys.get("ANTHROPIC_API_KEY")})
 
 
 @dataclass
-class Aws:
-    """DynamoDB and SSM over a socket. It remembers which access key signed each operation."""
+class AwsServer:
+    """DynamoDB and SSM over a socket. ``signers`` has each operation with the access key that signed it."""
 
     url: str = ""
     key: str = "first"
-    signed: list[tuple[str, str]] = field(default_factory=list)
+    signers: list[tuple[str, str]] = field(default_factory=list)
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
         operation = request.headers["X-Amz-Target"].rpartition(".")[2]
         signer = re.search(r"Credential=([^/]+)/", request.headers["Authorization"])
-        self.signed.append((operation, signer[1] if signer else ""))
+        self.signers.append((operation, signer[1] if signer else ""))
         return json_answer({"Parameters": [{"Name": KEY, "Value": self.key}]} if operation == "GetParameters" else {})
 
 
 @pytest.fixture
-def aws() -> Iterator[Aws]:
-    aws = Aws()
+def aws() -> Iterator[AwsServer]:
+    aws = AwsServer()
     with serve(aws.answer) as aws.url:
         yield aws
 
 
 @pytest.fixture
-def app(services: Services, aws: Aws, monkeypatch: pytest.MonkeyPatch) -> StreamApp:
-    """A function of Lambda as it is when the snapshot is taken."""
+def app(services: Services, aws: AwsServer, monkeypatch: pytest.MonkeyPatch) -> StreamApp:
+    """A Lambda function at the moment of its snapshot."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-use")
     monkeypatch.setenv("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH", HOOK)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     services.settings = replace(services.settings, keys_path="/spass/dev/")
     monkeypatch.setattr("spass.web.startup.capture_library_logs", lambda: None)
-    return stream_app(router, services, needs=lambda made: (made.router, made.cascade, made.read_keys(all_models=True)))
+    return stream_app(
+        router, services, needs=lambda services: (services.router, services.cascade, services.read_keys(all_models=True))
+    )
 
 
 def client(app: StreamApp) -> httpx.AsyncClient:
@@ -70,37 +72,37 @@ def client(app: StreamApp) -> httpx.AsyncClient:
 
 
 @pytest.mark.anyio
-async def test_two_processes_restored_from_one_snapshot_draw_different_random_numbers(app: StreamApp) -> None:
+async def test_two_restored_processes_draw_different_random_numbers(app: StreamApp) -> None:
     snapshot = random.getstate()
-    drawn = []
+    numbers = []
     async with client(app) as caller:
         for _ in range(2):
             random.setstate(snapshot)
             assert (await caller.post(HOOK)).status_code == 204
-            drawn.append((await caller.get("/use")).json()["random"])
-    assert drawn[0] != drawn[1]
+            numbers.append((await caller.get("/use")).json()["random"])
+    assert numbers[0] != numbers[1]
 
 
 @pytest.mark.anyio
-async def test_after_a_restore_clients_credentials_and_keys_are_made_anew(
-    app: StreamApp, aws: Aws, services: Services, monkeypatch: pytest.MonkeyPatch
+async def test_a_restore_renews_clients_credentials_and_keys(
+    app: StreamApp, aws: AwsServer, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with client(app) as caller:
         assert (await caller.get("/use")).json()["key"] == "first"
         config, stale = services.config, (services.aws, services.router, services.cascade)
-        aws.signed.clear()
+        aws.signers.clear()
         aws.key = "second"
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
         assert (await caller.post(HOOK)).status_code == 204
         assert (await caller.get("/use")).json()["key"] == "second"
-    assert {signer for _, signer in aws.signed} == {"renewed"}
-    assert {operation for operation, _ in aws.signed} == {"GetItem", "GetParameters"}
+    assert {signer for _, signer in aws.signers} == {"renewed"}
+    assert {operation for operation, _ in aws.signers} == {"GetItem", "GetParameters"}
     assert services.config is config, "the files were read again"
-    assert not {id(one) for one in stale} & {id(services.aws), id(services.router), id(services.cascade)}
+    assert not {id(service) for service in stale} & {id(services.aws), id(services.router), id(services.cascade)}
 
 
 @pytest.mark.anyio
-async def test_the_first_request_after_a_restore_finds_everything_made(app: StreamApp, services: Services) -> None:
+async def test_a_restore_creates_the_services_before_the_first_request(app: StreamApp, services: Services) -> None:
     async with client(app) as caller:
         await caller.post(HOOK)
     assert {"tokens", "aws", "router", "cascade"} <= services.__dict__.keys()
@@ -108,7 +110,7 @@ async def test_the_first_request_after_a_restore_finds_everything_made(app: Stre
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("case", ["from a caller", "no snapshots", "outside Lambda", "another method"])
-async def test_no_caller_can_tell_a_function_that_it_was_restored(
+async def test_a_caller_cannot_trigger_the_restore_hook(
     app: StreamApp, services: Services, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     headers = {"x-amzn-request-context": "{}"} if case == "from a caller" else {}
@@ -124,7 +126,7 @@ async def test_no_caller_can_tell_a_function_that_it_was_restored(
 
 
 @pytest.mark.anyio
-async def test_a_restore_that_fails_is_logged_and_refused(
+async def test_a_failed_restore_is_logged_and_answers_500(
     services: Services, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failures: list[Exception] = []

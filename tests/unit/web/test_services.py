@@ -1,4 +1,4 @@
-"""What a process says about its own files."""
+"""The services read the operator's file: warnings are logged, and errors stop the start."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ models: [{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_wind
 """
 
 
-def test_what_an_operator_should_know_is_logged_once_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_about_the_file_is_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "gateway.yaml"
     path.write_text(CONFIG)
     services = Services(Settings(config=path, agents=tmp_path, table="spass", bucket="spass"))
@@ -27,7 +27,7 @@ def test_what_an_operator_should_know_is_logged_once_as_json(tmp_path: Path, cap
     assert line["notice"].endswith("goes over the network in the clear; write https")
 
 
-def test_a_tool_that_does_not_exist_stops_the_start(tmp_path: Path) -> None:
+def test_an_unknown_tool_stops_the_start(tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
     path.write_text(CONFIG + "defaults:\n  tools_enabled_default: [calculater]\n")
     services = Services(Settings(config=path, agents=tmp_path, table="spass", bucket="spass"))

@@ -1,4 +1,4 @@
-"""A stream says all it has, then that it is done; or that it broke, and then not."""
+"""Server-sent events: a stream ends with ``[DONE]``, or with an error event and without ``[DONE]``."""
 
 import asyncio
 import json
@@ -26,36 +26,36 @@ async def bytes_of(chunks: AsyncIterator[Chunk], keep_alive: float = 15) -> list
 
 
 @pytest.mark.anyio
-async def test_each_chunk_is_one_event_and_the_last_line_says_done() -> None:
-    *said, last = await bytes_of(two())
-    assert b"".join(said) == 'data: {"text":"grüß"}\n\ndata: {"text":"line\\nbreak"}\n\n'.encode()
+async def test_each_chunk_is_one_event_and_the_stream_ends_with_done() -> None:
+    *events, last = await bytes_of(two())
+    assert b"".join(events) == 'data: {"text":"grüß"}\n\ndata: {"text":"line\\nbreak"}\n\n'.encode()
     assert last == DONE
 
 
 @pytest.mark.anyio
-async def test_an_event_is_one_line_to_whoever_splits_lines_as_unicode_does() -> None:
+async def test_an_event_is_one_line_for_readers_that_split_at_unicode_line_ends() -> None:
     everything = "".join(map(chr, [*range(0x3000), 0xFEFF, 0x1F600]))
 
-    async def says_everything() -> AsyncIterator[Chunk]:
+    async def yield_every_character() -> AsyncIterator[Chunk]:
         yield {"text": everything}
 
-    event, last = await bytes_of(says_everything())
+    event, last = await bytes_of(yield_every_character())
     (line,) = event.decode().removesuffix("\n\n").splitlines()
     assert json.loads(line.removeprefix("data: ")) == {"text": everything}
     assert last == DONE
 
 
 @pytest.mark.anyio
-async def test_work_that_breaks_ends_the_stream_with_its_error_and_without_done() -> None:
-    async def breaks() -> AsyncIterator[Chunk]:
+async def test_a_failure_ends_the_stream_with_an_error_event() -> None:
+    async def fail() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
-        raise UpstreamError("The model side broke off.")
+        raise UpstreamError("The model stopped.")
 
-    *_, last = await bytes_of(breaks())
+    *_, last = await bytes_of(fail())
     assert json.loads(last.removeprefix(b"data: ")) == {
         "error": {
             "code": "upstream_error",
-            "message": "The model side broke off.",
+            "message": "The model stopped.",
             "type": "api_error",
             "param": None,
             "details": {},
@@ -65,12 +65,12 @@ async def test_work_that_breaks_ends_the_stream_with_its_error_and_without_done(
 
 
 @pytest.mark.anyio
-async def test_an_unforeseen_exception_ends_the_stream_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:
-    async def breaks() -> AsyncIterator[Chunk]:
+async def test_the_text_of_an_unexpected_exception_is_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    async def fail() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
         raise KeyError("secret")
 
-    parts = await bytes_of(breaks())
+    parts = await bytes_of(fail())
     assert b"internal_error" in parts[-1]
     out = capsys.readouterr().out
     assert "KeyError" in out
@@ -78,7 +78,7 @@ async def test_an_unforeseen_exception_ends_the_stream_without_its_text(capsys: 
 
 
 @pytest.mark.anyio
-async def test_silence_is_filled_with_comments() -> None:
+async def test_comments_are_sent_while_no_chunk_arrives() -> None:
     async def slow() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
         await asyncio.sleep(0.2)
@@ -90,18 +90,18 @@ async def test_silence_is_filled_with_comments() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_is_refused_before_the_first_chunk_is_no_stream() -> None:
-    async def refuses() -> AsyncIterator[Chunk]:
+async def test_a_failure_before_the_first_chunk_is_raised() -> None:
+    async def refuse() -> AsyncIterator[Chunk]:
         for refusal in [RateLimited("Later.")]:
             raise refusal
         yield {}
 
     with pytest.raises(RateLimited):
-        await stream_response(refuses(), REQUEST)
+        await stream_response(refuse(), REQUEST)
 
 
 @pytest.mark.anyio
-async def test_a_reader_that_goes_away_stops_nothing() -> None:
+async def test_the_work_continues_after_its_reader_has_left() -> None:
     ended = asyncio.Event()
 
     async def work() -> AsyncIterator[Chunk]:
@@ -116,22 +116,22 @@ async def test_a_reader_that_goes_away_stops_nothing() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_stream_that_a_stopping_server_cancels_ends_with_an_error() -> None:
-    async def says_one_word() -> AsyncIterator[Chunk]:
+async def test_a_stream_that_the_server_cancels_ends_with_an_error_event() -> None:
+    async def yield_one_word() -> AsyncIterator[Chunk]:
         yield {"text": "one"}
         await asyncio.Event().wait()
 
-    said: list[bytes] = []
+    parts: list[bytes] = []
     begun = asyncio.Event()
 
     async def read() -> None:
-        async for part in render_events(EventTask(says_one_word()), REQUEST):
-            said.append(part)
+        async for part in render_events(EventTask(yield_one_word()), REQUEST):
+            parts.append(part)
             begun.set()
 
     reading = asyncio.create_task(read())
     await begun.wait()
     reading.cancel()
     await asyncio.wait([reading])
-    assert len(said) == 2
-    assert json.loads(said[1].removeprefix(b"data: "))["error"]["code"] == "internal_error"
+    assert len(parts) == 2
+    assert json.loads(parts[1].removeprefix(b"data: "))["error"]["code"] == "internal_error"

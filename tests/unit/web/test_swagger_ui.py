@@ -1,4 +1,4 @@
-"""The page at /docs loads nothing from elsewhere, and its policy allows all that it needs."""
+"""The page at /docs loads files only from the gateway, and its policy allows these files."""
 
 import base64
 import hashlib
@@ -23,13 +23,13 @@ def browser(services: Services) -> httpx.AsyncClient:
 
 
 @pytest.mark.anyio
-async def test_the_page_names_no_other_host_and_what_it_loads_is_served(browser: httpx.AsyncClient) -> None:
+async def test_the_page_loads_only_files_that_the_gateway_serves(browser: httpx.AsyncClient) -> None:
     page = await browser.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "//" not in page.text
     assert 'data-openapi="/prod/openapi.json"' in page.text
-    loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-    files = [address for address in loaded if not address.startswith("data:")]
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    files = [address for address in addresses if not address.startswith("data:")]
     assert {file.partition("?")[0] for file in files} == {"/prod/docs/swagger-ui.css", "/prod/docs/swagger-ui-bundle.js"}
     for file in files:
         answer = await browser.get(f"http://gateway{file}")
@@ -42,7 +42,7 @@ async def test_the_page_names_no_other_host_and_what_it_loads_is_served(browser:
 
 
 @pytest.mark.anyio
-async def test_the_policy_allows_own_files_and_the_one_script_of_the_page(browser: httpx.AsyncClient) -> None:
+async def test_the_policy_allows_the_gateways_files_and_the_inline_script(browser: httpx.AsyncClient) -> None:
     page = await browser.get("/docs")
     policy = dict(part.strip().partition(" ")[::2] for part in page.headers["content-security-policy"].split(";"))
     (script,) = re.findall(r"<script>(.*?)</script>", page.text, flags=re.DOTALL)
@@ -56,7 +56,7 @@ async def test_the_policy_allows_own_files_and_the_one_script_of_the_page(browse
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["LICENSE", "swagger-ui-bundle.js.map", "..", "index.html", "%2e%2e"])
-async def test_no_other_file_is_served(browser: httpx.AsyncClient, name: str) -> None:
+async def test_other_files_are_not_served(browser: httpx.AsyncClient, name: str) -> None:
     answer = await browser.get(f"/docs/{name}")
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
     assert answer.json()["error"]["code"] == "route_not_found"

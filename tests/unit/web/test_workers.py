@@ -1,4 +1,4 @@
-"""A worker file's handler, as Lambda calls it."""
+"""The Lambda handler of a worker."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ from spass.web.worker_function import EventHandler, WorkerFunction, worker_handl
 
 @dataclass
 class Context:
-    """What Lambda tells a handler of its invocation."""
+    """The context that Lambda gives to a handler."""
 
     milliseconds: int = 900_000
 
@@ -32,16 +32,16 @@ Handle = Callable[[EventHandler], WorkerFunction]
 def handle() -> Iterator[Handle]:
     handlers: list[WorkerFunction] = []
 
-    def made(work: EventHandler) -> WorkerFunction:
+    def create(work: EventHandler) -> WorkerFunction:
         handlers.append(worker_handler(work))
         return handlers[-1]
 
-    yield made
+    yield create
     for handler in handlers:
         handler.close()
 
 
-def test_a_worker_gets_the_event_and_what_is_left_of_its_time(handle: Handle) -> None:
+def test_a_worker_gets_the_event_and_a_deadline(handle: Handle) -> None:
     async def work(_: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
         return {"event": event["name"], "seconds": round(deadline.remaining())}
 
@@ -50,7 +50,7 @@ def test_a_worker_gets_the_event_and_what_is_left_of_its_time(handle: Handle) ->
     assert handler({"name": "late"}, Context(20_000)) == {"event": "late", "seconds": 0}  # type: ignore[arg-type]
 
 
-def test_all_work_of_a_process_is_done_in_one_loop_and_with_the_same_services(handle: Handle) -> None:
+def test_all_events_use_the_same_loop_and_services(handle: Handle) -> None:
     seen: list[object] = []
 
     async def work(services: Services, _: Mapping[str, Any], __: Deadline) -> Json:
@@ -63,7 +63,7 @@ def test_all_work_of_a_process_is_done_in_one_loop_and_with_the_same_services(ha
     assert seen[0] == seen[1]
 
 
-def test_events_are_worked_on_one_at_a_time_whichever_threads_bring_them(handle: Handle) -> None:
+def test_events_of_several_threads_run_one_at_a_time(handle: Handle) -> None:
     busy = threading.Lock()
 
     async def work(_: Services, event: Mapping[str, Any], __: Deadline) -> Json:
@@ -77,11 +77,11 @@ def test_events_are_worked_on_one_at_a_time_whichever_threads_bring_them(handle:
         assert list(threads.map(lambda n: handler({"n": n}, Context()), range(8))) == list(range(8))  # type: ignore[arg-type]
 
 
-def test_what_a_worker_raises_is_the_functions_failure(handle: Handle) -> None:
+def test_an_exception_of_the_work_fails_the_function(handle: Handle) -> None:
     async def work(_: Services, __: Mapping[str, Any], ___: Deadline) -> Json:
         raise ValueError("no")
 
     handler = handle(work)
-    for _ in range(2):  # and the next event finds a loop that works
+    for _ in range(2):  # the loop also works after a failure
         with pytest.raises(ValueError, match="no"):
             handler({}, Context())  # type: ignore[arg-type]
