@@ -31,11 +31,16 @@ class MemoryQueues:
 class MemoryAws(Aws):
     """A table, a bucket and queues in memory, for any number of threads. ``clock`` gives seconds since the epoch."""
 
-    def __init__(self, job_targets: JobTargets = NO_JOB_TARGETS, clock: Callable[[], float] = now_s) -> None:
+    def __init__(
+        self, job_targets: JobTargets = NO_JOB_TARGETS, clock: Callable[[], float] = now_s, *, versioned: bool = False
+    ) -> None:
         super().__init__(table="spass", bucket="spass", job_targets=job_targets)
         self.table = MemoryTable(clock)
-        self.bucket = MemoryBucket(clock)
+        self.bucket = MemoryBucket(clock, versioned=versioned)
         self.queues = MemoryQueues()
+
+    def _credentials(self) -> None:
+        return None  # they never expire
 
     @cached_property
     def _table_client(self) -> TableClient:

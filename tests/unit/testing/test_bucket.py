@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 
+from spass.aws.objects import missing
 from spass.testing.bucket import MemoryBucket
 
 KEYS = st.sampled_from(["T/demo/a", "T/demo/a/b", "T/demo/b", "T/demo/ß", "T/other/a"])
@@ -21,6 +22,7 @@ STEPS = st.lists(
         st.tuples(st.just("put"), KEYS, st.binary(min_size=4, max_size=8)),
         st.tuples(st.just("get"), KEYS, RANGES),
         st.tuples(st.just("list"), st.sampled_from(["T/demo/", "T/demo/a", "T/nobody/"]), st.integers(1, 3)),
+        st.tuples(st.just("head"), KEYS, st.none()),
         st.tuples(st.just("delete"), KEYS, KEYS),
     ),
     max_size=12,
@@ -48,6 +50,11 @@ def answer(client: Any, step: tuple[str, Any, Any]) -> object:
             except ClientError as error:
                 return error.response["Error"]["Code"]
             return response["Body"].read(), "ContentRange" in response
+        case "head", key, _:
+            try:
+                return int(client.head_object(Bucket="spass", Key=key)["ContentLength"])
+            except ClientError as error:
+                return missing(error).__class__
         case "list", prefix, limit:
             return list(pages(client, prefix, limit))
         case _, one, other:
@@ -75,3 +82,20 @@ def test_both_buckets_answer_every_call_alike(emulated: Any, steps: Sequence[tup
     for step in steps:
         assert answer(memory, step) == answer(emulated, step), step
     assert [memory.keys] == list(pages(emulated, "", 1000))
+
+
+def test_both_buckets_find_and_delete_versions_alike(emulated: Any) -> None:
+    emulated.create_bucket(Bucket="versioned")
+    emulated.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
+    key = {"Bucket": "versioned", "Key": "uploads/demo/a"}
+    answers = []
+    for client in (emulated, MemoryBucket(lambda: 1_800_000_000.0, versioned=True)):
+        puts = [client.put_object(**key, Body=body) for body in (b"old", b"newer")]
+        versions = [put["VersionId"] for put in puts]
+        sizes = [client.head_object(**key, VersionId=version)["ContentLength"] for version in versions]
+        bodies = [client.get_object(**key, VersionId=version)["Body"].read() for version in versions]
+        client.delete_object(**key, VersionId=versions[0])
+        with pytest.raises(ClientError) as error:
+            client.get_object(**key, VersionId=versions[0])
+        answers.append(([put["ETag"] for put in puts], sizes, bodies, error.value.response["Error"]["Code"]))
+    assert answers[0] == answers[1]

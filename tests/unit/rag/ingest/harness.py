@@ -7,8 +7,6 @@ from itertools import count
 from typing import Any, Final
 from urllib.parse import quote_plus
 
-import boto3
-
 from spass.aws.clients import Aws, TenantStore
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId, TenantId, UploadId, UserId, random_suffix
@@ -69,7 +67,8 @@ class IngestHarness:
     """One tenant. ``calls`` are those of every worker; a worker is a process of its own, with nothing in memory."""
 
     aws: Aws
-    queue: str | None = None
+    sent: list[str] = field(default_factory=list)
+    """The messages that workers sent to the queue and that no test has received."""
     calls: Calls = field(default_factory=Calls)
     tenant: TenantId = field(default_factory=lambda: TenantId(f"t-{random_suffix()}"))
     settings: IngestSettings = field(default_factory=lambda: IngestSettings(pauses=()))
@@ -106,11 +105,6 @@ class IngestHarness:
         key = f"uploads/{self.tenant}/{path}"
         answer = s3.put_object(Bucket="spass", Key=key, Body=body)
         return put_event(key, answer.get("VersionId"), answer["ETag"], sequencer=f"{next(_PUTS):018X}", size=len(body))
-
-    def remove(self, path: str) -> None:
-        key = f"uploads/{self.tenant}/{path}"
-        for version in self.aws._s3.list_object_versions(Bucket="spass", Prefix=key)["Versions"]:
-            self.aws._s3.delete_object(Bucket="spass", Key=key, VersionId=version["VersionId"])
 
     async def deliver(self, body: str, *, message: str = "", receives: int = 1, seconds: float = 870) -> bool:
         """Hand a message to a worker; whether that is done with it. Without a name it is a message of its own."""
@@ -161,15 +155,10 @@ class IngestHarness:
         return dict(found)
 
     def queued(self) -> list[str]:
-        """The messages that workers have sent, taken off the queue."""
-        assert self.queue is not None
-        sqs = boto3.client("sqs")
-        found = []
-        while messages := sqs.receive_message(QueueUrl=self.queue, MaxNumberOfMessages=10).get("Messages"):
-            for message in messages:
-                sqs.delete_message(QueueUrl=self.queue, ReceiptHandle=message["ReceiptHandle"])
-                found.append(message["Body"])
-        return found
+        """Receive the messages that workers have sent."""
+        bodies = list(self.sent)
+        self.sent.clear()
+        return bodies
 
 
 def put_event(

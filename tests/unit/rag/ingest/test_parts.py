@@ -1,6 +1,7 @@
 """A large file is ingested by one message for each of its parts, in any order, twice, late or never."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from spass.aws.table import ConditionFailed
 from spass.aws.writes import Update
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, UpstreamError, UpstreamRejected
-from spass.core.ids import DocumentId, IndexId, UploadId
+from spass.core.ids import DocumentId, IndexId, TenantId, UploadId
 from spass.core.jobs import IngestUpload, body_of
 from spass.core.time import Deadline, now_s
 from spass.llm.types import EmbeddingReply
@@ -110,7 +111,7 @@ async def test_every_file_has_a_part_on_the_queue_if_more_wait_than_the_window_h
 
 async def test_another_tenants_small_file_waits_behind_the_window_only(harness: IngestHarness) -> None:
     """One message after the other, in the order of the queue: the small file is done while most of the large one waits."""
-    other = IngestHarness(harness.aws, harness.queue, settings=harness.settings)
+    other = replace(harness, tenant=TenantId("other"))
     await planned(harness)
     waiting = [*harness.queued(), other.put(PATH, file_of(numbered(1)))]
     before = 0

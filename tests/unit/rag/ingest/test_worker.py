@@ -188,7 +188,8 @@ async def test_a_file_that_is_too_large_is_not_read(harness: IngestHarness) -> N
 
 async def test_a_file_that_is_gone_is_said_to_be(harness: IngestHarness) -> None:
     event = harness.put(PATH, file_of(numbered(1)))
-    harness.remove(PATH)
+    version = json.loads(event)["Records"][0]["s3"]["object"]["versionId"]
+    await harness.store.uploads.delete(PATH, version)
     assert await harness.deliver(event)
     upload = await harness.only_upload()
     assert (upload.status, upload.errors[0].code, upload.errors[0].line) == ("failed", "object_missing", None)
@@ -480,7 +481,6 @@ async def test_a_hand_over_that_may_not_have_been_heard_brings_the_message_back(
 
 @pytest.mark.parametrize("fault", [Fault.REPEATED, Fault.LOST_REPLY, Fault.TIMEOUT])
 async def test_a_batch_of_nothing_but_bad_lines_counts_once_however_it_is_heard_of(harness: IngestHarness, fault: Fault) -> None:
-    """The emulated transaction knows no tokens here: sent again, it fails by its own effect."""
     body = b"no json\n" * 1500
     with inject(FaultPlan()) as plan:
         await harness.deliver(harness.put(PATH, body))
