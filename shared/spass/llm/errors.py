@@ -17,17 +17,12 @@ BackendError
     └── BackendTooDeep           too many gateways have passed the request on
 """
 
-from typing import ClassVar
-
 
 class BackendError(Exception):
     """One attempt failed.
 
-    ``message`` is redacted, so a caller may read it. ``retry_after`` is in seconds. If ``retryable``, the same backend may
-    succeed a moment later.
+    ``message`` is redacted, so a caller may read it. ``retry_after`` is in seconds.
     """
-
-    retryable: ClassVar[bool] = True
 
     def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -49,7 +44,7 @@ class BackendRateLimited(BackendError):
 
 
 class BackendAuthError(BackendError):
-    retryable = False
+    pass
 
 
 class BackendForbidden(BackendAuthError):
@@ -57,7 +52,7 @@ class BackendForbidden(BackendAuthError):
 
 
 class BackendRequestTooLarge(BackendError):
-    retryable = False
+    pass
 
 
 class BackendLimitReached(BackendError):
@@ -70,13 +65,11 @@ class BackendLimitReached(BackendError):
 
 
 class BackendLimitUnknown(BackendError):
-    retryable = False
+    pass
 
 
 class BackendUnsupported(BackendError):
     """Nothing was sent. ``param`` is OpenAI's name of the request's field that the provider does not support."""
-
-    retryable = False
 
     def __init__(self, message: str, *, param: str) -> None:
         super().__init__(message)
@@ -84,7 +77,7 @@ class BackendUnsupported(BackendError):
 
 
 class BackendBadRequest(BackendError):
-    retryable = False
+    pass
 
 
 class BackendContextLength(BackendBadRequest):

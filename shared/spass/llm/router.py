@@ -81,14 +81,6 @@ class ChatStream:
         self._deltas = deltas
         self.routing = routing
 
-    @property
-    def backend(self) -> str | None:
-        return self.routing.backend
-
-    @property
-    def attempts(self) -> int:
-        return self.routing.attempts
-
     def __aiter__(self) -> AsyncIterator[ChatDelta]:
         return self
 
@@ -97,13 +89,6 @@ class ChatStream:
 
     async def aclose(self) -> None:
         await self._deltas.aclose()
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingResult:
-    reply: EmbeddingReply
-    backend: str
-    attempts: int
 
 
 class Router:
@@ -151,7 +136,7 @@ class Router:
 
     async def embed(
         self, request: EmbeddingRequest, context: CallContext, routing: RoutingRecord | None = None
-    ) -> EmbeddingResult:
+    ) -> EmbeddingReply:
         """Return one vector per text: finite numbers, the catalogue's dimensions. Fill in ``routing``, also on failure.
 
         Raises:
@@ -173,7 +158,7 @@ class Router:
             except BackendError as failure:
                 self._record_failure(schedule, backend, failure, attempt_context.attempt, started=False)
             else:
-                return EmbeddingResult(reply, backend.name, routing.attempts)
+                return reply
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -60,7 +60,7 @@ class _Section(BaseModel):
 class BackendConfig(_Section):
     """A backend that serves models. Of several that serve a model, failover tries the one with the lowest ``priority`` first.
 
-    ``timeout`` is the read timeout: the longest read_timeout between two bytes, in seconds. A blocking answer has a limit only if
+    ``timeout`` is the read timeout: the longest silence between two bytes, in seconds. A blocking answer has a limit only if
     ``timeout`` is set.
     """
 

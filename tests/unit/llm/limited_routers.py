@@ -111,7 +111,7 @@ class RouterFleet:
         chat = self.chat(tokens, seconds=seconds, worker=worker, model=model)
         async with aclosing(chat):
             assert "".join([delta.content async for delta in chat]) == "Hello"
-        return chat.backend
+        return chat.routing.backend
 
     def used(self, backend: str = "a") -> object:
         """The tokens of the last minute, as the table has them."""

@@ -10,7 +10,7 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.errors import BackendError, BackendUnavailable
 from spass.llm.retries import Timing
-from spass.llm.router import ChatStream, EmbeddingResult, Router, RoutingRecord
+from spass.llm.router import ChatStream, Router, RoutingRecord
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 from spass.testing.model import Deltas, ScriptedModel
@@ -106,8 +106,8 @@ class RouterHarness:
     def chat(self, model: str = "m", seconds: float = 270.0) -> ChatStream:
         return self.router.chat(ChatRequest(model, (Message(Role.USER, "Hi"),)), self.context(seconds))
 
-    async def embed(self, texts: int = 2, route: RoutingRecord | None = None) -> EmbeddingResult:
-        return await self.router.embed(EmbeddingRequest("m", ("text",) * texts), self.context(), route)
+    async def embed(self, texts: int = 2, routing: RoutingRecord | None = None) -> EmbeddingReply:
+        return await self.router.embed(EmbeddingRequest("m", ("text",) * texts), self.context(), routing)
 
     @property
     def tries(self) -> dict[str, int]:

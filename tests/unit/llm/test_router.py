@@ -56,9 +56,9 @@ GONE = BackendUnavailable("gone")
 async def test_the_first_backend_answers_and_the_record_says_so() -> None:
     harness = RouterHarness(HELLO, HELLO)
     chat = harness.chat()
-    assert (chat.backend, chat.attempts) == (None, 0)
+    assert (chat.routing.backend, chat.routing.attempts) == (None, 0)
     assert await text_of(chat) == "Hello"
-    assert (chat.backend, chat.attempts) == ("a", 1)
+    assert (chat.routing.backend, chat.routing.attempts) == ("a", 1)
     assert harness.tries == {"a": 1, "b": 0}
 
 
@@ -68,7 +68,7 @@ async def test_lower_priority_numbers_go_first() -> None:
     harness.backends = [backend.model_copy(update={"priority": priorities[backend.name]}) for backend in harness.backends]
     chat = harness.chat()
     await text_of(chat)
-    assert chat.backend == "b"
+    assert chat.routing.backend == "b"
 
 
 async def test_a_failing_backend_is_followed_by_the_next_at_once_and_the_row_wraps_round() -> None:
@@ -76,7 +76,7 @@ async def test_a_failing_backend_is_followed_by_the_next_at_once_and_the_row_wra
     chat = harness.chat()
     assert isinstance(await error_from_response(chat), UpstreamError)
     assert harness.tries == {"a": 2, "b": 2}
-    assert (chat.backend, chat.attempts) == ("b", 4)
+    assert (chat.routing.backend, chat.routing.attempts) == ("b", 4)
     assert harness.naps == [1.0, 2.0]
 
 
@@ -84,7 +84,7 @@ async def test_the_second_backend_helps_out_without_a_pause() -> None:
     harness = RouterHarness(BUSY, HELLO)
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (chat.backend, chat.attempts, harness.naps) == ("b", 2, [])
+    assert (chat.routing.backend, chat.routing.attempts, harness.naps) == ("b", 2, [])
 
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
@@ -149,7 +149,7 @@ async def test_one_deadline_covers_all_tries() -> None:
         provider.seconds = 100.0
     chat = harness.chat()
     assert isinstance(await error_from_response(chat), UpstreamTimeout)
-    assert chat.attempts == 3
+    assert chat.routing.attempts == 3
 
 
 async def test_a_backend_that_is_slow_while_time_is_left_is_a_failing_one() -> None:
@@ -216,7 +216,7 @@ async def test_vectors_that_are_none_and_those_that_never_come_were_paid_for() -
     harness = RouterHarness(then(vectors((1.0, 2.0)), BackendUnavailable("gone"), good))
     harness.sends()
     routing = RoutingRecord()
-    await harness.embed(route=routing)
+    await harness.embed(routing=routing)
     assert (routing.answered_usage, routing.lost_usage, routing.estimated) == (TokenUsage(4), EXPECTED, True)
 
 
@@ -244,7 +244,7 @@ async def test_a_refused_key_moves_on_to_the_next_backend_and_costs_no_retry() -
     harness = RouterHarness(BackendAuthError("bad key", status=401), HELLO, retries=0)
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (chat.backend, chat.attempts, harness.naps) == ("b", 2, [])
+    assert (chat.routing.backend, chat.routing.attempts, harness.naps) == ("b", 2, [])
 
 
 async def test_keys_refused_everywhere_are_an_upstream_error_that_repeats_none_of_it() -> None:
@@ -370,7 +370,7 @@ async def test_a_backend_without_its_key_is_skipped_and_only_the_log_names_the_v
     harness.backends[0] = harness.backends[0].model_copy(update={"api_key_env": "FIRST_KEY"})
     chat = harness.chat()
     await text_of(chat)
-    assert chat.backend == "b"
+    assert chat.routing.backend == "b"
     harness.backends = harness.backends[:1]
     failure = await error_from_response(harness.chat())
     assert isinstance(failure, NoBackendAvailable)
@@ -496,8 +496,9 @@ def vectors(*rows: Sequence[float]) -> EmbeddingReply:
 
 async def test_vectors_are_passed_on_with_their_backend() -> None:
     good = vectors((1.0, 2.0), (3.0, -3.4e38))
-    routed = await RouterHarness(BUSY, good).embed()
-    assert (routed.reply, routed.backend, routed.attempts) == (good, "b", 2)
+    routing = RoutingRecord()
+    assert await RouterHarness(BUSY, good).embed(routing=routing) == good
+    assert (routing.backend, routing.attempts) == ("b", 2)
 
 
 @pytest.mark.parametrize(
@@ -516,10 +517,10 @@ async def test_wrong_vectors_never_get_through(bad: EmbeddingReply) -> None:
     harness = RouterHarness(bad, retries=1)
     routing = RoutingRecord()
     with pytest.raises(UpstreamError):
-        await harness.embed(route=routing)
+        await harness.embed(routing=routing)
     assert (routing.backend, routing.attempts) == ("a", 2)
     good = vectors((1.0, 2.0), (1.0, 2.0))
-    assert (await RouterHarness(bad, good).embed()).reply == good
+    assert await RouterHarness(bad, good).embed() == good
 
 
 failures = st.one_of(
@@ -549,7 +550,7 @@ def test_no_row_of_failures_breaks_the_bounds(
         chat = harness.chat(seconds=seconds)
         failure = await error_from_response(chat)
         assert isinstance(failure, UpstreamError | UpstreamTimeout | RateLimited)
-        assert chat.attempts <= 1 + retries + len(scripts)
+        assert chat.routing.attempts <= 1 + retries + len(scripts)
         assert all(0 < nap < 60.001 for nap in harness.naps)
         assert harness.time <= begun + seconds + each
 

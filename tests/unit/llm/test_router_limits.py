@@ -104,7 +104,7 @@ async def test_where_all_are_full_a_request_waits_for_the_first_room_which_is_no
     chat = harness.chat(100)
     async with aclosing(chat):
         assert "".join([delta.content async for delta in chat]) == "Hello"
-    assert (chat.backend, chat.attempts) == ("a", 1)
+    assert (chat.routing.backend, chat.routing.attempts) == ("a", 1)
     assert began + 65 <= harness.now < began + 66
 
 
@@ -284,7 +284,7 @@ async def test_what_a_provider_cannot_do_takes_none_of_its_limit_and_is_no_attem
     with pytest.raises(InvalidRequest) as refused:
         await anext(chat)
     assert refused.value.param == "messages"
-    assert (harness.table.calls, chat.attempts, chat.backend) == (0, 0, None)
+    assert (harness.table.calls, chat.routing.attempts, chat.routing.backend) == (0, 0, None)
 
 
 class SlowTable(MemoryTable):

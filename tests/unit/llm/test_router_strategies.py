@@ -83,7 +83,7 @@ async def test_least_loaded_without_limits_goes_by_what_this_worker_has_under_wa
         chats = [await stack.enter_async_context(aclosing(harness.chat())) for _ in range(9)]
         for chat in chats:
             await anext(chat)
-        assert spread([chat.backend for chat in chats]) == {"a": 3, "b": 3, "c": 3}
+        assert spread([chat.routing.backend for chat in chats]) == {"a": 3, "b": 3, "c": 3}
     assert harness.table.calls == 0
 
 
@@ -115,4 +115,4 @@ async def test_a_new_provider_is_one_file_and_one_line_of_the_registry(monkeypat
     monkeypatch.setitem(PROVIDERS, "echo", ProviderEntry("tests.unit.llm.echo_provider:Echo"))
     harness = RouterFleet({"provider": "echo"}, provider_of=make_provider)
     chat = harness.chat()
-    assert ([delta.content async for delta in chat], chat.backend) == (["Hi"], "a")
+    assert ([delta.content async for delta in chat], chat.routing.backend) == (["Hi"], "a")

@@ -10,9 +10,9 @@ import httpx
 
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
+from spass.core.time import Deadline
 from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
 from spass.llm.errors import BackendAuthError, BackendBadRequest, BackendError, BackendTimeout, BackendUnavailable
-from spass.llm.providers.decompression import iter_decompressed
 from spass.llm.providers.error_responses import error_from_response
 from spass.llm.providers.sse import EventTooLong, StreamParser
 from spass.llm.providers.transports import track_sent, transport_to
@@ -26,10 +26,10 @@ MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
 
 _ERROR_SECONDS: Final = 5.0  # to read the body of an error answer
-_DRAIN_SECONDS: Final = 0.25
+_DRAIN_SECONDS: Final = 0.25  # to read the bytes after the last event, so that the connection can be reused
 _DEFAULT_HEADERS: Final = {
     "Accept": "*/*",
-    "Accept-Encoding": "gzip, deflate",
+    "Accept-Encoding": "identity",  # one compressed byte can expand to a thousand bytes
     "User-Agent": "spass",
     "Content-Type": "application/json",
 }
@@ -54,9 +54,9 @@ def translate_errors() -> Iterator[None]:
         raise BackendUnavailable("The connection to the provider broke off.") from error
 
 
-def malformed_response(what: str) -> BackendUnavailable:
-    """Return the failure for an answer that violates the protocol. ``what`` is our own text: it must not quote the answer."""
-    return BackendUnavailable(f"The provider's answer could not be read: {what}.")
+def malformed_response(reason: str) -> BackendUnavailable:
+    """Return the failure for an answer that violates the protocol. ``reason`` must not quote the answer."""
+    return BackendUnavailable(f"The provider's answer could not be read: {reason}.")
 
 
 class Connection:
@@ -94,8 +94,8 @@ class Connection:
         With ``generates``, a model writes the whole answer before the first byte arrives. Then only the backend's ``timeout``
         (if set) and the deadline limit the wait.
         """
-        silence = self._backend.timeout if generates else self._backend.read_timeout
-        async with self._answer(path, body, context, silence) as answer:
+        read_timeout = self._backend.timeout if generates else self._backend.read_timeout
+        async with self._answer(path, body, context, read_timeout) as answer:
             return await answer.read(MAX_RESPONSE_BYTES)
 
     async def stream(
@@ -115,7 +115,9 @@ class Connection:
                     for event in parser.feed(chunk):
                         yield event
                         if is_last(event):
-                            await answer.drain()
+                            with suppress(BackendError, TimeoutError):
+                                async with asyncio.timeout(_DRAIN_SECONDS):
+                                    await answer.read(MAX_ERROR_BYTES)
                             return
                 for event in parser.close():
                     yield event
@@ -129,21 +131,24 @@ class Connection:
 
     @asynccontextmanager
     async def _answer(
-        self, path: str, body: Mapping[str, Json], context: CallContext, silence: float | None
+        self, path: str, body: Mapping[str, Json], context: CallContext, read_timeout: float | None
     ) -> AsyncIterator["_Response"]:
-        content = _encode(body)
-        read_timeout = _ReadTimeout(silence, context)
+        """Send a request and yield its successful answer, whose body has not been read."""
+        try:
+            content = dump_bytes(body)
+        except ValueError as error:
+            raise BackendBadRequest("The request holds a number that JSON cannot write.") from error
         async with self._connected(context) as transport:
             with translate_errors():
-                seconds = read_timeout.seconds
+                seconds = _seconds_left(read_timeout, context.deadline)
                 request = await self._request(path, content, context, seconds)
                 with track_sent(request, context.attempt):
                     async with asyncio.timeout(seconds):
                         response = await transport.handle_async_request(request)
-            answer = _Response(response, read_timeout)
+            answer = _Response(response, read_timeout, context.deadline)
             try:
                 if not response.is_success:
-                    raise await self._failure(answer, context)
+                    raise await self._failure(response, answer, context)
                 context.attempt.sent = True
                 yield answer
             finally:
@@ -151,26 +156,28 @@ class Connection:
                     await response.aclose()
 
     async def _request(self, path: str, content: bytes, context: CallContext, seconds: float) -> httpx.Request:
+        if path not in self._urls:
+            self._urls[path] = httpx.URL(self._base_url + path)
         headers = {**_DEFAULT_HEADERS, **context.headers, **self._headers}
         timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
         request = httpx.Request(
-            "POST", self._url(path), headers=headers, content=content, extensions={"timeout": timeout.as_dict()}
+            "POST", self._urls[path], headers=headers, content=content, extensions={"timeout": timeout.as_dict()}
         )
         if self._auth is None:
             return request
         async with aclosing(self._auth.async_auth_flow(request)) as signing:
             return await anext(signing)
 
-    def _url(self, path: str) -> httpx.URL:
-        if path not in self._urls:
-            self._urls[path] = httpx.URL(self._base_url + path)
-        return self._urls[path]
-
     @asynccontextmanager
     async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncBaseTransport]:
         """Wait for one of the backend's ``max_concurrent`` connections, until the deadline, and yield the transport."""
         with translate_errors():
-            transport, free_slots = self._open()
+            loop = asyncio.get_running_loop()
+            if self._open_transport is None or self._loop is not loop:
+                self._free_slots = asyncio.Semaphore(self._backend.max_concurrent or DEFAULT_MAX_CONNECTIONS)
+                self._open_transport = self._transport or transport_to(self._base_url)
+                self._loop = loop
+            transport, free_slots = self._open_transport, self._free_slots
             async with asyncio.timeout(context.deadline.remaining()):
                 await free_slots.acquire()
         try:
@@ -178,8 +185,7 @@ class Connection:
         finally:
             free_slots.release()
 
-    async def _failure(self, answer: "_Response", context: CallContext) -> BackendError:
-        response = answer.response
+    async def _failure(self, response: httpx.Response, answer: "_Response", context: CallContext) -> BackendError:
         body = b""
         try:
             with suppress(BackendError, TimeoutError):
@@ -192,57 +198,27 @@ class Connection:
             context.attempt.sent |= isinstance(failure, BackendTimeout)
         return failure
 
-    def _open(self) -> tuple[httpx.AsyncBaseTransport, asyncio.Semaphore]:
-        loop = asyncio.get_running_loop()
-        if self._open_transport is None or self._loop is not loop:
-            self._free_slots = asyncio.Semaphore(self._backend.max_concurrent or DEFAULT_MAX_CONNECTIONS)
-            self._open_transport = self._transport or transport_to(self._base_url)
-            self._loop = loop
-        return self._open_transport, self._free_slots
-
-
-class _ReadTimeout:
-    """Limit the wait for each piece of an answer to ``silence`` seconds and to the deadline of the request.
-
-    If ``silence`` is None, only the deadline limits the wait.
-    """
-
-    def __init__(self, silence: float | None, context: CallContext) -> None:
-        self._silence = silence
-        self._deadline = context.deadline
-
-    @property
-    def seconds(self) -> float:
-        """Return the seconds to wait for the next bytes.
-
-        Raises:
-            BackendTimeout: the deadline has passed.
-        """
-        seconds = self._deadline.remaining()
-        if self._silence is not None:
-            seconds = min(self._silence, seconds)
-        if seconds <= 0:
-            raise BackendTimeout("The provider did not answer in time.")
-        return seconds
-
 
 class _Response:
-    """An answer whose status and headers have arrived."""
+    """The body of an answer whose status and headers have arrived."""
 
-    def __init__(self, response: httpx.Response, read_timeout: _ReadTimeout) -> None:
-        self.response = response
+    def __init__(self, response: httpx.Response, read_timeout: float | None, deadline: Deadline) -> None:
+        self._is_encoded = response.headers.get("content-encoding", "identity") != "identity"
+        self._pieces = aiter(response.stream) if isinstance(response.stream, httpx.AsyncByteStream) else response.aiter_raw()
         self._read_timeout = read_timeout
-        self._pieces = _iter_body(response)
+        self._deadline = deadline
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
-        """Yield the body in pieces, decompressed, up to ``limit`` bytes.
+        """Yield the body in pieces, up to ``limit`` bytes.
 
         The clock runs only while waiting for the provider: a slow reader must not time out.
         """
+        if self._is_encoded:
+            raise malformed_response("it is compressed")
         size = 0
         with translate_errors():
             while True:
-                async with asyncio.timeout(self._read_timeout.seconds):
+                async with asyncio.timeout(_seconds_left(self._read_timeout, self._deadline)):
                     piece = await anext(self._pieces, None)
                 if piece is None:
                     return
@@ -255,18 +231,17 @@ class _Response:
         async with aclosing(self.chunks(limit)) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
-    async def drain(self) -> None:
-        """Read the bytes after the last event for up to 0.25 seconds, so that the connection can be reused."""
-        with suppress(BackendError, TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                await self.read(MAX_ERROR_BYTES)
 
+def _seconds_left(read_timeout: float | None, deadline: Deadline) -> float:
+    """Return the seconds to wait for the next bytes: at most ``read_timeout``, if it is set, and not beyond ``deadline``.
 
-def _iter_body(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Return an iterator over the body, decompressed."""
-    if isinstance(response.stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
-        return aiter(response.stream)
-    return iter_decompressed(response)
+    Raises:
+        BackendTimeout: the deadline has passed.
+    """
+    seconds = deadline.remaining()
+    if seconds <= 0:
+        raise BackendTimeout("The provider did not answer in time.")
+    return seconds if read_timeout is None else min(read_timeout, seconds)
 
 
 def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
@@ -277,10 +252,3 @@ def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
         return (key,) if key else ()
     address = url.netloc.decode("ascii", errors="replace")
     return tuple(dict.fromkeys(filter(None, (key, base_url, address, url.host))))
-
-
-def _encode(body: Mapping[str, Json]) -> bytes:
-    try:
-        return dump_bytes(body)
-    except ValueError as error:
-        raise BackendBadRequest("The request holds a number that JSON cannot write.") from error

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from spass.core.messages import TokenUsage
 from spass.llm.providers.http import malformed_response
-from spass.llm.providers.openai_usage import Usage, UsagePayload
+from spass.llm.providers.openai_reader import Usage, UsagePayload
 from spass.llm.providers.payloads import parse
 from spass.llm.types import EmbeddingReply, pack_rows
 

@@ -3,19 +3,18 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from spass.core.ids import new_id
-from spass.core.messages import FinishReason
+from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.providers.error_responses import error_inside_answer
 from spass.llm.providers.http import malformed_response
 from spass.llm.providers.http_provider import merge_deltas
-from spass.llm.providers.openai_usage import Money, Usage
-from spass.llm.providers.payloads import LenientText, SurrogateJoiner, join_surrogates, parse
+from spass.llm.providers.payloads import LenientObject, LenientText, SurrogateJoiner, Tokens, join_surrogates, parse
 from spass.llm.providers.sse import ServerSentEvent, SseParser
 from spass.llm.types import ChatDelta, ToolCallDelta
 
@@ -25,6 +24,45 @@ _FINISH_REASONS: Final = {
     "function_call": FinishReason.TOOL_CALLS,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
+
+
+def _money(value: object) -> Decimal | None:
+    """Return a price in US dollars, given as a number or as ``{"usd": …}``. A wrong price must not fail a good answer."""
+    if isinstance(value, dict):
+        value = value.get("usd")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        money = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return money if money.is_finite() and money >= 0 else None
+
+
+Money = Annotated[Decimal | None, BeforeValidator(_money)]
+
+
+class UsagePayload(BaseModel):
+    prompt_tokens: Tokens = 0
+    completion_tokens: Tokens = 0
+    total_tokens: Tokens = 0
+    cost: Money = None
+    cost_in_usd_ticks: Money = None  # xAI: 10^10 ticks are a dollar
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Return the tokens, 0 where unknown. Some servers (xAI, Google) count reasoning only in the total."""
+        written = self.total_tokens - self.prompt_tokens if self.prompt_tokens else 0
+        return TokenUsage(self.prompt_tokens, max(self.completion_tokens, written))
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        if self.cost_in_usd_ticks is not None:
+            return self.cost_in_usd_ticks / 10**10
+        return self.cost
+
+
+Usage = Annotated[UsagePayload | None, LenientObject]
 
 
 class FunctionPayload(BaseModel):

@@ -81,8 +81,8 @@ async def test_the_catalogues_dimensions_are_said_to_models_that_have_several(mo
         lambda _: KEY,
         provider_of=lambda made, key: Bedrock(made, KEY, transport=upstream.transport),
     )
-    routed = await router.embed(EmbeddingRequest("vectors", ("a",)), context())
-    assert routed.reply.dimensions == 512
+    reply = await router.embed(EmbeddingRequest("vectors", ("a",)), context())
+    assert reply.dimensions == 512
     assert {name: value for name, value in upstream.body.items() if "dimension" in name} == told
 
 
