@@ -1,4 +1,4 @@
-"""A function that fails in Lambda, as the runtime sees it: nothing that it prints tells a text, a path or a trace."""
+"""A function that fails in Lambda does not print the text of the error, a path or a trace."""
 
 import asyncio
 import json
@@ -29,15 +29,15 @@ CONTEXT: Any = SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000)
 
 
 class Fault(Exception):
-    """As the runtime's own (awslambdaric/lambda_runtime_exception.py)."""
+    """The runtime's ``FaultException`` (awslambdaric/lambda_runtime_exception.py)."""
 
     def __init__(self, exception_type: str, msg: str, trace: list[str] | None = None) -> None:
         self.exception_type, self.msg, self.trace = exception_type, msg, trace or []
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerFunction]:
-    """A worker that fails, in Lambda."""
+def failing_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerFunction]:
+    """A worker in Lambda that fails."""
 
     async def work(_: Services, event: Mapping[str, Any], __: Deadline) -> Json:
         if event.get("kind") == "storage":
@@ -50,7 +50,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerFunction]:
     handler.close()
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def read_log_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     captured = capsys.readouterr()
     assert captured.err == ""
     assert not leaked_kinds(captured.out, SECRETS)
@@ -60,8 +60,8 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("event", "kind"), [({}, "KeyError"), ({"kind": "storage"}, "StorageUnavailable")])
-def test_the_runtime_hears_of_the_kind_alone_so_that_a_step_is_retried(
-    failing: WorkerFunction,
+def test_the_runtime_gets_only_the_type_of_the_error(
+    failing_worker: WorkerFunction,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     event: dict[str, str],
@@ -72,42 +72,46 @@ def test_the_runtime_hears_of_the_kind_alone_so_that_a_step_is_retried(
     monkeypatch.setitem(sys.modules, runtime.__name__, runtime)
     for _ in range(2):
         with pytest.raises(Fault) as raised:
-            failing(event, CONTEXT)
+            failing_worker(event, CONTEXT)
         assert (raised.value.exception_type, raised.value.trace) == (kind, [])
         assert not leaked_kinds(raised.value.msg, SECRETS)
-        line = said(capsys)
+        line = read_log_line(capsys)
         assert (line["event"], line["level"], line["exception"]) == ("function_failed", "error", kind)
         assert line["where"].startswith("spass.web.worker_function:")
 
 
-def test_a_runtime_that_has_no_such_exception_hears_no_more(failing: WorkerFunction, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_runtime_without_fault_exceptions_gets_only_the_type(
+    failing_worker: WorkerFunction, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(FunctionFailed, match=r"^KeyError$") as raised:
-        failing({}, CONTEXT)
+        failing_worker({}, CONTEXT)
     assert raised.value.__suppress_context__
     assert raised.value.__cause__ is None
-    assert said(capsys)["exception"] == "KeyError"
+    assert read_log_line(capsys)["exception"] == "KeyError"
 
 
 @pytest.fixture
 def loop() -> Iterator[None]:
-    """What Mangum finds, so that it makes none."""
-    made = asyncio.new_event_loop()
-    asyncio.set_event_loop(made)
+    """An event loop, so that Mangum does not create one."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
     yield
     asyncio.set_event_loop(None)
-    made.close()
+    loop.close()
 
 
 @pytest.mark.usefixtures("loop")
-def test_an_event_that_is_none_of_api_gateways(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_of_another_service_is_a_function_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     handler = lambda_handler(APIRouter())
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "meta-health")
     with pytest.raises(FunctionFailed):
         handler({"words": WORDS}, CONTEXT)
-    assert said(capsys)["event"] == "function_failed"
+    assert read_log_line(capsys)["event"] == "function_failed"
 
 
-def started(folder: Path, module: str, config: str) -> "subprocess.CompletedProcess[str]":
+def start_function(folder: Path, module: str, config: str) -> "subprocess.CompletedProcess[str]":
     settings = write_operators_files(folder)
     settings.config.write_text(config)
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {
@@ -124,15 +128,15 @@ def started(folder: Path, module: str, config: str) -> "subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("module", ["functions.chat.completions", "functions.models.list"])
-def test_a_start_that_fails_says_why_in_one_line(tmp_path: Path, module: str) -> None:
+def test_a_failed_start_logs_the_problems_of_the_file_in_one_line(tmp_path: Path, module: str) -> None:
     secrets = {kind: secret for kind, secret in SHAPED.items() if len(secret) < 100}
-    mistakes = "".join(f"  {json.dumps(secret)}: {json.dumps(secret)}\n" for secret in secrets.values())
-    ended = started(tmp_path, module, CONFIG.replace("llm:\n", f"llm:\n{mistakes}"))
-    assert ended.returncode == 1
-    assert ended.stderr == ""
-    (line,) = map(json.loads, ended.stdout.splitlines())
+    bad_lines = "".join(f"  {json.dumps(secret)}: {json.dumps(secret)}\n" for secret in secrets.values())
+    process = start_function(tmp_path, module, CONFIG.replace("llm:\n", f"llm:\n{bad_lines}"))
+    assert process.returncode == 1
+    assert process.stderr == ""
+    (line,) = map(json.loads, process.stdout.splitlines())
     assert (line["event"], line["exception"]) == ("start_failed", "ConfigError")
     assert {problem["line"] for problem in line["problems"]} >= {3, 4, 5}
     assert {problem["file"] for problem in line["problems"]} == {"gateway.yaml"}
-    assert not leaked_kinds(ended.stdout, secrets)
-    assert str(tmp_path) not in ended.stdout
+    assert not leaked_kinds(process.stdout, secrets)
+    assert str(tmp_path) not in process.stdout

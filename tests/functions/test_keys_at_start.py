@@ -17,7 +17,7 @@ from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serv
 from tests.functions.gateway import event
 
 ROOT = Path(__file__).parents[2]
-CALLING = sorted(
+MODEL_CALLERS = sorted(
     [row.module for row in ROUTES if Permission.MODELS in row.permissions]
     + [f"workers.{row.module}" for row in WORKERS if Permission.MODELS in row.permissions]
 )
@@ -39,16 +39,16 @@ defaults: {embedding_model: EMBEDDING}
 
 @dataclass
 class ParameterStore:
-    """Answers GetParameters, and remembers what it was asked."""
+    """An SSM server. ``requests`` has the operation and the names of each request."""
 
     url: str = ""
-    asked: list[tuple[str, frozenset[str]]] = field(default_factory=list)
+    requests: list[tuple[str, frozenset[str]]] = field(default_factory=list)
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
         names = request.json["Names"]
-        self.asked.append((request.headers["X-Amz-Target"], frozenset(names)))
-        found = [{"Name": name, "Value": "a-key"} for name in names if request.json["WithDecryption"]]
-        return json_answer({"Parameters": found, "InvalidParameters": []})
+        self.requests.append((request.headers["X-Amz-Target"], frozenset(names)))
+        parameters = [{"Name": name, "Value": "a-key"} for name in names if request.json["WithDecryption"]]
+        return json_answer({"Parameters": parameters, "InvalidParameters": []})
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ Start = Callable[[Sequence[str], str], None]
 
 @pytest.fixture
 def start(store: ParameterStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Start:
-    """Start the functions of these modules as Lambda does, with this embedding model for documents."""
+    """Return a function that starts modules as Lambda does, with an embedding model for documents."""
     for name, value in {
         "AWS_LAMBDA_FUNCTION_NAME": "a-function",
         "AWS_DEFAULT_REGION": "eu-central-1",
@@ -80,27 +80,27 @@ def start(store: ParameterStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "agents").mkdir()
 
-    def started(modules: Sequence[str], embedding_model: str) -> None:
+    def start_modules(modules: Sequence[str], embedding_model: str) -> None:
         (tmp_path / "gateway.yaml").write_text(CONFIG.replace("EMBEDDING", embedding_model))
         for module in modules:
-            # Under a name of its own: what other tests have imported stays as it is.
+            # Use another module name, so that the modules that other tests imported stay as they are.
             spec = spec_from_file_location(f"started_{module}", ROOT / "functions" / f"{module.replace('.', '/')}.py")
             assert spec is not None
             assert spec.loader is not None
             spec.loader.exec_module(module_from_spec(spec))
 
-    return started
+    return start_modules
 
 
 def test_every_function_that_calls_models_reads_all_keys_in_one_call(store: ParameterStore, start: Start) -> None:
-    start(CALLING, "vectors")
+    start(MODEL_CALLERS, "vectors")
     names = frozenset({"/spass/test/ANTHROPIC_API_KEY", "/spass/test/OPENAI_API_KEY"})
-    assert Counter(store.asked) == {("AmazonSSM.GetParameters", names): len(CALLING)}
+    assert Counter(store.requests) == {("AmazonSSM.GetParameters", names): len(MODEL_CALLERS)}
 
 
-def test_a_function_that_only_embeds_without_a_key_reads_none(store: ParameterStore, start: Start) -> None:
+def test_a_function_that_embeds_without_a_key_reads_no_keys(store: ParameterStore, start: Start) -> None:
     start(["rag.query", "workers.jobs"], "all-minilm-l6-v2")
-    assert store.asked == []
+    assert store.requests == []
 
 
 DESCRIBE = """
@@ -114,16 +114,16 @@ print("ANSWER", answer["statusCode"], len(connected))
 """
 
 
-def test_the_function_that_describes_the_api_starts_no_other_one(
+def test_the_function_of_the_openapi_document_does_not_start_others(
     store: ParameterStore, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It imports every route file, and anyone may call it: it must neither spend SSM's quota nor make the clients of them all."""
+    """The function imports every route file, and anyone may call it. It must not use SSM's quota or create clients."""
     start([], "vectors")
-    served = [f"functions.{route.module}" for route in ROUTES if route.function_name == "meta-docs"]
-    monkeypatch.setenv("SPASS_ROUTES", ",".join(served))
+    modules = [f"functions.{route.module}" for route in ROUTES if route.function_name == "meta-docs"]
+    monkeypatch.setenv("SPASS_ROUTES", ",".join(modules))
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'shared'}:{ROOT}")
-    asked = json.dumps(event("GET", "/openapi.json", "/openapi.json", {}, b""))
+    request = json.dumps(event("GET", "/openapi.json", "/openapi.json", {}, b""))
     command = [sys.executable, "-W", "ignore", "-c", DESCRIBE]
-    done = subprocess.run(command, input=asked, check=False, capture_output=True, text=True)
-    assert "ANSWER 200 1\n" in done.stdout, done.stderr
-    assert store.asked == []
+    process = subprocess.run(command, input=request, check=False, capture_output=True, text=True)
+    assert "ANSWER 200 1\n" in process.stdout, process.stderr
+    assert store.requests == []

@@ -1,4 +1,4 @@
-"""What the log says, and what it never says."""
+"""The log: one line per request, the reasons of failures, and no secrets."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_each_request_leaves_one_line(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_request_writes_one_line(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     reply = gateway.send("POST", "/a1/agents/plain/sessions")
     (line,) = lines(capsys)
     assert line.pop("ms") >= 0
@@ -34,36 +34,36 @@ def test_each_request_leaves_one_line(gateway: Gateway, capsys: pytest.CaptureFi
     }
 
 
-def test_no_line_holds_a_token_a_word_of_a_user_or_a_name_of_ours(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    said = "private-word"
-    session = gateway.send("POST", "/a1/agents/plain/sessions", body={"title": said}).json["id"]
-    gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": said})
-    gateway.send("POST", "/a1/agents/plain/chat", body={"message": said, said: 1})
-    gateway.send("GET", f"/a1/rag/indices?cursor={said}")
-    gateway.send("GET", f"/a1/rag/indices/{said}")
-    gateway.send("GET", "/v1/models", token=said)
-    gateway.send("POST", "/a1/agents/plain/chat", raw=f'{{"{said}'.encode())
-    gateway.model.failure = BackendError(said)
-    gateway.send("POST", "/a1/agents/plain/chat", body={"message": said})
-    gateway.model.failure = KeyError(said)
-    broken = gateway.send("POST", "/a1/agents/plain/chat", body={"message": said})
+def test_the_log_has_no_tokens_user_texts_or_internal_names(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    private = "private-word"
+    session = gateway.send("POST", "/a1/agents/plain/sessions", body={"title": private}).json["id"]
+    gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": private})
+    gateway.send("POST", "/a1/agents/plain/chat", body={"message": private, private: 1})
+    gateway.send("GET", f"/a1/rag/indices?cursor={private}")
+    gateway.send("GET", f"/a1/rag/indices/{private}")
+    gateway.send("GET", "/v1/models", token=private)
+    gateway.send("POST", "/a1/agents/plain/chat", raw=f'{{"{private}'.encode())
+    gateway.model.failure = BackendError(private)
+    gateway.send("POST", "/a1/agents/plain/chat", body={"message": private})
+    gateway.model.failure = KeyError(private)
+    broken = gateway.send("POST", "/a1/agents/plain/chat", body={"message": private})
     assert (broken.status, broken.code) == (500, "internal_error")
-    assert said not in broken.text
+    assert private not in broken.text
     out = capsys.readouterr().out
-    for secret in (said, "demo-token", BUCKET, "Traceback", "site-packages", ".py"):
+    for secret in (private, "demo-token", BUCKET, "Traceback", "site-packages", ".py"):
         assert secret not in out, secret
     (failure,) = (line for line in map(json.loads, out.splitlines()) if line["level"] == "error")
     assert failure["exception"] == "KeyError"
     assert failure["request_id"] == broken.headers["spass-request-id"]
 
 
-def test_what_the_storage_refuses_for_good_is_in_the_log_under_the_request(
+def test_a_refusal_of_the_storage_is_logged_with_the_request_id(
     gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(*_: object) -> None:
+    def refuse(*_: object) -> None:
         raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "arn:aws:iam::1:role/x may not"}}, "GetItem")
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", refuses)
+    monkeypatch.setattr(BaseClient, "_make_api_call", refuse)
     reply = gateway.send("GET", "/a1/rag/indices")
     assert reply.code == "internal_error"
     failure, request = lines(capsys)
@@ -71,26 +71,26 @@ def test_what_the_storage_refuses_for_good_is_in_the_log_under_the_request(
     assert failure["why"] == "The storage refused a request of ours (AccessDeniedException)."
 
 
-def test_why_the_storage_did_not_answer_is_in_the_log_too(
+def test_the_cause_of_a_silent_storage_is_logged(
     gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_late(*_: object) -> None:
+    def time_out(*_: object) -> None:
         raise ReadTimeoutError(endpoint_url=f"https://{BUCKET}.internal")
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", is_late)
+    monkeypatch.setattr(BaseClient, "_make_api_call", time_out)
     assert gateway.send("GET", "/a1/rag/indices").code == "storage_unavailable"
     failure, _ = lines(capsys)
     assert (failure["exception"], failure["cause"]) == ("StorageUnavailable", "ReadTimeoutError")
     assert BUCKET not in str(failure)
 
 
-def test_costs_are_said_even_if_the_request_failed_after_them(gateway: Gateway) -> None:
+def test_a_failed_request_has_the_cost_of_its_earlier_calls(gateway: Gateway) -> None:
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "a"}]})
 
-    async def fails() -> None:
+    async def fail() -> None:
         raise BackendError("down")
 
-    gateway.model.before = fails
+    gateway.model.before = fail
     reply = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "a"})
     assert reply.status == 502
     assert reply.headers["spass-cost-usd"] == "0.000001"

@@ -1,4 +1,4 @@
-"""The models that a token can name: listed, looked up by name, and refused where no backend serves them."""
+"""The models that a token can name: the list, single models, and calls without a backend."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,27 +17,27 @@ MORE_MODELS = f"""models:
 
 @pytest.fixture
 def catalogue(gateway: Gateway, tmp_path: Path) -> Gateway:
-    """A gateway with one model that no backend serves, and one with a name full of signs."""
+    """A gateway with one model that no backend serves, and one whose name has slashes and colons."""
     served = gateway.reconfigured(tmp_path / "served", "[small, dear, mini-embed]", f'[small, dear, mini-embed, "{LLAMA}"]')
     config = served.services.settings.config
     config.write_text(config.read_text().replace("models:\n", MORE_MODELS))
     return served
 
 
-def listed(gateway: Gateway, token: str) -> list[Any]:
+def list_models(gateway: Gateway, token: str) -> list[Any]:
     answer = gateway.send("GET", "/v1/models", token=token)
     assert answer.status == 200
     data: list[Any] = answer.json["data"]
     return data
 
 
-def test_the_list_holds_what_a_backend_serves_and_the_token_may_use(catalogue: Gateway) -> None:
-    assert [model["id"] for model in listed(catalogue, "demo-admin-token")] == [LLAMA, "small", "dear", "mini-embed"]
-    assert [model["id"] for model in listed(catalogue, "demo-token")] == ["small", "mini-embed"]
+def test_the_list_has_the_models_that_are_served_and_allowed(catalogue: Gateway) -> None:
+    assert [model["id"] for model in list_models(catalogue, "demo-admin-token")] == [LLAMA, "small", "dear", "mini-embed"]
+    assert [model["id"] for model in list_models(catalogue, "demo-token")] == ["small", "mini-embed"]
 
 
-def test_a_model_says_its_kind_and_the_day_of_its_release(catalogue: Gateway) -> None:
-    models = {model["id"]: model for model in listed(catalogue, "demo-admin-token")}
+def test_a_model_has_its_kind_and_day_of_release(catalogue: Gateway) -> None:
+    models = {model["id"]: model for model in list_models(catalogue, "demo-admin-token")}
     assert {name: model["kind"] for name, model in models.items()} == {
         LLAMA: "chat",
         "small": "chat",
@@ -49,12 +49,12 @@ def test_a_model_says_its_kind_and_the_day_of_its_release(catalogue: Gateway) ->
 
 
 def test_each_listed_model_is_found_by_its_name(catalogue: Gateway) -> None:
-    for model in listed(catalogue, "demo-token"):
+    for model in list_models(catalogue, "demo-token"):
         assert catalogue.send("GET", f"/v1/models/{model['id']}").json == model
 
 
 @pytest.mark.parametrize("escaped", [LLAMA, "meta-llama%2Fllama-4%3Ascout", "meta-llama%2fllama-4:scout"])
-def test_a_name_may_hold_slashes_and_colons_escaped_or_not(catalogue: Gateway, escaped: str) -> None:
+def test_a_name_may_have_slashes_and_colons_escaped_or_not(catalogue: Gateway, escaped: str) -> None:
     answer = catalogue.send("GET", f"/v1/models/{escaped}", token="demo-admin-token")
     assert answer.json["id"] == LLAMA
 
@@ -65,7 +65,7 @@ def test_any_other_model_is_not_found(catalogue: Gateway, name: str) -> None:
     assert answer.code == ("route_not_found" if "%00" in name else "model_not_found")
 
 
-def test_a_call_of_a_model_that_no_backend_serves_tells_sdks_not_to_retry(catalogue: Gateway) -> None:
+def test_a_call_of_an_unserved_model_tells_sdks_not_to_retry(catalogue: Gateway) -> None:
     body = {"model": "unserved", "messages": [{"role": "user", "content": "Hi"}]}
     answer = catalogue.send("POST", "/v1/chat/completions", body=body, token="demo-admin-token")
     assert (answer.status, answer.code) == (503, "no_backend_available")
@@ -73,13 +73,13 @@ def test_a_call_of_a_model_that_no_backend_serves_tells_sdks_not_to_retry(catalo
     assert "its key may be missing" in answer.json["error"]["message"]
 
 
-def test_a_call_that_came_through_too_many_gateways_tells_sdks_not_to_retry(gateway: Gateway) -> None:
+def test_a_call_that_is_too_deep_tells_sdks_not_to_retry(gateway: Gateway) -> None:
     body = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
     answer = gateway.send("POST", "/v1/chat/completions", body=body, headers={"SPASS-Caller-Depth": "3"})
     assert (answer.status, answer.headers["x-should-retry"]) == (508, "false")
 
 
-def test_failures_that_may_pass_leave_the_decision_to_the_sdk(gateway: Gateway) -> None:
+def test_other_failures_leave_the_decision_to_the_sdk(gateway: Gateway) -> None:
     answer = gateway.send("POST", "/v1/chat/completions", body={"model": "dear", "messages": []}, token="demo-admin-token")
     assert answer.status == 400
     assert "x-should-retry" not in answer.headers

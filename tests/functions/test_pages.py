@@ -1,4 +1,4 @@
-"""Lists in pages: each fits through a Lambda, and only the cursors we gave lead anywhere."""
+"""Pages of lists: each fits into an answer of Lambda, and forged cursors are refused."""
 
 from urllib.parse import quote
 
@@ -10,18 +10,18 @@ from tests.functions.gateway import Gateway
 QUOTES = '{"k":"v","a":"b"}\n' * 13_500
 
 
-def test_the_default_pages_of_a_history_of_pasted_json_fit_through_a_lambda(gateway: Gateway) -> None:
+def test_default_pages_of_a_history_of_json_fit_into_an_answer(gateway: Gateway) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions", body={"compact_strategy": "manual"}).json["id"]
     messages = f"/a1/agents/plain/sessions/{session}/messages"
     for _ in range(18):
         assert gateway.send("POST", messages, body={"message": QUOTES}).status == 200
-    read, cursor, pages = [], "", 0
+    numbers, cursor, pages = [], "", 0
     while cursor is not None:
         page = gateway.send("GET", f"{messages}?cursor={cursor}")
         assert page.status == 200, page.text[:500]
-        read += [message["seq"] for message in page.json["messages"]]
+        numbers += [message["seq"] for message in page.json["messages"]]
         cursor, pages = page.json["next_cursor"], pages + 1
-    assert read == list(range(1, 37))
+    assert numbers == list(range(1, 37))
     assert pages > 1
 
 
@@ -29,7 +29,7 @@ POSITIONS = ["", "x", "1:x", "1:2:3", "x" * 1025, "x" * 3000, "[" * 3000, "\0", 
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_a_forged_cursor_is_refused_or_leads_on_in_the_callers_own_list(gateway: Gateway, position: str) -> None:
+def test_a_forged_cursor_is_refused_or_stays_in_the_callers_list(gateway: Gateway, position: str) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "Hi"})
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "a"}]})

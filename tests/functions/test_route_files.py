@@ -1,4 +1,4 @@
-"""A row of ROUTES and its file agree, and a file imports only what its route touches."""
+"""Each row of ROUTES agrees with its file, and a file imports only what its route needs."""
 
 import importlib
 import json
@@ -15,12 +15,12 @@ from tests.functions.gateway import described, event, write_operators_files
 MODULES = sorted({route.module for route in ROUTES})
 ROOT = Path(__file__).parents[2]
 
-# Documents lie in segments, which numpy reads; a tool's schema comes from the tool; the description is of everything.
+# Documents are in segments, which numpy reads; a tool's schema comes from the tool; the API's description covers all routes.
 MAY_IMPORT = {"rag.documents_list", "rag.documents_get", "tools.list", "meta.openapi"}
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
-def test_a_file_serves_its_row_and_is_called_as_its_row_says(route: Route) -> None:
+def test_a_route_file_matches_its_row(route: Route) -> None:
     module = importlib.import_module(f"functions.{route.module}")
     (served,) = module.router.routes
     assert (served.path_format, served.methods) == (route.path, {route.method})
@@ -30,10 +30,10 @@ def test_a_file_serves_its_row_and_is_called_as_its_row_says(route: Route) -> No
         assert isinstance(module.handler, LambdaFunction)
 
 
-def test_the_description_is_of_every_route_and_of_what_each_answers() -> None:
+def test_the_openapi_document_has_every_route_and_answer() -> None:
     paths = described()["paths"]
-    shown = {(method.upper(), path) for path, item in paths.items() for method in item}
-    assert shown == {
+    described_routes = {(method.upper(), path) for path, item in paths.items() for method in item}
+    assert described_routes == {
         (route.method, route.path) for route in ROUTES if not route.module.startswith("meta.") or route.module == "meta.health"
     }
     for item in paths.values():
@@ -43,7 +43,7 @@ def test_the_description_is_of_every_route_and_of_what_each_answers() -> None:
                 assert name in described()["components"]["schemas"]
 
 
-def test_every_route_file_stands_in_a_row() -> None:
+def test_every_route_file_has_a_row() -> None:
     files = {".".join(path.relative_to(ROOT / "functions").with_suffix("").parts) for path in ROOT.glob("functions/*/*.py")}
     assert {name for name in files if not name.startswith("workers.")} == set(MODULES)
 
@@ -53,18 +53,18 @@ import importlib, json, os, sys
 import boto3, fastapi, mangum, spass.web.http_function
 from botocore.client import BaseClient
 BaseClient._make_api_call = lambda *_: {}  # every item is absent, every write succeeds
-sent = json.load(sys.stdin)
-for module, event in sent.items():
+events = json.load(sys.stdin)
+for module, event in events.items():
     if os.fork() == 0:
         answer = importlib.import_module(f"functions.{module}").handler(event, None)
-        found = [name for name in ("numpy", "httpx", "tokenizers", "uvicorn") if name in sys.modules]
-        print("PROBED", json.dumps([module, answer["statusCode"], found]), flush=True)
+        heavy = [name for name in ("numpy", "httpx", "tokenizers", "uvicorn") if name in sys.modules]
+        print("PROBED", json.dumps([module, answer["statusCode"], heavy]), flush=True)
         os._exit(0)
     os.wait()
 """
 
 
-def test_short_routes_import_no_more_than_they_need_even_while_they_answer(tmp_path: Path) -> None:
+def test_short_routes_do_not_import_heavy_packages_while_they_answer(tmp_path: Path) -> None:
     write_operators_files(tmp_path)
     user = {"Authorization": "Bearer demo-admin-token", "SPASS-User-Id": "ada"}
     names = {"name": "plain", "session_id": "ses_" + "0" * 26, "index_id": "notes", "doc_id": "a", "upload_id": "upl_" + "0" * 26}
@@ -87,10 +87,10 @@ def test_short_routes_import_no_more_than_they_need_even_while_they_answer(tmp_p
         "SPASS_CONFIG": str(tmp_path / "gateway.yaml"),
         "SPASS_AGENTS": str(tmp_path / "agents"),
     }
-    sent, command = json.dumps(events), [sys.executable, "-c", _PROBE]
-    probe = subprocess.run(command, cwd=ROOT, env=environment, input=sent, capture_output=True, check=True, text=True)
+    text, command = json.dumps(events), [sys.executable, "-c", _PROBE]
+    probe = subprocess.run(command, cwd=ROOT, env=environment, input=text, capture_output=True, check=True, text=True)
     probed = [json.loads(line.removeprefix("PROBED ")) for line in probe.stdout.splitlines() if line.startswith("PROBED ")]
     assert {module for module, _, _ in probed} == set(events)
-    for module, status, found in probed:
-        assert status in {200, 201, 404, 500}, module  # 500: an answer of the table that lacks what AWS always sends
-        assert found == [], module
+    for module, status, heavy in probed:
+        assert status in {200, 201, 404, 500}, module  # 500: the fake table leaves out what AWS always sends
+        assert heavy == [], module

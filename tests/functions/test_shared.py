@@ -1,4 +1,4 @@
-"""One Lambda for several rows of the table serves each of them."""
+"""A Lambda function that several rows of ROUTES share serves all of them."""
 
 import runpy
 from pathlib import Path
@@ -12,7 +12,7 @@ ENTRY = Path(__file__).resolve().parents[2] / "functions" / "workers" / "shared.
 
 
 @pytest.mark.parametrize("name", sorted({route.function for route in ROUTES if route.function}))
-def test_a_shared_function_answers_every_row_that_names_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_function_serves_every_row_that_names_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [route for route in ROUTES if route.function == name]
     monkeypatch.setenv("SPASS_ROUTES", ",".join(f"functions.{route.module}" for route in rows))
     module = runpy.run_path(str(ENTRY))

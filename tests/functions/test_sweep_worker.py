@@ -1,4 +1,4 @@
-"""The hourly sweep, as Lambda calls it, over the tenants of a whole gateway."""
+"""The handler of the hourly sweep, with the tenants of a whole gateway."""
 
 import json
 import time
@@ -20,8 +20,8 @@ SEGMENT_OBJECTS = 5
 
 
 @pytest.fixture
-def hourly(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerFunction]:
-    """An hour from now."""
+def sweep_handler(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerFunction]:
+    """The handler, with a clock that is late enough for garbage to be deleted."""
     monkeypatch.setattr("functions.workers.sweep.now_s", lambda: int(time.time()) + GARBAGE_SECONDS + 60)
     handler = worker_handler(sweep.work, gateway.services)
     yield handler
@@ -35,43 +35,43 @@ def invoke(handler: WorkerFunction, milliseconds: int = 900_000) -> dict[str, An
     return dict(answer)
 
 
-def replaced_twice(gateway: Gateway, token: str) -> None:
+def replace_twice(gateway: Gateway, token: str) -> None:
     for text in ("old", "new"):
         gateway.send("POST", DOCUMENTS, body={"documents": [{"id": "a", "text": text}]}, token=token)
 
 
-def test_every_tenant_is_swept_and_one_line_says_what_went(
-    gateway: Gateway, hourly: WorkerFunction, capsys: pytest.CaptureFixture[str]
+def test_every_tenant_is_swept_and_one_line_has_the_counts(
+    gateway: Gateway, sweep_handler: WorkerFunction, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for token in ("demo-admin-token", "other-token"):
-        replaced_twice(gateway, token)
+        replace_twice(gateway, token)
     capsys.readouterr()
-    counts = invoke(hourly)
+    counts = invoke(sweep_handler)
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert line == counts
     assert (line["event"], line["tenants"], line["swept"], line["retired"]) == ("swept", 3, 3, 2 * SEGMENT_OBJECTS)
-    found = gateway.send("GET", f"{DOCUMENTS}/a", token="other-token").json
-    assert found["text"] == "new"
-    assert invoke(hourly)["retired"] == 0
+    document = gateway.send("GET", f"{DOCUMENTS}/a", token="other-token").json
+    assert document["text"] == "new"
+    assert invoke(sweep_handler)["retired"] == 0
 
 
-def test_one_tenants_failure_is_not_the_next_ones(
-    gateway: Gateway, hourly: WorkerFunction, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_tenants_failure_does_not_stop_the_sweep_of_others(
+    gateway: Gateway, sweep_handler: WorkerFunction, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    replaced_twice(gateway, "demo-admin-token")
+    replace_twice(gateway, "demo-admin-token")
     for_tenant = gateway.services.aws.for_tenant
 
-    def broken(tenant: TenantId) -> object:
+    def fail_for_other(tenant: TenantId) -> object:
         if tenant == "other":
             raise StorageUnavailable("down")
         return for_tenant(tenant)
 
-    monkeypatch.setattr(gateway.services.aws, "for_tenant", broken)
-    counts = invoke(hourly)
+    monkeypatch.setattr(gateway.services.aws, "for_tenant", fail_for_other)
+    counts = invoke(sweep_handler)
     assert (counts["swept"], counts["failed"], counts["retired"]) == (2, 1, SEGMENT_OBJECTS)
     assert '"event":"sweep_failed"' in capsys.readouterr().out
 
 
-def test_a_sweep_ends_when_its_time_does(gateway: Gateway, hourly: WorkerFunction) -> None:
-    replaced_twice(gateway, "demo-admin-token")
-    assert "swept" not in invoke(hourly, milliseconds=1000)
+def test_a_sweep_ends_at_its_deadline(gateway: Gateway, sweep_handler: WorkerFunction) -> None:
+    replace_twice(gateway, "demo-admin-token")
+    assert "swept" not in invoke(sweep_handler, milliseconds=1000)

@@ -1,4 +1,4 @@
-"""A tenant's own settings: who may change them, where each comes from, and that they hold."""
+"""A tenant's own settings: who may change them, their sources, and when a change takes effect."""
 
 from pathlib import Path
 from typing import Any
@@ -18,46 +18,46 @@ def _config(gateway: Gateway) -> Any:
     return gateway.send("GET", PATH).json
 
 
-def test_before_anybody_said_anything_every_setting_is_the_process_own(gateway: Gateway) -> None:
+def test_without_stored_settings_every_source_is_process(gateway: Gateway) -> None:
     answer = _config(gateway)
     assert set(answer["config"]) == set(answer["sources"])
     assert set(answer["sources"].values()) == {"process"}
     assert answer["config"]["rag_top_k"] == 5
 
 
-def test_what_an_admin_puts_holds_at_once_and_says_that_it_is_the_tenants_own(gateway: Gateway) -> None:
+def test_a_change_takes_effect_immediately_with_source_db(gateway: Gateway) -> None:
     changed = gateway.send("PUT", PATH, token=ADMIN, body={"rag_top_k": 7, "monthly_budget_usd": 12.5})
     assert changed.status == 200
     assert changed.json == _config(gateway)
     assert changed.json["config"]["rag_top_k"] == 7
     assert changed.json["config"]["monthly_budget_usd"] == 12.5
-    own = {key for key, source in changed.json["sources"].items() if source == "db"}
-    assert own == {"rag_top_k", "monthly_budget_usd"}
+    stored = {key for key, source in changed.json["sources"].items() if source == "db"}
+    assert stored == {"rag_top_k", "monthly_budget_usd"}
 
 
-def test_a_partial_object_leaves_the_rest_and_null_gives_a_setting_back(gateway: Gateway) -> None:
+def test_a_change_keeps_other_settings_and_null_clears_one(gateway: Gateway) -> None:
     gateway.send("PUT", PATH, token=ADMIN, body={"rag_top_k": 7, "memory": "The door code is on the fridge."})
     answer = gateway.send("PUT", PATH, token=ADMIN, body={"rag_top_k": None}).json
     assert (answer["config"]["rag_top_k"], answer["sources"]["rag_top_k"]) == (5, "process")
     assert answer["sources"]["memory"] == "db"
 
 
-def test_the_file_stands_between_the_process_and_the_tenant(gateway: Gateway, tmp_path: Any) -> None:
-    told = gateway.reconfigured(
-        tmp_path / "told", "  - id: demo\n", "  - id: demo\n    defaults: {rag_top_k: 9, memory: In the file.}\n"
+def test_the_file_overrides_the_process_and_the_tenant_the_file(gateway: Gateway, tmp_path: Any) -> None:
+    other = gateway.reconfigured(
+        tmp_path / "other", "  - id: demo\n", "  - id: demo\n    defaults: {rag_top_k: 9, memory: In the file.}\n"
     )
-    answer = _config(told)
+    answer = _config(other)
     assert (answer["config"]["rag_top_k"], answer["sources"]["rag_top_k"]) == (9, "yaml")
-    answer = told.send("PUT", PATH, token=ADMIN, body={"rag_top_k": 3}).json
+    answer = other.send("PUT", PATH, token=ADMIN, body={"rag_top_k": 3}).json
     assert (answer["config"]["rag_top_k"], answer["sources"]["rag_top_k"]) == (3, "db")
     assert (answer["config"]["memory"], answer["sources"]["memory"]) == ("In the file.", "yaml")
 
 
-def test_an_empty_object_changes_nothing_and_says_what_holds(gateway: Gateway) -> None:
+def test_an_empty_change_answers_the_effective_settings(gateway: Gateway) -> None:
     assert gateway.send("PUT", PATH, token=ADMIN, body={}).json == _config(gateway)
 
 
-def test_only_an_admins_token_changes_anything(gateway: Gateway) -> None:
+def test_changes_need_an_admins_token(gateway: Gateway) -> None:
     before = gateway.stored()
     for method, path, body in (("PUT", PATH, {"rag_top_k": 7}), ("PUT", PATH, {"nonsense": 1}), ("DELETE", "/v1/usage", None)):
         reply = gateway.send(method, path, body=body)
@@ -65,7 +65,7 @@ def test_only_an_admins_token_changes_anything(gateway: Gateway) -> None:
     assert gateway.stored() == before
 
 
-def test_one_tenants_settings_are_no_other_tenants(gateway: Gateway) -> None:
+def test_tenants_do_not_see_each_others_settings(gateway: Gateway) -> None:
     gateway.send("PUT", PATH, token=ADMIN, body={"memory": "private", "tokens_per_minute": 5})
     for token in ("other-token", "sibling-token"):
         answer = gateway.send("GET", PATH, token=token)
@@ -73,23 +73,23 @@ def test_one_tenants_settings_are_no_other_tenants(gateway: Gateway) -> None:
         assert answer.json["sources"]["tokens_per_minute"] == "process"
 
 
-def test_an_idempotency_key_is_of_posts_alone(gateway: Gateway) -> None:
+def test_a_put_ignores_the_idempotency_key(gateway: Gateway) -> None:
     key = {"Idempotency-Key": "same"}
     gateway.send("PUT", PATH, token=ADMIN, body={"rag_top_k": 7}, headers=key)
-    again = gateway.send("PUT", PATH, token=ADMIN, body={"rag_top_k": 8}, headers=key)
-    assert again.json["config"]["rag_top_k"] == 8
-    assert "idempotency-replayed" not in again.headers
+    second = gateway.send("PUT", PATH, token=ADMIN, body={"rag_top_k": 8}, headers=key)
+    assert second.json["config"]["rag_top_k"] == 8
+    assert "idempotency-replayed" not in second.headers
 
 
-def test_another_process_hears_of_it_too(gateway: Gateway, tmp_path: Any) -> None:
+def test_another_process_uses_the_change(gateway: Gateway, tmp_path: Any) -> None:
     gateway.send("PUT", PATH, token=ADMIN, body={"system_prompt": "Answer in verse."})
     other = gateway.reconfigured(tmp_path / "other", "usd_to_eur: 0.5", "usd_to_eur: 0.5")
     other.send("POST", "/v1/chat/completions", body=CHAT)
     assert "Answer in verse." in str(other.model.requests[-1].messages[0].content)
 
 
-def test_an_admins_next_request_meets_the_change_anywhere_others_within_a_minute(gateway: Gateway, tmp_path: Path) -> None:
-    """In AWS each route is a function of its own."""
+def test_an_admins_next_request_uses_the_change_in_every_process(gateway: Gateway, tmp_path: Path) -> None:
+    """In AWS each route runs in its own process."""
     elsewhere = gateway.reconfigured(tmp_path / "elsewhere", "usd_to_eur: 0.5", "usd_to_eur: 0.6")
     for token in (ADMIN, "demo-token"):
         elsewhere.send("POST", "/v1/chat/completions", token=token, body=CHAT)
@@ -104,9 +104,7 @@ def test_an_admins_next_request_meets_the_change_anywhere_others_within_a_minute
 
 
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/a1/agents/plain/chat"])
-def test_a_budget_that_an_admin_sets_holds_for_its_next_call_in_whatever_process(
-    gateway: Gateway, tmp_path: Path, target: str
-) -> None:
+def test_a_budget_applies_to_the_admins_next_call_in_every_process(gateway: Gateway, tmp_path: Path, target: str) -> None:
     body = CHAT if target.startswith("/v1") else {"message": "Hello?"}
     elsewhere = gateway.reconfigured(tmp_path / "elsewhere", "usd_to_eur: 0.5", "usd_to_eur: 0.6")
     assert elsewhere.send("POST", target, token=ADMIN, body=body).status == 200
@@ -129,7 +127,7 @@ BOUNDS = {
 }
 
 
-def test_the_description_of_the_body_says_what_each_setting_may_be(gateway: Gateway) -> None:
+def test_the_schema_of_the_body_has_the_bounds_of_each_setting(gateway: Gateway) -> None:
     document = described()
     schema = document["paths"][PATH]["put"]["requestBody"]["content"]["application/json"]["schema"]
     body = jsonschema_rs.validator_for({**schema, "components": document["components"]})

@@ -1,4 +1,4 @@
-"""What pydantic refuses is said in our words."""
+"""The messages for values that pydantic refuses."""
 
 from typing import Annotated, Any, Literal
 
