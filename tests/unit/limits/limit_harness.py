@@ -1,5 +1,7 @@
-"""Workers that share one limit, and somebody who watches the table: calls begin and end in any order, replies get lost, the table
-throttles, workers die between any two of their table calls. Time is simulated."""
+"""Simulate workers that share one limit, and check each write to the table.
+
+Calls begin and end in any order, replies get lost, the table throttles, and workers die between any two of their table calls.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -22,43 +24,43 @@ from tests.unit.aws.memory_table import MemoryTable
 
 T = TypeVar("T")
 
-TOKENS, PLACES, BUDGET = 1000, 4, Decimal(10)
-CAPS = Caps(TOKENS, PLACES, BUDGET)
+TOKENS, CONCURRENCY, BUDGET = 1000, 4, Decimal(10)
+CAPS = Caps(TOKENS, CONCURRENCY, BUDGET)
 KEY = backend_limit("b", 0)
 WORKERS = 4
-CROWDED = 0.1  # what a worker says that was overtaken again and again
+CONTENTION_SECONDS = 0.1  # ``retry_after`` of a refusal because other workers won every race
 
 
 @dataclass
 class Gate(FaultPlan):
-    """Holds every table call of one worker back until the test lets it happen, with a fault or without. As
-    ``aws.invocation`` does, it sees a call to its end when its caller is cancelled."""
+    """Delay every table call of one worker until the test releases it, with or without a fault. Like ``aws.invocation``, complete
+    a call even if its caller is cancelled."""
 
     waiting: list[asyncio.Future[Fault | None]] = field(default_factory=list)
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if self.crashed:
             raise Crash
-        let: asyncio.Future[Fault | None] = asyncio.get_running_loop().create_future()
-        self.waiting.append(let)
+        release: asyncio.Future[Fault | None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(release)
         cancelled = False
-        while not let.done():
+        while not release.done():
             try:
-                await asyncio.wait({let})
+                await asyncio.wait({release})
             except asyncio.CancelledError:
                 cancelled = True
         try:
-            return self._happen(let.result(), run)
+            return self._run_with(release.result(), run)
         finally:
             if cancelled and not self.crashed:
                 raise asyncio.CancelledError
 
-    def _happen(self, fault: Fault | None, run: Callable[[], T]) -> T:
+    def _run_with(self, fault: Fault | None, run: Callable[[], T]) -> T:
         if fault is Fault.CRASH_BEFORE or self.crashed:
             self.crashed = True
             raise Crash
         if fault in (Fault.THROTTLE, Fault.TIMEOUT):
-            raise StorageUnavailable("not now")
+            raise StorageUnavailable("throttled")
         if fault in (Fault.REPEATED, Fault.LOST_REPLY, Fault.CRASH_AFTER):
             with suppress(ConditionFailed):
                 run()
@@ -66,28 +68,28 @@ class Gate(FaultPlan):
             self.crashed = True
             raise Crash
         if fault is Fault.LOST_REPLY:
-            raise StorageUnavailable("not heard")
+            raise StorageUnavailable("lost reply")
         return run()
 
 
 @dataclass
 class Call:
-    """One call as the world sees it: what it asked for, what it really takes, when its worker was told to make it (``let_in``),
-    when it ended, when the table counted it (``admitted``) and when the table settled it, whoever heard of that."""
+    """One call, with the amounts that it reserves and uses. The table counted it at ``admitted_at`` and settled it at
+    ``settled_at``, even if the replies were lost. Its worker received the reservation at ``reserved_at``."""
 
-    asked_tokens: int
-    asked_usd: Decimal
-    real_tokens: int
-    real_usd: Decimal
+    expected_tokens: int
+    expected_usd: Decimal
+    used_tokens: int
+    used_usd: Decimal
     gate: Gate
-    hold: Reservation | None = None
-    let_in: float | None = None
+    reservation: Reservation | None = None
+    reserved_at: float | None = None
     ended_at: float | None = None
-    admitted: float | None = None
+    admitted_at: float | None = None
     settled_at: float | None = None
 
     @property
-    def ending(self) -> bool:
+    def ended(self) -> bool:
         return self.ended_at is not None
 
     @property
@@ -96,26 +98,27 @@ class Call:
 
     @property
     def tokens(self) -> int:
-        """The tokens that count from the admission on. What a call takes beyond its reservation counts from its settlement on."""
-        reserved = min(self.asked_tokens, TOKENS)
-        return min(reserved, self._taken) if self.settled else reserved
+        """Return the tokens that count from the admission on. Extra tokens count from the settlement on."""
+        reserved = min(self.expected_tokens, TOKENS)
+        return min(reserved, self._settled_tokens) if self.settled else reserved
 
     @property
-    def surplus(self) -> int:
-        return max(0, self._taken - min(self.asked_tokens, TOKENS)) if self.settled else 0
+    def extra_tokens(self) -> int:
+        return max(0, self._settled_tokens - min(self.expected_tokens, TOKENS)) if self.settled else 0
 
     @property
-    def _taken(self) -> int:
-        return self.real_tokens if self.ending else 0  # given back by whoever never heard that it was let in
+    def _settled_tokens(self) -> int:
+        return self.used_tokens if self.ended else 0  # a worker that did not receive the reservation settles zero tokens
 
     @property
     def usd(self) -> Decimal:
         if self.settled:
-            return self.real_usd if self.ending else Decimal(0)
-        return self.asked_usd
+            return self.used_usd if self.ended else Decimal(0)
+        return self.expected_usd
 
 
-def holds_of(item: Item) -> dict[str, int]:
+def leases_of(item: Item) -> dict[str, int]:
+    """Return the calls in flight, and the second at which the lease of each ends."""
     return {call: lease for lease, calls in ShardState.of(item).leases.items() for call in calls}
 
 
@@ -126,8 +129,8 @@ class Worker:
 
 
 class LimitHarness:
-    """A write that adds a hold admits its call, one that takes a hold and adds none settles it, one that does both reclaims what
-    it takes."""
+    """Workers, their calls and their table. A write that adds a call admits it. A write that only removes a call settles it. A
+    write that does both removes expired calls."""
 
     def __init__(self) -> None:
         self.time = 1_800_000_000.0
@@ -146,23 +149,22 @@ class LimitHarness:
         return self.items.get(KEY, {})
 
     @property
-    def holds(self) -> dict[str, int]:
-        """The calls under way, as the item has them: when the lease of each runs out."""
-        return holds_of(self.item)
+    def leases(self) -> dict[str, int]:
+        return leases_of(self.item)
 
     @property
     def spent(self) -> Decimal:
-        return sum((call.usd for call in self.calls.values() if call.admitted is not None), Decimal(0))
+        return sum((call.usd for call in self.calls.values() if call.admitted_at is not None), Decimal(0))
 
     def tokens_since(self, moment: float) -> int:
-        """The tokens that the table has counted since."""
+        """Return the tokens that the table has counted since ``moment``."""
         calls = self.calls.values()
-        admitted = sum(call.tokens for call in calls if call.admitted is not None and call.admitted > moment)
-        return admitted + sum(call.surplus for call in calls if call.settled_at is not None and call.settled_at > moment)
+        tokens = sum(call.tokens for call in calls if call.admitted_at is not None and call.admitted_at > moment)
+        return tokens + sum(call.extra_tokens for call in calls if call.settled_at is not None and call.settled_at > moment)
 
     @property
     def running(self) -> list[Call]:
-        return [call for call in self.calls.values() if call.hold and not call.ending and not call.gate.crashed]
+        return [call for call in self.calls.values() if call.reservation and not call.ended and not call.gate.crashed]
 
     async def begin(self, worker: Worker, tokens: int, cents: int, share: float) -> None:
         usd = Decimal(cents) / 100
@@ -172,74 +174,74 @@ class LimitHarness:
 
     async def _reserve(self, limit: SharedLimit, name: str) -> None:
         call = self.calls[name]
-        answer = await limit.reserve(name, tokens=call.asked_tokens, usd=call.asked_usd)
+        answer = await limit.reserve(name, tokens=call.expected_tokens, usd=call.expected_usd)
         if isinstance(answer, Reservation):
-            assert name in self.holds, "let in without a place"
-            call.hold, call.let_in = answer, self.time
+            assert name in self.leases, "the call is admitted but not in flight"
+            call.reservation, call.reserved_at = answer, self.time
             self._check_admission(call)
             return
-        assert name not in self.holds, "refused, and holds a place all the same"
+        assert name not in self.leases, "the call is refused but in flight"
         assert answer.retry_after > 0
-        if answer.retry_after != CROWDED:
+        if answer.retry_after != CONTENTION_SECONDS:
             self._check_refusal(call, answer)
 
     def _check_refusal(self, call: Call, full: NoCapacity) -> None:
-        """Whoever is refused must be told the truth: there is no room, and says when there is."""
+        """Check that there is indeed no room for ``call``."""
         match full.by:
             case "tokens":
-                assert self.tokens_since(self.time - 70) + min(call.asked_tokens, TOKENS) > TOKENS
+                assert self.tokens_since(self.time - 70) + min(call.expected_tokens, TOKENS) > TOKENS
             case "concurrent":
-                assert sum(until > self.time for until in self.holds.values()) >= PLACES
+                assert sum(until > self.time for until in self.leases.values()) >= CONCURRENCY
             case "budget" | "reserved":
-                assert self.spent + call.asked_usd > BUDGET
-                living = [one for name, one in self.calls.items() if self.holds.get(name, 0) > self.time and not one.settled]
-                alone = self.spent - sum(one.usd for one in living)
-                assert full.by == "budget" or alone <= max(BUDGET - call.asked_usd, Decimal(0))
+                assert self.spent + call.expected_usd > BUDGET
+                in_flight = [one for name, one in self.calls.items() if self.leases.get(name, 0) > self.time and not one.settled]
+                not_reserved = self.spent - sum(one.usd for one in in_flight)
+                assert full.by == "budget" or not_reserved <= max(BUDGET - call.expected_usd, Decimal(0))
 
     async def end(self, call: Call) -> None:
-        assert call.hold is not None
+        assert call.reservation is not None
         call.ended_at = self.time
-        await self._start(call.hold.settle(tokens=call.real_tokens, usd=call.real_usd))
+        await self._start(call.reservation.settle(tokens=call.used_tokens, usd=call.used_usd))
 
     async def renew(self, call: Call) -> None:
-        assert call.hold is not None
-        await self._start(call.hold.renew())
+        assert call.reservation is not None
+        await self._start(call.reservation.renew())
 
     async def cancel(self, number: int) -> None:
-        under_way = [task for task in self.tasks if not task.done()]
-        if under_way:
-            under_way[number % len(under_way)].cancel()
-            await self._turn()
+        running = [task for task in self.tasks if not task.done()]
+        if running:
+            running[number % len(running)].cancel()
+            await self._run_tasks()
 
-    async def let(self, number: int, fault: Fault | None) -> bool:
-        """One of the table calls that are held back happens now. Gives whether there was one."""
-        waiting = [(worker, let) for worker in self.workers for let in worker.gate.waiting]
+    async def release(self, number: int, fault: Fault | None) -> bool:
+        """Make one of the delayed table calls with ``fault``. Return False if there is none."""
+        waiting = [(worker, release) for worker in self.workers for release in worker.gate.waiting]
         if not waiting:
             return False
-        worker, let = waiting[number % len(waiting)]
-        worker.gate.waiting.remove(let)
-        let.set_result(fault)
-        await self._turn()
+        worker, release = waiting[number % len(waiting)]
+        worker.gate.waiting.remove(release)
+        release.set_result(fault)
+        await self._run_tasks()
         if worker.gate.crashed:
             for other in worker.gate.waiting:
                 other.set_result(None)
             self.workers[self.workers.index(worker)] = self.new_worker()
-            await self._turn()
+            await self._run_tasks()
         return True
 
-    async def let_all(self) -> None:
-        while await self.let(0, None):
+    async def release_all(self) -> None:
+        while await self.release(0, None):
             pass
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.result()
 
     async def close(self) -> None:
-        """All workers die, so that nothing waits any more."""
+        """Crash all workers, so that all tasks end."""
         for worker in self.workers:
             worker.gate.crashed = True
-            for let in worker.gate.waiting:
-                let.set_result(None)
+            for release in worker.gate.waiting:
+                release.set_result(None)
         await asyncio.wait(self.tasks)
 
     async def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -248,34 +250,35 @@ class LimitHarness:
                 await work
 
         self.tasks.append(asyncio.create_task(run()))
-        await self._turn()
+        await self._run_tasks()
 
-    async def _turn(self) -> None:
+    async def _run_tasks(self) -> None:
+        """Run all tasks until each of them waits for a table call."""
         for _ in range(12):
             await asyncio.sleep(0)
 
     def _watch(self, item: Item, _: Item) -> None:
-        before = holds_of(item)
-        added, removed = self.holds.keys() - before.keys(), before.keys() - self.holds.keys()
+        before = leases_of(item)
+        added, removed = self.leases.keys() - before.keys(), before.keys() - self.leases.keys()
         if not added:
             for name in removed:
                 self.calls[name].settled_at = self.time
             return
-        assert all(before[name] <= self.time for name in removed), "a living call lost its place"
+        assert all(before[name] <= self.time for name in removed), "a call was removed before its lease ended"
         for name in added:
             call = self.calls[name]
-            if call.admitted is not None and not call.settled:
-                # Its first hold ran out before the worker, who was late, could give it back: it stays counted as a dead one's.
+            if call.admitted_at is not None and not call.settled:
+                # The first lease of the call ended before its slow worker could settle it: count it as a dead worker's call.
                 self.calls[f"{name} before {self.time}"] = replace(call)
-            call.admitted, call.settled_at = self.time, None
-            assert len(self.holds) <= PLACES, "more calls at once than the limit"
-            within = self.spent <= BUDGET or self.spent == call.asked_usd or not call.asked_usd
-            assert within, "the budget is overshot by more than one reservation"
+            call.admitted_at, call.settled_at = self.time, None
+            assert len(self.leases) <= CONCURRENCY, "more calls are in flight than the limit"
+            within_budget = self.spent <= BUDGET or self.spent == call.expected_usd or not call.expected_usd
+            assert within_budget, "the budget is exceeded by more than one reservation"
 
     def _check_admission(self, admitted: Call) -> None:
-        assert admitted.admitted is not None
-        recent = [call for call in self.calls.values() if call.let_in is not None and call.let_in > self.time - 60]
+        assert admitted.admitted_at is not None
+        recent = [call for call in self.calls.values() if call.reserved_at is not None and call.reserved_at > self.time - 60]
         # A call has used its tokens when it ends; its settlement may reach the table at any time after that.
         ended = [call for call in self.calls.values() if call.ended_at is not None and call.ended_at > self.time - 60]
-        known = sum(call.surplus for call in ended if call.settled_at is not None and call.settled_at < admitted.admitted)
-        assert sum(call.tokens for call in recent) + known <= TOKENS, "more tokens within 60 seconds than the limit"
+        extra = sum(call.extra_tokens for call in ended if call.settled_at is not None and call.settled_at < admitted.admitted_at)
+        assert sum(call.tokens for call in recent) + extra <= TOKENS, "more tokens within 60 seconds than the limit"

@@ -1,4 +1,4 @@
-"""What one limit lets through, whom it tells to come back when, and what it gives back. Time here is simulated."""
+"""Test one shared limit: what it admits, the wait that a refusal names, and what a settlement gives back. Time is simulated."""
 
 import asyncio
 from decimal import Decimal
@@ -28,7 +28,7 @@ def table() -> LimitTable:
     return GuardedTable(spass.testing.table.MemoryTable(now_s), BACKEND_PREFIX)
 
 
-class LimitHarness:
+class SimulatedLimit:
     """Workers that share a table and a clock."""
 
     def __init__(self, table: LimitTable, caps: Caps, spent: str | None = None) -> None:
@@ -36,13 +36,13 @@ class LimitHarness:
         self.caps = caps
         self.time = 1_800_000_000.0  # begins a bucket of five seconds
         self.spent = spent
-        self.summed_up: list[str] = []
+        self.months_summed: list[str] = []
         self.calls = 0
         self.worker = self.new_worker()
 
     def new_worker(self, caps: Caps | None = None) -> SharedLimit:
         async def spent_before(month: str) -> Decimal:
-            self.summed_up.append(month)
+            self.months_summed.append(month)
             return Decimal(self.spent or 0)
 
         before = spent_before if self.spent is not None else None
@@ -50,23 +50,23 @@ class LimitHarness:
             self.table, partial(backend_limit, "b"), caps or self.caps, clock=lambda: self.time, spent_before=before
         )
 
-    async def ask(self, tokens: int = 0, usd: str = "0", worker: SharedLimit | None = None) -> Reservation | NoCapacity:
+    async def try_reserve(self, tokens: int = 0, usd: str = "0", worker: SharedLimit | None = None) -> Reservation | NoCapacity:
         self.calls += 1
         return await (worker or self.worker).reserve(f"call{self.calls}", tokens=tokens, usd=Decimal(usd))
 
-    async def let_in(self, tokens: int = 0, usd: str = "0", worker: SharedLimit | None = None) -> Reservation:
-        answer = await self.ask(tokens, usd, worker)
+    async def reserve(self, tokens: int = 0, usd: str = "0", worker: SharedLimit | None = None) -> Reservation:
+        answer = await self.try_reserve(tokens, usd, worker)
         assert isinstance(answer, Reservation), answer
         return answer
 
-    async def refused(self, tokens: int = 0, usd: str = "0", worker: SharedLimit | None = None) -> NoCapacity:
-        answer = await self.ask(tokens, usd, worker)
+    async def expect_refusal(self, tokens: int = 0, usd: str = "0", worker: SharedLimit | None = None) -> NoCapacity:
+        answer = await self.try_reserve(tokens, usd, worker)
         assert isinstance(answer, NoCapacity)
         return answer
 
 
 class LostReplyTable:
-    """A table whose writes take effect; while ``losing``, the first reply to each is lost."""
+    """A table whose writes take effect. While ``losing``, the first reply to each write is lost."""
 
     def __init__(self, table: LimitTable) -> None:
         self._table = table
@@ -80,18 +80,18 @@ class LostReplyTable:
         item = await self._table.write(write)
         if self.losing and not self._lost:
             self._lost = True
-            raise StorageUnavailable("not heard")
+            raise StorageUnavailable("lost reply")
         self._lost = False
         return item
 
 
 class RacingTable:
-    """A table where another worker reserves after the first write that is refused."""
+    """A table in which another worker reserves just after the first write whose condition fails."""
 
     def __init__(self, table: LimitTable, other: SharedLimit) -> None:
         self._table = table
         self._other = other
-        self._overtaken = False
+        self._raced = False
 
     async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
         return await self._table.get(key, consistent=consistent)
@@ -100,400 +100,400 @@ class RacingTable:
         try:
             return await self._table.write(write)
         except ConditionFailed:
-            if not self._overtaken:
-                self._overtaken = True
+            if not self._raced:
+                self._raced = True
                 assert isinstance(await self._other.reserve("other", tokens=0), Reservation)
             raise
 
 
-async def test_tokens_are_let_through_up_to_the_limit_whichever_worker_asks(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    await world.let_in(600)
-    await world.let_in(400, worker=world.new_worker())
-    assert (await world.refused(1, worker=world.new_worker())).by == "tokens"
+async def test_all_workers_share_one_token_limit(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    await limit.reserve(600)
+    await limit.reserve(400, worker=limit.new_worker())
+    assert (await limit.expect_refusal(1, worker=limit.new_worker())).by == "tokens"
 
 
-async def test_whoever_is_refused_hears_when_enough_tokens_will_have_passed(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    begun = world.time
-    await world.let_in(300)
-    world.time += 20
-    await world.let_in(700)
-    assert await world.refused(301) == NoCapacity(65.0, "tokens")
-    assert await world.refused(300) == NoCapacity(45.0, "tokens")
-    world.time = begun + 64.9
-    assert (await world.refused(300)).retry_after == pytest.approx(0.1)
-    world.time = begun + 65
-    await world.let_in(300)
+async def test_a_refusal_says_when_enough_tokens_will_leave_the_window(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    begun = limit.time
+    await limit.reserve(300)
+    limit.time += 20
+    await limit.reserve(700)
+    assert await limit.expect_refusal(301) == NoCapacity(65.0, "tokens")
+    assert await limit.expect_refusal(300) == NoCapacity(45.0, "tokens")
+    limit.time = begun + 64.9
+    assert (await limit.expect_refusal(300)).retry_after == pytest.approx(0.1)
+    limit.time = begun + 65
+    await limit.reserve(300)
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.1, 2.5, 4.9])
-async def test_no_sixty_seconds_see_more_than_the_limit(table: LimitTable, offset: float) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    world.time += offset
-    await world.let_in(1000)
-    world.time += 59.99
-    await world.refused(1)
-    world.time += 6.01
-    await world.let_in(1000)
+async def test_no_sixty_seconds_contain_more_tokens_than_the_limit(table: LimitTable, offset: float) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    limit.time += offset
+    await limit.reserve(1000)
+    limit.time += 59.99
+    await limit.expect_refusal(1)
+    limit.time += 6.01
+    await limit.reserve(1000)
 
 
-async def test_what_a_call_really_took_takes_the_place_of_what_was_reserved(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    hold = await world.let_in(1000)
-    await hold.settle(tokens=100)
-    hold = await world.let_in(900)
-    await hold.settle(tokens=950)
-    assert (await world.refused(1)).retry_after == 65.0
+async def test_a_settlement_replaces_the_reserved_tokens_by_the_used_ones(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    reservation = await limit.reserve(1000)
+    await reservation.settle(tokens=100)
+    reservation = await limit.reserve(900)
+    await reservation.settle(tokens=950)
+    assert (await limit.expect_refusal(1)).retry_after == 65.0
 
 
-async def test_a_call_that_took_nothing_gives_all_back(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(1000, 1, Decimal(1)))
-    hold = await world.let_in(1000, "1")
-    await hold.settle(tokens=0)
-    await world.let_in(1000, "1")
+async def test_a_settlement_of_zero_gives_everything_back(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(1000, 1, Decimal(1)))
+    reservation = await limit.reserve(1000, "1")
+    await reservation.settle(tokens=0)
+    await limit.reserve(1000, "1")
 
 
-async def test_a_call_is_settled_once(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(1000, 1, Decimal(1)))
-    hold = await world.let_in(500, "0.5")
-    await world.let_in(500, "0.5", worker=world.new_worker(Caps(1000, 2, Decimal(1))))
+async def test_only_the_first_settlement_of_a_call_counts(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(1000, 1, Decimal(1)))
+    reservation = await limit.reserve(500, "0.5")
+    await limit.reserve(500, "0.5", worker=limit.new_worker(Caps(1000, 2, Decimal(1))))
     for _ in range(3):
-        await hold.settle(tokens=0)
-    assert (await world.refused(501)).by == "tokens"
+        await reservation.settle(tokens=0)
+    assert (await limit.expect_refusal(501)).by == "tokens"
 
 
-async def run_for(world: LimitHarness, hold: Reservation, seconds: int) -> None:
-    """Let a call take ``seconds``, and renew its lease meanwhile."""
+async def run_for(limit: SimulatedLimit, reservation: Reservation, seconds: int) -> None:
+    """Advance the clock by ``seconds`` and renew the reservation every 20 seconds."""
     for _ in range(seconds // 20):
-        world.time += 20
-        await hold.renew()
-    world.time += seconds % 20
+        limit.time += 20
+        await reservation.renew()
+    limit.time += seconds % 20
 
 
 @pytest.mark.parametrize("seconds", [64, 65, 120, 800])
-@pytest.mark.parametrize("others_call", [False, True])
-async def test_tokens_beyond_the_reservation_count_for_a_minute_from_a_long_calls_end(
-    table: LimitTable, seconds: int, *, others_call: bool
+@pytest.mark.parametrize("another_call", [False, True])
+async def test_extra_tokens_of_a_long_call_count_for_a_minute_after_its_end(
+    table: LimitTable, seconds: int, *, another_call: bool
 ) -> None:
-    world = LimitHarness(table, Caps(1000, None, Decimal(1)))
-    hold = await world.let_in(30, "0.6")
-    await run_for(world, hold, seconds)
-    if others_call:
-        await world.let_in(1, worker=world.new_worker())
-    await hold.settle(tokens=33_000, usd=Decimal("0.4"))
-    assert (await world.refused(1, worker=world.new_worker())).retry_after > 60
-    world.time += 60
-    await world.refused(1)
-    world.time += 6
-    await world.let_in(1000, "0.6")
+    limit = SimulatedLimit(table, Caps(1000, None, Decimal(1)))
+    reservation = await limit.reserve(30, "0.6")
+    await run_for(limit, reservation, seconds)
+    if another_call:
+        await limit.reserve(1, worker=limit.new_worker())
+    await reservation.settle(tokens=33_000, usd=Decimal("0.4"))
+    assert (await limit.expect_refusal(1, worker=limit.new_worker())).retry_after > 60
+    limit.time += 60
+    await limit.expect_refusal(1)
+    limit.time += 6
+    await limit.reserve(1000, "0.6")
 
 
-async def test_a_surplus_is_booked_once_though_the_reply_is_lost(table: LimitTable) -> None:
-    forgetful = LostReplyTable(table)
-    world = LimitHarness(forgetful, Caps(tokens_per_minute=1000))
-    hold = await world.let_in(100)
-    await run_for(world, hold, 70)
-    forgetful.losing = True
-    await hold.settle(tokens=500)
-    forgetful.losing = False
-    assert (await world.refused(601)).by == "tokens"
-    await world.let_in(500)
+async def test_extra_tokens_count_once_if_the_reply_to_the_settlement_is_lost(table: LimitTable) -> None:
+    lossy = LostReplyTable(table)
+    limit = SimulatedLimit(lossy, Caps(tokens_per_minute=1000))
+    reservation = await limit.reserve(100)
+    await run_for(limit, reservation, 70)
+    lossy.losing = True
+    await reservation.settle(tokens=500)
+    lossy.losing = False
+    assert (await limit.expect_refusal(601)).by == "tokens"
+    await limit.reserve(500)
 
 
-async def test_many_long_calls_that_took_more_than_they_reserved_are_all_counted(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    holds = [await world.let_in(100, worker=world.new_worker()) for _ in range(10)]
-    for hold in holds:
-        await run_for(world, hold, 80)
-    for number, hold in enumerate(holds):
-        world.time += 2 * (number % 2)  # the bucket changes between two settlements
-        await hold.settle(tokens=190)
-    assert (await world.refused(101)).by == "tokens"
-    await world.let_in(100)
+async def test_extra_tokens_of_many_long_calls_are_all_counted(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    reservations = [await limit.reserve(100, worker=limit.new_worker()) for _ in range(10)]
+    for reservation in reservations:
+        await run_for(limit, reservation, 80)
+    for number, reservation in enumerate(reservations):
+        limit.time += 2 * (number % 2)  # the bucket changes between two settlements
+        await reservation.settle(tokens=190)
+    assert (await limit.expect_refusal(101)).by == "tokens"
+    await limit.reserve(100)
 
 
-async def test_a_long_call_that_reserved_too_much_frees_no_room_that_others_have_taken(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    hold = await world.let_in(1000)
-    await run_for(world, hold, 80)
-    await world.let_in(1000)
-    await hold.settle(tokens=1)
-    assert (await world.refused(1)).retry_after == 65.0
+async def test_unused_tokens_of_a_long_call_do_not_free_room_in_the_current_window(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    reservation = await limit.reserve(1000)
+    await run_for(limit, reservation, 80)
+    await limit.reserve(1000)
+    await reservation.settle(tokens=1)
+    assert (await limit.expect_refusal(1)).retry_after == 65.0
 
 
-async def test_a_call_that_asks_for_more_than_the_limit_counts_as_the_limit(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    await world.let_in(5000)
-    await world.refused(1)
-    world.time += 65
-    await world.let_in(5000)
+async def test_a_call_larger_than_the_limit_counts_as_the_limit(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    await limit.reserve(5000)
+    await limit.expect_refusal(1)
+    limit.time += 65
+    await limit.reserve(5000)
 
 
-async def test_only_so_many_calls_are_under_way_at_once(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(concurrent=2))
-    first, _ = await world.let_in(), await world.let_in(worker=world.new_worker())
-    assert await world.refused() == NoCapacity(1.0, "concurrent")
-    assert await world.worker.count_in_flight() == 2
+async def test_the_concurrency_limit_bounds_the_calls_in_flight(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(concurrent=2))
+    first, _ = await limit.reserve(), await limit.reserve(worker=limit.new_worker())
+    assert await limit.expect_refusal() == NoCapacity(1.0, "concurrent")
+    assert await limit.worker.count_in_flight() == 2
     await first.settle(tokens=0)
-    await world.let_in()
+    await limit.reserve()
 
 
-async def test_the_place_of_a_dead_worker_falls_free_with_its_lease(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(concurrent=1))
-    await world.let_in()
-    world.time += 59.5
-    assert await world.refused() == NoCapacity(0.5, "concurrent")
-    world.time += 0.5
-    assert await world.worker.count_in_flight(max_age=0) == 0
-    await world.let_in()
+async def test_the_call_of_a_dead_worker_ends_with_its_lease(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(concurrent=1))
+    await limit.reserve()
+    limit.time += 59.5
+    assert await limit.expect_refusal() == NoCapacity(0.5, "concurrent")
+    limit.time += 0.5
+    assert await limit.worker.count_in_flight(max_age=0) == 0
+    await limit.reserve()
 
 
-async def test_a_place_is_kept_as_long_as_it_is_renewed(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(concurrent=1))
-    hold = await world.let_in()
+async def test_a_renewed_call_stays_in_flight(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(concurrent=1))
+    reservation = await limit.reserve()
     for _ in range(10):
-        world.time += 20
-        await hold.renew()
-        await world.refused(worker=world.new_worker())
+        limit.time += 20
+        await reservation.renew()
+        await limit.expect_refusal(worker=limit.new_worker())
 
 
-async def test_who_comes_back_after_the_lease_has_run_out_takes_nobodys_place(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(concurrent=1))
-    late = await world.let_in()
-    world.time += 60
-    await world.let_in()
+async def test_a_worker_that_returns_after_its_lease_ended_does_not_end_another_call(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(concurrent=1))
+    late = await limit.reserve()
+    limit.time += 60
+    await limit.reserve()
     await late.renew()
     await late.settle(tokens=0)
-    await world.refused()
+    await limit.expect_refusal()
 
 
-async def test_a_month_takes_no_more_than_its_budget(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal("1.00")), spent="0.5")
-    hold = await world.let_in(usd="0.4")
-    await world.refused(usd="0.11")
-    await hold.settle(tokens=0, usd=Decimal("0.1"))
-    await (await world.let_in(usd="0.4")).settle(tokens=0, usd=Decimal("0.4"))
-    refused = await world.refused(usd="0.01", worker=world.new_worker())
-    assert (refused.by, world.time + refused.retry_after) == ("budget", 1_801_440_000)  # 2027-02-01
+async def test_the_cost_of_a_month_stays_within_the_budget(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal("1.00")), spent="0.5")
+    reservation = await limit.reserve(usd="0.4")
+    await limit.expect_refusal(usd="0.11")
+    await reservation.settle(tokens=0, usd=Decimal("0.1"))
+    await (await limit.reserve(usd="0.4")).settle(tokens=0, usd=Decimal("0.4"))
+    refusal = await limit.expect_refusal(usd="0.01", worker=limit.new_worker())
+    assert (refusal.by, limit.time + refusal.retry_after) == ("budget", 1_801_440_000)  # 2027-02-01
 
 
-async def test_money_that_running_calls_may_return_is_worth_a_wait_and_spent_money_is_not(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(200)), spent="0")
-    hold = await world.let_in(usd="199")
-    other = await world.let_in(usd="0")
-    refused = await world.refused(usd="2", worker=world.new_worker())
-    assert refused.by == "reserved"
-    assert 1 <= refused.retry_after <= 5
-    await hold.settle(tokens=0, usd=Decimal("198.5"))
-    assert (await world.refused(usd="2")).by == "budget"
+async def test_a_refusal_is_short_only_if_calls_in_flight_may_give_money_back(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(200)), spent="0")
+    reservation = await limit.reserve(usd="199")
+    other = await limit.reserve(usd="0")
+    refusal = await limit.expect_refusal(usd="2", worker=limit.new_worker())
+    assert refusal.by == "reserved"
+    assert 1 <= refusal.retry_after <= 5
+    await reservation.settle(tokens=0, usd=Decimal("198.5"))
+    assert (await limit.expect_refusal(usd="2")).by == "budget"
     await other.settle(tokens=0)
-    await world.let_in(usd="1.5")
+    await limit.reserve(usd="1.5")
 
 
-async def test_two_workers_that_reclaim_the_same_dead_calls_count_them_once(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(concurrent=3))
+async def test_two_workers_that_remove_the_same_expired_calls_count_them_once(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(concurrent=3))
     for _ in range(3):
-        await world.let_in()
-    world.time += 80
-    other = world.new_worker()
-    overtaken = SharedLimit(RacingTable(table, other), partial(backend_limit, "b"), world.caps, clock=lambda: world.time)
-    await world.let_in(worker=overtaken)
-    await world.let_in()
-    assert (await world.refused()).by == "concurrent"
-    assert await world.worker.count_in_flight(max_age=0) == 3
+        await limit.reserve()
+    limit.time += 80
+    other = limit.new_worker()
+    racing = SharedLimit(RacingTable(table, other), partial(backend_limit, "b"), limit.caps, clock=lambda: limit.time)
+    await limit.reserve(worker=racing)
+    await limit.reserve()
+    assert (await limit.expect_refusal()).by == "concurrent"
+    assert await limit.worker.count_in_flight(max_age=0) == 3
 
 
-async def test_money_of_a_dead_worker_is_waited_for_until_its_lease_has_run_out(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(200)), spent="0")
-    await world.let_in(usd="199")
-    world.time += 58
-    assert 0 < (await world.refused(usd="2")).retry_after <= 3
-    world.time += 3
-    assert (await world.refused(usd="2")).by == "budget"
-    await world.let_in(usd="1")
+async def test_money_of_a_dead_worker_counts_as_reserved_until_its_lease_ends(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(200)), spent="0")
+    await limit.reserve(usd="199")
+    limit.time += 58
+    assert 0 < (await limit.expect_refusal(usd="2")).retry_after <= 3
+    limit.time += 3
+    assert (await limit.expect_refusal(usd="2")).by == "budget"
+    await limit.reserve(usd="1")
 
 
-async def test_money_of_a_call_that_goes_on_is_waited_for_past_its_first_lease(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(200)), spent="0")
-    hold = await world.let_in(usd="199")
+async def test_money_of_a_renewed_call_counts_as_reserved_after_its_first_lease(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(200)), spent="0")
+    reservation = await limit.reserve(usd="199")
     for _ in range(5):
-        world.time += 20
-        await hold.renew()
-    assert (await world.refused(usd="2")).by == "reserved"
-    await hold.settle(tokens=0, usd=Decimal(1))
-    await world.let_in(usd="199")
+        limit.time += 20
+        await reservation.renew()
+    assert (await limit.expect_refusal(usd="2")).by == "reserved"
+    await reservation.settle(tokens=0, usd=Decimal(1))
+    await limit.reserve(usd="199")
 
 
-async def test_a_call_that_fits_beside_no_other_hears_of_a_wait_only_if_it_fits_alone(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(10)), spent="6")
-    await world.let_in(usd="1")
-    assert (await world.refused(usd="4")).by == "reserved"
-    assert (await world.refused(usd="5")).by == "budget"
+async def test_a_call_is_told_to_wait_only_if_it_would_fit_alone(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(10)), spent="6")
+    await limit.reserve(usd="1")
+    assert (await limit.expect_refusal(usd="4")).by == "reserved"
+    assert (await limit.expect_refusal(usd="5")).by == "budget"
 
 
-async def test_a_reservation_survives_a_new_budget_and_is_forgotten_with_its_month(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(10)), spent="0")
-    world.time = 1_801_440_000 - 30
-    await world.let_in(usd="9")
-    smaller = world.new_worker(Caps(usd_per_month=Decimal(8)))
-    assert (await world.refused(usd="2", worker=smaller)).by == "reserved"
-    world.time += 31
-    hold = await world.let_in(usd="1", worker=smaller)
-    await hold.settle(tokens=0, usd=Decimal(7))
-    assert (await world.refused(usd="2", worker=smaller)).by == "budget"
+async def test_reserved_money_survives_a_new_budget_but_not_a_new_month(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(10)), spent="0")
+    limit.time = 1_801_440_000 - 30
+    await limit.reserve(usd="9")
+    smaller = limit.new_worker(Caps(usd_per_month=Decimal(8)))
+    assert (await limit.expect_refusal(usd="2", worker=smaller)).by == "reserved"
+    limit.time += 31
+    reservation = await limit.reserve(usd="1", worker=smaller)
+    await reservation.settle(tokens=0, usd=Decimal(7))
+    assert (await limit.expect_refusal(usd="2", worker=smaller)).by == "budget"
 
 
-async def test_a_call_dearer_than_the_whole_budget_is_let_in_while_nothing_is_spent(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal("0.10")))
-    hold = await world.let_in(usd="3")
-    await world.refused(usd="0.01")
-    await hold.settle(tokens=0, usd=Decimal("0.02"))
-    await world.refused(usd="3")
-    await world.let_in(usd="0.08")
+async def test_a_call_that_costs_more_than_the_budget_fits_while_nothing_is_spent(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal("0.10")))
+    reservation = await limit.reserve(usd="3")
+    await limit.expect_refusal(usd="0.01")
+    await reservation.settle(tokens=0, usd=Decimal("0.02"))
+    await limit.expect_refusal(usd="3")
+    await limit.reserve(usd="0.08")
 
 
-async def test_a_budget_of_nothing_lets_only_in_what_costs_nothing(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(0)), spent="0")
+async def test_a_budget_of_zero_admits_only_calls_without_a_cost(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(0)), spent="0")
     for _ in range(2):
-        await world.refused(usd="0.01")
-        await world.let_in(usd="0")
+        await limit.expect_refusal(usd="0.01")
+        await limit.reserve(usd="0")
 
 
 @pytest.mark.parametrize("budget", ["0", "1"])
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_call_without_a_price_passes_an_overspent_budget(table: LimitTable, budget: str, known: bool) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=100, usd_per_month=Decimal(budget)), spent="1.5")
+async def test_a_call_without_a_price_passes_a_spent_budget(table: LimitTable, budget: str, known: bool) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=100, usd_per_month=Decimal(budget)), spent="1.5")
     if known:
-        assert (await world.refused(usd="0.01")).by == "budget"
-    hold = await world.let_in(tokens=60)
-    assert (await world.refused(tokens=60)).by == "tokens", "its tokens are limited all the same"
-    await hold.settle(tokens=10)
-    await world.let_in(tokens=60, worker=world.new_worker())
-    assert (await world.refused(usd="0.01")).by == "budget"
+        assert (await limit.expect_refusal(usd="0.01")).by == "budget"
+    reservation = await limit.reserve(tokens=60)
+    assert (await limit.expect_refusal(tokens=60)).by == "tokens", "a call without a price still needs tokens"
+    await reservation.settle(tokens=10)
+    await limit.reserve(tokens=60, worker=limit.new_worker())
+    assert (await limit.expect_refusal(usd="0.01")).by == "budget"
 
 
-async def test_a_call_without_a_price_that_cost_something_all_the_same_is_counted(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(2)), spent="0")
-    await (await world.let_in()).settle(tokens=0, usd=Decimal("1.9"))
-    await world.refused(usd="0.2")
-    await (await world.let_in()).settle(tokens=0, usd=Decimal(7))
-    assert world.worker.spent == Decimal("8.9")
+async def test_the_cost_of_a_call_without_a_known_price_is_counted(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(2)), spent="0")
+    await (await limit.reserve()).settle(tokens=0, usd=Decimal("1.9"))
+    await limit.expect_refusal(usd="0.2")
+    await (await limit.reserve()).settle(tokens=0, usd=Decimal(7))
+    assert limit.worker.spent == Decimal("8.9")
 
 
 async def test_a_new_month_begins_with_nothing_spent(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(1)), spent="0")
-    world.time = 1_801_440_000 - 30
-    late = await world.let_in(usd="1")
-    world.time += 31
-    await world.let_in(usd="0.5")
-    assert await world.worker.count_in_flight() == 2
-    await late.settle(tokens=0, usd=Decimal(0))  # of a month that is over
-    assert await world.worker.count_in_flight() == 1
-    await world.refused(usd="0.6")
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(1)), spent="0")
+    limit.time = 1_801_440_000 - 30
+    late = await limit.reserve(usd="1")
+    limit.time += 31
+    await limit.reserve(usd="0.5")
+    assert await limit.worker.count_in_flight() == 2
+    await late.settle(tokens=0, usd=Decimal(0))  # a reservation of the last month
+    assert await limit.worker.count_in_flight() == 1
+    await limit.expect_refusal(usd="0.6")
 
 
-async def test_a_budget_set_in_the_middle_of_a_month_knows_what_was_spent_before(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    await world.let_in(1)
-    world.spent = "7"
-    await world.refused(usd="3.5", worker=world.new_worker(Caps(usd_per_month=Decimal(10))))
-    await world.let_in(usd="3", worker=world.new_worker(Caps(usd_per_month=Decimal(10))))
-    await world.refused(usd="0.5", worker=world.new_worker(Caps(usd_per_month=Decimal(10))))
-    await world.let_in(usd="0.5", worker=world.new_worker(Caps(usd_per_month=Decimal(11))))
-    await world.refused(usd="0.5", worker=world.new_worker(Caps(usd_per_month=Decimal("10.5"))))
+async def test_a_budget_set_within_a_month_counts_the_cost_so_far(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    await limit.reserve(1)
+    limit.spent = "7"
+    await limit.expect_refusal(usd="3.5", worker=limit.new_worker(Caps(usd_per_month=Decimal(10))))
+    await limit.reserve(usd="3", worker=limit.new_worker(Caps(usd_per_month=Decimal(10))))
+    await limit.expect_refusal(usd="0.5", worker=limit.new_worker(Caps(usd_per_month=Decimal(10))))
+    await limit.reserve(usd="0.5", worker=limit.new_worker(Caps(usd_per_month=Decimal(11))))
+    await limit.expect_refusal(usd="0.5", worker=limit.new_worker(Caps(usd_per_month=Decimal("10.5"))))
 
 
-async def test_a_budget_below_the_spending_refuses_a_workers_first_call(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(10)), spent="0")
-    await world.let_in(usd="7")
-    world.spent = "7"
-    lower = world.new_worker(Caps(usd_per_month=Decimal(5)))
-    for _ in range(3):  # the second knows what the item says, and that it counts another budget
-        await world.refused(usd="0.5", worker=lower)
+async def test_a_budget_below_the_cost_so_far_refuses_the_first_call_of_a_worker(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(10)), spent="0")
+    await limit.reserve(usd="7")
+    limit.spent = "7"
+    lower = limit.new_worker(Caps(usd_per_month=Decimal(5)))
+    for _ in range(3):  # after the first call, the worker knows that the item counts another budget
+        await limit.expect_refusal(usd="0.5", worker=lower)
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-async def test_a_months_cost_is_summed_up_for_its_first_refusals_and_not_for_each(table: LimitTable, shards: int) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(500 * shards)), spent="3000")
+async def test_only_the_first_refusals_compute_the_opening_balance(table: LimitTable, shards: int) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(500 * shards)), spent="3000")
     for _ in range(8):
-        refused = await world.refused(usd="1", worker=world.new_worker())
-        assert refused.by == "budget"
-    before = len(world.summed_up)
+        refusal = await limit.expect_refusal(usd="1", worker=limit.new_worker())
+        assert refusal.by == "budget"
+    before = len(limit.months_summed)
     for _ in range(8):
-        await world.refused(usd="1", worker=world.new_worker())
-    assert len(world.summed_up) == before <= 2 * shards
+        await limit.expect_refusal(usd="1", worker=limit.new_worker())
+    assert len(limit.months_summed) == before <= 2 * shards
 
 
-async def test_who_is_refused_can_be_told_what_is_spent(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(2000)), spent="1990")
-    await world.refused(usd="9")
-    await world.let_in(usd="2")
-    await world.refused(usd="9")
-    assert world.worker.spent == 1992
+async def test_the_limit_knows_the_cost_of_the_month_after_a_refusal(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(2000)), spent="1990")
+    await limit.expect_refusal(usd="9")
+    await limit.reserve(usd="2")
+    await limit.expect_refusal(usd="9")
+    assert limit.worker.spent == 1992
 
 
-async def test_a_month_that_ends_while_it_is_summed_up_costs_the_next_one_nothing(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(10)), spent="0")
-    world.time = 1_801_440_000 - 3
-    await world.let_in(usd="1")
+async def test_an_opening_balance_of_the_last_month_is_not_used_for_the_new_one(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(10)), spent="0")
+    limit.time = 1_801_440_000 - 3
+    await limit.reserve(usd="1")
 
     async def spent_before(month: str) -> Decimal:
-        world.time += 5
+        limit.time += 5
         return {"2027-01": Decimal(9), "2027-02": Decimal(0)}[month]
 
     other = Caps(usd_per_month=Decimal(11))
-    worker = SharedLimit(table, partial(backend_limit, "b"), other, clock=lambda: world.time, spent_before=spent_before)
-    await world.let_in(usd="2", worker=worker)
-    await world.let_in(usd="9", worker=worker)
+    worker = SharedLimit(table, partial(backend_limit, "b"), other, clock=lambda: limit.time, spent_before=spent_before)
+    await limit.reserve(usd="2", worker=worker)
+    await limit.reserve(usd="9", worker=worker)
 
 
-async def test_money_spent_before_is_counted_once_however_many_shards_there_are(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(1000)), spent="600")
+async def test_the_opening_balance_is_counted_once_over_all_shards(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(1000)), spent="600")
     spent = Decimal(600)
-    while isinstance(await world.ask(usd="20", worker=world.new_worker()), Reservation):
+    while isinstance(await limit.try_reserve(usd="20", worker=limit.new_worker()), Reservation):
         spent += 20
-        world.spent = str(spent)  # as the usage rows say it a moment later
+        limit.spent = str(spent)  # as the usage rows report it a moment later
     assert spent == 1000
 
 
-async def test_a_larger_budget_with_more_shards_forgets_nothing_and_counts_nothing_twice(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(600)), spent="0")
-    await world.let_in(usd="580")
-    world.spent = "580"
-    larger = [world.new_worker(Caps(usd_per_month=Decimal(1200))) for _ in range(8)]
+async def test_a_larger_budget_with_more_shards_keeps_the_cost_so_far(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(600)), spent="0")
+    await limit.reserve(usd="580")
+    limit.spent = "580"
+    larger = [limit.new_worker(Caps(usd_per_month=Decimal(1200))) for _ in range(8)]
     spent = Decimal(580)
     for worker in larger * 8:
-        if isinstance(await world.ask(usd="20", worker=worker), Reservation):
+        if isinstance(await limit.try_reserve(usd="20", worker=worker), Reservation):
             spent += 20
-            world.spent = str(spent)
+            limit.spent = str(spent)
     assert spent == 1200
 
 
 @pytest.mark.parametrize(("budget", "shards"), [(1400, 2), (1900, 3), (1500, 3)])
-async def test_money_that_one_shard_cannot_hold_takes_the_room_of_the_others(table: LimitTable, budget: int, shards: int) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(1500)), spent="0")
+async def test_cost_that_exceeds_one_shard_uses_the_budget_of_the_others(table: LimitTable, budget: int, shards: int) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(1500)), spent="0")
     for _ in range(6):
-        await world.let_in(usd="200", worker=world.new_worker())
-    world.spent = "1300"  # the rest was spent while there was no budget
+        await limit.reserve(usd="200", worker=limit.new_worker())
+    limit.spent = "1300"  # 100 more were spent while there was no budget
     await forget_spending(table, partial(backend_limit, "b"))
-    workers = [world.new_worker(Caps(usd_per_month=Decimal(budget))) for _ in range(8)]
+    workers = [limit.new_worker(Caps(usd_per_month=Decimal(budget))) for _ in range(8)]
     spent = Decimal(1300)
     for worker in workers * 12:
-        if isinstance(await world.ask(usd="10", worker=worker), Reservation):
+        if isinstance(await limit.try_reserve(usd="10", worker=worker), Reservation):
             spent += 10
-            world.spent = str(spent)
+            limit.spent = str(spent)
     assert budget - 10 * shards < spent <= budget
 
 
-async def test_a_limit_that_is_new_to_an_item_is_counted_from_then_on(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(concurrent=3))
-    await world.let_in()
-    stricter = world.new_worker(Caps(1000, 3, Decimal(1)))
-    await world.let_in(1000, "1", stricter)
-    await world.refused(1, worker=stricter)
-    world.time += 70
-    await world.refused(0, "0.1", stricter)
+async def test_a_new_cap_is_enforced_on_an_existing_item(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(concurrent=3))
+    await limit.reserve()
+    stricter = limit.new_worker(Caps(1000, 3, Decimal(1)))
+    await limit.reserve(1000, "1", stricter)
+    await limit.expect_refusal(1, worker=stricter)
+    limit.time += 70
+    await limit.expect_refusal(0, "0.1", stricter)
 
 
 @pytest.mark.parametrize(
@@ -507,128 +507,128 @@ async def test_a_limit_that_is_new_to_an_item_is_counted_from_then_on(table: Lim
         (Caps(usd_per_month=Decimal(1500)), 3),
     ],
 )
-async def test_what_is_hot_is_spread_over_shards_that_together_let_through_the_limit(caps: Caps, shards: int) -> None:
+async def test_large_limits_have_shards_that_together_admit_the_limit(caps: Caps, shards: int) -> None:
     table = MemoryTable()
-    world = LimitHarness(table, caps)
-    tokens, let_in = (caps.tokens_per_minute or 0) // 20, 0
+    limit = SimulatedLimit(table, caps)
+    tokens, admitted = (caps.tokens_per_minute or 0) // 20, 0
     usd = str((caps.usd_per_month or Decimal(0)) / 20)
-    while isinstance(await world.ask(tokens, usd, world.new_worker()), Reservation):
-        let_in += 1
+    while isinstance(await limit.try_reserve(tokens, usd, limit.new_worker()), Reservation):
+        admitted += 1
     assert set(table.items) == {backend_limit("b", number) for number in range(shards)}
     places = caps.concurrent or 10**6
-    assert min(16, places) <= let_in <= min(20, places)
+    assert min(16, places) <= admitted <= min(20, places)
 
 
-async def test_places_are_all_used_though_they_are_spread(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(concurrent=65))
+async def test_the_shards_together_admit_all_concurrent_calls(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(concurrent=65))
     for _ in range(65):
-        await world.let_in(worker=world.new_worker())
-    assert (await world.refused()).by == "concurrent"
-    assert await world.worker.count_in_flight() == 65
+        await limit.reserve(worker=limit.new_worker())
+    assert (await limit.expect_refusal()).by == "concurrent"
+    assert await limit.worker.count_in_flight() == 65
 
 
-async def test_a_worker_with_memory_reserves_and_settles_in_one_call_even_at_a_rollover() -> None:
+async def test_a_worker_with_a_cached_state_reserves_and_settles_with_one_call_each() -> None:
     table = MemoryTable()
-    world = LimitHarness(table, Caps(1000, 5, Decimal(10)))
-    await (await world.let_in(100, "0.1")).settle(tokens=50, usd=Decimal("0.1"))
+    limit = SimulatedLimit(table, Caps(1000, 5, Decimal(10)))
+    await (await limit.reserve(100, "0.1")).settle(tokens=50, usd=Decimal("0.1"))
     for seconds in (0.0, 1.0, 5.0, 30.0, 3600.0):
-        world.time += seconds
+        limit.time += seconds
         before = table.calls
-        hold = await world.let_in(100, "0.1")
+        reservation = await limit.reserve(100, "0.1")
         assert table.calls == before + 1
-        await hold.settle(tokens=120, usd=Decimal("0.2"))
+        await reservation.settle(tokens=120, usd=Decimal("0.2"))
         assert table.calls == before + 2
 
 
-async def test_a_worker_that_knows_nothing_needs_two_calls_at_most_to_reserve() -> None:
+async def test_a_new_worker_reserves_with_at_most_two_calls() -> None:
     table = MemoryTable()
-    world = LimitHarness(table, Caps(1000, 5, Decimal(10)))
+    limit = SimulatedLimit(table, Caps(1000, 5, Decimal(10)))
     for seconds in (0.0, 1.0, 5.0, 30.0, 3600.0):
-        world.time += seconds
+        limit.time += seconds
         before = table.calls
-        hold = await world.let_in(100, "0.1", world.new_worker())
+        reservation = await limit.reserve(100, "0.1", limit.new_worker())
         assert table.calls <= before + 2
-        await hold.settle(tokens=120, usd=Decimal("0.2"))
+        await reservation.settle(tokens=120, usd=Decimal("0.2"))
 
 
 async def test_items_do_not_grow_with_calls_whose_workers_died() -> None:
     table = MemoryTable()
-    world = LimitHarness(table, Caps(tokens_per_minute=1000, usd_per_month=Decimal(1)))
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000, usd_per_month=Decimal(1)))
     for _ in range(300):
-        await world.let_in(1, "0.001")
-        world.time += 5
+        await limit.reserve(1, "0.001")
+        limit.time += 5
     item = table.items[KEY]
     assert len(str(item)) < 2000
     assert len(item) < 20
 
 
-async def test_an_item_takes_a_thousand_calls_at_once_and_stays_small() -> None:
+async def test_an_item_holds_a_thousand_calls_in_flight_and_stays_small() -> None:
     table = MemoryTable()
-    world = LimitHarness(table, Caps(tokens_per_minute=10_000, usd_per_month=Decimal(100)), spent="0")
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=10_000, usd_per_month=Decimal(100)), spent="0")
     for _ in range(MAX_CALLS_PER_SHARD):
-        assert isinstance(await world.worker.reserve(new_call_id(), tokens=1, usd=Decimal("0.001")), Reservation)
+        assert isinstance(await limit.worker.reserve(new_call_id(), tokens=1, usd=Decimal("0.001")), Reservation)
     item = table.items[KEY]
     assert bytes_of_item({name: attribute_of(value) for name, value in item.items()}) < 8 * 1024
-    assert await world.refused(1, "0.001") == NoCapacity(1.0, "concurrent")
-    world.time += 80
-    await world.let_in(1, "0.001")
-    assert await world.worker.count_in_flight(max_age=0) == 1
+    assert await limit.expect_refusal(1, "0.001") == NoCapacity(1.0, "concurrent")
+    limit.time += 80
+    await limit.reserve(1, "0.001")
+    assert await limit.worker.count_in_flight(max_age=0) == 1
 
 
-async def test_the_names_of_calls_under_way_are_told_apart() -> None:
+async def test_ids_of_calls_in_flight_are_unique() -> None:
     names = [new_call_id() for _ in range(MAX_CALLS_PER_SHARD)]
     assert {len(name) for name in names} == {6}
     assert len(set(names)) >= MAX_CALLS_PER_SHARD - 1
 
 
-async def test_a_renewal_whose_reply_is_lost_keeps_the_place_and_settles_it(table: LimitTable) -> None:
-    forgetful = LostReplyTable(table)
-    world = LimitHarness(forgetful, Caps(1000, 1, Decimal(1)), spent="0")
-    hold = await world.let_in(1000, "1")
-    forgetful.losing = True
+async def test_a_call_settles_after_renewals_with_lost_replies(table: LimitTable) -> None:
+    lossy = LostReplyTable(table)
+    limit = SimulatedLimit(lossy, Caps(1000, 1, Decimal(1)), spent="0")
+    reservation = await limit.reserve(1000, "1")
+    lossy.losing = True
     for _ in range(5):
-        world.time += 20
-        await hold.renew()
-        assert (await world.refused(worker=world.new_worker())).by == "concurrent"
-    await hold.settle(tokens=0, usd=Decimal("0.4"))
-    forgetful.losing = False
-    assert await world.worker.count_in_flight(max_age=0) == 0
-    await world.let_in(1000, "0.6")
+        limit.time += 20
+        await reservation.renew()
+        assert (await limit.expect_refusal(worker=limit.new_worker())).by == "concurrent"
+    await reservation.settle(tokens=0, usd=Decimal("0.4"))
+    lossy.losing = False
+    assert await limit.worker.count_in_flight(max_age=0) == 0
+    await limit.reserve(1000, "0.6")
 
 
-async def test_a_worker_whose_clock_is_behind_turns_nothing_back(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    behind = SharedLimit(table, partial(backend_limit, "b"), world.caps, clock=lambda: world.time - 3)
-    await world.let_in(500)
-    await world.let_in(500, worker=behind)
-    world.time += 64
-    await world.refused(1, worker=behind)
-    world.time += 1
-    await world.let_in(1000)
-    await world.refused(1, worker=behind)
+async def test_a_worker_with_a_slow_clock_does_not_move_the_window_back(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    behind = SharedLimit(table, partial(backend_limit, "b"), limit.caps, clock=lambda: limit.time - 3)
+    await limit.reserve(500)
+    await limit.reserve(500, worker=behind)
+    limit.time += 64
+    await limit.expect_refusal(1, worker=behind)
+    limit.time += 1
+    await limit.reserve(1000)
+    await limit.expect_refusal(1, worker=behind)
 
 
-async def test_a_worker_whose_clock_is_behind_does_not_bring_the_last_month_back(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(1)))
-    behind = SharedLimit(table, partial(backend_limit, "b"), world.caps, clock=lambda: world.time - 3)
-    world.time = 1_801_440_000 - 10
-    await world.let_in(usd="0.2", worker=behind)
-    world.time = 1_801_440_000 + 1
-    hold = await world.let_in(usd="0.9")
-    await hold.settle(tokens=0, usd=Decimal("0.9"))
-    refused = await world.refused(usd="0.2", worker=behind)
-    assert refused.retry_after > 27 * 86400
-    await world.refused(usd="0.2")
+async def test_a_worker_with_a_slow_clock_does_not_reopen_the_last_month(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(1)))
+    behind = SharedLimit(table, partial(backend_limit, "b"), limit.caps, clock=lambda: limit.time - 3)
+    limit.time = 1_801_440_000 - 10
+    await limit.reserve(usd="0.2", worker=behind)
+    limit.time = 1_801_440_000 + 1
+    reservation = await limit.reserve(usd="0.9")
+    await reservation.settle(tokens=0, usd=Decimal("0.9"))
+    refusal = await limit.expect_refusal(usd="0.2", worker=behind)
+    assert refusal.retry_after > 27 * 86400
+    await limit.expect_refusal(usd="0.2")
 
 
-async def test_what_calls_of_the_last_month_reserved_is_not_waited_for_in_the_new_one(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(usd_per_month=Decimal(10)), spent="0")
-    world.time = 1_801_440_000 - 5
-    await world.let_in(usd="9")
-    world.time += 5  # the month ends, and leases taken now run out together with that one
-    hold = await world.let_in(usd="1")
-    await hold.settle(tokens=0, usd=Decimal(1))
-    assert (await world.refused(usd="9.5")).by == "budget"
+async def test_money_reserved_last_month_does_not_count_as_reserved_this_month(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(usd_per_month=Decimal(10)), spent="0")
+    limit.time = 1_801_440_000 - 5
+    await limit.reserve(usd="9")
+    limit.time += 5  # the month ends; a lease that begins now ends at the same second as the first
+    reservation = await limit.reserve(usd="1")
+    await reservation.settle(tokens=0, usd=Decimal(1))
+    assert (await limit.expect_refusal(usd="9.5")).by == "budget"
 
 
 class UnavailableTable(MemoryTable):
@@ -638,27 +638,27 @@ class UnavailableTable(MemoryTable):
 
     async def write(self, write: Update) -> Item | None:
         if self.down:
-            raise StorageUnavailable("not now")
+            raise StorageUnavailable("throttled")
         return await super().write(write)
 
 
-async def test_a_settlement_that_the_table_does_not_take_is_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_renewal_and_a_settlement_that_fail_are_each_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
     table = UnavailableTable()
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    hold = await world.let_in(1000)
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    reservation = await limit.reserve(1000)
     table.down = True
-    world.time += 20
-    await hold.renew()
-    await hold.settle(tokens=1)
+    limit.time += 20
+    await reservation.renew()
+    await reservation.settle(tokens=1)
     assert [line.split('"event":"')[1] for line in capsys.readouterr().out.splitlines()] == [
         'limit_not_renewed"}',
         'limit_not_settled"}',
     ]
     with pytest.raises(StorageUnavailable):
-        await world.ask(1)
+        await limit.try_reserve(1)
     table.down = False
-    world.time += 65
-    await world.let_in(1000)
+    limit.time += 65
+    await limit.reserve(1000)
 
 
 class EveryOtherReplyLostTable(MemoryTable):
@@ -667,48 +667,48 @@ class EveryOtherReplyLostTable(MemoryTable):
     async def write(self, write: Update) -> Item | None:
         item = await super().write(write)
         if self.calls % 2:
-            raise StorageUnavailable("not heard")
+            raise StorageUnavailable("lost reply")
         return item
 
 
-async def test_a_reply_that_is_lost_once_is_asked_for_again_and_nothing_is_counted_twice() -> None:
+async def test_nothing_is_counted_twice_if_every_second_reply_is_lost() -> None:
     table = EveryOtherReplyLostTable()
-    world = LimitHarness(table, Caps(1000, 2, Decimal(1)))
+    limit = SimulatedLimit(table, Caps(1000, 2, Decimal(1)))
     table.items[KEY] = {"pk": KEY.pk, "sk": KEY.sk}
     for _ in range(2):
-        hold = await world.let_in(500, "0.5")
-        await hold.settle(tokens=400, usd=Decimal("0.4"))
+        reservation = await limit.reserve(500, "0.5")
+        await reservation.settle(tokens=400, usd=Decimal("0.4"))
     item = table.items[KEY]
     assert (item["used"], item["spent"], item["active"]) == (800, Decimal("0.8"), 0)
 
 
 class BlockedReplyTable(MemoryTable):
-    """A table whose replies to reservations wait for ``going_on``."""
+    """A table whose replies wait until ``replies`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.going_on = asyncio.Event()
+        self.replies = asyncio.Event()
 
     async def write(self, write: Update) -> Item | None:
         item = await super().write(write)
-        if not self.going_on.is_set():
-            await self.going_on.wait()
+        if not self.replies.is_set():
+            await self.replies.wait()
         return item
 
 
-async def test_whoever_is_cancelled_while_reserving_gives_it_back() -> None:
+async def test_a_caller_cancelled_while_it_reserves_gives_its_reservation_back() -> None:
     table = BlockedReplyTable()
-    world = LimitHarness(table, Caps(1000, 1, Decimal(1)))
-    table.going_on.set()
-    await (await world.let_in(1000, "1")).settle(tokens=0)
-    table.going_on.clear()
-    asking = asyncio.create_task(world.ask(1000, "1"))
+    limit = SimulatedLimit(table, Caps(1000, 1, Decimal(1)))
+    table.replies.set()
+    await (await limit.reserve(1000, "1")).settle(tokens=0)
+    table.replies.clear()
+    reserving = asyncio.create_task(limit.try_reserve(1000, "1"))
     await asyncio.sleep(0)
-    asking.cancel()
-    table.going_on.set()
+    reserving.cancel()
+    table.replies.set()
     with pytest.raises(asyncio.CancelledError):
-        await asking
-    await world.let_in(1000, "1")
+        await reserving
+    await limit.reserve(1000, "1")
 
 
 async def test_a_caller_cancelled_while_it_settles_still_ends_its_lease() -> None:
@@ -718,8 +718,8 @@ async def test_a_caller_cancelled_while_it_settles_still_ends_its_lease() -> Non
             return await super().write(write)
 
     table = TwoStepTable()
-    world = LimitHarness(table, Caps(1000, 1, Decimal(1)))
-    settling = asyncio.create_task((await world.let_in(1000, "1")).settle(tokens=0))
+    limit = SimulatedLimit(table, Caps(1000, 1, Decimal(1)))
+    settling = asyncio.create_task((await limit.reserve(1000, "1")).settle(tokens=0))
     await asyncio.sleep(0)
     settling.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -727,56 +727,56 @@ async def test_a_caller_cancelled_while_it_settles_still_ends_its_lease() -> Non
     assert table.items[KEY]["active"] == 0
 
 
-async def test_nobody_waits_past_the_deadline_and_a_late_reservation_is_given_back() -> None:
+async def test_a_reservation_that_takes_too_long_fails_and_is_given_back() -> None:
     table = BlockedReplyTable()
-    world = LimitHarness(table, Caps(1000, 1, Decimal(1)))
-    table.going_on.set()
-    await (await world.let_in(1000, "1")).settle(tokens=0)
-    table.going_on.clear()
+    limit = SimulatedLimit(table, Caps(1000, 1, Decimal(1)))
+    table.replies.set()
+    await (await limit.reserve(1000, "1")).settle(tokens=0)
+    table.replies.clear()
     with pytest.raises(StorageUnavailable):
-        await world.worker.reserve("late", tokens=1000, usd=Decimal(1), seconds=0.01)
-    table.going_on.set()
+        await limit.worker.reserve("late", tokens=1000, usd=Decimal(1), seconds=0.01)
+    table.replies.set()
     while table.items[KEY]["active"]:
         await asyncio.sleep(0)
-    await world.let_in(1000, "1")
+    await limit.reserve(1000, "1")
 
 
 async def test_tokens_of_a_slow_reservation_count_for_a_minute_from_its_return() -> None:
     class Slow(MemoryTable):
         async def write(self, write: Update) -> Item | None:
             item = await super().write(write)
-            if self.calls == 2:  # the first that takes effect
-                world.time += 6
+            if self.calls == 2:  # the first write that takes effect
+                limit.time += 6
             return item
 
     table = Slow()
-    world = LimitHarness(table, Caps(tokens_per_minute=1000))
-    await world.let_in(1000)
-    world.time += 59.5
-    await world.refused(1)
+    limit = SimulatedLimit(table, Caps(tokens_per_minute=1000))
+    await limit.reserve(1000)
+    limit.time += 59.5
+    await limit.expect_refusal(1)
 
 
-async def test_a_slow_reservation_that_cannot_be_settled_is_not_made_twice() -> None:
+async def test_a_slow_reservation_that_cannot_be_settled_is_not_repeated() -> None:
     class Slow(MemoryTable):
         writes_begun = 0
 
         async def write(self, write: Update) -> Item | None:
             self.writes_begun += 1
             if self.writes_begun == 3:  # the settlement
-                raise StorageUnavailable("not now")
+                raise StorageUnavailable("throttled")
             item = await super().write(write)
-            world.time += 6
+            limit.time += 6
             return item
 
     table = Slow()
-    world = LimitHarness(table, Caps(1000, 2, Decimal(10)))
+    limit = SimulatedLimit(table, Caps(1000, 2, Decimal(10)))
     with pytest.raises(StorageUnavailable):
-        await world.ask(100, "3")
+        await limit.try_reserve(100, "3")
     item = table.items[KEY]
     assert (item["active"], item["used"], item["spent"]) == (1, 100, 3)
 
 
-async def test_a_hold_is_renewed_while_its_call_runs_and_not_longer() -> None:
+async def test_a_reservation_is_renewed_only_while_its_call_runs() -> None:
     renewed = 0
 
     class Counting(MemoryTable):
@@ -785,25 +785,25 @@ async def test_a_hold_is_renewed_while_its_call_runs_and_not_longer() -> None:
             renewed += 1
             return await super().write(write)
 
-    world = LimitHarness(Counting(), Caps(concurrent=1))
-    hold = await world.let_in()
+    limit = SimulatedLimit(Counting(), Caps(concurrent=1))
+    reservation = await limit.reserve()
     renewed = 0
-    async with renew_while_running(hold, every=0.001):
+    async with renew_while_running(reservation, every=0.001):
         while renewed < 3:
-            world.time += 20
+            limit.time += 20
             await asyncio.sleep(0.001)
-    then = renewed
+    renewals = renewed
     await asyncio.sleep(0.005)
-    assert renewed == then
+    assert renewed == renewals
 
 
-def test_no_limit_reaches_beyond_its_part_of_the_table(table: LimitTable) -> None:
+def test_the_table_of_a_limit_rejects_keys_outside_its_prefix(table: LimitTable) -> None:
     with pytest.raises(PermissionError):
         asyncio.run(table.get(Key("T#demo#RAG", "LIMIT")))
 
 
 class SlowReplyTable(MemoryTable):
-    """Delivers its first reply when ``first`` is set, and begins its fourth write when ``fourth`` is."""
+    """A table that sends its first reply when ``first`` is set and begins its fourth write when ``fourth`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -822,7 +822,7 @@ class SlowReplyTable(MemoryTable):
                 await self.first.wait()
 
 
-async def test_a_refusal_that_arrives_late_leaves_no_money_reserved() -> None:
+async def test_a_reply_that_arrives_late_leaves_no_money_reserved() -> None:
     table = SlowReplyTable()
     limit = SharedLimit(table, partial(backend_limit, "b"), Caps(usd_per_month=Decimal(1)), clock=lambda: 1_800_000_000.0)
     waiting = asyncio.create_task(limit.reserve("one", tokens=0, usd=Decimal("0.6")))
@@ -841,16 +841,16 @@ async def test_a_refusal_that_arrives_late_leaves_no_money_reserved() -> None:
     assert full.by == "budget"
 
 
-async def test_a_call_that_goes_on_into_a_new_month_keeps_its_place(table: LimitTable) -> None:
-    world = LimitHarness(table, Caps(concurrent=1, usd_per_month=Decimal(1)))
-    world.time = float(1_798_761_600 - 30)  # half a minute before 2027 begins
-    hold = await world.worker.reserve("one", tokens=0, usd=Decimal("0.6"))
-    assert isinstance(hold, Reservation)
-    world.time += 50
+async def test_a_call_that_runs_into_a_new_month_stays_in_flight(table: LimitTable) -> None:
+    limit = SimulatedLimit(table, Caps(concurrent=1, usd_per_month=Decimal(1)))
+    limit.time = float(1_798_761_600 - 30)  # half a minute before 2027 begins
+    reservation = await limit.worker.reserve("one", tokens=0, usd=Decimal("0.6"))
+    assert isinstance(reservation, Reservation)
+    limit.time += 50
     assert isinstance(
-        await world.new_worker(Caps(concurrent=2, usd_per_month=Decimal(1))).reserve("two", tokens=0, usd=Decimal("0.1")),
+        await limit.new_worker(Caps(concurrent=2, usd_per_month=Decimal(1))).reserve("two", tokens=0, usd=Decimal("0.1")),
         Reservation,
     )
-    await hold.renew()
-    world.time += 45
-    assert await world.new_worker().count_in_flight() == 2
+    await reservation.renew()
+    limit.time += 45
+    assert await limit.new_worker().count_in_flight() == 2
