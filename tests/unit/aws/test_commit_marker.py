@@ -34,7 +34,7 @@ async def version_of(store: TenantStore) -> object:
 
 
 @pytest.mark.parametrize("others", [0, 1, 100])
-async def test_a_lost_reply_is_known_as_done_however_many_others_wrote_since(
+async def test_a_lost_reply_counts_as_success_after_any_number_of_later_writes(
     store: TenantStore, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     await store.table.write(Put(KEY, {"version": 0}))
@@ -53,7 +53,7 @@ async def test_a_lost_reply_is_known_as_done_however_many_others_wrote_since(
     assert await version_of(store) == 1 + others
 
 
-async def test_a_repeated_reply_is_known_as_done_though_no_emulator_knew_its_token(
+async def test_a_repeated_transaction_counts_as_success_without_token_support(
     store: TenantStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.table.write(Put(KEY, {"version": 0}))
@@ -68,7 +68,7 @@ async def test_a_repeated_reply_is_known_as_done_though_no_emulator_knew_its_tok
     assert await version_of(store) == 1
 
 
-async def test_conditions_that_do_not_hold_are_answered_and_nothing_is_written(store: TenantStore) -> None:
+async def test_failed_conditions_are_returned_and_nothing_is_written(store: TenantStore) -> None:
     await store.table.write(Put(KEY, {"version": 7}))
     other = used_confirm_token(TenantId("demo"), "other")
     failures = await commit(store, [Put(other, {}, ITEM_ABSENT), follow(0)])
@@ -78,7 +78,7 @@ async def test_conditions_that_do_not_hold_are_answered_and_nothing_is_written(s
 
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("at", range(3))
-async def test_whatever_goes_wrong_the_writes_take_effect_once_or_never(store: TenantStore, fault: Fault, at: int) -> None:
+async def test_the_writes_take_effect_at_most_once_under_every_fault(store: TenantStore, fault: Fault, at: int) -> None:
     await store.table.write(Put(KEY, {"version": 0}))
     answer = None
     try:
@@ -91,9 +91,7 @@ async def test_whatever_goes_wrong_the_writes_take_effect_once_or_never(store: T
         assert await version_of(store) == 1
 
 
-async def test_a_storage_that_never_answers_is_said_to_be_unavailable(
-    store: TenantStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_table_that_never_answers_is_storage_unavailable(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens: list[str] = []
 
     async def deaf(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:

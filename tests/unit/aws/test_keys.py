@@ -43,7 +43,9 @@ def test_keys_of_different_kinds_never_collide(data: st.DataObject, tenant: Tena
 
 
 @given(USERS, USERS, NAMES, NAMES, TENANTS)
-def test_users_and_agents_never_share_a_list(user: UserId, other: UserId, agent: str, second: str, tenant: TenantId) -> None:
+def test_two_users_or_agents_never_share_a_partition(
+    user: UserId, other: UserId, agent: str, second: str, tenant: TenantId
+) -> None:
     one = keys.user_sessions_partition(tenant, user, AgentName(agent))
     two = keys.user_sessions_partition(tenant, other, AgentName(second))
     assert (one == two) == ((user, agent) == (other, second))
@@ -58,7 +60,7 @@ def test_turns_sort_by_sequence_number(one: int, other: int) -> None:
 @given(
     USERS | st.just(""), NAMES | st.just(""), st.text("ab#", max_size=3), USERS | st.just(""), NAMES, st.text("ab#", max_size=3)
 )
-def test_no_two_kinds_of_calls_share_a_row_of_the_usage(
+def test_calls_with_different_names_never_share_a_usage_row(
     user: str, agent: str, model: str, other: str, second: str, another: str
 ) -> None:
     tenant, day = TenantId("t"), "2026-04-30"

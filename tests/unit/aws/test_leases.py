@@ -8,7 +8,7 @@ from spass.testing.faults import Crash
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_lease_is_renewed_while_the_work_runs_and_no_longer() -> None:
+async def test_a_lease_is_renewed_only_while_the_work_runs() -> None:
     renewals = 0
 
     async def renew() -> None:
@@ -36,7 +36,7 @@ async def test_work_stops_when_a_renewal_fails() -> None:
     assert not task.cancelling()
 
 
-async def test_cancelling_the_work_is_a_cancellation_and_nothing_else() -> None:
+async def test_cancelling_the_work_raises_only_cancelled_error() -> None:
     async def renew() -> None:
         return
 
@@ -51,7 +51,7 @@ async def test_cancelling_the_work_is_a_cancellation_and_nothing_else() -> None:
         await task
 
 
-async def test_the_works_own_error_passes() -> None:
+async def test_an_error_of_the_work_is_raised_unchanged() -> None:
     async def renew() -> None:
         return
 
@@ -60,7 +60,7 @@ async def test_the_works_own_error_passes() -> None:
             raise KeyError
 
 
-async def test_a_crash_in_a_renewal_is_a_crash() -> None:
+async def test_a_crash_in_a_renewal_is_raised_unchanged() -> None:
     async def renew() -> None:
         raise Crash
 

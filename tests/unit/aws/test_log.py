@@ -49,13 +49,13 @@ def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(line) == {"event": "swept", "words": "two\nlines"}
 
 
-def test_work_goes_on_where_nobody_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_continues_when_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", Gone())
     write_line({"event": "swept"})
 
 
 @pytest.mark.parametrize("kind", SHAPED)
-def test_a_credential_in_a_line_is_taken_out_wherever_it_stands(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+def test_a_credential_anywhere_in_a_line_is_redacted(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     secret = SHAPED[kind]
     write_line({"event": "call", "user": secret, "deep": [{"x": f"a {secret} b"}], secret: 1})
     (line,) = lines(capsys)
@@ -63,7 +63,7 @@ def test_a_credential_in_a_line_is_taken_out_wherever_it_stands(capsys: pytest.C
     assert "[…]" in line["user"]
 
 
-def test_this_process_credentials_and_the_deployments_names_are_taken_out(
+def test_credentials_of_the_process_and_names_of_resources_are_redacted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_credentials(monkeypatch)
@@ -89,12 +89,12 @@ def test_this_process_credentials_and_the_deployments_names_are_taken_out(
         "postgres://ada:s3cr3t@db/x",
     ],
 )
-def test_a_place_in_a_text_is_taken_out(text: str) -> None:
+def test_a_path_or_address_in_a_text_is_redacted(text: str) -> None:
     assert redaction.redact(f"It failed at {text} today") == "It failed at […] today"
 
 
 @pytest.mark.parametrize("piece", ["a.", "a-b/", "/", "PRIVATE KEY "])
-def test_a_long_text_is_looked_through_in_time_that_grows_with_its_length(piece: str) -> None:
+def test_the_time_to_redact_a_text_is_linear_in_its_length(piece: str) -> None:
     started = time.process_time()
     redaction.redact("://" + piece * 50_000)
     assert time.process_time() - started < 2
@@ -110,11 +110,11 @@ def test_a_long_text_is_looked_through_in_time_that_grows_with_its_length(piece:
         "spass.web.edge:__call__:48 meta-llama/llama-4-scout documents.3.text",
     ],
 )
-def test_what_helps_stays(text: str) -> None:
+def test_useful_text_is_not_redacted(text: str) -> None:
     assert redaction.redact(text) == text
 
 
-def test_of_an_exception_its_type_its_cause_and_the_place_are_said() -> None:
+def test_the_line_of_an_exception_has_its_type_cause_and_place() -> None:
     try:
         try:
             raise KeyError(ROUGHLY_ALL)
@@ -134,7 +134,7 @@ def test_of_an_exception_its_type_its_cause_and_the_place_are_said() -> None:
 
 @pytest.mark.usefixtures("taken_over")
 @pytest.mark.parametrize("name", ["uvicorn.error", "botocore.endpoint", "httpx", "asyncio", "anything"])
-def test_what_a_library_logs_is_a_line_without_its_words(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_record_of_a_library_is_logged_without_its_text(capsys: pytest.CaptureFixture[str], name: str) -> None:
     logger = logging.getLogger(name)
     logger.warning("it broke: %s", ROUGHLY_ALL)
     try:
@@ -150,7 +150,7 @@ def test_what_a_library_logs_is_a_line_without_its_words(capsys: pytest.CaptureF
 
 
 @pytest.mark.usefixtures("taken_over")
-def test_a_task_that_nobody_waited_for_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exception_of_a_task_that_is_not_awaited_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     async def fails() -> None:
         raise LookupError(ROUGHLY_ALL)
 
@@ -167,7 +167,7 @@ def test_a_task_that_nobody_waited_for_is_a_line(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("taken_over")
-def test_a_warning_a_thread_and_a_finaliser_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_and_failures_of_threads_and_finalizers_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> None:
         raise LookupError(ROUGHLY_ALL)
 
@@ -194,7 +194,7 @@ def test_a_warning_a_thread_and_a_finaliser_are_lines(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("taken_over")
-def test_a_crash_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_crash_of_the_process_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     error = LookupError(ROUGHLY_ALL)
     sys.excepthook(LookupError, error, None)
     sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)

@@ -67,7 +67,7 @@ class Quota:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_400_functions_that_start_in_one_second_all_get_their_keys(seed: int) -> None:
+def test_400_functions_that_start_within_a_second_all_get_their_keys(seed: int) -> None:
     threads = VirtualThreads()
     quota = Quota(threads.clock)
     chance = random.Random(seed)
@@ -92,7 +92,7 @@ def test_one_call_reads_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.calls == [[PATH + name for name in NAMES]]
 
 
-def test_more_names_than_a_call_takes_are_read_in_several() -> None:
+def test_more_than_ten_keys_are_read_in_several_calls() -> None:
     names = [f"KEY_{number:02}" for number in range(23)]
     store = Store(**dict.fromkeys(names, "a"))
     keys = store.keys(names)
@@ -100,7 +100,7 @@ def test_more_names_than_a_call_takes_are_read_in_several() -> None:
     assert [len(call) for call in store.calls] == [10, 10, 3]
 
 
-def test_what_the_environment_says_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_in_the_environment_are_not_read_from_ssm(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(ANTHROPIC_API_KEY="stored", OPENAI_API_KEY="stored")
     keys = store.keys()
     monkeypatch.setenv("ANTHROPIC_API_KEY", "set")
@@ -110,7 +110,7 @@ def test_what_the_environment_says_is_not_read(monkeypatch: pytest.MonkeyPatch) 
     assert store.calls == [[PATH + "OPENAI_API_KEY", PATH + "XAI_API_KEY"]]
 
 
-def test_a_function_that_needs_no_key_reads_none_while_it_starts() -> None:
+def test_a_function_without_required_keys_does_not_prefetch() -> None:
     store = Store()
     store.keys().prefetch([])
     laptop = store.keys(path=None)
@@ -131,9 +131,7 @@ def test_a_missing_key_is_seen_within_five_minutes() -> None:
 
 
 @pytest.mark.parametrize("failure", [StorageUnavailable("throttled"), InternalError("refused")])
-def test_what_is_known_holds_on_without_a_wait_while_it_cannot_be_read_anew(
-    failure: Exception, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stale_keys_are_used_without_a_wait_while_ssm_fails(failure: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(OPENAI_API_KEY="old")
     keys = store.keys()
     keys.prefetch(NAMES)
@@ -148,7 +146,7 @@ def test_what_is_known_holds_on_without_a_wait_while_it_cannot_be_read_anew(
 
 
 @pytest.mark.parametrize("failure", [StorageUnavailable("throttled"), InternalError("refused")])
-def test_a_start_goes_on_without_keys_within_four_seconds(failure: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prefetch_gives_up_within_four_seconds(failure: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(OPENAI_API_KEY="a")
     store.failure, store.failures = failure, 1_000
     keys = store.keys()
@@ -163,7 +161,7 @@ def test_a_start_goes_on_without_keys_within_four_seconds(failure: Exception, ca
             keys.get("OPENAI_API_KEY")
 
 
-def test_a_request_gives_up_after_half_a_minute() -> None:
+def test_a_request_gives_up_after_thirty_seconds() -> None:
     store = Store(OPENAI_API_KEY="a")
     store.failures = 1_000
     with pytest.raises(StorageUnavailable):

@@ -61,7 +61,7 @@ def as_boto3_sends_it(model: str) -> AWSPreparedRequest:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("token", [None, "session+token=="])
-async def test_a_request_is_signed_as_boto3_signs_it(model: str, token: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_is_signed_like_by_boto3(model: str, token: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if token:
         monkeypatch.setenv("AWS_SESSION_TOKEN", token)
     at_a_fixed_time(monkeypatch)
@@ -82,12 +82,12 @@ async def test_a_request_is_signed_as_boto3_signs_it(model: str, token: str | No
     }
 
 
-async def test_nothing_but_the_headers_of_the_signature_is_added() -> None:
+async def test_only_the_headers_of_the_signature_are_returned() -> None:
     ours = await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {"content-type": "a"})
     assert {name.lower() for name in ours} == {"authorization", "x-amz-date"}
 
 
-async def test_without_credentials_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_signing_without_credentials_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(SigningFailed):
         await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})
@@ -101,7 +101,7 @@ async def test_without_credentials_nothing_is_signed(monkeypatch: pytest.MonkeyP
         (None, {"AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-3"),
     ],
 )
-def test_the_region_is_the_one_given_or_the_environments(
+def test_the_region_is_the_argument_or_that_of_the_environment(
     given: str | None, variables: dict[str, str], region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -109,12 +109,12 @@ def test_the_region_is_the_one_given_or_the_environments(
     assert Signer("bedrock", given).region == region
 
 
-def test_a_region_that_nobody_names_is_missed() -> None:
+def test_signing_without_a_region_fails() -> None:
     with pytest.raises(SigningFailed):
         _ = Signer("bedrock").region
 
 
-async def test_a_profile_that_there_is_none_of_is_a_signature_that_there_is_none_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_signing_with_an_unknown_profile_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobodys")
     signer = Signer("bedrock")
     with pytest.raises(SigningFailed):
@@ -123,7 +123,7 @@ async def test_a_profile_that_there_is_none_of_is_a_signature_that_there_is_none
         await signer.sign("POST", "https://x.example/y", b"", {})
 
 
-async def test_credentials_that_ran_out_are_renewed_by_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_boto3_renews_expired_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     def renew() -> dict[str, str]:
         return {"access_key": "AKIDRENEWED", "secret_key": "s", "token": "t", "expiry_time": "2999-01-01T00:00:00Z"}
 
@@ -141,7 +141,7 @@ async def test_credentials_that_ran_out_are_renewed_by_boto3(monkeypatch: pytest
         RuntimeError("still expired"),
     ],
 )
-async def test_credentials_that_cannot_be_renewed_sign_nothing(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_signing_with_credentials_that_cannot_be_renewed_fails(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def renew() -> dict[str, str]:
         raise failure
 

@@ -36,7 +36,7 @@ def cancelled(stubber: Stubber, *reasons: str) -> None:
     )
 
 
-async def test_a_conflict_is_tried_again_with_the_same_token(client: DynamoDBClient, table: TenantTable) -> None:
+async def test_a_conflict_is_retried_with_the_same_token(client: DynamoDBClient, table: TenantTable) -> None:
     tokens: list[object] = []
     client.meta.events.register(
         "provide-client-params.dynamodb.TransactWriteItems", lambda params, **_: tokens.append(params["ClientRequestToken"])
@@ -50,9 +50,7 @@ async def test_a_conflict_is_tried_again_with_the_same_token(client: DynamoDBCli
     assert tokens == ["one-token"] * 3
 
 
-async def test_a_single_write_that_meets_a_transaction_under_way_is_tried_again(
-    client: DynamoDBClient, table: TenantTable
-) -> None:
+async def test_a_write_that_conflicts_with_a_transaction_is_retried(client: DynamoDBClient, table: TenantTable) -> None:
     with Stubber(client) as stubber:
         stubber.add_client_error("put_item", "TransactionConflictException")
         stubber.add_response("put_item", {})
@@ -60,7 +58,9 @@ async def test_a_single_write_that_meets_a_transaction_under_way_is_tried_again(
         stubber.assert_no_pending_responses()
 
 
-async def test_a_failed_condition_says_which_write_and_what_stood_there(client: DynamoDBClient, table: TenantTable) -> None:
+async def test_a_failed_transaction_returns_the_stored_item_of_each_failed_write(
+    client: DynamoDBClient, table: TenantTable
+) -> None:
     with Stubber(client) as stubber:
         stubber.add_client_error(
             "transact_write_items",
@@ -75,14 +75,16 @@ async def test_a_failed_condition_says_which_write_and_what_stood_there(client: 
 
 
 @pytest.mark.parametrize("code", ["ThrottlingException", "ProvisionedThroughputExceededException", "InternalServerError"])
-async def test_trouble_on_their_side_is_storage_unavailable(client: DynamoDBClient, table: TenantTable, code: str) -> None:
+async def test_an_error_of_the_service_is_storage_unavailable(client: DynamoDBClient, table: TenantTable, code: str) -> None:
     with Stubber(client) as stubber:
         stubber.add_client_error("get_item", code)
         with pytest.raises(StorageUnavailable):
             await table.get(KEY)
 
 
-async def test_a_refused_permission_is_our_fault_and_names_nothing(client: DynamoDBClient, table: TenantTable) -> None:
+async def test_a_missing_permission_is_an_internal_error_without_resource_names(
+    client: DynamoDBClient, table: TenantTable
+) -> None:
     with Stubber(client) as stubber:
         stubber.add_client_error("put_item", "AccessDeniedException", "arn:aws:dynamodb:eu-central-1:1:table/secret")
         with pytest.raises(InternalError) as error:
@@ -102,9 +104,7 @@ async def test_an_unreachable_service_is_storage_unavailable(
         await table.get(KEY)
 
 
-async def test_a_key_of_another_tenant_is_refused_before_it_leaves_the_process(
-    client: DynamoDBClient, table: TenantTable
-) -> None:
+async def test_a_key_of_another_tenant_is_refused_before_the_request(client: DynamoDBClient, table: TenantTable) -> None:
     foreign = keys.rag_manifest(TenantId("demo-2"), IndexId("one"))
     with Stubber(client):
         with pytest.raises(PermissionError):
@@ -117,7 +117,7 @@ async def test_a_key_of_another_tenant_is_refused_before_it_leaves_the_process(
             await table.transact([PUT, Put(foreign, {})], token="t")
 
 
-async def test_a_failed_condition_on_one_write_gives_the_item(client: DynamoDBClient, table: TenantTable) -> None:
+async def test_a_failed_write_returns_the_stored_item(client: DynamoDBClient, table: TenantTable) -> None:
     with Stubber(client) as stubber:
         stubber.add_client_error(
             "put_item",
@@ -129,7 +129,7 @@ async def test_a_failed_condition_on_one_write_gives_the_item(client: DynamoDBCl
     assert failure.value.item == {"n": 7, "deep": {"a": []}}
 
 
-async def test_a_transaction_that_can_never_succeed_is_not_tried_again(client: DynamoDBClient, table: TenantTable) -> None:
+async def test_an_invalid_transaction_is_not_retried(client: DynamoDBClient, table: TenantTable) -> None:
     with Stubber(client) as stubber:
         cancelled(stubber, "None", "ValidationError")
         with pytest.raises(InternalError):

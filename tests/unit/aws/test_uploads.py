@@ -53,30 +53,30 @@ def temporary(*, seconds: int, renewed_for: int = 0, renew: Callable[[], dict[st
     return RefreshableCredentials("AKID", "s", "t", expiry, renew or renewed, "test", time_fetcher=lambda: NOW)
 
 
-def test_a_form_dies_with_the_credentials_that_signed_it(presign: Presign) -> None:
+def test_a_form_expires_with_the_credentials_that_signed_it(presign: Presign) -> None:
     assert seconds_good(presign(temporary(seconds=20 * 60))) == 20 * 60
 
 
-def test_a_form_is_good_for_no_longer_than_asked_for(presign: Presign) -> None:
+def test_a_form_expires_after_the_requested_seconds(presign: Presign) -> None:
     assert seconds_good(presign(temporary(seconds=12 * 3600))) == 3600
 
 
-def test_credentials_that_end_soon_are_renewed_before_they_sign(presign: Presign) -> None:
+def test_credentials_that_expire_soon_are_renewed_before_they_sign(presign: Presign) -> None:
     form = presign(temporary(seconds=30, renewed_for=6 * 3600))
     assert form.fields["x-amz-credential"].startswith("AKIDRENEWED/")
     assert seconds_good(form) == 3600
 
 
-def test_credentials_that_could_not_be_renewed_yet_sign_for_the_time_they_have(presign: Presign) -> None:
+def test_credentials_that_cannot_be_renewed_sign_until_they_expire(presign: Presign) -> None:
     def renew() -> dict[str, str]:
         raise ConnectionError("no answer")
 
     assert seconds_good(presign(temporary(seconds=12 * 60, renew=renew))) == 12 * 60
 
 
-def test_credentials_without_an_end_sign_for_as_long_as_an_invocation_may_take(presign: Presign) -> None:
+def test_session_credentials_without_an_expiry_sign_for_one_invocation(presign: Presign) -> None:
     assert seconds_good(presign(Credentials("AKID", "s", "t"))) == 15 * 60
 
 
-def test_the_credentials_of_a_user_do_not_expire(presign: Presign) -> None:
+def test_credentials_of_a_user_do_not_expire(presign: Presign) -> None:
     assert seconds_good(presign(Credentials("AKID", "s"))) == 3600

@@ -112,19 +112,19 @@ async def table_calls(harness: AdmissionHarness) -> list[str]:
     return sorted(call.operation for call in plan.calls)
 
 
-async def test_a_tenant_without_limits_costs_no_table_call_but_the_account(harness: AdmissionHarness) -> None:
+async def test_a_tenant_without_limits_needs_only_the_transaction_of_the_record(harness: AdmissionHarness) -> None:
     assert await table_calls(harness) == ["TransactWriteItems"]
 
 
 @pytest.mark.parametrize(("tokens", "budget"), [(10**9, None), (None, "100"), (10**9, "100")])
-async def test_limits_cost_one_call_before_and_one_after(
+async def test_limits_need_one_table_call_before_and_one_after(
     harness: AdmissionHarness, tokens: int | None, budget: str | None
 ) -> None:
     harness.limits.tokens, harness.limits.budget = tokens, budget
     assert await table_calls(harness) == ["TransactWriteItems", "UpdateItem", "UpdateItem"]
 
 
-async def test_over_the_tokens_of_a_minute_nothing_is_asked_and_retry_after_is_told(
+async def test_a_call_over_the_token_limit_is_refused_with_retry_after(
     harness: AdmissionHarness,
 ) -> None:
     harness.limits.tokens = 1000
@@ -142,7 +142,7 @@ async def test_over_the_tokens_of_a_minute_nothing_is_asked_and_retry_after_is_t
     assert harness.slept == []
 
 
-async def test_a_moment_is_waited_for(harness: AdmissionHarness) -> None:
+async def test_a_request_waits_a_moment_for_tokens(harness: AdmissionHarness) -> None:
     harness.limits.tokens = 1000
     await harness.ask(answer=900, takes=TokenUsage(2, 900))
     told = (await refused(harness, RateLimited, answer=100)).retry_after
@@ -152,7 +152,7 @@ async def test_a_moment_is_waited_for(harness: AdmissionHarness) -> None:
     assert sum(harness.slept) == pytest.approx(REQUEST_MAX_WAIT - 0.5, abs=0.2)
 
 
-async def test_work_that_nobody_waits_for_waits_until_the_minute_has_passed(harness: AdmissionHarness) -> None:
+async def test_a_job_waits_until_the_minute_has_passed(harness: AdmissionHarness) -> None:
     harness.limits.tokens, harness.limits.budget = 100, "0.1"
     harness.provider.vectors = vectors_of(40)
     job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
@@ -164,14 +164,14 @@ async def test_work_that_nobody_waits_for_waits_until_the_minute_has_passed(harn
         await harness.calls.embed(job, ["a" * 160, "b" * 160])
 
 
-async def test_what_a_call_really_took_takes_the_place_of_what_was_reserved(harness: AdmissionHarness) -> None:
+async def test_the_used_tokens_replace_the_reserved_ones(harness: AdmissionHarness) -> None:
     harness.limits.tokens = 1000
     await harness.ask(answer=900, takes=TokenUsage(2, 8))
     await harness.ask(answer=900, takes=TokenUsage(2, 900))
     await refused(harness, RateLimited, answer=100)
 
 
-async def test_tokens_a_minute_bind_calls_that_outlast_the_minute(harness: AdmissionHarness) -> None:
+async def test_extra_tokens_of_a_call_longer_than_a_minute_count(harness: AdmissionHarness) -> None:
     async def pass_time() -> None:
         harness.now += 90
 
@@ -185,7 +185,7 @@ async def test_tokens_a_minute_bind_calls_that_outlast_the_minute(harness: Admis
         harness.now += 66
 
 
-async def test_a_call_that_generated_nothing_gives_everything_back(harness: AdmissionHarness) -> None:
+async def test_a_call_that_fails_before_its_answer_gives_everything_back(harness: AdmissionHarness) -> None:
     harness.limits.tokens, harness.limits.budget = 1000, "0.001"
     harness.provider.failure = BackendUnavailable("down")
     for _ in range(3):
@@ -196,7 +196,7 @@ async def test_a_call_that_generated_nothing_gives_everything_back(harness: Admi
     await refused(harness, BudgetExceeded, answer=600)
 
 
-async def test_a_call_whose_answer_is_lost_is_settled_as_it_was_reserved(harness: AdmissionHarness) -> None:
+async def test_a_call_with_a_lost_answer_is_settled_with_the_reserved_tokens(harness: AdmissionHarness) -> None:
     harness.limits.tokens, harness.limits.budget = 1200, "0.002"
     harness.provider.failure = BackendTimeout("late")
     harness.provider.sent = True
@@ -209,7 +209,7 @@ async def test_a_call_whose_answer_is_lost_is_settled_as_it_was_reserved(harness
     await harness.ask(answer=596)
 
 
-async def test_a_request_that_is_refused_for_its_words_gives_everything_back(
+async def test_a_request_that_the_defence_refuses_gives_everything_back(
     harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(request: ChatRequest) -> None:
@@ -223,7 +223,7 @@ async def test_a_request_that_is_refused_for_its_words_gives_everything_back(
     await harness.ask(answer=900)
 
 
-async def test_over_the_months_budget_the_caller_is_told_of_it_and_of_the_months_end(harness: AdmissionHarness) -> None:
+async def test_a_call_over_the_budget_is_refused_until_the_end_of_the_month(harness: AdmissionHarness) -> None:
     harness.limits.budget = "1"
     for _ in range(2):
         await harness.ask()
@@ -237,7 +237,7 @@ async def test_over_the_months_budget_the_caller_is_told_of_it_and_of_the_months
     await harness.ask()
 
 
-async def test_money_a_call_may_return_is_waited_for_by_work_with_time_and_told_to_others(
+async def test_a_job_waits_for_reserved_money_and_a_request_is_refused(
     harness: AdmissionHarness,
 ) -> None:
     harness.limits.budget = "0.001"
@@ -255,7 +255,7 @@ async def test_money_a_call_may_return_is_waited_for_by_work_with_time_and_told_
     assert len(harness.slept) == 1
 
 
-async def test_who_is_overtaken_too_often_hears_of_no_limit_that_there_is_not(
+async def test_a_refusal_after_too_many_lost_races_does_not_name_a_limit(
     harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def overtaken(*_: object, **__: object) -> NoCapacity:
@@ -269,7 +269,7 @@ async def test_who_is_overtaken_too_often_hears_of_no_limit_that_there_is_not(
     assert error.retry_after == 0.1
 
 
-async def test_a_reset_of_the_usage_gives_no_budget_back(harness: AdmissionHarness) -> None:
+async def test_a_reset_of_the_usage_does_not_free_budget(harness: AdmissionHarness) -> None:
     harness.now = datetime.now(UTC).timestamp()
     harness.limits.budget = "1"
     for _ in range(2):
@@ -281,7 +281,7 @@ async def test_a_reset_of_the_usage_gives_no_budget_back(harness: AdmissionHarne
     await refused(harness, BudgetExceeded)
 
 
-async def test_a_budget_that_is_new_counts_what_the_month_has_cost_so_far(harness: AdmissionHarness) -> None:
+async def test_a_new_budget_counts_the_cost_of_the_month_so_far(harness: AdmissionHarness) -> None:
     harness.now = datetime.now(UTC).timestamp()
     for _ in range(3):
         await harness.ask()
@@ -293,7 +293,7 @@ async def test_a_budget_that_is_new_counts_what_the_month_has_cost_so_far(harnes
     await refused(harness, BudgetExceeded)
 
 
-async def test_a_budget_that_was_off_for_a_while_counts_what_was_spent_meanwhile(store: TenantStore) -> None:
+async def test_a_budget_that_is_set_again_counts_the_cost_in_between(store: TenantStore) -> None:
     cascade, provider = Cascade(CONFIG), scripted_model()
     calls = calls_of(provider, admission=Admission(cascade))
 
@@ -310,7 +310,7 @@ async def test_a_budget_that_was_off_for_a_while_counts_what_was_spent_meanwhile
     assert refused.value.details["spent_usd"] == "2"
 
 
-async def test_new_caps_hold_from_the_next_reservation_on(harness: AdmissionHarness) -> None:
+async def test_new_caps_apply_to_the_next_reservation(harness: AdmissionHarness) -> None:
     harness.limits.tokens = 1000
     await harness.ask(answer=900, takes=TokenUsage(2, 900))
     await refused(harness, RateLimited, answer=500)
@@ -322,7 +322,7 @@ async def test_new_caps_hold_from_the_next_reservation_on(harness: AdmissionHarn
     await harness.ask(answer=10)
 
 
-async def test_an_unpriced_model_reserves_no_money_and_costs_what_its_provider_says(
+async def test_a_model_without_a_price_reserves_no_money_but_its_cost_counts(
     harness: AdmissionHarness,
 ) -> None:
     harness.limits.budget = "1"
@@ -345,7 +345,7 @@ async def test_a_spent_budget_admits_only_calls_without_a_price(harness: Admissi
     await refused(harness, BudgetExceeded)
 
 
-async def test_embeddings_take_part(harness: AdmissionHarness) -> None:
+async def test_embeddings_are_limited(harness: AdmissionHarness) -> None:
     harness.limits.tokens = 100
     scope = make_scope(harness.store)
     harness.provider.vectors = vectors_of(40)
@@ -355,7 +355,7 @@ async def test_embeddings_take_part(harness: AdmissionHarness) -> None:
     assert len(harness.provider.embeddings) == 1
 
 
-async def test_all_workers_share_the_limits_and_no_other_tenant_does(harness: AdmissionHarness, aws: MemoryAws) -> None:
+async def test_all_workers_of_one_tenant_share_its_limits(harness: AdmissionHarness, aws: MemoryAws) -> None:
     harness.limits.tokens = 1000
     await harness.ask(answer=900, takes=TokenUsage(2, 900))
     other = harness.worker()
@@ -366,9 +366,7 @@ async def test_all_workers_share_the_limits_and_no_other_tenant_does(harness: Ad
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_whichever_call_goes_wrong_no_room_is_lost_for_good_and_no_limit_is_passed(
-    harness: AdmissionHarness, fault: Fault
-) -> None:
+async def test_no_fault_loses_capacity_or_exceeds_a_limit(harness: AdmissionHarness, fault: Fault) -> None:
     harness.limits.tokens = 1000
     await harness.ask(takes=TokenUsage(2, 1))
     for point in range(3):
@@ -386,7 +384,9 @@ async def test_whichever_call_goes_wrong_no_room_is_lost_for_good_and_no_limit_i
         await harness.ask(answer=900, takes=TokenUsage(2, 900))
 
 
-async def test_no_reservation_outlasts_its_request(harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reservation_ends_with_the_deadline_of_its_request(
+    harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unstuck = asyncio.Event()
 
     async def stuck(*_: object) -> None:

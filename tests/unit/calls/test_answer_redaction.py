@@ -100,7 +100,7 @@ def shows(text: str, kind: str) -> bool:
 
 
 @KINDS
-def test_a_secret_is_taken_out_and_what_stands_around_it_stays(kind: str) -> None:
+def test_a_secret_is_redacted_and_the_text_around_it_stays(kind: str) -> None:
     answer = said(f"Of course, it is {SECRETS[kind]} and nothing else.")
     assert not shows(answer, kind)
     assert GONE in answer
@@ -129,17 +129,17 @@ def test_a_secret_is_taken_out_and_what_stands_around_it_stays(kind: str) -> Non
         "see {}; end",
     ],
 )
-def test_however_it_is_written(kind: str, form: str) -> None:
+def test_every_spelling_of_a_secret_is_redacted(kind: str, form: str) -> None:
     assert not shows(said(form.format(SECRETS[kind])), kind)
 
 
-def test_a_secret_key_is_known_by_its_name_also_in_json_within_json() -> None:
+def test_a_value_with_a_secret_name_is_redacted_in_nested_json() -> None:
     text = json.dumps(json.dumps(json.dumps({"SecretAccessKey": PLACED["aws secret key"][1]})))
     assert not shows(said(text), "aws secret key")
 
 
 @KINDS
-def test_cut_at_every_place_it_is_taken_out_the_same(kind: str) -> None:
+def test_a_secret_split_at_any_place_is_redacted(kind: str) -> None:
     text = f"It is {SECRETS[kind]}, ok?"
     whole = said(text)
     for cut in range(1, min(len(text), 400)):
@@ -148,13 +148,13 @@ def test_cut_at_every_place_it_is_taken_out_the_same(kind: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_in_small_pieces_it_is_taken_out_the_same(kind: str, size: int) -> None:
+def test_a_secret_in_small_pieces_is_redacted(kind: str, size: int) -> None:
     text = f"It is {SECRETS[kind]}, ok?"
     assert said(text, range(size, len(text), size)) == said(text)
 
 
 @KINDS
-def test_no_piece_of_a_stream_shows_more_than_may_be_the_start_of_a_word(kind: str) -> None:
+def test_no_prefix_of_a_stream_contains_part_of_a_secret(kind: str) -> None:
     answer_redactor = AnswerRedactor(redactor())
     given = ""
     for character in f"It is {SECRETS[kind]}":
@@ -163,7 +163,7 @@ def test_no_piece_of_a_stream_shows_more_than_may_be_the_start_of_a_word(kind: s
 
 
 @KINDS
-def test_in_a_refusal_and_in_the_arguments_name_and_id_of_a_tool_call(kind: str) -> None:
+def test_refusals_and_all_fields_of_tool_calls_are_redacted(kind: str) -> None:
     secret = SECRETS[kind]
     arguments = json.dumps({"text": f"first\n{secret}\nlast"})
     for size in (1, 5, len(arguments)):
@@ -180,7 +180,7 @@ def test_in_a_refusal_and_in_the_arguments_name_and_id_of_a_tool_call(kind: str)
 
 
 @KINDS
-def test_characters_that_json_escapes_hide_nothing(kind: str) -> None:
+def test_a_secret_with_json_escapes_is_redacted(kind: str) -> None:
     before, secret, after = PLACED.get(kind, ("", SECRETS[kind], ""))
     escaped = secret.replace("/", "\\/").replace("k", "\\u006b").replace("A", "\\u0041")
     escaped = json.dumps(before)[1:-1] + escaped.replace("\n", "\\n") + json.dumps(after)[1:-1]
@@ -193,19 +193,19 @@ def test_characters_that_json_escapes_hide_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("text", ORDINARY.values(), ids=ORDINARY.keys())
-def test_what_a_user_may_rightly_discuss_stays_to_the_letter(text: str) -> None:
+def test_harmless_text_about_secrets_is_unchanged(text: str) -> None:
     assert said(text) == text
     assert said(text, range(1, len(text))) == text
 
 
-def test_tokens_that_confirm_a_write_stay() -> None:
+def test_confirm_tokens_are_unchanged() -> None:
     dice = random.Random(2)
     for _ in range(2000):
         token = base64.urlsafe_b64encode(dice.randbytes(54)).decode()
         assert said(f'{{"confirm_token": "{token}"}}') == f'{{"confirm_token": "{token}"}}'
 
 
-def test_pictures_and_files_in_base64_stay() -> None:
+def test_images_and_files_in_base64_are_unchanged() -> None:
     dice = random.Random(1)
     alphabet = string.ascii_letters + string.digits + "+/"
     for length in (100, 1000, 5000, 50_000):
@@ -214,7 +214,7 @@ def test_pictures_and_files_in_base64_stay() -> None:
         assert said(picture, range(100, len(picture), 100)) == picture
 
 
-def test_ids_of_any_sort_stay() -> None:
+def test_ids_are_unchanged() -> None:
     dice = random.Random(3)
     for _ in range(500):
         made = uuid.UUID(bytes=dice.randbytes(16))
@@ -234,7 +234,7 @@ _PIECES = st.one_of(
 
 
 @given(st.lists(_PIECES, max_size=6), st.data())
-def test_a_stream_collected_is_the_blocking_answer(pieces: list[str], data: st.DataObject) -> None:
+def test_the_collected_stream_is_the_blocking_answer(pieces: list[str], data: st.DataObject) -> None:
     text = "".join(pieces)
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
     whole = said(text)
@@ -243,7 +243,7 @@ def test_a_stream_collected_is_the_blocking_answer(pieces: list[str], data: st.D
 
 
 @given(st.sampled_from(sorted(SECRETS)), st.text(max_size=20), st.text(max_size=20), st.data())
-def test_no_cuts_let_a_planted_secret_through(kind: str, before: str, after: str, data: st.DataObject) -> None:
+def test_a_secret_is_redacted_for_any_split_of_the_answer(kind: str, before: str, after: str, data: st.DataObject) -> None:
     text = f"{before} {SECRETS[kind]} {after}"
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
     answer = said(text, cuts)
@@ -253,23 +253,23 @@ def test_no_cuts_let_a_planted_secret_through(kind: str, before: str, after: str
 
 
 @given(st.text(), st.lists(st.integers(0, 100), max_size=6))
-def test_nothing_is_lost_or_added_where_there_is_no_secret(text: str, cuts: list[int]) -> None:
+def test_a_text_without_secrets_is_unchanged(text: str, cuts: list[int]) -> None:
     assert said(text, [min(cut, len(text)) for cut in cuts]) == text
 
 
 @pytest.mark.parametrize("first", ["Hello", "The", " And", "I", "Grüße", "你好", "42", "{", '"', "\n"])
-def test_the_first_piece_of_an_answer_shows_at_once(first: str) -> None:
+def test_the_first_delta_of_an_answer_is_not_held(first: str) -> None:
     assert AnswerRedactor(redactor()).feed(ChatDelta(first)).content == ("Hell" if first == "Hello" else first)
 
 
-def test_words_show_as_soon_as_they_have_ended() -> None:
+def test_a_word_is_sent_when_it_has_ended() -> None:
     answer_redactor = AnswerRedactor(redactor())
     shown = [answer_redactor.feed(ChatDelta(piece)).content for piece in ("Under", "stand", "ing is", " goodness", ". Bye")]
     assert shown == ["Unde", "", "rstanding is", " good", "ness. Bye"]
     assert answer_redactor.flush().content == ""
 
 
-def test_of_a_run_without_end_no_more_than_a_thousand_characters_wait() -> None:
+def test_at_most_a_thousand_characters_of_an_endless_word_are_held() -> None:
     answer_redactor = AnswerRedactor(redactor())
     sent = given_on = 0
     for _ in range(2000):
@@ -279,17 +279,17 @@ def test_of_a_run_without_end_no_more_than_a_thousand_characters_wait() -> None:
     assert given_on + len(answer_redactor.flush().content) == sent
 
 
-def test_after_a_long_secret_the_answer_goes_on() -> None:
+def test_the_answer_continues_after_a_long_secret() -> None:
     text = f"a {SECRETS['long web token']} b {SECRETS['long web token']}&c=d"
     assert said(text) == said(text, range(1, len(text))) == "a eyJh[…] b eyJh[…]&c=d"
 
 
-def test_a_key_that_breaks_off_takes_little_of_the_words_after_it() -> None:
+def test_a_broken_private_key_redacts_little_of_the_text_after_it() -> None:
     text = "-----BEGIN PRIVATE KEY-----\n" + "Ab3+" * 16 + "\nand so on, to the end; it is not whole."
     assert said(text).endswith("\nand so on, to the end; it is not whole.")
 
 
-def test_texts_of_several_tool_calls_are_not_mixed_up() -> None:
+def test_texts_of_several_tool_calls_are_redacted_separately() -> None:
     half = len(SECRETS["github"]) // 2
     first, second = SECRETS["github"][:half], SECRETS["github"][half:]
     deltas = [ChatDelta(tool_calls=(ToolCallDelta(0, "a", "f", first), ToolCallDelta(1, "b", "g", '{"x":1}')))]
@@ -299,13 +299,13 @@ def test_texts_of_several_tool_calls_are_not_mixed_up() -> None:
     assert reply.message.content == "Meanwhile."
 
 
-def test_figures_pass() -> None:
+def test_numbers_are_unchanged() -> None:
     last = ChatDelta("Bye. ", finish_reason=FinishReason.LENGTH, usage=TokenUsage(1, 2))
     reply = heard([last])
     assert (reply.finish_reason, reply.usage) == (FinishReason.LENGTH, TokenUsage(1, 2))
 
 
-def test_keys_that_come_into_use_later_are_known_to_the_next_answer() -> None:
+def test_the_next_answer_knows_keys_that_are_loaded_later() -> None:
     keys: list[str] = []
     made = build_redactor(CONFIG, lambda: keys)
     assert heard([ChatDelta(PROVIDER_KEY)], AnswerRedactor(made)).message.content == PROVIDER_KEY
@@ -313,7 +313,7 @@ def test_keys_that_come_into_use_later_are_known_to_the_next_answer() -> None:
     assert PROVIDER_KEY not in heard([ChatDelta(PROVIDER_KEY)], AnswerRedactor(made)).message.content
 
 
-def test_a_word_that_stands_in_for_a_key_is_none() -> None:
+def test_a_placeholder_for_a_key_is_not_redacted() -> None:
     made = redactor(["stand-in", "test", ""])
     assert (
         heard([ChatDelta("The offline stand-in is a test.")], AnswerRedactor(made)).message.content
@@ -322,7 +322,7 @@ def test_a_word_that_stands_in_for_a_key_is_none() -> None:
 
 
 @KINDS
-def test_an_error_of_a_call_loses_secrets_and_names_of_ours(kind: str) -> None:
+def test_secrets_and_resource_names_are_redacted_in_errors(kind: str) -> None:
     message = f"bad request: {SECRETS[kind]} at https://internal.example/x in /var/task/app.py"
     error = redactor().redact_error(UpstreamRejected(message, param="model"))
     assert isinstance(error, UpstreamRejected)
@@ -339,7 +339,7 @@ def test_an_error_of_a_call_loses_secrets_and_names_of_ours(kind: str) -> None:
     ids=lambda text: text[:8],
 )  # fmt: skip
 @pytest.mark.parametrize("size", [4, 10**6], ids=["in pieces", "whole"])
-def test_time_grows_with_the_length_and_no_faster(text: str, size: int) -> None:
+def test_the_time_is_linear_in_the_length(text: str, size: int) -> None:
     def seconds(times: int) -> float:
         answer_redactor, long = AnswerRedactor(redactor()), text * times
         pieces = [ChatDelta(part) for part in _cut(long, range(size, len(long), size))]

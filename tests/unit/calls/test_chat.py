@@ -37,7 +37,7 @@ async def ask(provider: ScriptedModel, store: TenantStore, request: ChatRequest 
 @pytest.mark.parametrize(
     ("model", "refusal"), [("absent", ModelNotFound), ("large", ModelNotAllowed), ("mini-embed", InvalidRequest)]
 )
-async def test_a_model_that_cannot_be_called_is_refused_before_anything_is_asked(
+async def test_a_model_that_cannot_be_called_is_refused_without_a_request(
     store: TenantStore, model: str, refusal: type[Exception]
 ) -> None:
     provider = scripted_model()
@@ -48,7 +48,7 @@ async def test_a_model_that_cannot_be_called_is_refused_before_anything_is_asked
     assert await audit_of(store) == []
 
 
-async def test_work_three_calls_deep_calls_no_further(store: TenantStore) -> None:
+async def test_a_call_at_the_maximum_depth_is_refused(store: TenantStore) -> None:
     provider = scripted_model()
     with pytest.raises(RecursionDepthExceeded):
         calls_of(provider).chat(at_depth(make_scope(store), 3), QUESTION)
@@ -57,7 +57,7 @@ async def test_work_three_calls_deep_calls_no_further(store: TenantStore) -> Non
     assert provider.contexts[0].headers["SPASS-Caller-Depth"] == "3"
 
 
-async def test_the_answer_ends_with_reason_usage_and_cost_and_no_piece_of_text_is_lost(store: TenantStore) -> None:
+async def test_the_last_delta_has_reason_usage_and_cost(store: TenantStore) -> None:
     pieces = [
         ChatDelta("He"),
         ChatDelta("llo"),
@@ -73,7 +73,7 @@ async def test_the_answer_ends_with_reason_usage_and_cost_and_no_piece_of_text_i
     assert (scope.tally.total.source, scope.tally.total.sub_calls) == (CostSource.CATALOG, 1)
 
 
-async def test_a_failed_try_stands_in_the_log_under_the_clients_request(
+async def test_a_failed_attempt_is_logged_with_the_id_of_the_clients_request(
     store: TenantStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UpstreamError):
@@ -83,7 +83,7 @@ async def test_a_failed_try_stands_in_the_log_under_the_clients_request(
     assert call.items() >= {"event": "call", "outer_request_id": "req_outer", "status": "upstream_error"}.items()
 
 
-async def test_the_record_is_kept_before_the_answer_ends_and_says_everything_but_the_text(store: TenantStore) -> None:
+async def test_the_record_is_written_before_the_answer_ends_and_has_no_text(store: TenantStore) -> None:
     provider = scripted_model([ChatDelta("secret answer", usage=TokenUsage(10, 5), finish_reason=FinishReason.STOP)])
     async for delta in calls_of(provider).chat(make_scope(store), QUESTION):
         if delta.finish_reason is not None:
@@ -113,7 +113,7 @@ async def test_the_record_is_kept_before_the_answer_ends_and_says_everything_but
     assert "What is it" not in repr(record)
 
 
-async def test_tokens_that_nobody_counted_are_estimated_and_marked_so(store: TenantStore) -> None:
+async def test_tokens_without_a_count_are_estimated_and_marked_as_estimates(store: TenantStore) -> None:
     reply = await ask(scripted_model([ChatDelta("12345")]), store)
     assert reply.usage == TokenUsage(5, 2)  # 17 and 5 characters
     (record,) = await audit_of(store)
@@ -128,7 +128,7 @@ async def test_tokens_that_nobody_counted_are_estimated_and_marked_so(store: Ten
         (TokenUsage(0, 40), TokenUsage(5, 40)),
     ],
 )
-async def test_what_a_provider_did_not_count_is_estimated_and_priced(
+async def test_tokens_that_the_provider_did_not_count_are_estimated_and_priced(
     store: TenantStore, said: TokenUsage, counted: TokenUsage
 ) -> None:
     scope = make_scope(store)
@@ -141,7 +141,7 @@ async def test_what_a_provider_did_not_count_is_estimated_and_priced(
     assert Decimal(str(record["cost_usd"])) == scope.tally.total.usd == price
 
 
-async def test_a_cost_that_was_said_before_the_text_is_not_that_of_the_answer(store: TenantStore) -> None:
+async def test_a_cost_reported_before_the_text_is_ignored(store: TenantStore) -> None:
     scope = make_scope(store)
     begun = ChatDelta("a", usage=TokenUsage(7, 1), cost_usd=Decimal("0.000001"))
     calls = calls_of(scripted_model([begun, ChatDelta("b" * 4000, finish_reason=FinishReason.STOP)]))
@@ -149,7 +149,7 @@ async def test_a_cost_that_was_said_before_the_text_is_not_that_of_the_answer(st
     assert (scope.tally.total.usd, scope.tally.total.source) == (Decimal("0.001505"), CostSource.CATALOG)
 
 
-async def test_an_empty_answer_that_is_counted_as_none_is_no_estimate(store: TenantStore) -> None:
+async def test_an_empty_answer_with_a_count_of_0_is_not_an_estimate(store: TenantStore) -> None:
     await ask(scripted_model([ChatDelta(usage=TokenUsage(30), cost_usd=Decimal(0))]), store)
     (record,) = await audit_of(store)
     assert (record["completion_tokens"], record["cost_usd"], record["cost_source"]) == (0, "0", "upstream")
@@ -160,7 +160,7 @@ LATE = BackendTimeout("late")
 
 
 @pytest.mark.parametrize("failure", [LATE, BackendUnavailable("gone"), asyncio.CancelledError()])
-async def test_a_lost_answer_counts_as_it_was_reserved(store: TenantStore, failure: BaseException) -> None:
+async def test_a_lost_answer_counts_as_the_reserved_tokens(store: TenantStore, failure: BaseException) -> None:
     scope = make_scope(store)
     calls = calls_of(scripted_model(failure, sent=True))
     with pytest.raises((UpstreamError, asyncio.CancelledError)):
@@ -171,7 +171,7 @@ async def test_a_lost_answer_counts_as_it_was_reserved(store: TenantStore, failu
     assert scope.tally.total.sub_calls == 1
 
 
-async def test_lost_answers_before_one_that_comes_are_part_of_its_usage_and_cost(store: TenantStore) -> None:
+async def test_lost_answers_before_a_success_are_part_of_its_usage_and_cost(store: TenantStore) -> None:
     config = CONFIG.model_copy(update={"llm": CONFIG.llm.model_copy(update={"retries": 3, "retry_base_delay": 0})})
     gone = BackendUnavailable("gone")
     third = [ChatDelta("Well.", usage=TokenUsage(7, 3), cost_usd=Decimal("0.5"))]
@@ -185,7 +185,7 @@ async def test_lost_answers_before_one_that_comes_are_part_of_its_usage_and_cost
     assert (record["cost_source"], record["usage_estimated"], scope.tally.total.sub_calls) == ("catalog", True, 1)
 
 
-async def test_a_stream_that_breaks_after_a_lost_answer_counts_both(store: TenantStore) -> None:
+async def test_a_stream_that_breaks_off_after_a_lost_answer_counts_both(store: TenantStore) -> None:
     config = CONFIG.model_copy(update={"llm": CONFIG.llm.model_copy(update={"retries": 1, "retry_base_delay": 0})})
     gone = BackendUnavailable("gone")
     provider = scripted_model(in_turn([gone, [ChatDelta("12345678"), gone]]), sent=True)
@@ -195,12 +195,12 @@ async def test_a_stream_that_breaks_after_a_lost_answer_counts_both(store: Tenan
     assert (record["prompt_tokens"], record["completion_tokens"]) == (10, 102)
 
 
-async def test_a_refusal_is_passed_on_and_its_tokens_count(store: TenantStore) -> None:
+async def test_a_refusal_is_returned_and_its_tokens_count(store: TenantStore) -> None:
     reply = await ask(scripted_model([ChatDelta(refusal="I can"), ChatDelta(refusal="not.")]), store)
     assert (reply.message.content, reply.refusal, reply.usage) == ("", "I cannot.", TokenUsage(5, 3))
 
 
-async def test_a_price_said_by_the_provider_wins_and_a_missing_one_counts_as_nothing(store: TenantStore) -> None:
+async def test_the_price_of_the_provider_wins_and_an_unknown_price_counts_as_0(store: TenantStore) -> None:
     scope = make_scope(store)
     said = scripted_model([ChatDelta("a", cost_usd=Decimal("0.25"))])
     assert [delta async for delta in calls_of(said).chat(scope, QUESTION)][-1].cost_usd == Decimal("0.25")
@@ -212,7 +212,7 @@ async def test_a_price_said_by_the_provider_wins_and_a_missing_one_counts_as_not
     assert scope.tally.total.usd == Decimal("0.25")
 
 
-async def test_a_call_that_fails_at_once_is_recorded_and_costs_nothing(store: TenantStore) -> None:
+async def test_a_call_that_fails_before_its_answer_is_recorded_without_cost(store: TenantStore) -> None:
     scope = make_scope(store)
     provider = scripted_model(BackendUnavailable("down"))
     with pytest.raises(UpstreamError):
@@ -223,7 +223,7 @@ async def test_a_call_that_fails_at_once_is_recorded_and_costs_nothing(store: Te
     assert scope.tally.total.sub_calls == 0
 
 
-async def test_a_call_that_breaks_off_is_recorded_with_what_it_took(store: TenantStore) -> None:
+async def test_a_call_that_breaks_off_is_recorded_with_its_usage(store: TenantStore) -> None:
     provider = scripted_model([ChatDelta("12345678"), BackendUnavailable("gone")])
     with pytest.raises(UpstreamError):
         await ask(provider, store)
@@ -231,7 +231,7 @@ async def test_a_call_that_breaks_off_is_recorded_with_what_it_took(store: Tenan
     assert (record["status"], record["completion_tokens"]) == ("upstream_error", 2)
 
 
-async def test_all_that_was_heard_before_a_stream_breaks_is_said_before_the_error(store: TenantStore) -> None:
+async def test_all_text_before_a_stream_breaks_off_is_yielded_before_the_error(store: TenantStore) -> None:
     provider = scripted_model([ChatDelta("abcdefgh"), BackendUnavailable("gone")])
     said: list[str] = []
     with pytest.raises(UpstreamError):
@@ -247,7 +247,7 @@ async def test_all_that_was_heard_before_a_stream_breaks_is_said_before_the_erro
     assert "0123" not in "".join(said)
 
 
-async def test_a_model_without_backend_is_recorded_with_no_attempt(store: TenantStore) -> None:
+async def test_a_call_without_a_backend_is_recorded_with_0_attempts(store: TenantStore) -> None:
     with pytest.raises(NoBackendAvailable):
         await ask(scripted_model(), store, ChatRequest("unserved", QUESTION.messages))
     (record,) = await audit_of(store)
@@ -255,7 +255,7 @@ async def test_a_model_without_backend_is_recorded_with_no_attempt(store: Tenant
     assert "attempts" not in record
 
 
-async def test_a_providers_words_reach_the_caller_without_its_secrets(store: TenantStore) -> None:
+async def test_the_message_of_a_provider_reaches_the_caller_without_secrets(store: TenantStore) -> None:
     words = "bad key sk-live-0123456789 at https://api.internal/v1 arn:aws:iam::123456789012:role/x in /etc/keys/openai"
     with pytest.raises(UpstreamRejected) as caught:
         await ask(scripted_model(BackendBadRequest(words)), store)
@@ -264,7 +264,7 @@ async def test_a_providers_words_reach_the_caller_without_its_secrets(store: Ten
     assert caught.value.__cause__ is None
 
 
-async def test_an_answer_given_up_closes_the_provider_and_is_recorded_once(store: TenantStore) -> None:
+async def test_closing_an_answer_closes_the_provider_and_is_recorded_once(store: TenantStore) -> None:
     provider = scripted_model([ChatDelta("1234"), ChatDelta("5678")])
     answer = calls_of(provider).chat(make_scope(store), QUESTION)
     await anext(answer)

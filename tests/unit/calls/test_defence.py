@@ -53,7 +53,7 @@ UNSEEN = {
 
 @pytest.mark.parametrize(("text", "seen"), UNSEEN.values(), ids=UNSEEN.keys())
 @pytest.mark.parametrize("role", [Role.SYSTEM, Role.USER, Role.ASSISTANT])
-def test_what_nobody_sees_is_not_sent(text: str, seen: str, role: Role) -> None:
+def test_invisible_characters_are_not_sent(text: str, seen: str, role: Role) -> None:
     assert sent(text, role) == seen
 
 
@@ -79,7 +79,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("text", KEPT.values(), ids=KEPT.keys())
-def test_what_scripts_and_emoji_need_is_sent(text: str) -> None:
+def test_invisible_characters_that_scripts_and_emoji_need_are_sent(text: str) -> None:
     assert sent(text) == text
 
 
@@ -112,7 +112,7 @@ TOKENS = {
 
 @pytest.mark.parametrize(("text", "told"), TOKENS.values(), ids=TOKENS.keys())
 @pytest.mark.parametrize("role", [Role.SYSTEM, Role.USER, Role.ASSISTANT])
-def test_role_tokens_become_words_that_can_still_be_read(text: str, told: str, role: Role) -> None:
+def test_role_tokens_are_escaped_and_readable(text: str, told: str, role: Role) -> None:
     assert sent(text, role) == told
 
 
@@ -127,7 +127,7 @@ def test_role_tokens_become_words_that_can_still_be_read(text: str, told: str, r
         "rows[0]s> and ]INST] and [s> and [|a|> and <INST>",
     ],
 )
-def test_code_and_prose_stay_as_they_are(text: str) -> None:
+def test_code_and_prose_are_unchanged(text: str) -> None:
     assert sent(text) == text
 
 
@@ -137,19 +137,19 @@ ANY = st.lists(st.text(max_size=4) | st.sampled_from([piece for pair in TOKENS.v
 
 
 @given(ANY)
-def test_what_was_made_harmless_is_harmless(text: str) -> None:
+def test_sanitizing_twice_changes_nothing(text: str) -> None:
     once = sent(text + ".")
     assert sent(once) == once
     assert not re.search(r"<\|\w+\|>|\[/?INST\]|[\u200b\u202e\U000e0000-\U000e007e]", once.replace(ENGLAND, ""))
 
 
 @given(st.text(st.characters(max_codepoint=0x24F, exclude_categories=("Cc", "Cf")), max_size=50))
-def test_plain_text_is_sent_as_it_is(text: str) -> None:
+def test_plain_text_is_unchanged(text: str) -> None:
     harmless = text.replace("<", "").replace("[", "").replace("]", "") + "."
     assert sent(harmless) == harmless
 
 
-def test_nothing_is_made_anew_where_nothing_is_wrong() -> None:
+def test_a_clean_request_is_returned_as_the_same_object() -> None:
     tool = ToolSpec(
         "search", "Searches.", {"type": "object", "properties": {"q": {"type": "string", "description": "What for."}}}
     )
@@ -157,7 +157,7 @@ def test_nothing_is_made_anew_where_nothing_is_wrong() -> None:
     assert sanitize_request(request).request is request
 
 
-def test_what_a_model_copied_into_a_call_is_harmless_also_where_it_is_escaped() -> None:
+def test_escaped_text_in_the_arguments_of_a_call_is_sanitized() -> None:
     escaped = r'{"q": "\u003c|im_start|\u003esystem\u200b", "n": 1.50}'
     (message, _) = sanitize_request(hello(arguments=escaped)).request.messages
     assert json.loads(message.tool_calls[0].arguments) == {"q": "‹|im_start|›system", "n": 1.5}
@@ -166,14 +166,14 @@ def test_what_a_model_copied_into_a_call_is_harmless_also_where_it_is_escaped() 
         assert message.tool_calls[0].arguments == untouched
 
 
-def test_a_copied_call_stays_json_also_where_a_number_in_it_is_too_large() -> None:
+def test_sanitized_arguments_are_json_even_if_a_number_is_too_large() -> None:
     arguments = (
         sanitize_request(hello(arguments=r'{"n": 1e400, "a": "\u0041\u200b"}')).request.messages[0].tool_calls[0].arguments
     )
     assert json.loads(arguments, parse_constant=pytest.fail)["n"] > 1e300
 
 
-def test_descriptions_of_tools_are_harmless_their_names_and_values_are_the_callers() -> None:
+def test_descriptions_of_tools_are_sanitized_but_not_names_and_values() -> None:
     schema: Mapping[str, Json] = {
         "type": "object",
         "properties": {"description": {"type": "string", "description": f"What for.{TAGS}", "enum": ["a\u200b"]}},
@@ -186,7 +186,7 @@ def test_descriptions_of_tools_are_harmless_their_names_and_values_are_the_calle
     }
 
 
-def test_pictures_stay_between_harmless_texts() -> None:
+def test_images_stay_between_sanitized_texts() -> None:
     picture = Image("https://example.org/a.png")
     message = Message(Role.USER, "a\u200b\nb", parts=("a\u200b", picture, "b"))
     (told,) = sanitize_request(ChatRequest("m", (message,))).request.messages
@@ -194,13 +194,13 @@ def test_pictures_stay_between_harmless_texts() -> None:
 
 
 @pytest.mark.parametrize("text", [TAGS, "\u200b \u2060\n", "\u3164\u2800", "\x00"])
-def test_a_message_without_anything_to_see_is_refused(text: str) -> None:
+def test_a_message_without_a_visible_character_is_refused(text: str) -> None:
     with pytest.raises(InputRefused) as refused:
         sent(text)
     assert refused.value.details == {"reason": "nothing_visible"}
 
 
-def test_a_picture_is_something_to_see_and_a_blank_message_nobodys_attack() -> None:
+def test_messages_with_an_image_and_blank_messages_are_accepted() -> None:
     picture = Message(Role.USER, "\u200b", parts=("\u200b", Image("data:image/png;base64,AA==")))
     assert sanitize_request(ChatRequest("m", (picture,))).request.messages[0].parts[1] == picture.parts[1]
     assert sent(" \n") == " \n"
@@ -236,7 +236,7 @@ HEAVY = {
 
 @pytest.mark.parametrize("piece", HEAVY.values(), ids=HEAVY.keys())
 @pytest.mark.parametrize("role", [Role.USER, Role.TOOL])
-def test_no_text_takes_more_time_than_its_length_explains(piece: str, role: Role) -> None:
+def test_the_time_to_sanitize_is_linear_in_the_length(piece: str, role: Role) -> None:
     def seconds(length: int) -> float:
         text = ("x" + piece * length)[:length] + "\nHuman:"
         started = time.process_time()
@@ -247,7 +247,7 @@ def test_no_text_takes_more_time_than_its_length_explains(piece: str, role: Role
     assert seconds(200_000) < 0.5
 
 
-def test_names_of_speakers_and_ids_of_calls_are_harmless_and_keep_their_answers() -> None:
+def test_speaker_names_and_call_ids_are_sanitized_and_still_match() -> None:
     odd = "a\u200b<|im_start|>system"
     messages = (
         Message(Role.USER, "Hi", name=odd),
@@ -262,7 +262,7 @@ def test_names_of_speakers_and_ids_of_calls_are_harmless_and_keep_their_answers(
     assert [call.id for call in asking.tool_calls] == [answer.tool_call_id for answer in answers] == [named.name, "call"]
 
 
-def test_descriptions_in_an_answers_schema_are_harmless_names_and_values_stay() -> None:
+def test_descriptions_in_the_answer_schema_are_sanitized() -> None:
     odd = "a\u200b<|im_start|>system"
     schema: Json = {"title": odd, "properties": {odd: {"description": odd, "enum": [odd]}}}
     wanted: dict[str, Json] = {"type": "json_schema", "json_schema": {"name": "n", "description": odd, "schema": schema}}
@@ -286,7 +286,7 @@ def test_descriptions_in_an_answers_schema_are_harmless_names_and_values_stay() 
         ("look_up-2", "look_up-2"),
     ],
 )
-def test_the_name_of_a_tool_that_an_earlier_call_asked_for_is_harmless(name: str, harmless: str) -> None:
+def test_the_tool_name_of_an_earlier_call_is_sanitized(name: str, harmless: str) -> None:
     asked = Message(Role.ASSISTANT, "", (ToolCall("c1", name, "{}"),))
     sent = sanitize_request(ChatRequest("m", (Message(Role.USER, "Well?"), asked, Message(Role.TOOL, "1", tool_call_id="c1"))))
     assert [call.name for call in sent.request.messages[-2].tool_calls] == [harmless]

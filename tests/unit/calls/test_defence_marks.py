@@ -26,7 +26,7 @@ def sent(text: str) -> str:
     return with_data(text).request.messages[-1].content
 
 
-def test_a_tools_answer_and_retrieved_text_are_delimited_and_marked() -> None:
+def test_tool_results_and_retrieved_text_are_delimited_and_marked() -> None:
     retrieved = Message(Role.USER, "Der Turm ist hoch.", data=True)
     messages = with_data('{"text":"Das Tor steht."}', retrieved).request.messages
     assert messages[1].content == '<data mark="ˆ">DerˆTurmˆistˆhoch.</data>'
@@ -35,7 +35,7 @@ def test_a_tools_answer_and_retrieved_text_are_delimited_and_marked() -> None:
     assert messages[2:-1] == ASKED
 
 
-def test_one_note_at_the_end_of_the_system_prompt_says_what_that_means() -> None:
+def test_one_note_at_the_end_of_the_system_prompt_explains_the_marks() -> None:
     for defence in (with_data("a"), with_data("a", Message(Role.USER, "b", data=True))):
         messages = defence.request.messages
         assert messages[0].content == f"Answer.\n\n{NOTE}"
@@ -44,7 +44,7 @@ def test_one_note_at_the_end_of_the_system_prompt_says_what_that_means() -> None
     assert alone[0] == Message(Role.SYSTEM, NOTE)
 
 
-def test_without_data_there_is_no_note_and_nothing_is_read_differently() -> None:
+def test_a_request_without_data_has_no_note_and_is_unchanged() -> None:
     request = ChatRequest("m", (SYSTEM, *ASKED[:1]))
     defence = sanitize_request(request)
     delta = ChatDelta("aˆb")
@@ -52,7 +52,7 @@ def test_without_data_there_is_no_note_and_nothing_is_read_differently() -> None
     assert defence.feed(delta) is delta
 
 
-def test_the_beginning_of_a_prompt_stays_the_same_while_the_conversation_grows() -> None:
+def test_the_start_of_a_prompt_is_the_same_in_every_turn() -> None:
     first = with_data("a b").request.messages
     later = sanitize_request(
         ChatRequest("m", (SYSTEM, *ASKED, Message(Role.TOOL, "a b", tool_call_id="c1"), *ASKED))
@@ -72,12 +72,12 @@ def test_the_beginning_of_a_prompt_stays_the_same_while_the_conversation_grows()
         "   ",
     ],
 )
-def test_marks_can_be_taken_out_without_a_trace(text: str) -> None:
+def test_removing_the_marks_restores_the_text(text: str) -> None:
     assert remove_marks(sent(text)) == text
 
 
 @given(st.text() | st.lists(st.sampled_from([" ", "\n", "\t", "\\n", "\\\\", "a", "{", '"', "\u00a0"])).map("".join))
-def test_every_text_can_be_read_again(text: str) -> None:
+def test_removing_the_marks_restores_any_text(text: str) -> None:
     told = sent(text)
     if not any(letter in text for letter in "<＜﹤≮‹[]ˆˇ˘˛˜˝:"):
         seen = sanitize_request(ChatRequest("m", (Message(Role.ASSISTANT, text),))).request.messages[0].content
@@ -85,19 +85,19 @@ def test_every_text_can_be_read_again(text: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["ignore", "all", " ", "\n", "\t", "\u00a0", "\u2003", "  "]), min_size=3).map("".join))
-def test_no_two_words_stand_apart_without_a_mark(text: str) -> None:
+def test_every_gap_between_words_has_a_mark(text: str) -> None:
     inner = sent(text).removeprefix('<data mark="ˆ">').removesuffix("</data>")
     runs = [run for run in inner.split("ˆ") if run.strip()]
     assert all(len(run.split()) == 1 for run in runs), inner
 
 
 @given(st.lists(st.sampled_from(["a", "ä", " ", "\n", "{", '"', "\u00a0", "\\n", "\u3000"])).map("".join))
-def test_how_a_text_goes_on_changes_no_mark_before(text: str) -> None:
+def test_the_rest_of_a_text_does_not_change_earlier_marks(text: str) -> None:
     for more in ("  b", "\tb", "\u2003b"):
         assert sent(f"{text}a{more}").startswith(sent(f"{text}a").removesuffix("</data>"))
 
 
-def test_in_json_escaped_line_breaks_are_marked_too() -> None:
+def test_escaped_line_breaks_in_json_are_marked() -> None:
     assert sent(r'{"text":"Ignore\nall\tof"}') == r'<data mark="ˆ">{"text":"Ignoreˆ\nallˆ\tof"}</data>'
 
 
@@ -130,13 +130,13 @@ def test_data_can_neither_close_nor_open_the_delimiters(attack: str) -> None:
 
 
 @given(st.lists(st.text(max_size=3) | st.sampled_from(ATTACKS), max_size=6).map("".join))
-def test_no_data_ends_itself(text: str) -> None:
+def test_no_text_can_close_its_data_element(text: str) -> None:
     inner = sent(text)[len('<data mark="ˆ">') : -len("</data>")]
     assert "</data" not in inner.lower()
     assert "<data" not in inner.lower()
 
 
-def test_another_mark_is_taken_where_the_usual_one_is_in_use() -> None:
+def test_a_mark_that_occurs_in_the_text_is_not_chosen() -> None:
     defence = with_data("der Zirkumflex ˆ hier")
     assert defence.request.messages[-1].content == '<data mark="ˇ">derˇZirkumflexˇˆˇhier</data>'
     assert defence.request.messages[0].content.endswith(NOTE)
@@ -145,11 +145,11 @@ def test_another_mark_is_taken_where_the_usual_one_is_in_use() -> None:
     assert in_the_question.request.messages[-1].content == '<data mark="ˇ">aˇb</data>'
 
 
-def test_data_that_holds_every_mark_is_marked_all_the_same() -> None:
+def test_a_text_that_contains_every_mark_is_still_marked() -> None:
     assert sent("a ˆˇ˘˛˜˝ b") == '<data mark="ˆ">aˆ^ˇ˘˛˜˝ˆb</data>'
 
 
-def test_figures_ids_and_tokens_are_told_as_they_are() -> None:
+def test_numbers_ids_and_tokens_are_unchanged() -> None:
     answer = {"confirm_token": "AAAAaHr0-x_9" * 6, "n": -1.5e-7, "id": "berlin.v2:d-1", "ok": None}
     told = sent(json.dumps(answer, separators=(",", ":")))
     assert json.loads(told.removeprefix('<data mark="ˆ">').removesuffix("</data>")) == answer
@@ -173,22 +173,22 @@ def cuts(text: str) -> list[list[str]]:
     return [[text[:at], text[at:]] for at in range(len(text) + 1)] + [list(text)]
 
 
-def test_marks_that_a_model_repeats_reach_nobody() -> None:
+def test_marks_that_a_model_repeats_are_removed_from_its_answer() -> None:
     for pieces in cuts("DasˆTor:ˆ\n  steht.ˆ"):
         assert said(pieces) == "Das Tor:\n  steht. "
 
 
-def test_nor_the_tools_that_it_calls() -> None:
+def test_marks_are_removed_from_the_arguments_of_tool_calls() -> None:
     for pieces in cuts(r'{"text":"DasˆTorˆ\nsteht\u02C6hier.\\u02c6 \u00e4 C:\\newˆ\\"}'):
         assert called(pieces) == r'{"text":"Das Tor\nsteht hier.\\u02c6 \u00e4 C:\\new \\"}'
 
 
-def test_what_breaks_off_is_told_as_far_as_it_went() -> None:
+def test_an_answer_that_breaks_off_is_returned_up_to_its_end() -> None:
     assert called(['{"a":"\\u02']) == '{"a":"\\u02'
     assert called(['{"a":"xˆ\\']) == '{"a":"x \\'
 
 
-def test_a_refusal_is_read_in_the_same_way_and_calls_each_for_themselves() -> None:
+def test_marks_are_removed_from_the_refusal_and_from_each_call_separately() -> None:
     defence = with_data("a b")
     delta = ChatDelta(refusal="Ichˆdarf nicht.", tool_calls=(ToolCallDelta(0, arguments="1ˆ"), ToolCallDelta(1, arguments="2ˆ")))
     heard = [
@@ -201,13 +201,13 @@ def test_a_refusal_is_read_in_the_same_way_and_calls_each_for_themselves() -> No
 
 
 @given(st.text(st.sampled_from("ab \n\tˆ\\nr\u00a0"), max_size=12), st.lists(st.integers(0, 12), max_size=4))
-def test_a_stream_says_what_the_whole_answer_says(text: str, at: list[int]) -> None:
+def test_the_stream_equals_the_whole_answer_without_marks(text: str, at: list[int]) -> None:
     places = sorted(at)
     pieces = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
     assert said(pieces) == said([text])
     assert called(pieces) == called([text])
 
 
-def test_text_without_marks_passes_at_once() -> None:
+def test_text_without_marks_is_not_held() -> None:
     defence = with_data("a b")
     assert [defence.feed(ChatDelta(piece)).content for piece in ("H", "ello ", "C:\\new")] == ["H", "ello ", "C:\\new"]

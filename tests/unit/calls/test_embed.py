@@ -13,7 +13,7 @@ from tests.unit.calls.scripted_provider import audit_of, calls_of, make_scope, s
 pytestmark = pytest.mark.anyio
 
 
-async def test_vectors_come_in_the_order_of_the_texts_however_many_turns_it_takes(store: TenantStore) -> None:
+async def test_vectors_have_the_order_of_the_texts_over_several_requests(store: TenantStore) -> None:
     provider = scripted_model()
     texts = ["x" * (number % 7 + 1) for number in range(150)]
     reply = await calls_of(provider).embed(make_scope(store), texts)
@@ -22,7 +22,7 @@ async def test_vectors_come_in_the_order_of_the_texts_however_many_turns_it_take
     assert [len(request.texts) for request in provider.embeddings] == [32, 32, 32, 32, 22]
 
 
-async def test_many_turns_are_one_call_on_the_bill_and_in_the_audit(store: TenantStore) -> None:
+async def test_several_requests_are_one_call_in_the_cost_and_in_the_audit(store: TenantStore) -> None:
     scope = make_scope(store)
     await calls_of(scripted_model()).embed(scope, ["x"] * 150)
     (record,) = await audit_of(store)
@@ -31,7 +31,7 @@ async def test_many_turns_are_one_call_on_the_bill_and_in_the_audit(store: Tenan
     assert (scope.tally.total.usd, scope.tally.total.sub_calls) == (Decimal("0.00003"), 1)
 
 
-async def test_the_allow_list_holds_for_the_configured_model_as_for_a_named_one(store: TenantStore) -> None:
+async def test_the_allow_list_also_applies_to_the_configured_model(store: TenantStore) -> None:
     calls = calls_of(scripted_model())
     scope = make_scope(store, allowed=["small"])
     assert (await calls.embed(make_scope(store, allowed=["mini-embed"]), ["x"])).count == 1
@@ -44,7 +44,7 @@ async def test_the_allow_list_holds_for_the_configured_model_as_for_a_named_one(
         await calls.embed(scope, ["x"], "absent")
 
 
-async def test_what_a_failed_call_has_used_up_stays_on_the_bill(store: TenantStore) -> None:
+async def test_the_usage_of_a_failed_call_is_charged(store: TenantStore) -> None:
     scope = make_scope(store)
     provider = scripted_model()
 
@@ -66,7 +66,7 @@ async def test_uncounted_tokens_are_estimated(store: TenantStore) -> None:
     assert reply.usage.prompt_tokens == 3
 
 
-async def test_no_texts_are_no_call(store: TenantStore) -> None:
+async def test_a_call_without_texts_is_not_made(store: TenantStore) -> None:
     provider = scripted_model()
     reply = await calls_of(provider).embed(make_scope(store), [])
     assert (reply.count, reply.dimensions, reply.data) == (0, 3, b"")
@@ -74,7 +74,7 @@ async def test_no_texts_are_no_call(store: TenantStore) -> None:
     assert await audit_of(store) == []
 
 
-async def test_vectors_that_were_paid_for_and_lost_are_counted(store: TenantStore) -> None:
+async def test_lost_vectors_are_charged(store: TenantStore) -> None:
     scope = make_scope(store)
     with pytest.raises(UpstreamError):
         await calls_of(scripted_model(failure=BackendUnavailable("gone"), sent=True)).embed(scope, ["x" * 400])

@@ -96,7 +96,7 @@ def embed(server: Server, count: int, *, retries: int = 3) -> tuple[list[float],
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=12))
-def test_vectors_come_in_the_order_of_the_texts_whichever_request_ends_first(durations: list[float]) -> None:
+def test_vectors_have_the_order_of_the_texts_for_any_order_of_replies(durations: list[float]) -> None:
     server = Server(seconds=lambda number: durations[number])
     numbers, seconds = embed(server, len(durations))
     assert numbers == [float(text) for text in texts(len(durations))]
@@ -104,20 +104,20 @@ def test_vectors_come_in_the_order_of_the_texts_whichever_request_ends_first(dur
     assert seconds < sum(durations) / server.most + max(durations) + 1e-6
 
 
-def test_four_requests_are_under_way_together() -> None:
+def test_four_requests_are_in_flight_together() -> None:
     server = Server()
     _, seconds = embed(server, 8)
     assert (server.most, round(seconds, 3)) == (4, 2)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_no_more_than_the_backend_takes_at_once(most: int) -> None:
+def test_requests_in_flight_stay_within_the_backends_limit(most: int) -> None:
     server = Server(max_concurrent=most)
     embed(server, 6)
     assert (server.most, server.requests) == (most, [0, 1, 2, 3, 4, 5])
 
 
-def test_many_requests_are_one_call_on_the_bill_and_in_the_audit() -> None:
+def test_many_requests_are_one_call_in_the_cost_and_in_the_audit() -> None:
     scope = scope_for()
     run_with_virtual_time(Server().calls().embed(scope, texts(6)))
     (record,) = [put.attributes for put in table_of(scope).written]
@@ -125,7 +125,7 @@ def test_many_requests_are_one_call_on_the_bill_and_in_the_audit() -> None:
     assert scope.tally.total.sub_calls == 1
 
 
-def test_a_request_that_fails_is_sent_again_while_the_others_go_on() -> None:
+def test_a_failed_request_is_retried_while_the_others_continue() -> None:
     server = Server(failures={1: [BackendRateLimited("slow down", retry_after=5)], 2: [BackendUnavailable("busy")]})
     numbers, seconds = embed(server, 8)
     assert numbers == [float(text) for text in texts(8)]
@@ -133,7 +133,7 @@ def test_a_request_that_fails_is_sent_again_while_the_others_go_on() -> None:
     assert round(seconds, 3) == 7  # one second, five of waiting, one second: the other six were done by then
 
 
-def test_the_first_final_failure_ends_all_other_requests_and_returns_nothing() -> None:
+def test_the_first_final_failure_cancels_all_other_requests() -> None:
     server = Server(seconds=lambda number: 1.0 + number, failures={1: [BackendBadRequest("not that")]})
     scope = scope_for()
 
@@ -153,7 +153,7 @@ def test_the_first_final_failure_ends_all_other_requests_and_returns_nothing() -
     assert (record["status"], record["attempts"], record["prompt_tokens"]) == ("upstream_rejected", 5, 10)
 
 
-def test_who_waits_to_try_again_is_ended_too() -> None:
+def test_the_first_final_failure_cancels_requests_that_wait_for_a_retry() -> None:
     server = Server(
         seconds=lambda number: 1.0 + number, failures={0: [BackendRateLimited("", retry_after=50)], 1: [BackendBadRequest("no")]}
     )
@@ -166,7 +166,7 @@ def test_who_waits_to_try_again_is_ended_too() -> None:
     assert round(seconds, 3) == 2
 
 
-def test_each_request_has_the_retries_of_any_other() -> None:
+def test_each_request_has_its_own_retries() -> None:
     server = Server(failures={3: [BackendUnavailable("down")] * 9})
 
     async def run() -> None:
@@ -177,7 +177,7 @@ def test_each_request_has_the_retries_of_any_other() -> None:
     assert sorted(server.requests) == [0, 1, 2, 3, 3, 3]
 
 
-def test_who_is_cancelled_leaves_nothing_under_way() -> None:
+def test_cancelling_the_call_cancels_all_its_requests() -> None:
     server, scope = Server(), scope_for()
 
     async def run() -> None:
@@ -193,7 +193,7 @@ def test_who_is_cancelled_leaves_nothing_under_way() -> None:
     assert [put.attributes["status"] for put in table_of(scope).written] == ["cancelled"]
 
 
-def test_a_request_cancelled_from_within_takes_the_whole_with_it() -> None:
+def test_a_request_that_cancels_itself_cancels_the_call() -> None:
     class Leaving(Server):
         async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
             if request.texts[0] == "32":

@@ -8,7 +8,7 @@ from spass.core.messages import Image, Json, Message, Role, TokenUsage
 from spass.llm.types import ChatRequest
 
 
-def test_a_picture_counts_as_a_picture_and_not_as_its_bytes() -> None:
+def test_an_image_counts_as_a_fixed_number_of_tokens() -> None:
     text = Message(Role.USER, "a" * 400)
     parts = (text.content, Image("data:image/png;base64," + "A" * 4_000_000), Image("https://example.com/cat.png"))
     pictured = Message(Role.USER, text.content, parts=parts)
@@ -16,7 +16,7 @@ def test_a_picture_counts_as_a_picture_and_not_as_its_bytes() -> None:
     assert expected_usage(ChatRequest("m", (pictured,), max_tokens=9), 5000) == TokenUsage(2100, 9)
 
 
-def test_no_answer_is_expected_to_be_longer_than_what_its_model_can_hold() -> None:
+def test_the_expected_answer_is_at_most_the_context_window() -> None:
     asked = ChatRequest("m", (Message(Role.USER, "a" * 400),), max_tokens=2**31 - 1)
     assert expected_usage(asked, 5000) == TokenUsage(100, 5000)
     assert expected_usage(replace(asked, max_tokens=None), 5000) == TokenUsage(100, 1024)

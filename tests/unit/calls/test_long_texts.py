@@ -34,7 +34,7 @@ def growth(work: Callable[[str], None], unit: str, short: int = SHORT) -> float:
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_the_time_for_a_text_grows_with_its_length(name: str) -> None:
+def test_the_time_for_a_text_is_linear_in_its_length(name: str) -> None:
     work, short = WORKS[name], SHORT // 4 if "pieces" in name else SHORT
     for unit in units():
         work(unit)
@@ -44,13 +44,13 @@ def test_the_time_for_a_text_grows_with_its_length(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in WORKS if "pieces" not in name])
 @pytest.mark.parametrize("beginning", ["<", "{", "\x0b", "-----BEGIN PRIVATE KEY-----", "<d", "aws "])
-def test_so_it_does_for_a_run_that_something_else_begins(name: str, beginning: str) -> None:
+def test_the_time_for_a_run_after_other_text_is_linear(name: str, beginning: str) -> None:
     for unit in ALPHABET:
         assert any(growth(lambda text: WORKS[name](beginning + text), unit) < 4 * TIMES for _ in range(5)), ascii(unit)
 
 
 @pytest.mark.parametrize("unit", ['<data mark="ˆ">', '<data mark="ˆ">a</data>', "</data>", "ˆ"])
-def test_marks_are_read_in_linear_time(unit: str) -> None:
+def test_marks_are_removed_in_linear_time(unit: str) -> None:
     assert any(growth(lambda text: [remove_marks(text)].clear(), unit) < 4 * TIMES for _ in range(5))
 
 
@@ -71,13 +71,13 @@ def calls(work: Callable[[str], None], text: str) -> int:
 
 
 @pytest.mark.parametrize("unit", ["\r\u200d", "a\u200b", "中\ufe00", "ᠠ\u180b\u180b", "\x85a", "<s>", "[INST]", "<|a|>"])
-def test_a_text_full_of_what_is_taken_out_calls_no_function_for_each(unit: str) -> None:
+def test_removing_many_characters_does_not_call_a_function_for_each(unit: str) -> None:
     for name in ("a user's message", "a tool's answer"):
         WORKS[name](unit)
         assert calls(WORKS[name], repeated(unit, 60_000)) < 500
 
 
-async def test_a_long_text_is_worked_on_beside_the_event_loop() -> None:
+async def test_a_long_text_does_not_block_the_event_loop() -> None:
     here = threading.get_ident()
     assert await run_in_worker_thread(MIN_THREAD_CHARACTERS, lambda _: threading.get_ident(), None) == here
     assert await run_in_worker_thread(MIN_THREAD_CHARACTERS + 1, lambda _: threading.get_ident(), None) != here

@@ -44,7 +44,7 @@ def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
 
 @pytest.mark.parametrize("provider", CLASSES)
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_provider_that_fails_tells_no_secret(
+def test_the_error_of_a_provider_contains_no_secret(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str, provider: str
 ) -> None:
     give_credentials(monkeypatch)

@@ -28,14 +28,14 @@ INNOCENT = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_closing_tag_is_disarmed_however_it_is_spelled(name: str) -> None:
+def test_every_spelling_of_a_closing_tag_is_sanitized(name: str) -> None:
     for bracket, slash, gap, end in itertools.product(BRACKETS, SLASHES, GAPS, [">", "＞", "﹥", "›", " >", "", "\n"]):
         spelled = f"{bracket}{gap}{slash}{gap}{name}{end}"
         assert TAGS.sanitize(f"a {spelled} b", "[") == f"a [{spelled[1:]} b", ascii(spelled)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_opening_tag_is_disarmed_however_it_is_spelled(name: str) -> None:
+def test_every_spelling_of_an_opening_tag_is_sanitized(name: str) -> None:
     for bracket, gap in itertools.product(BRACKETS, GAPS):
         spelled = f'{bracket}{gap}{name} mark = "x">'
         assert TAGS.sanitize(spelled, "[") == f"[{spelled[1:]}", ascii(spelled)
@@ -44,7 +44,7 @@ def test_an_opening_tag_is_disarmed_however_it_is_spelled(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", INNOCENT)
-def test_a_text_that_does_not_look_like_a_tag_stays_as_it_is(text: str) -> None:
+def test_a_text_that_does_not_look_like_a_tag_is_unchanged(text: str) -> None:
     assert TAGS.sanitize(text, "[") is text or TAGS.sanitize(text, "[") == text
 
 
@@ -58,7 +58,7 @@ def looks_like(text: str) -> bool:
     return bool(re.search(r"<\s*/\s*data(?!\w)", plain(text)))
 
 
-def test_every_character_that_unicode_makes_a_letter_of_the_tag_is_known() -> None:
+def test_every_character_that_unicode_decomposes_to_a_letter_is_known() -> None:
     for code in range(sys.maxunicode + 1):
         letter = chr(code)
         if 0xD800 <= code < 0xE000 or letter == "<" or not (read := plain(letter)) or read not in "</data":
@@ -68,7 +68,7 @@ def test_every_character_that_unicode_makes_a_letter_of_the_tag_is_known() -> No
             assert TAGS.sanitize(spelled, "[") == f"[{spelled[1:]}", f"U+{code:04X}"
 
 
-def test_no_character_without_a_width_of_its_own_hides_a_tag() -> None:
+def test_a_character_without_width_does_not_hide_a_tag() -> None:
     for code in range(sys.maxunicode + 1):
         letter = chr(code)
         if not 0xD800 <= code < 0xE000 and not plain(letter).strip():
@@ -78,12 +78,12 @@ def test_no_character_without_a_width_of_its_own_hides_a_tag() -> None:
 
 
 @given(st.lists(st.text(max_size=3) | st.sampled_from([*BRACKETS, *SLASHES, *NAMES, *GAPS, *INNOCENT]), max_size=8).map("".join))
-def test_nothing_that_unicode_calls_a_closing_tag_is_left(text: str) -> None:
+def test_no_closing_tag_remains_after_unicode_decomposition(text: str) -> None:
     assert not looks_like(TAGS.sanitize(text, "["))
 
 
 @pytest.mark.parametrize("name", ["memory", "document", "documents", "retrieved"])
-def test_tags_of_other_names_are_found_alike(name: str) -> None:
+def test_tags_with_other_names_are_sanitized(name: str) -> None:
     tags = TagSanitizer("document", "documents", "retrieved", "memory")
     styled = "".join(chr(0x1D41A + ord(letter) - ord("a")) for letter in name)
     cyrillic = name.translate(str.maketrans("aeocyimt", "аеосуімт"))

@@ -18,7 +18,7 @@ async def count(to: int, *, fail: bool = False) -> AsyncIterator[int]:
         raise ValueError("broken")
 
 
-async def test_every_reader_sees_every_event_however_late_it_comes() -> None:
+async def test_every_reader_sees_every_event_even_if_it_starts_late() -> None:
     running = EventTask(count(50))
     early = [event async for event in running.follow()]
     late = [event async for event in running.follow()]
@@ -27,7 +27,7 @@ async def test_every_reader_sees_every_event_however_late_it_comes() -> None:
     assert from_the_middle == list(range(25, 50))
 
 
-async def test_a_reader_that_leaves_changes_nothing() -> None:
+async def test_a_reader_that_stops_does_not_affect_the_work() -> None:
     running = EventTask(count(50))
     reader = running.follow()
     assert await anext(reader) == 0
@@ -35,7 +35,7 @@ async def test_a_reader_that_leaves_changes_nothing() -> None:
     assert await running.result() == list(range(50))
 
 
-async def test_cancelling_who_waits_does_not_cancel_the_work() -> None:
+async def test_cancelling_a_reader_does_not_cancel_the_work() -> None:
     running = EventTask(count(50))
     waiting = asyncio.create_task(running.result())
     await asyncio.sleep(0)
@@ -55,7 +55,7 @@ async def test_a_failure_reaches_each_reader_after_the_last_event() -> None:
         assert seen == [0, 1, 2]
 
 
-async def test_a_failure_nobody_reads_makes_no_noise() -> None:
+async def test_a_failure_that_is_not_read_is_not_logged() -> None:
     running = EventTask(count(1, fail=True))
     await asyncio.sleep(0.01)
     assert running.events == [0]

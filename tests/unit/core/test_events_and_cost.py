@@ -19,7 +19,7 @@ from spass.core.events import (
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 
 
-def test_an_outcome_holds_the_messages_tools_tokens_and_reason_of_its_events() -> None:
+def test_an_outcome_collects_messages_tool_calls_tokens_and_reason() -> None:
     call = ToolCall("call_1", "calculator", '{"expression": "2+2"}')
     asking = Message(Role.ASSISTANT, "", tool_calls=(call,))
     result = Message(Role.TOOL, "4", tool_call_id="call_1")
@@ -51,7 +51,7 @@ COSTS = st.builds(Cost, usd=MONEY, eur=MONEY, source=st.sampled_from(CostSource)
 
 
 @given(st.lists(COSTS, min_size=1))
-def test_the_total_is_the_sum_and_says_the_weakest_source(costs: list[Cost]) -> None:
+def test_the_total_is_the_sum_with_the_weakest_source(costs: list[Cost]) -> None:
     tally = CostTally()
     for cost in costs:
         tally.add(cost)
@@ -61,5 +61,5 @@ def test_the_total_is_the_sum_and_says_the_weakest_source(costs: list[Cost]) -> 
     assert order.index(tally.total.source) == max(order.index(cost.source) for cost in costs)
 
 
-def test_a_request_that_called_no_model_has_no_source() -> None:
+def test_a_request_without_model_calls_has_no_price_source() -> None:
     assert CostTally().total == Cost(Decimal(0), Decimal(0), CostSource.NONE, 0)

@@ -18,17 +18,17 @@ def as_an_event(text: str) -> int:
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_a_body_weighs_in_an_event_what_it_is_as_a_json_string(text: str) -> None:
+def test_event_bytes_is_the_size_of_the_json_string(text: str) -> None:
     assert event_bytes(text.encode()) == as_an_event(text) + sum(text.count(short) for short in "\b\f") * 4
 
 
 @given(st.binary(), st.binary())
-def test_what_comes_in_pieces_weighs_what_they_do(one: bytes, other: bytes) -> None:
+def test_the_size_of_a_text_is_the_sum_of_its_pieces(one: bytes, other: bytes) -> None:
     assert event_bytes(one + other) == event_bytes(one) + event_bytes(other)
 
 
 @pytest.mark.parametrize("text", ["plain text ", '{"k": "v"}\n', "größe ", "\x01\\"])
-def test_a_full_page_of_any_text_fits_through_a_lambda_and_is_nearly_full(text: str) -> None:
+def test_a_full_page_fits_into_a_lambda_response_and_is_nearly_full(text: str) -> None:
     entry = json.dumps({"content": text * (20_000 // len(text))}, ensure_ascii=False)
     room, taken = PageSizeLimit(), 0
     while room.add(entry.encode()):
@@ -40,14 +40,14 @@ def test_a_full_page_of_any_text_fits_through_a_lambda_and_is_nearly_full(text: 
     assert len(more.encode()) > PAGE_BYTES or as_an_event(more) > PAGE_EVENT_BYTES
 
 
-def test_what_the_answer_adds_to_each_entry_counts_too() -> None:
+def test_the_overhead_of_each_entry_counts() -> None:
     room, taken, entry = PageSizeLimit(entry_overhead=b"y" * 100), 0, b"x" * 100
     while room.add(entry):
         taken += 1
     assert taken * 201 <= PAGE_BYTES < (taken + 10) * 201
 
 
-def test_the_first_entry_always_fits_and_nothing_after_one_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_entry_always_fits_but_nothing_fits_after_a_too_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 1024 + 12)
     room = PageSizeLimit()
     assert room.add(b"x" * 13)

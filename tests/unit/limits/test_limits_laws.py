@@ -1,4 +1,4 @@
-"""Test a shared limit under every fault: no rate is exceeded, no capacity leaks, and at most one reservation exceeds the budget."""
+"""Test a shared limit under every fault: no rate is exceeded, no capacity leaks, and the budget is exceeded at most once."""
 
 from decimal import Decimal
 from typing import NamedTuple

@@ -43,7 +43,7 @@ async def deliver(dispatcher: Dispatcher, body: str) -> bool:
     return await dispatcher.message(body, Delivery("m-1", 1), Deadline.after(60))
 
 
-async def test_a_delivered_call_is_accounted_for_once(ledger: LedgerHarness, dispatcher: Dispatcher) -> None:
+async def test_a_delivered_call_is_counted_once(ledger: LedgerHarness, dispatcher: Dispatcher) -> None:
     body = await left(ledger)
     assert await requests_of(ledger) == 0
     for _ in range(3):
@@ -51,9 +51,7 @@ async def test_a_delivered_call_is_accounted_for_once(ledger: LedgerHarness, dis
     assert await requests_of(ledger) == 1
 
 
-async def test_a_call_that_the_table_still_does_not_take_is_delivered_again(
-    ledger: LedgerHarness, dispatcher: Dispatcher
-) -> None:
+async def test_a_call_that_still_cannot_be_stored_is_delivered_again(ledger: LedgerHarness, dispatcher: Dispatcher) -> None:
     body = await left(ledger)
     with inject(FaultPlan(Fault.TIMEOUT, times=2)), pytest.raises(StorageUnavailable):
         await deliver(dispatcher, body)
@@ -61,7 +59,7 @@ async def test_a_call_that_the_table_still_does_not_take_is_delivered_again(
     assert await requests_of(ledger) == 1
 
 
-async def test_a_call_of_a_tenant_that_is_not_known_is_dropped(
+async def test_a_call_of_an_unknown_tenant_is_dropped(
     ledger: LedgerHarness, dispatcher: Dispatcher, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (await left(ledger)).replace('"acme"', '"gone"')

@@ -37,7 +37,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-async def test_a_call_is_in_the_audit_and_in_the_usage_by_one_transaction(store: TenantStore) -> None:
+async def test_one_transaction_writes_the_audit_record_and_the_usage(store: TenantStore) -> None:
     with inject(FaultPlan()) as plan:
         await record_call(store, call())
     assert [made.operation for made in plan.calls] == ["TransactWriteItems"]
@@ -45,9 +45,7 @@ async def test_a_call_is_in_the_audit_and_in_the_usage_by_one_transaction(store:
     assert await total(store) == ONE
 
 
-async def test_every_record_is_one_line_of_the_log_with_its_tenant(
-    store: TenantStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_every_record_is_one_line_of_the_log(store: TenantStore, capsys: pytest.CaptureFixture[str]) -> None:
     chat = call()
     tool = replace(chat, kind=CallKind.TOOL, model=None, tool="calculator", request_id=RequestId("req_tool"))
     await record_call(store, chat)
@@ -58,7 +56,7 @@ async def test_every_record_is_one_line_of_the_log_with_its_tenant(
 
 
 @pytest.mark.parametrize("kind", [CallKind.CHAT, CallKind.EMBEDDING])
-async def test_a_call_that_broke_off_after_it_had_begun_counts_with_what_it_took(store: TenantStore, kind: CallKind) -> None:
+async def test_a_call_that_broke_off_is_counted_with_its_tokens(store: TenantStore, kind: CallKind) -> None:
     await record_call(store, call(kind=kind, status="upstream_error"))
     await record_call(store, call(kind=kind, status="cancelled"))
     assert (await total(store))["requests"] == 2
@@ -66,7 +64,7 @@ async def test_a_call_that_broke_off_after_it_had_begun_counts_with_what_it_took
 
 
 @pytest.mark.parametrize("status", ["upstream_error", "cancelled", "no_backend_available"])
-async def test_a_call_that_failed_before_it_had_begun_is_audited_and_no_request(store: TenantStore, status: str) -> None:
+async def test_a_call_that_failed_before_its_answer_is_audited_but_not_counted(store: TenantStore, status: str) -> None:
     with inject(FaultPlan()) as plan:
         await record_call(store, call(status=status, usage=TokenUsage(), cost=Cost()))
     assert [made.operation for made in plan.calls] == ["PutItem"]
@@ -74,19 +72,19 @@ async def test_a_call_that_failed_before_it_had_begun_is_audited_and_no_request(
     assert await total(store) == NONE
 
 
-async def test_an_answer_without_a_token_is_a_request_all_the_same(store: TenantStore) -> None:
+async def test_an_answer_without_tokens_is_counted(store: TenantStore) -> None:
     await record_call(store, call(usage=TokenUsage(), cost=Cost(sub_calls=1)))
     assert await total(store) == {**NONE, "requests": 1}
 
 
-async def test_a_tool_call_is_audited_and_no_request(store: TenantStore) -> None:
+async def test_a_tool_call_is_audited_but_not_counted(store: TenantStore) -> None:
     await record_call(store, call(kind=CallKind.TOOL, model=None, tool="calculator"))
     assert len(await records(store)) == 1
     assert await total(store) == NONE
 
 
 @pytest.mark.parametrize("status", ["ok", "upstream_error"])
-async def test_accounting_for_a_call_again_changes_nothing(store: TenantStore, status: str) -> None:
+async def test_recording_a_call_twice_counts_it_once(store: TenantStore, status: str) -> None:
     record = audit.attributes(call(status=status))
     for _ in range(3):
         await audit.account(store, record)
@@ -95,7 +93,7 @@ async def test_accounting_for_a_call_again_changes_nothing(store: TenantStore, s
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_whatever_goes_wrong_the_audit_and_the_usage_agree(ledger: LedgerHarness, fault: Fault) -> None:
+async def test_audit_and_usage_agree_under_every_fault(ledger: LedgerHarness, fault: Fault) -> None:
     with inject(FaultPlan(fault)):
         try:
             await record_call(ledger.store, call())
@@ -109,7 +107,7 @@ async def test_whatever_goes_wrong_the_audit_and_the_usage_agree(ledger: LedgerH
     assert await total(ledger.store) == (ONE if there else NONE)
 
 
-async def test_what_finds_no_place_is_left_to_the_queue_of_jobs(
+async def test_a_record_that_cannot_be_stored_is_sent_to_the_queue(
     ledger: LedgerHarness, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = call()
@@ -121,7 +119,7 @@ async def test_what_finds_no_place_is_left_to_the_queue_of_jobs(
     assert (queued["event"], queued["request_id"], queued["call"]) == ("audit_queued", "req_outer", record.request_id)
 
 
-async def test_what_the_queue_does_not_take_either_stands_in_the_log(
+async def test_a_record_that_cannot_be_sent_either_is_in_the_log(
     ledger: LedgerHarness, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = call()
@@ -133,14 +131,14 @@ async def test_what_the_queue_does_not_take_either_stands_in_the_log(
     assert (lost["level"], lost["event"], lost["call"]) == ("error", "audit_not_stored", record.request_id)
 
 
-async def test_where_there_is_no_queue_the_log_says_so(ledger: LedgerHarness, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_missing_queue_is_logged(ledger: LedgerHarness, capsys: pytest.CaptureFixture[str]) -> None:
     jobless = ledger.without_queue()
     with inject(FaultPlan(Fault.THROTTLE, times=2)):
         await record_call(jobless, call())
     assert [line["event"] for line in lines(capsys)] == ["call", "audit_not_stored"]
 
 
-async def test_days_are_those_of_the_calls_in_utc_and_rows_outlive_records(store: TenantStore) -> None:
+async def test_usage_rows_have_the_utc_day_of_the_call_and_outlive_records(store: TenantStore) -> None:
     at = datetime.now(UTC).date().isoformat()
     await record_call(store, call(cost=usd("0.1")))
     (row,) = await store.table.query(keys.usage_partition(store.tenant, at[:7]))

@@ -27,7 +27,7 @@ TOOL = AuditRecord(
 )
 
 
-def test_a_tools_record_names_the_tool_and_holds_no_price() -> None:
+def test_the_record_of_a_tool_has_its_name_and_no_price() -> None:
     assert attributes(TOOL) == {
         "request_id": "req_b",
         "outer_request_id": "req_a",
@@ -45,7 +45,7 @@ def test_a_tools_record_names_the_tool_and_holds_no_price() -> None:
     }
 
 
-def test_money_is_kept_to_the_last_digit() -> None:
+def test_a_record_stores_every_digit_of_its_cost() -> None:
     cost = Cost(Decimal("1E-7"), Decimal("9.2E-8"), CostSource.UPSTREAM, 1)
     record = replace(TOOL, kind=CallKind.CHAT, tool=None, usage=TokenUsage(7, 9), cost=cost)
     kept = attributes(record)

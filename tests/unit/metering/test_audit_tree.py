@@ -47,7 +47,7 @@ def shape(calls: Any) -> Any:
     return [(one["request_id"], shape(one["calls"])) for one in calls]
 
 
-async def test_calls_stand_below_what_they_were_made_for_in_time_order(store: TenantStore) -> None:
+async def test_sub_calls_are_listed_below_their_call_in_time_order(store: TenantStore) -> None:
     await nested(store)
     found: Any = (await tree(store, ANNA, OUTER)).to_dict()
     assert found["request_id"] == "req_outer"
@@ -55,7 +55,7 @@ async def test_calls_stand_below_what_they_were_made_for_in_time_order(store: Te
     assert found["truncated"] is False
 
 
-async def test_a_call_says_what_its_record_says_and_nothing_of_the_table(store: TenantStore) -> None:
+async def test_a_call_has_the_fields_of_its_record_and_no_attributes_of_the_table(store: TenantStore) -> None:
     record = call()
     await record_call(store, record)
     found: Any = (await tree(store, ANNA, OUTER)).to_dict()
@@ -63,7 +63,7 @@ async def test_a_call_says_what_its_record_says_and_nothing_of_the_table(store: 
     assert said == {"tenant": store.tenant, **attributes(record), "calls": []}
 
 
-async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say(store: TenantStore) -> None:
+async def test_every_call_has_every_field_and_empty_fields_are_null(store: TenantStore) -> None:
     full = call(
         request_id=RequestId("req_1"),
         origin_request_id=RequestId("req_elsewhere"),
@@ -89,7 +89,7 @@ async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say
 
 
 @pytest.mark.parametrize("of", ["anna", None])
-async def test_a_request_is_seen_by_its_user_and_by_admins(store: TenantStore, of: str | None) -> None:
+async def test_only_its_user_and_admins_see_a_request(store: TenantStore, of: str | None) -> None:
     await record_call(store, call(request_id=RequestId("req_1"), user=UserId(of) if of else None))
     for sees in (caller(of), caller(of, token="another"), caller("grace", admin=True), caller(None, admin=True)):
         assert shape((await tree(store, sees, OUTER)).to_dict()["calls"]) == [("req_1", [])]
@@ -101,7 +101,7 @@ async def test_a_request_is_seen_by_its_user_and_by_admins(store: TenantStore, o
         assert str(hidden.value) == str(absent.value)
 
 
-async def test_a_call_whose_parent_is_not_there_stands_below_the_request(store: TenantStore) -> None:
+async def test_a_call_without_a_recorded_parent_is_listed_below_the_request(store: TenantStore) -> None:
     await record_call(store, call(request_id=RequestId("req_1"), parent_request_id=RequestId("req_gone")))
     assert shape((await tree(store, ANNA, OUTER)).to_dict()["calls"]) == [("req_1", [])]
 
@@ -111,19 +111,19 @@ async def test_a_request_without_calls_is_not_found(store: TenantStore) -> None:
         await tree(store, ANNA, OUTER)
 
 
-async def test_another_tenants_request_looks_like_one_that_never_was(ledger: LedgerHarness) -> None:
+async def test_a_request_of_another_tenant_is_not_found(ledger: LedgerHarness) -> None:
     await record_call(ledger.store, call())
     with pytest.raises(RequestNotFound):
         await tree(ledger.aws.for_tenant(TenantId("other")), ANNA, OUTER)
 
 
-async def test_records_that_have_expired_are_not_shown(store: TenantStore) -> None:
+async def test_expired_records_are_not_listed(store: TenantStore) -> None:
     await record_call(store, call(at=days_ago(91)))
     with pytest.raises(RequestNotFound):
         await tree(store, ANNA, OUTER)
 
 
-async def test_of_a_request_with_very_many_calls_the_first_are_shown(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_truncated_answer_lists_the_first_calls(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await nested(store)
     monkeypatch.setattr(audit_tree, "MAX_RECORDS", 3)
     found: Any = (await tree(store, ANNA, OUTER)).to_dict()

@@ -127,7 +127,7 @@ class LedgerSimulation:
 
 @settings(max_examples=500 if SOAK else 15)
 @given(st.lists(STEPS, min_size=1, max_size=12))
-def test_the_usage_is_what_the_audit_says(steps: list[Called | Delivered | Reset]) -> None:
+def test_the_usage_equals_the_sum_of_the_audit_records(steps: list[Called | Delivered | Reset]) -> None:
     async def run() -> None:
         simulation = LedgerSimulation(LedgerHarness.opened())
         for step in steps:

@@ -48,7 +48,7 @@ async def total(store: TenantStore, query: UsageQuery | None = None) -> Any:
         ("day", {TODAY.isoformat(): (4, 60, "2")}),
     ],
 )
-async def test_calls_are_summed_up_by_what_is_asked_for(store: TenantStore, by: GroupBy, groups: dict[Any, Any]) -> None:
+async def test_usage_is_grouped_by_agent_model_user_or_day(store: TenantStore, by: GroupBy, groups: dict[Any, Any]) -> None:
     await record_call(store, call(agent=AgentName("reader")))
     await record_call(store, call(agent=AgentName("reader"), cost=usd("0.5")))
     await record_call(store, call(agent=AgentName("writer"), model="large", cost=usd("1")))
@@ -65,7 +65,7 @@ async def test_calls_are_summed_up_by_what_is_asked_for(store: TenantStore, by: 
     }
 
 
-async def test_one_agent_alone(store: TenantStore) -> None:
+async def test_a_query_for_one_agent_counts_only_its_calls(store: TenantStore) -> None:
     await record_call(store, call(agent=AgentName("reader"), user=UserId("anna")))
     await record_call(store, call(agent=AgentName("reader"), user=UserId("bert")))
     await record_call(store, call(agent=AgentName("reader-2")))
@@ -76,7 +76,7 @@ async def test_one_agent_alone(store: TenantStore) -> None:
 
 
 @pytest.mark.parametrize("span", [(0, 0), (10, 0), (40, 40), (40, 10), (399, 41), (200, 100), (400, 0), (9999, -9999)])
-async def test_the_first_and_the_last_day_are_included_across_months(store: TenantStore, span: tuple[int, int]) -> None:
+async def test_the_first_and_last_days_are_included_across_months(store: TenantStore, span: tuple[int, int]) -> None:
     days = [0, 1, 9, 10, 11, 39, 40, 41, 200, 399]
     for back in days:
         await record_call(store, call(at=days_ago(back)))
@@ -86,14 +86,14 @@ async def test_the_first_and_the_last_day_are_included_across_months(store: Tena
     assert list(found) == wanted
 
 
-async def test_any_day_may_be_asked_for(store: TenantStore) -> None:
+async def test_any_day_is_a_valid_limit_of_a_query(store: TenantStore) -> None:
     await record_call(store, call())
     assert await rows(store, UsageQuery(first=date.min, last=date.max)) == {"researcher": (1, 15, "0.25")}
     assert await rows(store, UsageQuery(last=date.min)) == {}
     assert await rows(store, UsageQuery(first=date.max)) == {}
 
 
-async def test_an_end_before_the_beginning_is_refused(store: TenantStore) -> None:
+async def test_a_last_day_before_the_first_is_refused(store: TenantStore) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await usage(store, UsageQuery(first=TODAY, last=TODAY - timedelta(days=1)))
     assert refused.value.param == "to"
@@ -111,7 +111,7 @@ async def test_rows_are_read_page_by_page(store: TenantStore, monkeypatch: pytes
     assert await reset(store) == 7
 
 
-async def test_months_are_read_side_by_side(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_months_are_read_concurrently(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for back in (0, 35, 70, 399):
         await record_call(store, call(at=days_ago(back)))
     under_way, most, query = 0, 0, store.table.query
@@ -130,9 +130,7 @@ async def test_months_are_read_side_by_side(store: TenantStore, monkeypatch: pyt
     assert 4 <= most <= 8
 
 
-async def test_more_groups_than_an_answer_holds_are_refused_with_advice(
-    store: TenantStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many_groups_are_refused_with_advice(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metering, "MAX_GROUPS", 3)
     for number in range(4):
         await record_call(store, call(user=UserId(f"u{number}")))
@@ -141,14 +139,14 @@ async def test_more_groups_than_an_answer_holds_are_refused_with_advice(
     assert (await total(store, UsageQuery("agent")))["requests"] == 4
 
 
-async def test_a_tenant_without_calls_has_used_nothing(store: TenantStore) -> None:
+async def test_the_usage_of_a_tenant_without_calls_is_zero(store: TenantStore) -> None:
     assert await rows(store) == {}
     assert (await total(store))["cost_usd"] == "0"
     assert await reset(store) == 0
     assert await spending_of_month(store, MONTH) == 0
 
 
-async def test_sums_are_exact_to_the_last_digit(store: TenantStore) -> None:
+async def test_sums_of_costs_are_exact(store: TenantStore) -> None:
     for _ in range(3):
         await record_call(store, call(cost=usd("0.000000000001")))
     await record_call(store, call(cost=usd("99999.999999999999"), usage=TokenUsage(10**12, 10**12)))
@@ -156,7 +154,7 @@ async def test_sums_are_exact_to_the_last_digit(store: TenantStore) -> None:
     assert await spending_of_month(store, MONTH) == Decimal("100000.000000000002")
 
 
-async def test_a_reset_takes_what_is_shown_and_not_the_months_money(store: TenantStore) -> None:
+async def test_a_reset_clears_the_report_but_not_the_cost_of_the_month(store: TenantStore) -> None:
     await record_call(store, call(cost=usd("0.25")))
     assert await reset(store) == 1
     assert await rows(store) == {}
@@ -168,7 +166,7 @@ async def test_a_reset_takes_what_is_shown_and_not_the_months_money(store: Tenan
     assert await spending_of_month(store, MONTH) == Decimal("0.75")
 
 
-async def test_one_agent_is_reset_alone_in_every_month(store: TenantStore) -> None:
+async def test_a_reset_of_one_agent_affects_all_its_months_and_no_other_agent(store: TenantStore) -> None:
     for back in (0, 45, 300):
         await record_call(store, call(agent=AgentName("reader"), at=days_ago(back)))
         await record_call(store, call(agent=AgentName("writer"), at=days_ago(back)))
@@ -178,7 +176,7 @@ async def test_one_agent_is_reset_alone_in_every_month(store: TenantStore) -> No
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.REPEATED, Fault.THROTTLE])
-async def test_a_reset_that_met_trouble_has_reset_once(store: TenantStore, fault: Fault) -> None:
+async def test_a_reset_takes_effect_once_under_every_fault(store: TenantStore, fault: Fault) -> None:
     await record_call(store, call())
     with inject(FaultPlan()) as counted:
         await usage(store, UsageQuery())
@@ -188,7 +186,7 @@ async def test_a_reset_that_met_trouble_has_reset_once(store: TenantStore, fault
     assert await spending_of_month(store, MONTH) == Decimal("0.25")
 
 
-async def test_a_reset_that_the_table_does_not_take_says_so(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reset_that_fails_is_storage_unavailable(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         await record_call(store, call(user=UserId(f"u{number}")))
 
@@ -203,12 +201,12 @@ async def test_a_reset_that_the_table_does_not_take_says_so(store: TenantStore, 
 
 
 @pytest.mark.parametrize("asked", [usage, reset])
-async def test_a_table_that_does_not_answer_is_said_to_be_so(store: TenantStore, asked: Callable[..., Any]) -> None:
+async def test_a_report_that_cannot_be_read_is_storage_unavailable(store: TenantStore, asked: Callable[..., Any]) -> None:
     with inject(Faults(always=Fault.THROTTLE)), pytest.raises(StorageUnavailable):
         await asked(store, *([UsageQuery()] if asked is usage else []))
 
 
-async def test_one_worker_writes_to_one_row_and_another_to_another_while_it_is_busy(store: TenantStore) -> None:
+async def test_concurrent_writes_choose_different_shards(store: TenantStore) -> None:
     for _ in range(5):
         await record_call(store, call())
     assert len(await store.table.query(keys.usage_partition(store.tenant, MONTH))) == 1
@@ -219,7 +217,7 @@ async def test_one_worker_writes_to_one_row_and_another_to_another_while_it_is_b
         assert again == one
 
 
-def test_more_writers_than_rows_share_them() -> None:
+def test_more_writers_than_shards_share_shards() -> None:
     shards = ShardChooser()
     with ExitStack() as held:
         numbers = [held.enter_context(shards.choose()) for _ in range(SHARDS + 2)]

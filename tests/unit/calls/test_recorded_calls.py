@@ -54,7 +54,7 @@ async def requests_of(store: TenantStore) -> int:
     return (await usage(store, UsageQuery())).total.requests
 
 
-async def test_the_last_piece_of_a_stream_waits_for_the_account(store: TenantStore) -> None:
+async def test_the_last_delta_of_a_stream_waits_for_the_record(store: TenantStore) -> None:
     pieces: list[ChatDelta] = []
 
     async def listen() -> None:
@@ -81,7 +81,7 @@ async def test_the_last_piece_of_a_stream_waits_for_the_account(store: TenantSto
         (Fault.LOST_REPLY, 2, ["call", "audit_not_stored"]),
     ],
 )
-async def test_a_table_that_fails_takes_no_answer_away(
+async def test_an_answer_is_returned_although_the_table_fails(
     store: TenantStore, fault: Fault, times: int, logged: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate = Gate(then=fault, times=times)
@@ -96,7 +96,7 @@ async def test_a_table_that_fails_takes_no_answer_away(
 
 @pytest.mark.parametrize("fault", [None, Fault.THROTTLE])
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_caller_that_is_cancelled_while_the_account_is_written_waits_for_it(
+async def test_a_caller_cancelled_while_the_record_is_written_waits_for_it(
     store: TenantStore, fault: Fault | None, times: int
 ) -> None:
     books = LedgerHarness.opened()
@@ -118,7 +118,7 @@ async def test_a_caller_that_is_cancelled_while_the_account_is_written_waits_for
     assert await requests_of(books.store) + len(books.queued()) == 1
 
 
-async def test_a_cancelled_scope_of_anyio_waits_too(store: TenantStore) -> None:
+async def test_a_cancelled_anyio_scope_waits_for_the_record(store: TenantStore) -> None:
     with inject(gate := Gate()):
         async with anyio.create_task_group() as group:
 
@@ -133,7 +133,7 @@ async def test_a_cancelled_scope_of_anyio_waits_too(store: TenantStore) -> None:
     assert await requests_of(store) == 1
 
 
-async def test_what_broke_off_after_tokens_is_paid_and_on_the_bill(store: TenantStore) -> None:
+async def test_an_answer_that_breaks_off_is_charged(store: TenantStore) -> None:
     scope = make_scope(store)
     broken = scripted_model([ChatDelta("12345678"), BackendUnavailable("gone")])
     with pytest.raises(UpstreamError):
@@ -148,7 +148,7 @@ async def test_what_broke_off_after_tokens_is_paid_and_on_the_bill(store: Tenant
     assert [record["status"] for record in await audit_of(store)] == ["upstream_error"] * 2
 
 
-async def test_an_answer_given_up_is_paid_and_on_the_bill(store: TenantStore) -> None:
+async def test_an_answer_that_is_closed_early_is_charged(store: TenantStore) -> None:
     scope = make_scope(store)
     answer = calls_of(scripted_model(ANSWER)).chat(scope, QUESTION)
     await anext(answer)
