@@ -1,4 +1,4 @@
-"""Event streams as AWS writes them (https://docs.aws.amazon.com/transcribe/latest/dg/event-stream.html)."""
+"""Build event streams in the format of AWS (https://docs.aws.amazon.com/transcribe/latest/dg/event-stream.html)."""
 
 import json
 import struct
@@ -8,7 +8,7 @@ from spass.core.messages import Json
 
 
 def frame(headers: dict[str, str], payload: bytes) -> bytes:
-    """One message: its lengths, their checksum, the headers, the payload, the checksum of it all."""
+    """Return one message: its lengths, their checksum, the headers, the payload, and the checksum of all of it."""
     written = b"".join(
         bytes([len(name)]) + name.encode() + b"\x07" + struct.pack("!H", len(value.encode())) + value.encode()
         for name, value in headers.items()

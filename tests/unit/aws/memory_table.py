@@ -1,4 +1,4 @@
-"""The table in memory, as far as limits need it: updates and their conditions, one after the other."""
+"""A table in memory for tests of limits. It needs no threads, so a test controls the order of all calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 @dataclass
 class MemoryTable:
-    """``plan`` stands where ``aws.invocation`` has its seam. ``calls`` counts the calls that were made, failed ones too."""
+    """A ``LimitTable``. ``plan`` injects faults. ``calls`` counts all calls, also failed ones. ``watch`` is called with the item
+    before and after each write that takes effect."""
 
     items: dict[Key, Item] = field(default_factory=dict)
     plan: FaultPlan | None = None
     calls: int = 0
     watch: Callable[[Item, Item], None] = lambda before, after: None
-    """Sees an item before and after each write that takes effect."""
 
     async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
         return await self._call("GetItem", lambda: self.items.get(key))

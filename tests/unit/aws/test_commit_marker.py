@@ -1,4 +1,4 @@
-"""A transaction with a marker takes effect once, and its writer learns whether it did, whoever writes meanwhile."""
+"""Test that a transaction with a marker takes effect once, and that its writer learns the outcome."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def store() -> TenantStore:
 
 
 def follow(version: int) -> Update:
-    """Return the write of the version after ``version``, on condition that this one is still in force."""
+    """Return the write of the version after ``version``, on condition that ``version`` is current."""
     return Update(KEY, set={"version": version + 1}, when=Equals("version", version))
 
 
@@ -102,4 +102,4 @@ async def test_a_table_that_never_answers_is_storage_unavailable(store: TenantSt
     with pytest.raises(StorageUnavailable):
         await commit(store, [follow(0)])
     assert len(tokens) == 2
-    assert len(set(tokens)) == 1, "one transaction, sent again under its token"
+    assert len(set(tokens)) == 1, "the transaction must be sent again with its token"

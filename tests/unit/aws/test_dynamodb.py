@@ -1,4 +1,4 @@
-"""Writes as the requests that DynamoDB gets."""
+"""Test the parameters of the requests to DynamoDB."""
 
 from spass.aws.dynamodb import parameters_of
 from spass.aws.keys import Key

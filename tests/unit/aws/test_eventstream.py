@@ -1,4 +1,4 @@
-"""Event streams of AWS, read."""
+"""Test the decoder of AWS event streams."""
 
 from itertools import pairwise
 

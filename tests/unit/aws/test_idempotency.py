@@ -1,4 +1,4 @@
-"""A claim on a request ends by its completion, its release or another try."""
+"""Test the renewal of a claim."""
 
 import pytest
 
@@ -25,7 +25,7 @@ async def acquired(store: TenantStore) -> Claim:
 
 
 async def test_renewing_a_completed_claim_does_not_report_it_as_lost(store: TenantStore) -> None:
-    """The answer joins the transaction of its effect, and the next renewal may come before the request ends."""
+    """Complete a claim in a transaction; the next renewal may come before the request ends."""
     claim = await acquired(store)
     answer = StoredAnswer({"done": True}, {})
     await claim.complete(answer)

@@ -1,4 +1,4 @@
-"""The log's lines: what they say of a failure, what they never say, and a log that nobody reads any more."""
+"""Test the lines of the log: the fields of a failure, redaction, and a closed output."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ ROUGHLY_ALL = " ".join(SECRETS.values()) + " /var/task/app.py arn:aws:s3:::priva
 
 
 class Gone(io.StringIO):
-    """The output of a terminal that was closed."""
+    """The output of a closed terminal."""
 
     def write(self, _: str) -> int:
         raise OSError(5, "Input/output error")
@@ -29,12 +29,12 @@ class Gone(io.StringIO):
 
 @pytest.fixture
 def taken_over() -> None:
-    gc.collect()  # what other tests left has its say before
+    gc.collect()  # collect the garbage of other tests first, because its finalizers may log
     capture_library_logs()
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """What was said, and nothing of it gives a secret or a place away."""
+    """Return the lines of the log. Check that they contain no secret and no path."""
     captured = capsys.readouterr()
     assert captured.err == ""
     assert not leaked_kinds(captured.out, SECRETS)

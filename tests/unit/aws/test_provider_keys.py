@@ -1,4 +1,4 @@
-"""Provider keys: read together, while a function starts, and so that SSM's quota is enough for many that start at once."""
+"""Test that provider keys are read together while a function starts, within SSM's quota for many functions."""
 
 import json
 import random
@@ -21,7 +21,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Store:
-    """A parameter store: ``failure`` is raised by the next ``failures`` calls."""
+    """A parameter store. The next ``failures`` calls raise ``failure``."""
 
     def __init__(self, **values: str) -> None:
         self.values = {PATH + name: value for name, value in values.items()}
@@ -51,7 +51,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[Mapping[str, object]]:
 
 
 class Quota:
-    """Lets through 40 calls a second, as SSM does for an account by default."""
+    """A parameter store that allows 40 calls a second, the default quota of an account."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Signatures, compared with those that boto3's own client makes."""
+"""Compare signatures with those of boto3's own client."""
 
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -45,7 +45,7 @@ class _Caught(Exception):
 
 
 def as_boto3_sends_it(model: str) -> AWSPreparedRequest:
-    """The request that boto3's client for Bedrock would send; it is caught on its way."""
+    """Return the request that boto3's client for Bedrock sends."""
     sent: list[AWSPreparedRequest] = []
 
     def catch(request: AWSPreparedRequest, **_: object) -> None:

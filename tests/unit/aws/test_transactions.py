@@ -1,4 +1,4 @@
-"""What DynamoDB does and no emulator does: conflicts between transactions, and its errors."""
+"""Test the behaviour of DynamoDB that the emulators lack: conflicts between transactions, and its errors."""
 
 import boto3
 import pytest

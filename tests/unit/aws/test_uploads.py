@@ -1,4 +1,4 @@
-"""How long a presigned form is good: as long as the credentials that signed it, and never longer than asked for."""
+"""Test the expiry of a presigned form: at the requested time or with the credentials that signed it, whichever is earlier."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ Presign = Callable[[Credentials], PresignedPost]
 
 @pytest.fixture
 def presign(monkeypatch: pytest.MonkeyPatch) -> Presign:
-    """Sign a form at ``NOW`` that shall be good for an hour, with these credentials."""
+    """Return a function that signs a form at ``NOW``, for an hour, with its argument."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     monkeypatch.setattr(botocore.signers, "get_current_datetime", lambda: NOW)
     monkeypatch.setattr(uploads, "now_s", lambda: int(NOW.timestamp()))
@@ -36,14 +36,14 @@ def presign(monkeypatch: pytest.MonkeyPatch) -> Presign:
 
 
 def seconds_good(form: PresignedPost) -> float:
-    """The seconds from ``NOW`` that a form promises, which are those that its policy has."""
+    """Return the seconds from ``NOW`` until the form expires. Check that its policy expires at the same time."""
     policy = json.loads(base64.b64decode(form.fields["policy"]))
     assert datetime.fromisoformat(policy["expiration"]).timestamp() == form.expires_at
     return form.expires_at - NOW.timestamp()
 
 
 def temporary(*, seconds: int, renewed_for: int = 0, renew: Callable[[], dict[str, str]] | None = None) -> RefreshableCredentials:
-    """Credentials that expire ``seconds`` after ``NOW``, or ``renewed_for`` once they are renewed."""
+    """Return credentials that expire ``seconds`` after ``NOW``. After a renewal they expire ``renewed_for`` seconds after it."""
 
     def renewed() -> dict[str, str]:
         expiry = (NOW + timedelta(seconds=renewed_for)).isoformat()

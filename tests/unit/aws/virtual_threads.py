@@ -1,4 +1,4 @@
-"""Threads that share one virtual clock: one runs at a time, and while all sleep the clock jumps to the first who wakes."""
+"""Run threads on one virtual clock: one thread runs at a time, and when all sleep, the clock jumps to the next wake-up."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 
 class VirtualThreads:
-    """``clock`` and ``sleep`` are for the work of these threads."""
+    """Threads on a virtual clock. Their work uses ``clock`` and ``sleep``."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -24,7 +24,7 @@ class VirtualThreads:
         woken.wait()
 
     def run(self, works: Sequence[tuple[float, Callable[[], None]]]) -> None:
-        """Run each work from its second on, until all have ended."""
+        """Start each work at its second, and run until all have ended."""
         for second, work in works:
             woken = threading.Event()
             self._wait(second, woken)

@@ -1,4 +1,4 @@
-"""A store for each test."""
+"""Provide a store for each test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One made-up secret of each kind that must not get out; put together here, so that no scanner takes this file for a leak."""
+"""Build one invented secret of each kind. They are built at run time, so that a scanner does not report this file."""
 
 import base64
 import random
@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 _LETTERS: Final = string.ascii_letters + string.digits
-_ROOM: Final = 400  # characters of an error's text that would be passed on
+_ROOM: Final = 400  # characters of an error's text that are passed on
 _DICE: Final = random.Random(4)
 
 PROVIDER_KEY: Final = "a-key-of-the-7th-provider"
@@ -18,7 +18,7 @@ SECRET_KEY: Final = "wJalrXUtnFEMI/K7MDENG/bPxRfiCY" + "PLANTEDKEY"
 
 
 def _some(count: int, alphabet: str = _LETTERS) -> str:
-    """``count`` characters, among them letters and digits."""
+    """Return ``count`` characters, with letters and digits among them."""
     while True:
         made = "".join(_DICE.choices(alphabet, k=count))
         if count < 8 or (any(map(str.isdigit, made)) and any(map(str.isalpha, made))):
@@ -94,7 +94,7 @@ SHAPED: Final[Mapping[str, str]] = {
     "web token": _HEADER + "." + _url64(80) + "." + _url64(43),
     "long web token": _HEADER + "." + _url64(2500) + "." + _url64(342),
 }
-"""Told by their looks."""
+"""Secrets that are detected by their format."""
 
 KNOWN: Final[Mapping[str, str]] = {
     "provider key": PROVIDER_KEY,
@@ -103,7 +103,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "process session token": "FwoG-" + _some(900, _LETTERS + "+/") + "=",
     "process key id": "process-key-id-1",
 }
-"""Told because this process knows them."""
+"""Secrets that are detected because this process knows them."""
 
 PLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     "aws secret key": ("aws_secret_access_key = ", _some(40, _LETTERS + "+/"), "\n"),
@@ -116,33 +116,33 @@ PLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     "ssh key": ("-----BEGIN OPENSSH PRIVATE KEY-----\n", _key_lines(5), "\n-----END OPENSSH PRIVATE KEY-----"),
     "rsa key": ("-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n", _key_lines(6), "\n-----END RSA PRIVATE KEY-----"),
 }
-"""Told by what stands around them: before, secret, after."""
+"""Secrets that are detected by the text around them: (before, secret, after)."""
 
 SECRETS: Final[Mapping[str, str]] = {**SHAPED, **KNOWN, **{name: "".join(parts) for name, parts in PLACED.items()}}
-"""All kinds, each as a text that holds it."""
+"""A text with the secret, for every kind."""
 
 
 def identifying_parts(kind: str) -> list[str]:
-    """What of a secret of this kind would give it away: its lines, each but for the first four characters, which may have been
-    given on before it was known what they begin."""
+    """Return the parts of a secret that must not leak: its lines without their first four characters, which may be sent before
+    they are known to be the start of a secret."""
     secret = PLACED[kind][1] if kind in PLACED else SECRETS[kind]
     return [line[4:20] for line in secret.splitlines() if len(line) >= 8]
 
 
 def give_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The credentials of ``KNOWN`` are those of this process."""
+    """Make the credentials of ``KNOWN`` the credentials of this process."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KNOWN["process secret key"])
     monkeypatch.setenv("AWS_SESSION_TOKEN", KNOWN["process session token"])
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KNOWN["process key id"])
 
 
 def leaked_kinds(out: str, secrets: Collection[str]) -> list[str]:
-    """The kinds of ``secrets`` that ``out`` gives away."""
+    """Return the kinds of ``secrets`` that ``out`` contains."""
     return [kind for kind in secrets if any(part in out for part in identifying_parts(kind))]
 
 
 def text_with_secrets(batch: Mapping[str, str]) -> str:
-    """A text that holds them all."""
+    """Return a text with all secrets of ``batch``."""
     return "\n".join(batch.values())
 
 
@@ -157,4 +157,4 @@ def _batches() -> Iterator[dict[str, str]]:
 
 
 BATCHES: Final = list(_batches())
-"""All secrets, as many together as an error's text surely has room for."""
+"""All secrets, in batches that fit into the text of an error."""

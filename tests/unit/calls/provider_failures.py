@@ -1,4 +1,4 @@
-"""The ways that a provider can fail, each with words of its own in it."""
+"""Build the failures of every provider, with a given text in their messages."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,11 +12,11 @@ HOST: Final = "models.internal.acme.example"
 PATH: Final = "/var/task/private/app.py"
 ARN: Final = "arn:aws:iam::123456789012:role/private-role"
 PLACES: Final = (HOST, "models.internal", PATH, "private", "123456789012", "Traceback", "site-packages", ".py")
-"""What is no secret of a caller's, but a place of ours."""
+"""The name of a resource of ours, which must not leak either."""
 
 
 def failing_words(words: str, status: int) -> Answer:
-    """An error body that says them wherever it can."""
+    """Return an error body that contains ``words`` in every field."""
     return whole({"error": {"message": f"no: {words} {PATH} {ARN}", "type": words, "code": words, "param": words}}, status)
 
 

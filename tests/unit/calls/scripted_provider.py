@@ -1,4 +1,4 @@
-"""A model that says what a test wrote for it, behind the real router, and a store in memory."""
+"""Build a scripted model behind the real router, and a store in memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -50,12 +50,12 @@ HELLO: Final = (ChatDelta("Hello."),)
 
 
 def scripted_model(script: Answer | Script = HELLO, **fields: Any) -> ScriptedModel:
-    """Return a model that says "Hello." and nothing else, unless told otherwise, and embeds in three dimensions."""
+    """Return a model that answers with ``script`` and returns vectors with three dimensions."""
     return ScriptedModel(script, **{"vectors": vectors_of(2), **fields})
 
 
 def vectors_of(tokens: int) -> Callable[[EmbeddingRequest], EmbeddingReply]:
-    """Return what embeds a text as its length, for so many tokens."""
+    """Return a function that returns the length of each text as its vector, and a usage of ``tokens``."""
 
     def embed(request: EmbeddingRequest) -> EmbeddingReply:
         rows = [(float(len(text)), 1.0, 0.5) for text in request.texts]
@@ -71,7 +71,7 @@ def calls_of(model: ScriptedModel, config: GatewayConfig = CONFIG, admission: Ad
 
 
 def memory_store(tenant: TenantId) -> TenantStore:
-    """A table that lives as long as the test."""
+    """Return a store in memory."""
     return MemoryAws().for_tenant(tenant)
 
 
@@ -92,5 +92,5 @@ def at_depth(scope: Scope, depth: int) -> Scope:
 
 
 async def audit_of(store: TenantStore) -> list[Item]:
-    """The records below the request of ``make_scope``."""
+    """Return the audit records of the request of ``make_scope``."""
     return await store.table.query(keys.audit_partition(store.tenant, RequestId("req_outer")))

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only while everybody waits, and then at once."""
+"""Run work on an event loop with virtual time: when all tasks wait, the clock jumps to the next timer."""
 
 import asyncio
 import selectors
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """Starts at the real clock's time, so that deadlines made of it mean something."""
+    """An event loop with virtual time. It starts at the real time, because deadlines use the real clock."""
 
     def __init__(self) -> None:
         self.now = time.monotonic()
@@ -21,7 +21,7 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
 
 class _Skipping(selectors.DefaultSelector):
-    """Instead of waiting for the next timer, it lets its time come. With no timer it waits: for a thread, say."""
+    """A selector that advances the clock to the next timer. Without a timer it waits, for example for a thread."""
 
     def __init__(self, loop: SkippingLoop) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Skipping(selectors.DefaultSelector):
 
 
 def run_with_virtual_time(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
-    """What ``work`` returns, and how many seconds it took in its own time."""
+    """Return the result of ``work`` and its duration in virtual seconds."""
     with asyncio.Runner(loop_factory=SkippingLoop) as runner:
         loop = runner.get_loop()
         began = loop.time()

@@ -1,7 +1,4 @@
-"""A tenant's own limits: who is let through, who is told when to come again, and what stays counted.
-
-Time here is simulated.
-"""
+"""Test a tenant's limits: admission, ``retry_after`` and settlement. Time is simulated."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,11 +35,11 @@ pytestmark = pytest.mark.anyio
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
 MILLION = TokenUsage(1_000_000, 0)
-"""Of the model ``small`` this costs half a dollar."""
+"""Tokens that cost half a dollar with the model ``small``."""
 
 
 class Limits(Cascade):
-    """Settings that a test changes at any time."""
+    """Settings that a test can change at any time."""
 
     def __init__(self) -> None:
         super().__init__(CONFIG)
@@ -58,7 +55,7 @@ class Limits(Cascade):
 
 @dataclass
 class AdmissionHarness:
-    """A pipeline whose limits are ``limits`` and whose clock is ``now``."""
+    """A pipeline with the limits ``limits`` and the clock ``now``."""
 
     store: TenantStore
     limits: Limits = field(default_factory=Limits)
@@ -71,7 +68,7 @@ class AdmissionHarness:
         self.calls = self.worker()
 
     def worker(self) -> Calls:
-        """One more process."""
+        """Return the pipeline of another process."""
         return calls_of(self.provider, admission=Admission(self.limits, clock=lambda: self.now, sleep=self._sleep))
 
     async def _sleep(self, seconds: float) -> None:
@@ -83,14 +80,14 @@ class AdmissionHarness:
     async def ask(
         self, *, takes: TokenUsage = MILLION, answer: int = 1, model: str = "small", by: Calls | None = None
     ) -> ChatReply:
-        """A chat that may be ``answer`` tokens long and really ``takes`` so many."""
+        """Ask for an answer of at most ``answer`` tokens. The model reports the usage ``takes``."""
         self.provider.script = [ChatDelta(finish_reason=FinishReason.STOP, usage=takes)]
         chat = (by or self.calls).chat(make_scope(self.store), question(answer, model))
         return collect_deltas([delta async for delta in chat])
 
 
 def question(answer: int, model: str = "small") -> ChatRequest:
-    """Two tokens, as we estimate."""
+    """Return a chat whose prompt is estimated as two tokens."""
     return ChatRequest(model, (Message(Role.USER, "What?!"),), max_tokens=answer)
 
 
@@ -160,7 +157,7 @@ async def test_a_job_waits_until_the_minute_has_passed(harness: AdmissionHarness
         await harness.calls.embed(job, ["a" * 160, "b" * 160])
     assert 110 <= sum(harness.slept) <= 140
     harness.limits.budget = "0.00001"
-    with pytest.raises(BudgetExceeded):  # a month is not waited for
+    with pytest.raises(BudgetExceeded):  # it does not wait for the next month
         await harness.calls.embed(job, ["a" * 160, "b" * 160])
 
 
@@ -228,7 +225,7 @@ async def test_a_call_over_the_budget_is_refused_until_the_end_of_the_month(harn
     for _ in range(2):
         await harness.ask()
     error = await refused(harness, BudgetExceeded)
-    # What was spent is read from the records, which are of the month that it really is.
+    # The opening balance is read from the usage rows, which have the real month.
     spent = await spending_of_month(harness.store, "2026-11")
     assert error.details == {"limit": "monthly_budget_usd", "budget_usd": "1", "spent_usd": str(spent)}
     december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
@@ -277,7 +274,7 @@ async def test_a_reset_of_the_usage_does_not_free_budget(harness: AdmissionHarne
     await reset(harness.store)
     await refused(harness, BudgetExceeded)
     harness.calls = harness.worker()
-    harness.limits.budget = "0.9"  # counted anew, from the rows
+    harness.limits.budget = "0.9"  # the opening balance is computed again from the rows
     await refused(harness, BudgetExceeded)
 
 
@@ -376,7 +373,7 @@ async def test_no_fault_loses_capacity_or_exceeds_a_limit(harness: AdmissionHarn
         assert len(plan.calls) > point
         reached = len(harness.provider.requests)
         harness.now += 1
-        try:  # what was generated is counted, whatever was lost
+        try:  # generated tokens are counted even if a reply was lost
             await harness.ask(answer=900, takes=TokenUsage(2, 900))
         except RateLimited:
             assert len(harness.provider.requests) == reached

@@ -1,4 +1,4 @@
-"""What a model says reaches nobody with a secret in it, however the provider cuts its answer into pieces."""
+"""Test that secrets are redacted in answers of models, for every split of the answer into deltas."""
 
 import base64
 import hashlib
@@ -79,14 +79,14 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def heard(deltas: Iterable[ChatDelta], made: AnswerRedactor | None = None) -> ChatReply:
-    """What a client has at the end."""
+    """Return the whole answer that a client receives."""
     answer_redactor = made or AnswerRedactor(redactor())
     passed = [answer_redactor.feed(delta) for delta in deltas]
     return collect_deltas([*passed, answer_redactor.flush()])
 
 
 def said(text: str, cuts: Iterable[int] = ()) -> str:
-    """What becomes of ``text`` when it comes cut at ``cuts``."""
+    """Return the redacted ``text`` when it arrives in pieces, split at ``cuts``."""
     return heard(map(ChatDelta, _cut(text, cuts))).message.content
 
 
@@ -350,5 +350,5 @@ def test_the_time_is_linear_in_the_length(text: str, size: int) -> None:
         return time.process_time() - started
 
     best = min(seconds(1) for _ in range(3))
-    assert best < 12e-6 * len(text)  # ten times what it takes on an idle machine
+    assert best < 12e-6 * len(text)  # ten times the duration on an idle machine
     assert min(seconds(4) for _ in range(2)) < 10 * best + 0.02

@@ -1,4 +1,4 @@
-"""Every call of a chat model: what is refused, what it costs, what it leaves behind."""
+"""Test calls of chat models: refusals, cost, and audit records."""
 
 import asyncio
 import json
@@ -219,7 +219,7 @@ async def test_a_call_that_fails_before_its_answer_is_recorded_without_cost(stor
         await anext(calls_of(provider).chat(scope, QUESTION))
     (record,) = await audit_of(store)
     assert (record["status"], record["prompt_tokens"], record["cost_usd"]) == ("upstream_error", 0, "0")
-    assert "usage_estimated" not in record  # that there were none is known
+    assert "usage_estimated" not in record  # the provider reported 0 tokens
     assert scope.tally.total.sub_calls == 0
 
 

@@ -1,4 +1,4 @@
-"""What a model is sent holds nothing unseen and no role tokens; what people write, in any script, stays as it is."""
+"""Test that requests to a model contain no invisible characters and no role tokens, and that other text is unchanged."""
 
 import json
 import re
@@ -19,7 +19,7 @@ ENGLAND = "\U0001f3f4" + "".join(chr(0xE0000 + ord(letter)) for letter in "gbeng
 
 
 def sent(text: str, role: Role = Role.USER) -> str:
-    """``text`` as it is sent."""
+    """Return the text that is sent for ``text``."""
     return sanitize_request(ChatRequest("m", (Message(role, text),))).request.messages[0].content
 
 

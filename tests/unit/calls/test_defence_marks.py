@@ -1,5 +1,5 @@
-"""What was looked up is told from what is said: it stands between delimiters that it cannot close, its blanks marked; and the
-marks are gone from what the model answers."""
+"""Test that looked-up text is sent between delimiters that it cannot close, with marked blanks, and that the marks are removed
+from the answer."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ ASKED = (Message(Role.USER, "Well?"), Message(Role.ASSISTANT, "", (ToolCall("c1"
 
 
 def with_data(text: str, *others: Message) -> SanitizedRequest:
-    """A conversation in which a tool answered ``text``."""
+    """Return a conversation in which a tool returned ``text``."""
     return sanitize_request(ChatRequest("m", (SYSTEM, *others, *ASKED, Message(Role.TOOL, text, tool_call_id="c1"))))
 
 
@@ -169,7 +169,7 @@ def called(pieces: Sequence[str]) -> str:
 
 
 def cuts(text: str) -> list[list[str]]:
-    """``text`` in two pieces, cut at each place, and letter by letter."""
+    """Return all splits of ``text`` into two pieces, and the split into single characters."""
     return [[text[:at], text[at:]] for at in range(len(text) + 1)] + [list(text)]
 
 

@@ -1,4 +1,4 @@
-"""Every call of an embedding model."""
+"""Test calls of embedding models."""
 
 from decimal import Decimal
 

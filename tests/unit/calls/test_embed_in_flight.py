@@ -1,7 +1,4 @@
-"""A long list of texts: how it is cut, how much of it is under way together, and what becomes of it when a part fails.
-
-Time here is simulated.
-"""
+"""Test the concurrent requests for a long list of texts, and their failures. Time is simulated."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -23,19 +20,20 @@ from spass.tenancy.settings import Cascade
 from tests.unit.calls.skipping_loop import run_with_virtual_time
 from tests.unit.tools.fakes import scope_for, table_of
 
-PER_REQUEST = 32  # what any server takes
+PER_REQUEST = 32  # texts per request of the provider ``ollama``
 
 
 @dataclass
 class Server:
-    """Takes ``seconds`` for a request, which may fail; a vector says its text's number. Remembers what was under way together."""
+    """A provider that takes ``seconds`` for a request. The first number of a vector is the number in its text. ``most`` is the
+    largest number of requests in flight."""
 
     seconds: Callable[[int], float] = lambda number: 1.0
     failures: dict[int, list[BackendError]] = field(default_factory=dict)
     provider: str = "ollama"
     max_concurrent: int | None = None
     requests: list[int] = field(default_factory=list)
-    under_way: int = 0
+    in_flight: int = 0
     most: int = 0
     cancelled: list[int] = field(default_factory=list)
 
@@ -45,15 +43,15 @@ class Server:
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
         number = int(request.texts[0]) // PER_REQUEST
         self.requests.append(number)
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
         try:
             await asyncio.sleep(self.seconds(number))
         except asyncio.CancelledError:
             self.cancelled.append(number)
             raise
         finally:
-            self.under_way -= 1
+            self.in_flight -= 1
         if self.failures.get(number):
             raise self.failures[number].pop(0)
         return EmbeddingReply(pack_rows([(float(text), 1.0) for text in request.texts]), len(request.texts), 2, TokenUsage(10))
@@ -62,7 +60,7 @@ class Server:
         pass
 
     def calls(self, retries: int = 3) -> Calls:
-        """The pipeline in front of it; a retry waits as long as it may."""
+        """Return a pipeline with this provider. Each retry waits for the maximum delay."""
         config = GatewayConfig.model_validate(
             {
                 "llm": {
@@ -90,7 +88,7 @@ def texts(batches: int) -> list[str]:
 
 
 def embed(server: Server, count: int, *, retries: int = 3) -> tuple[list[float], float]:
-    """The numbers that the vectors of ``count`` requests say, and the seconds it took."""
+    """Embed the texts of ``count`` requests. Return the first number of each vector, and the duration in seconds."""
     reply, seconds = run_with_virtual_time(server.calls(retries).embed(scope_for(seconds=3600), texts(count)))
     return [row[0] for row in reply.rows()], seconds
 
@@ -130,7 +128,7 @@ def test_a_failed_request_is_retried_while_the_others_continue() -> None:
     numbers, seconds = embed(server, 8)
     assert numbers == [float(text) for text in texts(8)]
     assert sorted(server.requests) == [0, 1, 1, 2, 2, 3, 4, 5, 6, 7]
-    assert round(seconds, 3) == 7  # one second, five of waiting, one second: the other six were done by then
+    assert round(seconds, 3) == 7  # a request of 1 s, a wait of 5 s and a retry of 1 s; the other requests have ended by then
 
 
 def test_the_first_final_failure_cancels_all_other_requests() -> None:
@@ -140,7 +138,7 @@ def test_the_first_final_failure_cancels_all_other_requests() -> None:
     async def run() -> float:
         with pytest.raises(UpstreamRejected, match="not that"):
             await server.calls().embed(scope, texts(9))
-        assert server.under_way == 0
+        assert server.in_flight == 0
         sent = len(server.requests)
         await asyncio.sleep(100)
         assert len(server.requests) == sent
@@ -186,7 +184,7 @@ def test_cancelling_the_call_cancels_all_its_requests() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert server.under_way == 0
+        assert server.in_flight == 0
 
     run_with_virtual_time(run())
     assert (server.requests, sorted(server.cancelled)) == ([0, 1, 2, 3], [0, 1, 2, 3])

@@ -1,4 +1,4 @@
-"""What a call probably takes, before anybody has counted."""
+"""Test the estimated tokens of a call."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The time that a text takes grows with its length, not with its square, whatever is in it."""
+"""Test that the time to process a text is linear in its length, for every content."""
 
 import itertools
 import os
@@ -29,7 +29,7 @@ def units() -> Iterator[str]:
 
 
 def growth(work: Callable[[str], None], unit: str, short: int = SHORT) -> float:
-    """Return how many times as long a text takes that is ``TIMES`` as long."""
+    """Return the ratio of the durations of a text and of a text ``TIMES`` as long."""
     return seconds(work, repeated(unit, short * TIMES)) / max(seconds(work, repeated(unit, short)), 1e-5)
 
 
@@ -38,7 +38,7 @@ def test_the_time_for_a_text_is_linear_in_its_length(name: str) -> None:
     work, short = WORKS[name], SHORT // 4 if "pieces" in name else SHORT
     for unit in units():
         work(unit)
-        # What grows with the square takes 256 times as long. A measurement that something disturbed is taken again.
+        # Quadratic work takes 256 times as long. Repeat a measurement, because another process may have disturbed it.
         assert any(growth(work, unit, short) < 4 * TIMES for _ in range(5)), ascii(unit)
 
 
@@ -55,7 +55,7 @@ def test_marks_are_removed_in_linear_time(unit: str) -> None:
 
 
 def calls(work: Callable[[str], None], text: str) -> int:
-    """Return how many functions ``work`` calls."""
+    """Return the number of function calls of ``work``."""
     found = 0
 
     def count(_: FrameType, event: str, __: object) -> None:

@@ -1,4 +1,4 @@
-"""An answer's end comes after its account was written, and the account is written whoever has gone by then."""
+"""Test that an answer ends after its record is written, and that the record is written even if the caller is gone."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ ANSWER = [ChatDelta("Hello"), ChatDelta(".", finish_reason=FinishReason.STOP, us
 
 @dataclass(slots=True)
 class Gate(FaultPlan):
-    """Holds accounts until it is opened; then the first ``times`` of them, the retries included, go as ``then`` says."""
+    """Delay the writes of records until the gate is open. Then inject ``then`` into the first ``times`` writes, also retries."""
 
     then: Fault | None = None
     times: int = 2
@@ -65,7 +65,7 @@ async def test_the_last_delta_of_a_stream_waits_for_the_record(store: TenantStor
         listener = asyncio.create_task(listen())
         await gate.reached.wait()
         assert "".join(piece.content for piece in pieces) == "Hello."
-        assert all(piece.finish_reason is None for piece in pieces), "the text is there, the end is not"
+        assert all(piece.finish_reason is None for piece in pieces), "the text has arrived, but not the end"
         gate.opened.set()
         await listener
     assert pieces[-1].finish_reason is FinishReason.STOP
@@ -77,7 +77,7 @@ async def test_the_last_delta_of_a_stream_waits_for_the_record(store: TenantStor
     [
         (Fault.THROTTLE, 2, ["call", "audit_not_stored"]),
         (Fault.TIMEOUT, 2, ["call", "audit_not_stored"]),
-        (Fault.LOST_REPLY, 1, ["call"]),  # the table hears of the first try when it repeats it under the same token
+        (Fault.LOST_REPLY, 1, ["call"]),  # the retry has the token of the first attempt
         (Fault.LOST_REPLY, 2, ["call", "audit_not_stored"]),
     ],
 )
@@ -142,8 +142,8 @@ async def test_an_answer_that_breaks_off_is_charged(store: TenantStore) -> None:
     with pytest.raises(UpstreamError):
         _ = [delta async for delta in calls_of(failed).chat(scope, QUESTION)]
     total = scope.tally.total
-    assert (total.sub_calls, total.source) == (1, CostSource.CATALOG), "what failed before it began weakens no source"
-    assert f"{total.usd:f}" == "0.0000055"  # 5 tokens asked and 2 said
+    assert (total.sub_calls, total.source) == (1, CostSource.CATALOG), "a call without a cost does not change the source"
+    assert f"{total.usd:f}" == "0.0000055"  # 5 tokens of the prompt and 2 of the answer
     assert await requests_of(store) == 1
     assert [record["status"] for record in await audit_of(store)] == ["upstream_error"] * 2
 

@@ -1,5 +1,4 @@
-"""Every way that every provider fails × every kind of secret in its words: none is in the error that a caller reads, or in the
-log."""
+"""Test every failure of every provider with every kind of secret in its message: the caller's error and the log contain none."""
 
 import asyncio
 
@@ -18,7 +17,7 @@ from tests.unit.llm.scripted_upstream import CLASSES, QUESTION, Upstream, backen
 
 
 def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
-    """The body that a caller reads."""
+    """Return the body of the caller's response."""
 
     def made(_: BackendConfig, __: str | None) -> Provider:
         at = backend(provider, base_url=f"https://{HOST}/v1")
@@ -33,7 +32,7 @@ def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
                 pass
         except SpassError as error:
             return envelope(redactor().redact_error(error), RequestId("req_1")).model_dump_json()
-        except (RuntimeError, KeyError):  # the edge answers these without their words
+        except (RuntimeError, KeyError):  # the edge answers these without the provider's message
             return ""
         finally:
             await router.aclose()

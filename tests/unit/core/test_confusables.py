@@ -1,4 +1,4 @@
-"""What looks like one of our own tags is disarmed, however it is spelled; any other text stays what it is."""
+"""Test that every spelling of one of our own tags is sanitized, and that other text is unchanged."""
 
 import itertools
 import re
@@ -49,7 +49,7 @@ def test_a_text_that_does_not_look_like_a_tag_is_unchanged(text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """``text`` without styles, accents and what has no width: what Unicode itself says about look-alikes."""
+    """Return ``text`` without styles, accents and characters without width, by Unicode's compatibility decomposition."""
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).lower())
     return "".join(letter for letter in decomposed if unicodedata.category(letter) not in ("Mn", "Me", "Cf"))
 

@@ -1,4 +1,4 @@
-"""Work in a task of its own, and its readers."""
+"""Test work in a separate task, and the readers of its events."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A page fits through a Lambda, whatever is written on it."""
+"""Test that a page fits into a Lambda response, whatever text it contains."""
 
 import json
 
@@ -12,14 +12,14 @@ from spass.core.page_size import PAGE_BYTES, PAGE_EVENT_BYTES, PageSizeLimit, ev
 LAMBDA_BYTES = 6 * 1024 * 1024
 
 
-def as_an_event(text: str) -> int:
-    """How a Lambda's runtime writes a string (https://github.com/aws/aws-lambda-python-runtime-interface-client)."""
+def as_json_string(text: str) -> int:
+    """Return the JSON string that Lambda's runtime writes (https://github.com/aws/aws-lambda-python-runtime-interface-client)."""
     return len(json.dumps(text, ensure_ascii=False).encode()) - 2
 
 
 @given(st.text(st.characters(codec="utf-8")))
 def test_event_bytes_is_the_size_of_the_json_string(text: str) -> None:
-    assert event_bytes(text.encode()) == as_an_event(text) + sum(text.count(short) for short in "\b\f") * 4
+    assert event_bytes(text.encode()) == as_json_string(text) + sum(text.count(short) for short in "\b\f") * 4
 
 
 @given(st.binary(), st.binary())
@@ -35,9 +35,9 @@ def test_a_full_page_fits_into_a_lambda_response_and_is_nearly_full(text: str) -
         taken += 1
     page = json.dumps({"entries": [json.loads(entry)] * taken, "next_cursor": "x" * 100}, ensure_ascii=False)
     assert len(page.encode()) <= PAGE_BYTES
-    assert as_an_event(page) < LAMBDA_BYTES - 10_240
+    assert as_json_string(page) < LAMBDA_BYTES - 10_240
     more = entry * (taken + 2)
-    assert len(more.encode()) > PAGE_BYTES or as_an_event(more) > PAGE_EVENT_BYTES
+    assert len(more.encode()) > PAGE_BYTES or as_json_string(more) > PAGE_EVENT_BYTES
 
 
 def test_the_overhead_of_each_entry_counts() -> None:

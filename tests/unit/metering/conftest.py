@@ -1,4 +1,4 @@
-"""A table and a queue for each test."""
+"""Provide a table and a queue for each test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Records of calls to account for, and ways for several AWS calls to go wrong."""
+"""Create records of calls, and inject faults into several AWS calls."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ TODAY = datetime.now(UTC).date()
 
 
 def call(**fields: Any) -> AuditRecord:
-    """A chat that was answered today, unless ``fields`` say otherwise."""
+    """Return the record of a chat that was answered today, with ``fields`` replaced."""
     record = AuditRecord(
         request_id=RequestId(new_id("req")),
         outer_request_id=RequestId("req_outer"),
@@ -56,7 +56,7 @@ def days_ago(days: int) -> str:
 
 @dataclass(slots=True)
 class Faults(FaultPlan):
-    """Several calls go wrong, each number as ``of`` says; ``always`` is what all others meet."""
+    """Inject the fault ``of[number]`` into the call with this number, and ``always`` into all other calls."""
 
     of: Mapping[int, Fault] = field(default_factory=dict)
     always: Fault | None = None
@@ -64,13 +64,13 @@ class Faults(FaultPlan):
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         self.at = len(self.calls)
         self.fault = self.of.get(self.at, self.always)
-        # Named, not super(): a slotted dataclass is made anew by its decorator, and super() would look in the class before that.
+        # not super(): the decorator replaces a slotted dataclass, and super() would use the replaced class
         return await FaultPlan.around(self, call, run)
 
 
 @dataclass(frozen=True)
 class LedgerHarness:
-    """A tenant's store and the messages that it sent to the queue of jobs, all in memory."""
+    """A tenant's store in memory, and the messages that it sent to the queue of jobs."""
 
     aws: MemoryAws
     store: TenantStore
@@ -84,11 +84,11 @@ class LedgerHarness:
         return ledger
 
     def queued(self) -> list[dict[str, Any]]:
-        """What stands in the queue. It stays there."""
+        """Return the messages in the queue without removing them."""
         return [json.loads(body) for body in self.sent]
 
     def without_queue(self) -> TenantStore:
-        """The same store in a function that has no queue."""
+        """Return the same store in a function without a queue."""
         aws = MemoryAws()
         aws.__dict__["_table_client"] = self.aws._table_client
         return aws.for_tenant(self.store.tenant)

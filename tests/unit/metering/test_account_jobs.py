@@ -1,4 +1,4 @@
-"""What the queue of jobs was left to account for is accounted for once, however often it is delivered."""
+"""Test that a record in the queue is stored once, even if it is delivered several times."""
 
 import json
 from typing import Any, cast
@@ -26,8 +26,8 @@ def dispatcher(ledger: LedgerHarness) -> Dispatcher:
     return Dispatcher({TenantId("acme")}, ledger.aws.for_tenant, background_handler(cast(Writer, None), ObjectCache()))
 
 
-async def left(ledger: LedgerHarness) -> str:
-    """The body of the message that a call left whose table did not answer."""
+async def queued_body(ledger: LedgerHarness) -> str:
+    """Return the body of the message for a call that the table did not store."""
     with inject(FaultPlan(Fault.THROTTLE, times=2)):
         await record_call(ledger.store, call())
     (message,) = ledger.queued()
@@ -44,7 +44,7 @@ async def deliver(dispatcher: Dispatcher, body: str) -> bool:
 
 
 async def test_a_delivered_call_is_counted_once(ledger: LedgerHarness, dispatcher: Dispatcher) -> None:
-    body = await left(ledger)
+    body = await queued_body(ledger)
     assert await requests_of(ledger) == 0
     for _ in range(3):
         assert await deliver(dispatcher, body)
@@ -52,7 +52,7 @@ async def test_a_delivered_call_is_counted_once(ledger: LedgerHarness, dispatche
 
 
 async def test_a_call_that_still_cannot_be_stored_is_delivered_again(ledger: LedgerHarness, dispatcher: Dispatcher) -> None:
-    body = await left(ledger)
+    body = await queued_body(ledger)
     with inject(FaultPlan(Fault.TIMEOUT, times=2)), pytest.raises(StorageUnavailable):
         await deliver(dispatcher, body)
     assert await deliver(dispatcher, body)
@@ -62,7 +62,7 @@ async def test_a_call_that_still_cannot_be_stored_is_delivered_again(ledger: Led
 async def test_a_call_of_an_unknown_tenant_is_dropped(
     ledger: LedgerHarness, dispatcher: Dispatcher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = (await left(ledger)).replace('"acme"', '"gone"')
+    body = (await queued_body(ledger)).replace('"acme"', '"gone"')
     capsys.readouterr()
     assert await deliver(dispatcher, body)
     assert json.loads(capsys.readouterr().out)["event"] == "job_dropped"

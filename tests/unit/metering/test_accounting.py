@@ -1,4 +1,4 @@
-"""A call that has ended is in the audit and in the usage, once, whatever goes wrong; or the log says that it is not."""
+"""Test that each call is in the audit and in the usage once under every fault, or else in the log."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a record of a call keeps."""
+"""Test the attributes of an audit record."""
 
 from dataclasses import replace
 from decimal import Decimal

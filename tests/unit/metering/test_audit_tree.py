@@ -1,4 +1,4 @@
-"""The calls below one request, nested as they were made."""
+"""Test the tree of the calls of one request."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def caller(user: str | None, *, token: str = "app", admin: bool = False) -> Call
     return Caller(identity, UserId(user) if user else None, RequestId("req_now"), None, 0, "/v1/audit/{request_id}")
 
 
-ANNA = caller("anna")  # whose calls the ledger holds
+ANNA = caller("anna")  # the user of the calls in the ledger
 
 
 def later(base: Timestamp, number: int) -> Timestamp:
@@ -32,14 +32,14 @@ def later(base: Timestamp, number: int) -> Timestamp:
 
 
 async def nested(store: TenantStore) -> None:
-    """A chat, a tool that it asked for with an embedding inside, and another chat."""
+    """Record a chat, its tool call with an embedding inside, and another chat."""
     base = call().at
     tool = call(request_id=RequestId("req_2"), kind=CallKind.TOOL, tool="rag_query", model=None, at=later(base, 2))
     embedding = call(
         request_id=RequestId("req_3"), parent_request_id=tool.request_id, kind=CallKind.EMBEDDING, model="mini", at=later(base, 3)
     )
     first, second = (call(request_id=RequestId(f"req_{number}"), at=later(base, number)) for number in (1, 4))
-    for record in (embedding, second, tool, first):  # as they end
+    for record in (embedding, second, tool, first):  # in the order in which they end
         await record_call(store, record)
 
 

@@ -1,5 +1,5 @@
-"""Calls, lost replies, redeliveries, resets and readers in any order: the usage is what the audit says, never doubled and never
-lost, and no reset gives the month's money back."""
+"""Test calls, lost replies, redeliveries, resets and reports in any order: the usage always equals the sum of the audit records,
+and a reset does not change the cost of the month."""
 
 import asyncio
 import os
@@ -42,14 +42,14 @@ RECORDS = st.builds(
 
 
 @dataclass(frozen=True)
-class Called:
+class Call:
     record: AuditRecord
     faults: dict[int, Fault]
 
 
 @dataclass(frozen=True)
-class Delivered:
-    """The queue delivers what it was left, the newest or the oldest, whether it has before or not."""
+class Delivery:
+    """Deliver the newest or the oldest message of the queue, even if it was delivered before."""
 
     newest: bool
     faults: dict[int, Fault]
@@ -62,16 +62,16 @@ class Reset:
 
 
 STEPS = st.one_of(
-    st.builds(Called, RECORDS, FAULTS),
-    st.builds(Called, RECORDS, FAULTS),
-    st.builds(Delivered, st.booleans(), FAULTS),
+    st.builds(Call, RECORDS, FAULTS),
+    st.builds(Call, RECORDS, FAULTS),
+    st.builds(Delivery, st.booleans(), FAULTS),
     st.builds(Reset, st.sampled_from(AGENTS), st.dictionaries(st.integers(0, 3), st.sampled_from([Fault.REPEATED]), max_size=2)),
 )
 
 
 @dataclass
 class LedgerSimulation:
-    """One tenant's books, and what a reader of its audit alone would make of its usage."""
+    """The ledger of one tenant, and the usage that its audit records add up to."""
 
     ledger: LedgerHarness
     seen: set[RequestId] = field(default_factory=set)
@@ -80,15 +80,15 @@ class LedgerSimulation:
     left: list[Any] = field(default_factory=list)
     made: list[AuditRecord] = field(default_factory=list)
 
-    async def step(self, step: Called | Delivered | Reset) -> None:
+    async def step(self, step: Call | Delivery | Reset) -> None:
         store = self.ledger.store
         with inject(Faults(of=step.faults)):
             try:
                 match step:
-                    case Called(record):
+                    case Call(record):
                         self.made.append(record)
                         await audit.record_call(store, record)
-                    case Delivered(newest) if self.left:
+                    case Delivery(newest) if self.left:
                         await audit.account(store, self.left[-1 if newest else 0]["record"])
                     case Reset(agent):
                         await reset(store, agent)
@@ -100,7 +100,7 @@ class LedgerSimulation:
         self.left += [message for message in self.ledger.queued() if message["record"]["request_id"] not in known]
 
     async def learn(self) -> None:
-        """What the audit holds now that it did not hold before."""
+        """Add the new records of the audit to the expected usage."""
         records = await self.ledger.store.table.query(keys.audit_partition(self.ledger.store.tenant, RequestId("req_outer")))
         for record in records:
             if record["request_id"] not in self.seen:
@@ -127,20 +127,20 @@ class LedgerSimulation:
 
 @settings(max_examples=500 if SOAK else 15)
 @given(st.lists(STEPS, min_size=1, max_size=12))
-def test_the_usage_equals_the_sum_of_the_audit_records(steps: list[Called | Delivered | Reset]) -> None:
+def test_the_usage_equals_the_sum_of_the_audit_records(steps: list[Call | Delivery | Reset]) -> None:
     async def run() -> None:
         simulation = LedgerSimulation(LedgerHarness.opened())
         for step in steps:
             await simulation.step(step)
             await simulation.learn()
             await simulation.check()
-        # Whatever was left to the queue is there in the end: a call is missing only if its worker died or the log says so.
+        # All messages of the queue are delivered in the end: a call is missing only if its worker died or the log has it.
         for message in simulation.left:
             await audit.account(simulation.ledger.store, message["record"])
         await simulation.learn()
         await simulation.check()
-        crashed = {step.record.request_id for step in steps if isinstance(step, Called) and _dies(step.faults)}
-        unkept = {step.record.request_id for step in steps if isinstance(step, Called) and _finds_no_place(step.faults)}
+        crashed = {step.record.request_id for step in steps if isinstance(step, Call) and _dies(step.faults)}
+        unkept = {step.record.request_id for step in steps if isinstance(step, Call) and _finds_no_place(step.faults)}
         assert {record.request_id for record in simulation.made} - simulation.seen <= crashed | unkept
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""What a call costs."""
+"""Test the cost of a call."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""What calls took, summed up by what is asked for; and reset, but for the money of the month."""
+"""Test the usage by group, and its reset, which does not change the cost of the month."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,7 +29,7 @@ MONTH = TODAY.isoformat()[:7]
 
 
 async def rows(store: TenantStore, query: UsageQuery | None = None) -> dict[Any, tuple[int, int, str]]:
-    """(requests, tokens, dollars) of each group, in the order of the answer."""
+    """Return (requests, tokens, dollars) of each group, in the order of the answer."""
     answer: Any = (await usage(store, query or UsageQuery())).to_dict()
     return {row["key"]: (row["requests"], row["total_tokens"], row["cost_usd"]) for row in answer["usage"]}
 
@@ -180,7 +180,7 @@ async def test_a_reset_takes_effect_once_under_every_fault(store: TenantStore, f
     await record_call(store, call())
     with inject(FaultPlan()) as counted:
         await usage(store, UsageQuery())
-    with inject(FaultPlan(fault, at=len(counted.calls))):  # the write follows the last page
+    with inject(FaultPlan(fault, at=len(counted.calls))):  # the reset of the rows follows the last page
         assert await reset(store) == 1
     assert await rows(store) == {}
     assert await spending_of_month(store, MONTH) == Decimal("0.25")
