@@ -78,10 +78,10 @@ class AdmissionHarness:
             await self.on_sleep()
 
     async def ask(
-        self, *, takes: TokenUsage = MILLION, answer: int = 1, model: str = "small", by: Calls | None = None
+        self, *, usage: TokenUsage = MILLION, answer: int = 1, model: str = "small", by: Calls | None = None
     ) -> ChatReply:
-        """Ask for an answer of at most ``answer`` tokens. The model reports the usage ``takes``."""
-        self.provider.script = [ChatDelta(finish_reason=FinishReason.STOP, usage=takes)]
+        """Ask for an answer of at most ``answer`` tokens. The model reports the usage ``usage``."""
+        self.provider.script = [ChatDelta(finish_reason=FinishReason.STOP, usage=usage)]
         chat = (by or self.calls).chat(make_scope(self.store), question(answer, model))
         return collect_deltas([delta async for delta in chat])
 
@@ -96,10 +96,10 @@ def harness(store: TenantStore) -> AdmissionHarness:
     return AdmissionHarness(store)
 
 
-async def refused(harness: AdmissionHarness, kind: type[SpassError], **asked: int) -> SpassError:
-    with pytest.raises(kind) as caught:
-        await harness.ask(answer=asked.get("answer", 1))
-    return caught.value
+async def expect_refusal(harness: AdmissionHarness, error: type[SpassError], *, answer: int = 1) -> SpassError:
+    with pytest.raises(error) as refusal:
+        await harness.ask(answer=answer)
+    return refusal.value
 
 
 async def table_calls(harness: AdmissionHarness) -> list[str]:
@@ -125,15 +125,15 @@ async def test_a_call_over_the_token_limit_is_refused_with_retry_after(
     harness: AdmissionHarness,
 ) -> None:
     harness.limits.tokens = 1000
-    await harness.ask(answer=900, takes=TokenUsage(2, 900))
-    error = await refused(harness, RateLimited, answer=100)
+    await harness.ask(answer=900, usage=TokenUsage(2, 900))
+    error = await expect_refusal(harness, RateLimited, answer=100)
     assert error.details == {"limit": "tokens_per_minute", "tokens_per_minute": 1000}
     assert error.retry_after is not None
     assert 55 <= error.retry_after <= 65
     assert len(harness.provider.requests) == 1
     assert harness.slept == []
     harness.now += error.retry_after - REQUEST_MAX_WAIT - 1
-    await refused(harness, RateLimited, answer=100)
+    await expect_refusal(harness, RateLimited, answer=100)
     harness.now += REQUEST_MAX_WAIT + 1
     await harness.ask(answer=100)
     assert harness.slept == []
@@ -141,10 +141,10 @@ async def test_a_call_over_the_token_limit_is_refused_with_retry_after(
 
 async def test_a_request_waits_a_moment_for_tokens(harness: AdmissionHarness) -> None:
     harness.limits.tokens = 1000
-    await harness.ask(answer=900, takes=TokenUsage(2, 900))
-    told = (await refused(harness, RateLimited, answer=100)).retry_after
-    assert told is not None
-    harness.now += told - REQUEST_MAX_WAIT + 0.5
+    await harness.ask(answer=900, usage=TokenUsage(2, 900))
+    retry_after = (await expect_refusal(harness, RateLimited, answer=100)).retry_after
+    assert retry_after is not None
+    harness.now += retry_after - REQUEST_MAX_WAIT + 0.5
     await harness.ask(answer=100)
     assert sum(harness.slept) == pytest.approx(REQUEST_MAX_WAIT - 0.5, abs=0.2)
 
@@ -163,9 +163,9 @@ async def test_a_job_waits_until_the_minute_has_passed(harness: AdmissionHarness
 
 async def test_the_used_tokens_replace_the_reserved_ones(harness: AdmissionHarness) -> None:
     harness.limits.tokens = 1000
-    await harness.ask(answer=900, takes=TokenUsage(2, 8))
-    await harness.ask(answer=900, takes=TokenUsage(2, 900))
-    await refused(harness, RateLimited, answer=100)
+    await harness.ask(answer=900, usage=TokenUsage(2, 8))
+    await harness.ask(answer=900, usage=TokenUsage(2, 900))
+    await expect_refusal(harness, RateLimited, answer=100)
 
 
 async def test_extra_tokens_of_a_call_longer_than_a_minute_count(harness: AdmissionHarness) -> None:
@@ -175,8 +175,8 @@ async def test_extra_tokens_of_a_call_longer_than_a_minute_count(harness: Admiss
     harness.limits.tokens = 1000
     harness.provider.before = pass_time
     for _ in range(3):
-        await harness.ask(answer=28, takes=TokenUsage(2, 33_000))
-        error = await refused(harness, RateLimited, answer=28)
+        await harness.ask(answer=28, usage=TokenUsage(2, 33_000))
+        error = await expect_refusal(harness, RateLimited, answer=28)
         assert error.retry_after is not None
         assert error.retry_after > 60
         harness.now += 66
@@ -189,8 +189,8 @@ async def test_a_call_that_fails_before_its_answer_gives_everything_back(harness
         with pytest.raises(UpstreamError):
             _ = [delta async for delta in harness.calls.chat(make_scope(harness.store), question(answer=600))]
     harness.provider.failure = None
-    await harness.ask(answer=600, takes=TokenUsage(2, 600))
-    await refused(harness, BudgetExceeded, answer=600)
+    await harness.ask(answer=600, usage=TokenUsage(2, 600))
+    await expect_refusal(harness, BudgetExceeded, answer=600)
 
 
 async def test_a_call_with_a_lost_answer_is_settled_with_the_reserved_tokens(harness: AdmissionHarness) -> None:
@@ -200,23 +200,23 @@ async def test_a_call_with_a_lost_answer_is_settled_with_the_reserved_tokens(har
     with pytest.raises(UpstreamError):
         _ = [delta async for delta in harness.calls.chat(make_scope(harness.store), question(answer=600))]
     harness.provider.failure = None
-    assert (await refused(harness, BudgetExceeded, answer=800)).details["spent_usd"] == "0.000901"  # 2 and 600 tokens
+    assert (await expect_refusal(harness, BudgetExceeded, answer=800)).details["spent_usd"] == "0.000901"  # 2 and 600 tokens
     harness.limits.budget = None
-    await refused(harness, RateLimited, answer=597)
+    await expect_refusal(harness, RateLimited, answer=597)
     await harness.ask(answer=596)
 
 
 async def test_a_request_that_the_defence_refuses_gives_everything_back(
     harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(request: ChatRequest) -> None:
-        raise InputRefused("No.")
+    def refuse(request: ChatRequest) -> None:
+        raise InputRefused("Refused.")
 
     harness.limits.tokens = 1000
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "sanitize_request", refuses)
+        patch.setattr(pipeline, "sanitize_request", refuse)
         for _ in range(3):
-            await refused(harness, InputRefused, answer=900)
+            await expect_refusal(harness, InputRefused, answer=900)
     await harness.ask(answer=900)
 
 
@@ -224,7 +224,7 @@ async def test_a_call_over_the_budget_is_refused_until_the_end_of_the_month(harn
     harness.limits.budget = "1"
     for _ in range(2):
         await harness.ask()
-    error = await refused(harness, BudgetExceeded)
+    error = await expect_refusal(harness, BudgetExceeded)
     # The opening balance is read from the usage rows, which have the real month.
     spent = await spending_of_month(harness.store, "2026-11")
     assert error.details == {"limit": "monthly_budget_usd", "budget_usd": "1", "spent_usd": str(spent)}
@@ -239,14 +239,14 @@ async def test_a_job_waits_for_reserved_money_and_a_request_is_refused(
 ) -> None:
     harness.limits.budget = "0.001"
     harness.provider.script = [ChatDelta("Hello. "), ChatDelta("Bye.", usage=TokenUsage(2, 8))]
-    under_way = harness.calls.chat(make_scope(harness.store), question(answer=600))
-    await anext(under_way)
-    error = await refused(harness, BudgetExceeded, answer=600)
+    in_flight = harness.calls.chat(make_scope(harness.store), question(answer=600))
+    await anext(in_flight)
+    error = await expect_refusal(harness, BudgetExceeded, answer=600)
     assert "Calls in flight" in error.message
     assert error.retry_after is not None
     assert 1 <= error.retry_after <= 5
     job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
-    harness.on_sleep = lambda: under_way.aclose()
+    harness.on_sleep = lambda: in_flight.aclose()
     harness.provider.vectors = vectors_of(1)
     await harness.calls.embed(job, ["a" * 8000] * 4)
     assert len(harness.slept) == 1
@@ -255,12 +255,12 @@ async def test_a_job_waits_for_reserved_money_and_a_request_is_refused(
 async def test_a_refusal_after_too_many_lost_races_does_not_name_a_limit(
     harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def overtaken(*_: object, **__: object) -> NoCapacity:
+    async def lose_races(*_: object, **__: object) -> NoCapacity:
         return NoCapacity(0.1, "concurrent")
 
-    monkeypatch.setattr(SharedLimit, "reserve", overtaken)
+    monkeypatch.setattr(SharedLimit, "reserve", lose_races)
     harness.limits.budget = "1"
-    error = await refused(harness, RateLimited)
+    error = await expect_refusal(harness, RateLimited)
     assert "None" not in error.message
     assert error.details == {}
     assert error.retry_after == 0.1
@@ -272,10 +272,10 @@ async def test_a_reset_of_the_usage_does_not_free_budget(harness: AdmissionHarne
     for _ in range(2):
         await harness.ask()
     await reset(harness.store)
-    await refused(harness, BudgetExceeded)
+    await expect_refusal(harness, BudgetExceeded)
     harness.calls = harness.worker()
     harness.limits.budget = "0.9"  # the opening balance is computed again from the rows
-    await refused(harness, BudgetExceeded)
+    await expect_refusal(harness, BudgetExceeded)
 
 
 async def test_a_new_budget_counts_the_cost_of_the_month_so_far(harness: AdmissionHarness) -> None:
@@ -283,11 +283,11 @@ async def test_a_new_budget_counts_the_cost_of_the_month_so_far(harness: Admissi
     for _ in range(3):
         await harness.ask()
     harness.limits.budget = "1.2"
-    error = await refused(harness, BudgetExceeded)
+    error = await expect_refusal(harness, BudgetExceeded)
     assert error.details["spent_usd"] == "1.5"
     harness.limits.budget = "2"
     await harness.ask()
-    await refused(harness, BudgetExceeded)
+    await expect_refusal(harness, BudgetExceeded)
 
 
 async def test_a_budget_that_is_set_again_counts_the_cost_in_between(store: TenantStore) -> None:
@@ -302,19 +302,19 @@ async def test_a_budget_that_is_set_again_counts_the_cost_in_between(store: Tena
         await cascade.change(store, {"monthly_budget_usd": budget})
         for _ in range(2 if budget is None else 1):
             await ask()
-    with pytest.raises(BudgetExceeded) as refused:
+    with pytest.raises(BudgetExceeded) as refusal:
         await ask()
-    assert refused.value.details["spent_usd"] == "2"
+    assert refusal.value.details["spent_usd"] == "2"
 
 
 async def test_new_caps_apply_to_the_next_reservation(harness: AdmissionHarness) -> None:
     harness.limits.tokens = 1000
-    await harness.ask(answer=900, takes=TokenUsage(2, 900))
-    await refused(harness, RateLimited, answer=500)
+    await harness.ask(answer=900, usage=TokenUsage(2, 900))
+    await expect_refusal(harness, RateLimited, answer=500)
     harness.limits.tokens = 2000
-    await harness.ask(answer=500, takes=TokenUsage(2, 500))
+    await harness.ask(answer=500, usage=TokenUsage(2, 500))
     harness.limits.tokens = 1400
-    await refused(harness, RateLimited, answer=10)
+    await expect_refusal(harness, RateLimited, answer=10)
     harness.limits.tokens = None
     await harness.ask(answer=10)
 
@@ -325,7 +325,7 @@ async def test_a_model_without_a_price_reserves_no_money_but_its_cost_counts(
     harness.limits.budget = "1"
     harness.provider.script = [ChatDelta("Dear.", usage=TokenUsage(1, 1), cost_usd=Decimal(5))]
     _ = [delta async for delta in harness.calls.chat(make_scope(harness.store), question(100, "unpriced"))]
-    await refused(harness, BudgetExceeded)
+    await expect_refusal(harness, BudgetExceeded)
 
 
 @pytest.mark.parametrize(("budget", "state"), [("0", "0"), ("1", "spent")])
@@ -334,12 +334,12 @@ async def test_a_spent_budget_admits_only_calls_without_a_price(harness: Admissi
     for _ in range(3):
         await harness.ask()
     harness.limits.budget = budget
-    error = await refused(harness, BudgetExceeded)
+    error = await expect_refusal(harness, BudgetExceeded)
     assert error.message == f"This month's budget is {state}. An administrator of the tenant can raise it."
     await harness.ask(model="unpriced")
     reply = await harness.calls.embed(make_scope(harness.store), ["text"], "other-embed")
     assert reply.count == 1
-    await refused(harness, BudgetExceeded)
+    await expect_refusal(harness, BudgetExceeded)
 
 
 async def test_embeddings_are_limited(harness: AdmissionHarness) -> None:
@@ -354,7 +354,7 @@ async def test_embeddings_are_limited(harness: AdmissionHarness) -> None:
 
 async def test_all_workers_of_one_tenant_share_its_limits(harness: AdmissionHarness, aws: MemoryAws) -> None:
     harness.limits.tokens = 1000
-    await harness.ask(answer=900, takes=TokenUsage(2, 900))
+    await harness.ask(answer=900, usage=TokenUsage(2, 900))
     other = harness.worker()
     with pytest.raises(RateLimited):
         await harness.ask(answer=900, by=other)
@@ -365,36 +365,36 @@ async def test_all_workers_of_one_tenant_share_its_limits(harness: AdmissionHarn
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_no_fault_loses_capacity_or_exceeds_a_limit(harness: AdmissionHarness, fault: Fault) -> None:
     harness.limits.tokens = 1000
-    await harness.ask(takes=TokenUsage(2, 1))
+    await harness.ask(usage=TokenUsage(2, 1))
     for point in range(3):
         harness.now += 120
         with inject(FaultPlan(fault, at=point)) as plan, suppress(Crash, StorageUnavailable):
-            await harness.ask(answer=900, takes=TokenUsage(2, 900))
+            await harness.ask(answer=900, usage=TokenUsage(2, 900))
         assert len(plan.calls) > point
         reached = len(harness.provider.requests)
         harness.now += 1
         try:  # generated tokens are counted even if a reply was lost
-            await harness.ask(answer=900, takes=TokenUsage(2, 900))
+            await harness.ask(answer=900, usage=TokenUsage(2, 900))
         except RateLimited:
             assert len(harness.provider.requests) == reached
         harness.now += 120
-        await harness.ask(answer=900, takes=TokenUsage(2, 900))
+        await harness.ask(answer=900, usage=TokenUsage(2, 900))
 
 
 async def test_a_reservation_ends_with_the_deadline_of_its_request(
     harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unstuck = asyncio.Event()
+    unblocked = asyncio.Event()
 
-    async def stuck(*_: object) -> None:
-        await unstuck.wait()
+    async def block(*_: object) -> None:
+        await unblocked.wait()
 
     harness.limits.tokens = 1000
     scope = replace(make_scope(harness.store), deadline=Deadline.after(0.05))
-    monkeypatch.setattr(TenantTable, "write", stuck)
+    monkeypatch.setattr(TenantTable, "write", block)
     with pytest.raises(StorageUnavailable):
         async with asyncio.timeout(20):
             _ = [delta async for delta in harness.calls.chat(scope, question(1))]
     assert harness.provider.requests == []
     assert scope.deadline.remaining() == 0
-    unstuck.set()
+    unblocked.set()

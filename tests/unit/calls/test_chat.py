@@ -78,8 +78,8 @@ async def test_a_failed_attempt_is_logged_with_the_id_of_the_clients_request(
 ) -> None:
     with pytest.raises(UpstreamError):
         await ask(scripted_model(BackendUnavailable("down", status=503)), store)
-    tried, call = map(json.loads, capsys.readouterr().out.splitlines())
-    assert tried.items() >= {"request_id": "req_outer", "backend": "scripted", "status": 503}.items()
+    attempt, call = map(json.loads, capsys.readouterr().out.splitlines())
+    assert attempt.items() >= {"request_id": "req_outer", "backend": "scripted", "status": 503}.items()
     assert call.items() >= {"event": "call", "outer_request_id": "req_outer", "status": "upstream_error"}.items()
 
 
@@ -121,7 +121,7 @@ async def test_tokens_without_a_count_are_estimated_and_marked_as_estimates(stor
 
 
 @pytest.mark.parametrize(
-    ("said", "counted"),
+    ("reported", "expected"),
     [
         (TokenUsage(), TokenUsage(5, 2)),
         (TokenUsage(30), TokenUsage(30, 2)),
@@ -129,22 +129,22 @@ async def test_tokens_without_a_count_are_estimated_and_marked_as_estimates(stor
     ],
 )
 async def test_tokens_that_the_provider_did_not_count_are_estimated_and_priced(
-    store: TenantStore, said: TokenUsage, counted: TokenUsage
+    store: TenantStore, reported: TokenUsage, expected: TokenUsage
 ) -> None:
     scope = make_scope(store)
-    calls = calls_of(scripted_model([ChatDelta("12345", usage=said, cost_usd=Decimal(0))]))
+    calls = calls_of(scripted_model([ChatDelta("12345", usage=reported, cost_usd=Decimal(0))]))
     deltas = [delta async for delta in calls.chat(scope, QUESTION)]
-    assert deltas[-1].usage == counted
+    assert deltas[-1].usage == expected
     (record,) = await audit_of(store)
     assert record["usage_estimated"] is True
-    price = (counted.prompt_tokens * Decimal("0.5") + counted.completion_tokens * Decimal("1.5")) / 10**6
+    price = (expected.prompt_tokens * Decimal("0.5") + expected.completion_tokens * Decimal("1.5")) / 10**6
     assert Decimal(str(record["cost_usd"])) == scope.tally.total.usd == price
 
 
 async def test_a_cost_reported_before_the_text_is_ignored(store: TenantStore) -> None:
     scope = make_scope(store)
-    begun = ChatDelta("a", usage=TokenUsage(7, 1), cost_usd=Decimal("0.000001"))
-    calls = calls_of(scripted_model([begun, ChatDelta("b" * 4000, finish_reason=FinishReason.STOP)]))
+    first = ChatDelta("a", usage=TokenUsage(7, 1), cost_usd=Decimal("0.000001"))
+    calls = calls_of(scripted_model([first, ChatDelta("b" * 4000, finish_reason=FinishReason.STOP)]))
     _ = [delta async for delta in calls.chat(scope, QUESTION)]
     assert (scope.tally.total.usd, scope.tally.total.source) == (Decimal("0.001505"), CostSource.CATALOG)
 
@@ -202,8 +202,8 @@ async def test_a_refusal_is_returned_and_its_tokens_count(store: TenantStore) ->
 
 async def test_the_price_of_the_provider_wins_and_an_unknown_price_counts_as_0(store: TenantStore) -> None:
     scope = make_scope(store)
-    said = scripted_model([ChatDelta("a", cost_usd=Decimal("0.25"))])
-    assert [delta async for delta in calls_of(said).chat(scope, QUESTION)][-1].cost_usd == Decimal("0.25")
+    priced = scripted_model([ChatDelta("a", cost_usd=Decimal("0.25"))])
+    assert [delta async for delta in calls_of(priced).chat(scope, QUESTION)][-1].cost_usd == Decimal("0.25")
     assert scope.tally.total.source is CostSource.UPSTREAM
     unknown = scripted_model([ChatDelta("a")])
     unpriced = ChatRequest("unpriced", QUESTION.messages)
@@ -233,18 +233,18 @@ async def test_a_call_that_breaks_off_is_recorded_with_its_usage(store: TenantSt
 
 async def test_all_text_before_a_stream_breaks_off_is_yielded_before_the_error(store: TenantStore) -> None:
     provider = scripted_model([ChatDelta("abcdefgh"), BackendUnavailable("gone")])
-    said: list[str] = []
+    texts: list[str] = []
     with pytest.raises(UpstreamError):
         async for delta in calls_of(provider).chat(make_scope(store), QUESTION):
-            said.append(delta.content)
-    assert "".join(said) == "abcdefgh"
+            texts.append(delta.content)
+    assert "".join(texts) == "abcdefgh"
     provider.script = [ChatDelta("The key is sk-proj-0123456789abcdef0123"), BackendUnavailable("gone")]
-    said.clear()
+    texts.clear()
     with pytest.raises(UpstreamError):
         async for delta in calls_of(provider).chat(make_scope(store), QUESTION):
-            said.append(delta.content)
-    assert "".join(said).startswith("The key is ")
-    assert "0123" not in "".join(said)
+            texts.append(delta.content)
+    assert "".join(texts).startswith("The key is ")
+    assert "0123" not in "".join(texts)
 
 
 async def test_a_call_without_a_backend_is_recorded_with_0_attempts(store: TenantStore) -> None:
@@ -256,12 +256,12 @@ async def test_a_call_without_a_backend_is_recorded_with_0_attempts(store: Tenan
 
 
 async def test_the_message_of_a_provider_reaches_the_caller_without_secrets(store: TenantStore) -> None:
-    words = "bad key sk-live-0123456789 at https://api.internal/v1 arn:aws:iam::123456789012:role/x in /etc/keys/openai"
-    with pytest.raises(UpstreamRejected) as caught:
-        await ask(scripted_model(BackendBadRequest(words)), store)
+    message = "bad key sk-live-0123456789 at https://api.internal/v1 arn:aws:iam::123456789012:role/x in /etc/keys/openai"
+    with pytest.raises(UpstreamRejected) as refusal:
+        await ask(scripted_model(BackendBadRequest(message)), store)
     for secret in ("sk-live", "api.internal", "123456789012", "/etc/keys"):
-        assert secret not in caught.value.message
-    assert caught.value.__cause__ is None
+        assert secret not in refusal.value.message
+    assert refusal.value.__cause__ is None
 
 
 async def test_closing_an_answer_closes_the_provider_and_is_recorded_once(store: TenantStore) -> None:

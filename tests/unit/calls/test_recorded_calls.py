@@ -36,17 +36,17 @@ class Gate(FaultPlan):
 
     then: Fault | None = None
     times: int = 2
-    accounts: int = 0
-    reached: asyncio.Event = field(default_factory=asyncio.Event)
-    opened: asyncio.Event = field(default_factory=asyncio.Event)
+    writes: int = 0
+    write_begun: asyncio.Event = field(default_factory=asyncio.Event)
+    is_open: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if call.operation == "TransactWriteItems":
-            self.accounts += 1
-            self.fault = self.then if self.accounts <= self.times else None
+            self.writes += 1
+            self.fault = self.then if self.writes <= self.times else None
             self.at = len(self.calls)
-            self.reached.set()
-            await self.opened.wait()
+            self.write_begun.set()
+            await self.is_open.wait()
         return await FaultPlan.around(self, call, run)
 
 
@@ -55,20 +55,20 @@ async def requests_of(store: TenantStore) -> int:
 
 
 async def test_the_last_delta_of_a_stream_waits_for_the_record(store: TenantStore) -> None:
-    pieces: list[ChatDelta] = []
+    deltas: list[ChatDelta] = []
 
-    async def listen() -> None:
+    async def read_answer() -> None:
         async for delta in calls_of(scripted_model(ANSWER)).chat(make_scope(store), QUESTION):
-            pieces.append(delta)
+            deltas.append(delta)
 
     with inject(gate := Gate()):
-        listener = asyncio.create_task(listen())
-        await gate.reached.wait()
-        assert "".join(piece.content for piece in pieces) == "Hello."
-        assert all(piece.finish_reason is None for piece in pieces), "the text has arrived, but not the end"
-        gate.opened.set()
-        await listener
-    assert pieces[-1].finish_reason is FinishReason.STOP
+        reader = asyncio.create_task(read_answer())
+        await gate.write_begun.wait()
+        assert "".join(delta.content for delta in deltas) == "Hello."
+        assert all(delta.finish_reason is None for delta in deltas), "the text has arrived, but not the end"
+        gate.is_open.set()
+        await reader
+    assert deltas[-1].finish_reason is FinishReason.STOP
     assert await requests_of(store) == 1
 
 
@@ -85,10 +85,10 @@ async def test_an_answer_is_returned_although_the_table_fails(
     store: TenantStore, fault: Fault, times: int, logged: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate = Gate(then=fault, times=times)
-    gate.opened.set()
+    gate.is_open.set()
     with inject(gate):
-        pieces = [delta async for delta in calls_of(scripted_model(ANSWER)).chat(make_scope(store), QUESTION)]
-    assert (pieces[-1].usage, pieces[-1].finish_reason) == (TokenUsage(10, 5), FinishReason.STOP)
+        deltas = [delta async for delta in calls_of(scripted_model(ANSWER)).chat(make_scope(store), QUESTION)]
+    assert (deltas[-1].usage, deltas[-1].finish_reason) == (TokenUsage(10, 5), FinishReason.STOP)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["event"] for event in events] == logged
     assert "Hello" not in repr(events)
@@ -99,37 +99,37 @@ async def test_an_answer_is_returned_although_the_table_fails(
 async def test_a_caller_cancelled_while_the_record_is_written_waits_for_it(
     store: TenantStore, fault: Fault | None, times: int
 ) -> None:
-    books = LedgerHarness.opened()
+    ledger = LedgerHarness.opened()
 
-    async def listen() -> None:
-        async for _ in calls_of(scripted_model(ANSWER)).chat(make_scope(books.store), QUESTION):
+    async def read_answer() -> None:
+        async for _ in calls_of(scripted_model(ANSWER)).chat(make_scope(ledger.store), QUESTION):
             pass
 
     with inject(gate := Gate(then=fault)):
-        listener = asyncio.create_task(listen())
-        await gate.reached.wait()
+        reader = asyncio.create_task(read_answer())
+        await gate.write_begun.wait()
         for _ in range(times):
-            listener.cancel()
+            reader.cancel()
             await asyncio.sleep(0)
-        assert not listener.done()
-        gate.opened.set()
+        assert not reader.done()
+        gate.is_open.set()
         with pytest.raises(asyncio.CancelledError):
-            await listener
-    assert await requests_of(books.store) + len(books.queued()) == 1
+            await reader
+    assert await requests_of(ledger.store) + len(ledger.queued()) == 1
 
 
 async def test_a_cancelled_anyio_scope_waits_for_the_record(store: TenantStore) -> None:
     with inject(gate := Gate()):
         async with anyio.create_task_group() as group:
 
-            async def listen() -> None:
+            async def read_answer() -> None:
                 async for _ in calls_of(scripted_model(ANSWER)).chat(make_scope(store), QUESTION):
                     pass
 
-            group.start_soon(listen)
-            await gate.reached.wait()
+            group.start_soon(read_answer)
+            await gate.write_begun.wait()
             group.cancel_scope.cancel()
-            gate.opened.set()
+            gate.is_open.set()
     assert await requests_of(store) == 1
 
 
