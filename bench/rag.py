@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -30,7 +30,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.invocation import AwsCall
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, TenantId, new_id
-from spass.core.time import Deadline, now, now_s
+from spass.core.time import Deadline, now
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.ids import IdRow
 from spass.rag.index.manifest import Manifest, read_manifest
@@ -111,8 +111,7 @@ async def write_index(store: TenantStore, index: IndexId, documents: int) -> Non
 
     async def plan(before: Manifest, _: str) -> NextVersion[None]:
         first = Manifest(objects.generation, embedding_model="bench-embedding", dimensions=768, created_at=now())
-        after = before.next_version(first.with_segments(segments, now()), garbage=[], removed_at=now_s())
-        return NextVersion(None, after)
+        return NextVersion(None, before.next_version(replace(first, segments=tuple(segments))))
 
     await swap(store, index, Deadline.after(60), plan)
 

@@ -14,7 +14,7 @@ async def patch_document(
     index_id: IndexParameter, doc_id: DocumentParameter, body: DocumentPatch, exchange: CurrentExchange
 ) -> Document:
     """Change a document's text, its metadata, or both. Only a new text is embedded."""
-    return await exchange.services.patcher.patch(exchange.scope, index_id, doc_id, body)
+    return await exchange.services.writer.patch(exchange.scope, index_id, doc_id, body)
 
 
-app = stream_app(router, needs=lambda services: (services.patcher, services.read_keys()))
+app = stream_app(router, needs=lambda services: (services.writer, services.read_keys()))

@@ -18,11 +18,9 @@ from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
 from spass.tools.lineage_searcher import LineageSearcher
 
 if TYPE_CHECKING:  # most of them import numpy, which the description of a tool does not need
-    from spass.rag.index.catalog import IndexCatalog
     from spass.rag.index.embedding import Embedder
     from spass.rag.search.reader import Reader
     from spass.rag.write.delete import IndexDeleter
-    from spass.rag.write.patch import Patcher
     from spass.rag.write.writer import Writer
 
 
@@ -40,10 +38,8 @@ class Rag:
     """The parts of ``rag`` that tools use."""
 
     embedder: "Embedder"
-    catalog: "IndexCatalog"
     reader: "Reader"
     writer: "Writer"
-    patcher: "Patcher"
     deleter: "IndexDeleter"
 
 

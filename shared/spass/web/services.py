@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from spass.completions.service import Completions
     from spass.llm.router import Router
     from spass.rag.index.cache import ObjectCache
-    from spass.rag.index.catalog import IndexCatalog
     from spass.rag.index.embedding import Embedder
     from spass.rag.ingest.uploads import Uploads
     from spass.rag.search.reader import Reader
     from spass.rag.write.delete import IndexDeleter
-    from spass.rag.write.patch import Patcher
     from spass.rag.write.writer import Writer
     from spass.redaction.redactor import Redactor
     from spass.sessions.compaction.jobs import CompactionJobs
@@ -174,12 +172,6 @@ class Services:
         return ObjectCache()
 
     @cached_property
-    def catalog(self) -> "IndexCatalog":
-        from spass.rag.index.catalog import IndexCatalog
-
-        return IndexCatalog()
-
-    @cached_property
     def deleter(self) -> "IndexDeleter":
         from spass.rag.write.delete import IndexDeleter
 
@@ -204,16 +196,10 @@ class Services:
         return Writer(self.embedder, self.object_cache)
 
     @cached_property
-    def patcher(self) -> "Patcher":
-        from spass.rag.write.patch import Patcher
-
-        return Patcher(self.embedder, self.object_cache)
-
-    @cached_property
     def rag(self) -> "Rag":
         from spass.tools.base import Rag
 
-        return Rag(self.embedder, self.catalog, self.reader, self.writer, self.patcher, self.deleter)
+        return Rag(self.embedder, self.reader, self.writer, self.deleter)
 
     @cached_property
     def uploads(self) -> "Uploads":

@@ -15,6 +15,7 @@ from spass.core.errors import DocumentNotFound, IndexNotFound, SpassError
 from spass.core.ids import DocumentId
 from spass.core.jobs import Job, body_of
 from spass.llm.types import EmbeddingReply
+from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.ingest.publish import PARTS_AT_ONCE
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
@@ -59,7 +60,7 @@ async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_docu
     with inject(CrashAfterCall("TransactWriteItems", 3)), pytest.raises(Crash):
         await harness.deliver(first, message="f1")
     assert (await harness.only_running()).documents_ingested == 12
-    await harness.rag.patcher.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
+    await harness.rag.writer.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
     await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0001"))
     assert await harness.deliver(first, message="f3"), "dropped: f1 will come again"
     assert await harness.deliver(second, message="s1")
@@ -98,7 +99,7 @@ async def test_workers_that_all_think_the_others_dead_store_each_document_once(h
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 18, 1)
     assert await harness.texts() == documents
-    assert (await harness.rag.catalog.describe(harness.scope, INDEX)).version == 5, "as many writes as batches"
+    assert (await describe_index(harness.scope, INDEX)).version == 5, "as many writes as batches"
 
 
 async def test_two_versions_of_a_file_at_once_are_two_uploads(harness: IngestHarness) -> None:
@@ -154,7 +155,7 @@ async def test_an_index_deleted_while_files_go_into_it_stays_deleted(harness: In
     await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
     events = [harness.put(f"{INDEX}/{n}.jsonl", file_of(numbered(40))) for n in range(2)]
     work = [asyncio.create_task(harness.deliver(event)) for event in events]
-    while (await harness.rag.catalog.describe(harness.scope, INDEX)).version < 4:
+    while (await describe_index(harness.scope, INDEX)).version < 4:
         await asyncio.sleep(0.02)
     assert await harness.rag.deleter.delete_index(harness.scope, INDEX)
     assert all(await asyncio.gather(*work))

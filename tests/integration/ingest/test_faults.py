@@ -6,8 +6,9 @@ from spass.aws.clients import Aws
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import SpassError
 from spass.core.ids import IndexId
+from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument
-from spass.rag.index.objects import gather_limited
+from spass.rag.index.objects import map_limited
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
 from tests.simulated.memory import table_for_faults
@@ -70,9 +71,9 @@ async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(harness: Ing
         assert [error.line for error in upload.errors] == [4], where
         assert (upload.bytes_done, upload.bytes_total) == (len(BODY), len(BODY)), where
         assert await harness.texts(index) == BEFORE | NEW, where
-        assert (await harness.rag.catalog.describe(harness.scope, index)).version == 3, where
+        assert (await describe_index(harness.scope, index)).version == 3, where
 
-    await gather_limited((one(*point) for point in enumerate(points)), at_once=6)
+    await map_limited(lambda point: one(*point), enumerate(points), limit=6)
     assert len(points) > 15
 
 

@@ -18,6 +18,7 @@ from spass.core.ids import IndexId, RequestId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument, WriteRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
@@ -81,7 +82,7 @@ class RagHarness:
         assert page.next_cursor is None
         found = {str(document.id): document.text for document in page.documents}
         assert len(found) == len(page.documents)
-        summary = await rag.catalog.describe(self.scope(), index)
+        summary = await describe_index(self.scope(), index)
         assert summary.doc_count == len(found)
         assert summary.total_text_bytes == sum(len(text.encode()) for text in found.values())
         return found

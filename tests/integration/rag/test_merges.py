@@ -71,7 +71,7 @@ class Writer:
                 work = self.rag.deleter.delete_document(self.harness.scope(), INDEX, DocumentId(chosen[0]))
                 after.pop(chosen[0], None)
             case _:
-                work = self.rag.patcher.patch(self.harness.scope(), INDEX, DocumentId(chosen[0]), DocumentPatch(text=text))
+                work = self.rag.writer.patch(self.harness.scope(), INDEX, DocumentId(chosen[0]), DocumentPatch(text=text))
                 after |= {chosen[0]: text} if chosen[0] in after else {}
         fault = self.random.choice([None, None, *Fault])
         plan = FaultPlan(fault, at=self.random.randrange(12))

@@ -10,6 +10,7 @@ import pytest
 from spass.aws.invocation import AwsCall
 from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
+from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument
 from spass.testing.faults import FaultPlan, inject
 from tests.integration.rag.conftest import RagHarness, documents
@@ -66,7 +67,7 @@ async def test_the_same_request_eight_times_at_once_is_carried_out_once(harness:
         *(harness.write("append", INDEX, documents(("a", "x")), "one key") for _ in range(8)), return_exceptions=True
     )
     assert any(not isinstance(result, BaseException) for result in results)
-    assert (await harness.worker().catalog.describe(harness.scope(), INDEX)).version == 1
+    assert (await describe_index(harness.scope(), INDEX)).version == 1
 
 
 async def test_deletes_and_replaces_between_appends_bring_no_old_row_back(harness: RagHarness) -> None:

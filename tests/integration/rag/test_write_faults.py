@@ -8,6 +8,7 @@ from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
+from spass.rag.index.catalog import describe_index
 from spass.rag.write.swap import Completion
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.rag.conftest import RagHarness, Verb, documents
@@ -101,7 +102,7 @@ async def test_a_write_takes_place_once_whichever_call_goes_wrong(
         assert first is None or first.body == again.body, where
         counts = {"doc_count": len(contents), "ingested": len(NEW), "replaced": replaced, "version": 3}
         assert again.body == {"index_id": index} | counts, where
-        assert (await harness.worker().catalog.describe(harness.scope(), index)).version == 3, where
+        assert (await describe_index(harness.scope(), index)).version == 3, where
         assert await harness.contents(index) == contents, where
     assert len(points) > 7
 
@@ -118,7 +119,7 @@ async def test_deletions_settle_a_lost_reply_by_reading_whose_swap_it_was(harnes
     await prepared(harness, index)
     with inject(FaultPlan(fault, at=swap)):
         assert await harness.worker().deleter.delete_document(harness.scope(), index, DocumentId("a")) is True
-    assert (await rag.catalog.describe(harness.scope(), index)).version == 3
+    assert (await describe_index(harness.scope(), index)).version == 3
     with inject(FaultPlan(fault, at=1)):
         assert await rag.deleter.delete_index(harness.scope(), index) is True
     assert (await rag.writer.append(harness.scope(), index, documents(("a", "x")))).version == 5

@@ -15,6 +15,7 @@ from spass.aws.clients import Aws
 from spass.core.errors import DocumentNotFound, IndexNotFound
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
+from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.embedding import normalise
 from spass.rag.index.manifest import Manifest, read_manifest
@@ -122,14 +123,14 @@ async def retired_is_what_is_listed_no_more(harness: RagHarness, model: Model) -
 async def agree(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: int) -> None:
     await retired_is_what_is_listed_no_more(harness, model)
     if model.documents is None:
-        for read in (rag.catalog.describe(harness.scope, INDEX), rag.reader.query(harness.scope, INDEX, query, top_k)):
+        for read in (describe_index(harness.scope, INDEX), rag.reader.query(harness.scope, INDEX, query, top_k)):
             try:
                 await read
             except IndexNotFound:
                 continue
             raise AssertionError("a deleted index answered")
         return
-    summary = await rag.catalog.describe(harness.scope, INDEX)
+    summary = await describe_index(harness.scope, INDEX)
     texts = [document.text for document in model.documents.values()]
     assert (summary.doc_count, summary.version) == (len(texts), model.version)
     assert summary.total_text_bytes == sum(len(text.encode()) for text in texts)

@@ -231,7 +231,7 @@ class Patch:
 
     async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
         try:
-            found = await worker.patcher.patch(life.harness.scope, INDEX, DocumentId(self.name), self.change)
+            found = await worker.writer.patch(life.harness.scope, INDEX, DocumentId(self.name), self.change)
         except (IndexNotFound, DocumentNotFound):
             return None
         return ExpectedDocument(found.text, found.metadata)

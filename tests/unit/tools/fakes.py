@@ -18,12 +18,10 @@ from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
 from spass.llm.types import EmbeddingReply
 from spass.rag.index.answers import Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.catalog import IndexCatalog
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import EmbeddingModel
 from spass.rag.search.reader import Reader
 from spass.rag.write.delete import IndexDeleter
-from spass.rag.write.patch import Patcher
 from spass.rag.write.writer import Writer
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
@@ -115,7 +113,7 @@ def rag_with(reader: Reader) -> Rag:
     """Return the parts of rag, of which a test may use only ``reader``."""
     embedder = Embedder(NoEmbeddings(), EmbeddingModel("none", 1))
     cache = ObjectCache(0)
-    return Rag(embedder, IndexCatalog(), reader, Writer(embedder, cache), Patcher(embedder, cache), IndexDeleter(cache))
+    return Rag(embedder, reader, Writer(embedder, cache), IndexDeleter(cache))
 
 
 def context_for(reader: Reader | None = None) -> ToolContext:

@@ -35,7 +35,7 @@ def replace(*documents: NewDocument, index: IndexId = BERLIN) -> Change:
 
 
 def patch(document: str, **fields: Any) -> Change:
-    return lambda tool_user: tool_user.harness.rag.patcher.patch(
+    return lambda tool_user: tool_user.harness.rag.writer.patch(
         tool_user.scope, BERLIN, DocumentId(document), DocumentPatch.model_validate(fields)
     )
 

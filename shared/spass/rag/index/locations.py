@@ -1,11 +1,14 @@
-"""Find live rows by document id."""
+"""Find live rows by document id, and read their documents. This does not need numpy."""
 
 import asyncio
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from spass.core.ids import DocumentId
+from spass.core.time import timestamp
+from spass.rag.index.answers import Document
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.ids import IdRow, Ids
 from spass.rag.index.manifest import Segment
@@ -49,5 +52,23 @@ async def load_live_ids(objects: SegmentObjects, segments: Sequence[Segment]) ->
 
 def locate_documents(loaded: Sequence[LiveIds], documents: Iterable[DocumentId]) -> dict[DocumentId, DocumentLocation]:
     """Return the locations of those ``documents`` that are live. A document is live in at most one segment."""
-    found = ((document, live.find(document)) for document in documents for live in loaded)
-    return {document: location for document, location in found if location is not None}
+    locations = ((document, live.find(document)) for document in documents for live in loaded)
+    return {document: location for document, location in locations if location is not None}
+
+
+async def read_document(objects: SegmentObjects, location: DocumentLocation) -> Document:
+    """Read the document at ``location``."""
+    (line,) = await objects.lines(location.segment, [location.row])
+    return decode_document(line, location.stored)
+
+
+def decode_document(line: bytes, row: IdRow) -> Document:
+    """Return the document with this line of docs.jsonl and this row of ids."""
+    stored = json.loads(line)
+    return Document(
+        id=DocumentId(row.id),
+        text=stored["text"],
+        metadata=stored["metadata"],
+        created_at=timestamp(row.created_at / 1000),
+        updated_at=timestamp(row.updated_at / 1000),
+    )

@@ -6,22 +6,27 @@ generation when it is created or replaced. A deleted index leaves a tombstone, s
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
-from spass.aws.keys import rag_manifest
+from spass.aws.keys import RAG_INDEX_PREFIX, rag_manifest, rag_partition
+from spass.aws.objects import ObjectMissing
 from spass.aws.writes import ITEM_ABSENT, Check, Condition, Equals, Put
-from spass.core.errors import IndexNotFound, InternalError
-from spass.core.ids import IndexId, TenantId
-from spass.core.time import Timestamp
+from spass.core.errors import DocumentNotFound, IndexNotFound, InternalError, StorageUnavailable
+from spass.core.ids import DocumentId, IndexId, TenantId
+from spass.core.time import Timestamp, now, now_s
+
+A = TypeVar("A")
 
 MAX_SEGMENTS: Final = 64
 MAX_MANIFEST_BYTES: Final = 32_000
 MAX_INLINE_BITMAP_BYTES: Final = 128
 _MAX_GARBAGE_ENTRIES: Final = 64
+_MAX_READS: Final = 2
 _NEVER: Final = Timestamp("")
 
 
@@ -83,25 +88,31 @@ class Manifest:
     def text_bytes(self) -> int:
         return sum(segment.text_bytes for segment in self.segments)
 
-    def with_segments(self, segments: Sequence[Segment], updated_at: Timestamp) -> "Manifest":
-        return replace(self, segments=tuple(segments), updated_at=updated_at)
+    def next_version(self, after: "Manifest") -> "Manifest":
+        """Return ``after`` as the version that follows this one, updated now. The paths that it no longer lists become garbage.
 
-    def next_version(self, manifest: "Manifest", *, garbage: Sequence[str], removed_at: int) -> "Manifest":
-        """Return ``manifest`` as the version after this one. It does not list the paths in ``garbage`` any more, which were
-        removed at ``removed_at`` (seconds since the epoch).
+        If there are more than 64 garbage entries, the oldest are dropped. The sweep deletes their objects as orphans."""
+        return replace(self.next_revision(after), version=self.version + 1, updated_at=now())
 
-        If there are more than 64 garbage paths, the oldest are dropped from the list. The sweep deletes them as orphans."""
-        return replace(self.next_revision(manifest, garbage=garbage, removed_at=removed_at), version=self.version + 1)
+    def next_revision(self, after: "Manifest") -> "Manifest":
+        """Do the same as ``next_version``, but keep the version and its time, because the documents stay the same."""
+        removed_at = now_s()
+        garbage = [*self.garbage, *(GarbageEntry(path, removed_at) for path in _garbage_paths(self, after))]
+        return replace(after, version=self.version, revision=self.revision + 1, garbage=tuple(garbage[-_MAX_GARBAGE_ENTRIES:]))
 
-    def next_revision(self, manifest: "Manifest", *, garbage: Sequence[str], removed_at: int) -> "Manifest":
-        """Do the same as ``next_version``, but keep the version number, because the documents stay the same."""
-        entries = self.garbage + tuple(GarbageEntry(path, removed_at) for path in garbage)
-        return replace(
-            manifest,
-            version=self.version,
-            revision=self.revision + 1,
-            garbage=entries[-_MAX_GARBAGE_ENTRIES:],
-        )
+
+def _garbage_paths(before: Manifest, after: Manifest) -> list[str]:
+    """Return the paths that ``after`` no longer lists: a whole generation, or segments and replaced bitmaps."""
+    if before.generation != after.generation:
+        return [before.generation] if before.exists else []
+    listed = {segment.id: segment for segment in after.segments}
+    paths = []
+    for segment in before.segments:
+        if segment.id not in listed:
+            paths.append(f"{before.generation}/{segment.id}")
+        elif segment.bitmap_object and segment.bitmap_object != listed[segment.id].bitmap_object:
+            paths.append(f"{before.generation}/{segment.id}/{segment.bitmap_object}")
+    return paths
 
 
 async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
@@ -109,8 +120,40 @@ async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
     return decode_manifest(await store.table.get(rag_manifest(store.tenant, index)))
 
 
+async def read_current(store: TenantStore, index: IndexId, read: Callable[[Manifest], Awaitable[A]]) -> A:
+    """Call ``read`` on the current version and return its result. If objects of that version were swept in the meantime, there
+    is a newer version: call ``read`` once more.
+
+    Raises:
+        StorageUnavailable: the objects of the newer version were swept too.
+    """
+    for _ in range(_MAX_READS):
+        with suppress(ObjectMissing):
+            return await read(await read_manifest(store, index))
+    raise StorageUnavailable("The index is changing; try again.", retry_after=1)
+
+
+async def list_manifests(
+    store: TenantStore, *, after: str | None = None, page_size: int
+) -> AsyncIterator[tuple[IndexId, Manifest]]:
+    """Yield the tenant's indices in the order of their ids, deleted ones included. Begin after the id ``after``, and read
+    ``page_size`` manifests with each query."""
+    while True:
+        start = None if after is None else RAG_INDEX_PREFIX + after
+        items = await store.table.query(rag_partition(store.tenant), prefix=RAG_INDEX_PREFIX, after=start, limit=page_size)
+        for item in items:
+            after = str(item["sk"]).removeprefix(RAG_INDEX_PREFIX)
+            yield IndexId(after), decode_manifest(item)
+        if len(items) < page_size:
+            return
+
+
 def index_not_found(index_id: IndexId) -> IndexNotFound:
     return IndexNotFound(f"There is no index {index_id!r}.", param="index_id")
+
+
+def document_not_found(index_id: IndexId, document_id: DocumentId) -> DocumentNotFound:
+    return DocumentNotFound(f"The index {index_id!r} holds no document {document_id!r}.", param="doc_id")
 
 
 def decode_manifest(item: Item | None) -> Manifest:

@@ -1,9 +1,8 @@
 """Read and write the objects of segments, through the cache of this process."""
 
 import asyncio
-import inspect
 import struct
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from spass.aws.clients import TenantStore
@@ -13,6 +12,7 @@ from spass.rag.index.cache import ObjectCache, ObjectName
 from spass.rag.index.ids import Ids
 from spass.rag.index.manifest import Segment
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 VECTORS: Final = "vectors.npy"
@@ -78,15 +78,15 @@ class SegmentObjects:
         """Read a whole object."""
         name = self._name(segment, part)
         if part not in _LARGE:
-            return await self._loaded(name)
+            return await self._read_cached(name)
         body = self._cache.get(name)
         if body is None:
             body = await self._store.objects.get(name.key)
             self._keep(name, part, body)
         return body
 
-    async def _loaded(self, name: ObjectName) -> bytes:
-        """Read a whole object and cache it whatever its size. Concurrent callers share one read."""
+    async def _read_cached(self, name: ObjectName) -> bytes:
+        """Read a whole object through the cache, whatever its size. Concurrent callers share one read."""
         return await self._cache.load(name, lambda: self._store.objects.get(name.key))
 
     def evict_until_free(self, size: int) -> None:
@@ -127,7 +127,7 @@ class SegmentObjects:
     async def block(self, block: Block) -> bytes:
         """Read the bytes of ``block``."""
         if block.is_whole_object:
-            return await self._loaded(self._name(block.segment, VECTORS))
+            return await self._read_cached(self._name(block.segment, VECTORS))
         return await self._range(block.segment, VECTORS, block.start, block.end)
 
     async def vector(self, segment: Segment, row: int, dimensions: int) -> bytes:
@@ -164,15 +164,19 @@ class SegmentObjects:
         async with self._large:  # one at a time, because it may be larger than the memory for reads
             return await self._range(segment.id, META, start, end)
 
-    def get_derived(self, segment: Segment, name: str) -> bytes | None:
-        """Return what ``put_derived`` cached under the same name."""
-        return self._cache.get(self._name(segment.id, f"{name}#"))
+    async def derived(self, segment: Segment, name: str, compute: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Return the result of ``compute``, which depends only on objects of the segment. It is cached under ``name``."""
+        return await self._cache.load(self._name(segment.id, f"{name}#"), compute)
 
-    def put_derived(self, segment: Segment, name: str, body: bytes) -> None:
-        """Cache a result that was computed from objects of the segment."""
-        self._cache.put(self._name(segment.id, f"{name}#"), body)
+    async def lines(self, segment: Segment, rows: Sequence[int]) -> list[bytes]:
+        """Read the lines of docs.jsonl of ``rows``, which are ascending."""
+        spans = await self._spans(segment, rows)
+        if segment.docs_bytes > _WHOLE_DOCS_BYTES:
+            return await self._ranges(segment, DOCS, spans)
+        whole = await self._read_cached(self._name(segment.id, DOCS))
+        return [whole[start:end] for start, end in spans]
 
-    async def spans(self, segment: Segment, rows: Sequence[int]) -> list[tuple[int, int]]:
+    async def _spans(self, segment: Segment, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Return (start, end) in bytes of the lines of ``rows``."""
         if segment.rows <= _WHOLE_OFFSETS_ROWS:
             offsets = memoryview(await self.read(segment.id, OFFSETS))[HEADER_BYTES:].cast("Q")
@@ -180,13 +184,6 @@ class SegmentObjects:
         starts = [HEADER_BYTES + row * _OFFSET_BYTES for row in rows]
         pairs = await self._ranges(segment, OFFSETS, [(start, start + 2 * _OFFSET_BYTES) for start in starts])
         return [_OFFSETS.unpack(pair) for pair in pairs]
-
-    async def lines(self, segment: Segment, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read the lines at the byte ``spans`` (start, end), which are ascending."""
-        if segment.docs_bytes > _WHOLE_DOCS_BYTES:
-            return await self._ranges(segment, DOCS, spans)
-        whole = await self._loaded(self._name(segment.id, DOCS))
-        return [whole[start:end] for start, end in spans]
 
     async def _ranges(self, segment: Segment, part: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read small ranges of a large object, and cache each of them."""
@@ -219,22 +216,18 @@ def _group_adjacent(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, in
     return groups
 
 
-async def gather_limited(work: Iterable[Awaitable[T]], *, at_once: int) -> list[T]:
-    """Await all of ``work``, at most ``at_once`` at the same time, and return the results in order. If one fails, the others are
-    cancelled, so that their results do not use memory."""
-    free = asyncio.Semaphore(at_once)
+async def map_limited(call: Callable[[S], Awaitable[T]], values: Iterable[S], *, limit: int) -> list[T]:
+    """Await ``call`` for each of ``values``, at most ``limit`` at the same time, and return the results in order. If one fails,
+    the others are cancelled, so that their results do not use memory."""
+    free = asyncio.Semaphore(limit)
 
-    async def one(piece: Awaitable[T]) -> T:
+    async def call_limited(value: S) -> T:
         async with free:
-            return await piece
+            return await call(value)
 
-    pieces = list(work)
-    tasks = [asyncio.ensure_future(one(piece)) for piece in pieces]
+    tasks = [asyncio.ensure_future(call_limited(value)) for value in values]
     try:
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
-        for piece in pieces:  # Python warns of a coroutine that was never begun
-            if inspect.iscoroutine(piece) and inspect.getcoroutinestate(piece) == inspect.CORO_CREATED:
-                piece.close()

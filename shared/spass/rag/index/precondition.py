@@ -5,7 +5,6 @@ changes.
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +14,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.locations import load_live_ids, locate_documents
+from spass.rag.index.locations import load_live_ids, locate_documents, read_document
 from spass.rag.index.manifest import Manifest
 from spass.rag.index.objects import SegmentObjects
 
@@ -51,12 +50,11 @@ class OneDocument:
     document: DocumentId
 
     async def read(self, manifest: Manifest, objects: SegmentObjects, /) -> Json:
-        found = locate_documents(await load_live_ids(objects, manifest.segments), [self.document]).get(self.document)
-        if found is None:
+        location = locate_documents(await load_live_ids(objects, manifest.segments), [self.document]).get(self.document)
+        if location is None:
             return None
-        (line,) = await objects.lines(found.segment, await objects.spans(found.segment, [found.row]))
-        stored = json.loads(line)
-        return [stored["text"], stored["metadata"]]
+        document = await read_document(objects, location)
+        return [document.text, document.metadata]
 
 
 @dataclass(frozen=True, slots=True)

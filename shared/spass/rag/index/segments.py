@@ -11,7 +11,6 @@ All are in the order of ids. The headers of both arrays have 128 bytes, so that 
 """
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -19,11 +18,8 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from spass.core.ids import DocumentId
 from spass.core.json import dump
 from spass.core.messages import Json
-from spass.core.time import timestamp
-from spass.rag.index.answers import Document
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.columns import encode_meta
 from spass.rag.index.ids import IdRow, encode_ids
@@ -90,15 +86,6 @@ def decode_offsets(stored: bytes) -> Offsets:
 def deleted_row_numbers(bitmap: Bitmap) -> RowNumbers:
     """Return the numbers of the rows in ``bitmap``, ascending."""
     return np.flatnonzero(np.unpackbits(np.frombuffer(bitmap.bits, np.uint8), bitorder="little"))
-
-
-def decode_document(line: bytes, row: IdRow) -> Document:
-    """Return the document with this line of docs.jsonl and this row of ids."""
-    stored = json.loads(line)
-    created, updated = timestamp(row.created_at / 1000), timestamp(row.updated_at / 1000)
-    return Document(
-        id=DocumentId(row.id), text=stored["text"], metadata=stored["metadata"], created_at=created, updated_at=updated
-    )
 
 
 def encode_array(array: npt.NDArray[np.float32] | npt.NDArray[np.uint64]) -> bytes:

@@ -14,7 +14,7 @@ from spass.aws.table import TTL, ConditionFailed
 from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Put, Update
 from spass.core.errors import InternalError
 from spass.core.time import now_s
-from spass.rag.index.objects import gather_limited
+from spass.rag.index.objects import map_limited
 from spass.rag.ingest.lease import Receiver
 from spass.rag.ingest.plan import PartRange, Position, UploadError
 from spass.rag.ingest.upload_record import KEEP_SECONDS, MAX_ERRORS, UploadRecord, decode_errors
@@ -43,13 +43,14 @@ class PartRecord:
 async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[PartRange]) -> None:
     """Put the parts of a file. Do not change a part that was leased already."""
 
-    async def put(number: int, part: PartRange) -> None:
+    async def put(numbered: tuple[int, PartRange]) -> None:
+        number, part = numbered
         attributes: dict[str, Value] = {"position": encode(part.start), "end": part.end, "batch": 0}
         attributes[TTL] = now_s() + KEEP_SECONDS
         with suppress(ConditionFailed):
             await store.table.write(Put(part_key(store, record, number), attributes, ITEM_ABSENT | Absent("owner")))
 
-    await gather_limited((put(number, part) for number, part in enumerate(parts)), at_once=_MAX_CONCURRENT_PUTS)
+    await map_limited(put, enumerate(parts), limit=_MAX_CONCURRENT_PUTS)
 
 
 async def lease_part(store: TenantStore, record: UploadRecord, number: int, receiver: Receiver) -> PartRecord:

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
-from spass.rag.index.objects import Block, SegmentObjects, blocks, gather_limited
+from spass.rag.index.objects import Block, SegmentObjects, blocks, map_limited
 from spass.rag.index.segments import Vectors, decode_rows
 from spass.rag.search.scan import ScanBlock, ScoredRow, keep_top_k, scan_top_k
 from spass.rag.search.selection import ALL, Selection, select
@@ -91,9 +91,7 @@ class _TopRows:
 async def _select_units(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[_ScanUnit]:
     """Return the rows to scan, without blocks that have no selected rows."""
     filtered = [n for n, segment in enumerate(segments) if query.filter is not None or segment.deleted_rows]
-    selections = await gather_limited(
-        (select(objects, segments[n], query.filter) for n in filtered), at_once=_MAX_CONCURRENT_READS
-    )
+    selections = await map_limited(lambda n: select(objects, segments[n], query.filter), filtered, limit=_MAX_CONCURRENT_READS)
     selected = dict(zip(filtered, selections, strict=True))
     units = []
     for number, segment in enumerate(segments):
@@ -145,7 +143,7 @@ async def _resolve_ids(
 ) -> list[Neighbor]:
     """Return the ``top_k`` best of ``found`` with their ids. Only the ids of segments with a row in ``found`` are read."""
     numbers = sorted({scored.segment for scored in found})
-    loaded = await gather_limited((objects.ids(segments[number]) for number in numbers), at_once=_MAX_CONCURRENT_READS)
+    loaded = await map_limited(lambda number: objects.ids(segments[number]), numbers, limit=_MAX_CONCURRENT_READS)
     ids = dict(zip(numbers, loaded, strict=True))
     neighbors = (Neighbor(score, ids[number][row], segments[number], row) for score, number, row in found)
     return heapq.nsmallest(top_k, neighbors, key=lambda neighbor: (-neighbor.score, neighbor.id))

@@ -8,10 +8,9 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from spass.aws.objects import ObjectMissing
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import DocumentNotFound, IndexNotFound, InvalidRequest, StorageUnavailable
+from spass.core.errors import IndexNotFound, InvalidRequest
 from spass.core.ids import DOCUMENT_ID, DocumentId, IndexId
 from spass.core.page_size import PAGE_BYTES, PageSizeLimit
 from spass.rag.index.answers import Document, DocumentPage, Hit, QueryAnswer
@@ -20,11 +19,11 @@ from spass.rag.index.catalog import DEFAULT_LIMIT
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import check_model
 from spass.rag.index.filters import Filter
-from spass.rag.index.locations import DocumentLocation, LiveIds, load_live_ids, locate_documents
-from spass.rag.index.manifest import Manifest, index_not_found, read_manifest
-from spass.rag.index.objects import OFFSETS, SegmentObjects, gather_limited
+from spass.rag.index.locations import DocumentLocation, LiveIds, decode_document, load_live_ids, locate_documents, read_document
+from spass.rag.index.manifest import Manifest, document_not_found, index_not_found, read_current
+from spass.rag.index.objects import OFFSETS, SegmentObjects, map_limited
 from spass.rag.index.precondition import IfMatch, View, entity_tag
-from spass.rag.index.segments import decode_document, decode_offsets
+from spass.rag.index.segments import Vectors, decode_offsets
 from spass.rag.search.nearest_neighbors import Neighbor, VectorQuery, find_nearest
 
 A = TypeVar("A")
@@ -63,17 +62,22 @@ class Reader:
         """
         if not query:
             raise InvalidRequest("The query is empty.", param="query")
-        manifest = await self._manifest(scope, index_id)
-        check_model(manifest, self._embedder.model)
-        vector = (await self._embedder.embed(scope, [query]))[0]
-        vector_query = VectorQuery(vector, top_k, filter, min_score)
+        vector: Vectors | None = None
 
         async def search(manifest: Manifest, objects: SegmentObjects) -> QueryAnswer:
+            nonlocal vector
             check_model(manifest, self._embedder.model)
-            found = await find_nearest(objects, manifest.segments, vector_query)
-            return QueryAnswer(index_id=index_id, results=await _load_hits(objects, found), version=manifest.version)
+            if vector is None:
+                vector = (await self._embedder.embed(scope, [query]))[0]
+            neighbors = await find_nearest(objects, manifest.segments, VectorQuery(vector, top_k, filter, min_score))
+            lines = map(json.loads, await _lines(objects, neighbors))
+            results = tuple(
+                Hit(id=DocumentId(neighbor.id), text=line["text"], metadata=line["metadata"], score=neighbor.score)
+                for neighbor, line in zip(neighbors, lines, strict=True)
+            )
+            return QueryAnswer(index_id=index_id, results=results, version=manifest.version)
 
-        return await self._reading(scope, index_id, manifest, search)
+        return await self._read(scope, index_id, search)
 
     async def retrieve(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Sequence[Hit]:
         """Return the documents to show before an agent's prompt. An absent index or an empty message adds nothing."""
@@ -94,13 +98,12 @@ class Reader:
 
         async def get(manifest: Manifest, objects: SegmentObjects) -> Document:
             loaded = await load_live_ids(objects, manifest.segments)
-            found = locate_documents(loaded, [document_id]).get(document_id)
-            if found is None:
-                raise DocumentNotFound(f"The index {index_id!r} holds no document {document_id!r}.", param="doc_id")
-            (line,) = await _lines(objects, [found])
-            return decode_document(line, found.stored)
+            location = locate_documents(loaded, [document_id]).get(document_id)
+            if location is None:
+                raise document_not_found(index_id, document_id)
+            return await read_document(objects, location)
 
-        return await self._reading(scope, index_id, await self._manifest(scope, index_id), get)
+        return await self._read(scope, index_id, get)
 
     async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> list[DocumentId]:
         """Return those ``ids`` that are in the index, sorted: an append would replace them. Without an index there are none.
@@ -109,24 +112,20 @@ class Reader:
             EmbeddingModelMismatch: it was built with another model or dimension, so an append would fail.
         """
 
-        async def find(manifest: Manifest, objects: SegmentObjects) -> list[DocumentId]:
+        async def find(manifest: Manifest) -> list[DocumentId]:
             check_model(manifest, self._embedder.model)
-            return sorted(locate_documents(await load_live_ids(objects, manifest.segments), ids))
+            loaded = await load_live_ids(self._objects(scope, index_id, manifest), manifest.segments)
+            return sorted(locate_documents(loaded, ids))
 
-        manifest = await read_manifest(scope.store, index_id)
-        return await self._reading(scope, index_id, manifest, find) if manifest.exists else []
+        return await read_current(scope.store, index_id, find)
 
     async def entity_tag(self, scope: Scope, index_id: IndexId, view: View) -> str:
-        """Return the entity tag of ``view`` in the current version. The index need not exist.
+        """Return the entity tag of ``view`` in the current version. The index need not exist."""
 
-        Raises:
-            IndexNotFound: the index was deleted during the read.
-        """
+        async def tag(manifest: Manifest) -> str:
+            return await entity_tag(view, manifest, self._objects(scope, index_id, manifest))
 
-        async def tag(manifest: Manifest, objects: SegmentObjects) -> str:
-            return await entity_tag(view, manifest, objects)
-
-        return await self._reading(scope, index_id, await read_manifest(scope.store, index_id), tag)
+        return await read_current(scope.store, index_id, tag)
 
     def if_match(self, view: View, tag: str) -> IfMatch:
         """Return the precondition that ``view`` still has the entity tag ``tag``, for a write."""
@@ -153,40 +152,20 @@ class Reader:
             more = more or fitting < len(found)
             return DocumentPage(documents=documents, next_cursor=encode_cursor(owner, documents[-1].id) if more else None)
 
-        return await self._reading(scope, index_id, await self._manifest(scope, index_id), page)
+        return await self._read(scope, index_id, page)
 
-    async def _manifest(self, scope: Scope, index_id: IndexId) -> Manifest:
-        manifest = await read_manifest(scope.store, index_id)
-        if not manifest.exists:
-            raise index_not_found(index_id)
-        return manifest
+    async def _read(self, scope: Scope, index_id: IndexId, read: Callable[[Manifest, SegmentObjects], Awaitable[A]]) -> A:
+        """Call ``read`` on the current version of an index that exists."""
 
-    async def _reading(
-        self,
-        scope: Scope,
-        index_id: IndexId,
-        manifest: Manifest,
-        read: Callable[[Manifest, SegmentObjects], Awaitable[A]],
-    ) -> A:
-        """Call ``read`` on ``manifest``. If a segment of it was swept in the meantime, call it once more on the current
-        version."""
-        try:
-            return await read(manifest, SegmentObjects(scope.store, index_id, manifest.generation, self._cache))
-        except ObjectMissing:
-            manifest = await self._manifest(scope, index_id)
-        try:
-            return await read(manifest, SegmentObjects(scope.store, index_id, manifest.generation, self._cache))
-        except ObjectMissing:
-            raise StorageUnavailable("The index is changing; try again.", retry_after=1) from None
+        async def read_existing(manifest: Manifest) -> A:
+            if not manifest.exists:
+                raise index_not_found(index_id)
+            return await read(manifest, self._objects(scope, index_id, manifest))
 
+        return await read_current(scope.store, index_id, read_existing)
 
-async def _load_hits(objects: SegmentObjects, found: Sequence[Neighbor]) -> tuple[Hit, ...]:
-    return tuple(map(_hit, found, await _lines(objects, found)))
-
-
-def _hit(found: Neighbor, line: bytes) -> Hit:
-    stored = json.loads(line)
-    return Hit(id=DocumentId(found.id), text=stored["text"], metadata=stored["metadata"], score=found.score)
+    def _objects(self, scope: Scope, index_id: IndexId, manifest: Manifest) -> SegmentObjects:
+        return SegmentObjects(scope.store, index_id, manifest.generation, self._cache)
 
 
 async def _lines(objects: SegmentObjects, found: Sequence[Neighbor | DocumentLocation]) -> list[bytes]:
@@ -197,11 +176,11 @@ async def _lines(objects: SegmentObjects, found: Sequence[Neighbor | DocumentLoc
 
     async def read(group: list[Neighbor | DocumentLocation]) -> dict[str, bytes]:
         group.sort(key=lambda one: one.row)
-        spans = await objects.spans(group[0].segment, [one.row for one in group])
-        return dict(zip((one.id for one in group), await objects.lines(group[0].segment, spans), strict=True))
+        lines = await objects.lines(group[0].segment, [one.row for one in group])
+        return dict(zip((one.id for one in group), lines, strict=True))
 
     lines: dict[str, bytes] = {}
-    for group in await gather_limited(map(read, by_segment.values()), at_once=_MAX_CONCURRENT_READS):
+    for group in await map_limited(read, by_segment.values(), limit=_MAX_CONCURRENT_READS):
         lines |= group
     return [lines[one.id] for one in found]
 
@@ -216,7 +195,7 @@ async def _page(
     objects: SegmentObjects, loaded: Sequence[LiveIds], after: str, limit: int
 ) -> tuple[list[DocumentLocation], bool]:
     """Return the documents of one page, as far as the sizes of their lines allow, and whether there are more."""
-    stored = await gather_limited((objects.read(live.segment.id, OFFSETS) for live in loaded), at_once=_MAX_CONCURRENT_READS)
+    stored = await map_limited(lambda live: objects.read(live.segment.id, OFFSETS), loaded, limit=_MAX_CONCURRENT_READS)
     offsets = {live.segment.id: decode_offsets(body) for live, body in zip(loaded, stored, strict=True)}
     found: list[DocumentLocation] = []
     size = 0

@@ -59,12 +59,12 @@ async def select(objects: SegmentObjects, segment: Segment, filter_: Filter | No
 async def _deleted_rows(objects: SegmentObjects, segment: Segment) -> RowNumbers | None:
     if not segment.deleted_rows:
         return None
-    name = f"deleted-{segment.bitmap_object or segment.inline_bitmap.hex()}"
-    stored = objects.get_derived(segment, name)
-    if stored is None:
-        stored = deleted_row_numbers(await objects.deletion_bitmap(segment)).tobytes()
-        objects.put_derived(segment, name, stored)
-    return np.frombuffer(stored, np.intp)
+
+    async def unpack() -> bytes:
+        return deleted_row_numbers(await objects.deletion_bitmap(segment)).tobytes()
+
+    bitmap = segment.bitmap_object or segment.inline_bitmap.hex()
+    return np.frombuffer(await objects.derived(segment, f"deleted-{bitmap}", unpack), np.intp)
 
 
 async def _mask(objects: SegmentObjects, segment: Segment, field: str, condition: FilterCondition) -> Mask:
@@ -85,9 +85,8 @@ async def _column(objects: SegmentObjects, segment: Segment, field: str) -> byte
         return await objects.meta_range(segment, *directory.columns[field])
     if directory.complete:
         return None
-    name = f"column-{field}"
-    stored = objects.get_derived(segment, name)
-    if stored is None:
-        stored = await anyio.to_thread.run_sync(encode_missing_column, await objects.meta_range(segment, *directory.lines), field)
-        objects.put_derived(segment, name, stored)
-    return stored
+
+    async def encode() -> bytes:
+        return await anyio.to_thread.run_sync(encode_missing_column, await objects.meta_range(segment, *directory.lines), field)
+
+    return await objects.derived(segment, f"column-{field}", encode)

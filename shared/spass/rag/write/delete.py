@@ -1,17 +1,16 @@
-"""Delete indices and documents. This needs neither vectors nor numpy."""
+"""Delete indices and documents. This does not need numpy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spass.aws.swap import Participant
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId
-from spass.core.time import now, now_s
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.locations import load_live_ids, locate_documents
 from spass.rag.index.manifest import Manifest
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.precondition import IfMatch
-from spass.rag.write.deleted_rows import garbage_paths, mark_deleted, write_all_deleted_rows
+from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
 from spass.rag.write.swap import NextVersion, swap
 
 
@@ -33,8 +32,7 @@ class IndexDeleter:
         async def plan(before: Manifest, _: str) -> NextVersion[bool]:
             if not before.exists:
                 return NextVersion(False, None)
-            tombstone = Manifest(updated_at=now())
-            return NextVersion(True, before.next_version(tombstone, garbage=[before.generation], removed_at=now_s()))
+            return NextVersion(True, before.next_version(Manifest()))  # a tombstone
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
@@ -55,13 +53,10 @@ class IndexDeleter:
         async def plan(before: Manifest, name: str) -> NextVersion[bool]:
             objects = SegmentObjects(scope.store, index_id, before.generation, self.cache)
             loaded = await load_live_ids(objects, before.segments)
-            found = locate_documents(loaded, [document_id])
-            if not found:
+            locations = locate_documents(loaded, [document_id])
+            if not locations:
                 return NextVersion(False, None)
-            result = mark_deleted(loaded, found.values())
-            segments = await write_all_deleted_rows(objects, result.remaining, result.bitmaps, name)
-            after = before.with_segments(segments, now())
-            garbage = garbage_paths(before.generation, before.segments, segments)
-            return NextVersion(True, before.next_version(after, garbage=garbage, removed_at=now_s()))
+            segments = await store_bitmaps(objects, mark_deleted(loaded, locations.values()), name)
+            return NextVersion(True, before.next_version(replace(before, segments=segments)))
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)

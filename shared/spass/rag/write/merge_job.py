@@ -4,8 +4,9 @@ It reads and writes for up to minutes, and swaps at the end. A writer that swapp
 if the same generation still lists all inputs, the rows deleted since then are marked as deleted in the new segment too.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 from spass.aws.attributes import Value
@@ -16,17 +17,16 @@ from spass.aws.objects import ObjectMissing
 from spass.aws.table import TTL, ConditionFailed
 from spass.aws.writes import ITEM_ABSENT, AtMost, Delete, Equals, Put, Update
 from spass.core.errors import SpassError, StorageUnavailable
-from spass.core.ids import IndexId, random_suffix
+from spass.core.ids import DocumentId, IndexId, random_suffix
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline, now_s
-from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.locations import LiveIds, load_live_ids
+from spass.rag.index.locations import LiveIds, load_live_ids, locate_documents
 from spass.rag.index.manifest import Manifest, Segment, read_manifest
 from spass.rag.index.objects import SegmentObjects
-from spass.rag.write.deleted_rows import garbage_paths, write_deleted_rows
+from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
 from spass.rag.write.merge_policy import choose_job_inputs, merge_due
-from spass.rag.write.segment_merge import MergedSegment, MergeInput, evict_for_merge, put_merged_segment
+from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment
 from spass.rag.write.swap import NextVersion, swap
 
 _MIN_REMAINING_SECONDS: Final = 60.0  # for a large merge
@@ -49,7 +49,7 @@ async def merge(store: TenantStore, cache: ObjectCache, index_id: IndexId, deadl
             if not inputs:
                 return merged
             try:
-                merged |= await _merge(store, cache, index_id, deadline, before.generation, before.dimensions, inputs)
+                merged |= await _merge(store, cache, index_id, deadline, before, inputs)
             except ObjectMissing:  # another writer replaced inputs, and they were swept: plan again, unless they are still listed
                 names = [segment.id for segment in inputs]
                 if names == missing_inputs:
@@ -65,52 +65,38 @@ async def _merge(
     cache: ObjectCache,
     index_id: IndexId,
     deadline: Deadline,
-    generation: str,
-    dimensions: int,
+    planned: Manifest,
     inputs: Sequence[Segment],
 ) -> bool:
-    """Merge ``inputs`` to one segment. Return False if another writer replaced one of them first; then the sweep deletes the new
-    objects."""
-    uncached = SegmentObjects(store, index_id, generation, ObjectCache(0))  # the inputs are read only once
-    objects = SegmentObjects(store, index_id, generation, cache)
-    evict_for_merge(objects, inputs, dimensions)
+    """Merge ``inputs``, segments of the version ``planned``, to one segment. Return False if another writer replaced one of them
+    first; then the sweep deletes the new objects."""
+    uncached = SegmentObjects(store, index_id, planned.generation, ObjectCache(0))  # the inputs are read only once
+    objects = SegmentObjects(store, index_id, planned.generation, cache)
+    evict_for_merge(objects, inputs, planned.dimensions)
     loaded = await load_live_ids(objects, inputs)
     merged = await put_merged_segment(uncached, [MergeInput.of(uncached, live) for live in loaded])
 
     async def plan(before: Manifest, name: str) -> NextVersion[bool]:
         listed = {segment.id: segment for segment in before.segments}
-        if before.generation != generation or not all(live.segment.id in listed for live in loaded):
+        if before.generation != planned.generation or not all(live.segment.id in listed for live in loaded):
             return NextVersion(False, None)
-        new = await _apply_recent_deletes(objects, merged, loaded, listed, name)
+        deleted = [document for live in loaded for document in await _deleted_since(objects, live, listed[live.segment.id])]
+        marked = mark_deleted([merged], locate_documents([merged], deleted).values())
         replaced = {live.segment.id for live in loaded}
-        segments = [segment for segment in before.segments if segment.id not in replaced] + new
-        after = before.with_segments(segments, before.updated_at)
-        garbage = garbage_paths(generation, before.segments, segments)
-        return NextVersion(True, before.next_revision(after, garbage=garbage, removed_at=now_s()))
+        others = [segment for segment in before.segments if segment.id not in replaced]
+        segments = (*others, *await store_bitmaps(objects, marked, name))
+        return NextVersion(True, before.next_revision(replace(before, segments=segments)))
 
     return await swap(store, index_id, deadline, plan)
 
 
-async def _apply_recent_deletes(
-    objects: SegmentObjects, merged: MergedSegment, loaded: Sequence[LiveIds], listed: Mapping[str, Segment], name: str
-) -> list[Segment]:
-    """Return the new segment with the rows marked as deleted that were deleted in its inputs since they were ``loaded``. Return
-    no segment if no row is left."""
-    deleted = [row for live in loaded for row in await _rows_deleted_since(objects, merged, live, listed[live.segment.id])]
-    if len(deleted) == merged.segment.rows:
-        return []
-    if not deleted:
-        return [merged.segment]
-    return [await write_deleted_rows(objects, merged.with_deleted_rows(deleted), Bitmap().with_rows(deleted), name)]
-
-
-async def _rows_deleted_since(objects: SegmentObjects, merged: MergedSegment, live: LiveIds, now: Segment) -> list[int]:
-    """Return the rows of the new segment that were deleted in one of its inputs after ``live`` was loaded. Equal counts mean
-    equal bitmaps, because a deleted row stays deleted."""
+async def _deleted_since(objects: SegmentObjects, live: LiveIds, now: Segment) -> list[DocumentId]:
+    """Return the documents of a segment that were deleted after ``live`` was loaded. The version ``now`` of the segment has the
+    same bitmap if it has the same number of deleted rows, because a deleted row stays deleted."""
     if now.deleted_rows == live.segment.deleted_rows:
         return []
     deleted = await objects.deletion_bitmap(now)
-    return [merged.row_of(live.ids[row]) for row in range(now.rows) if row in deleted and row not in live.deleted]
+    return [DocumentId(live.ids[row]) for row in range(now.rows) if row in deleted and row not in live.deleted]
 
 
 @asynccontextmanager

@@ -6,8 +6,8 @@ The objects are written one by one, to save memory.
 import asyncio
 import io
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import anyio.to_thread
 import numpy as np
@@ -18,7 +18,7 @@ from spass.rag.index.columns import decode_meta, encode_meta
 from spass.rag.index.ids import IdRow, Ids, encode_ids
 from spass.rag.index.locations import LiveIds
 from spass.rag.index.manifest import Segment
-from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, gather_limited
+from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, map_limited
 from spass.rag.index.segments import (
     Offsets,
     RowNumbers,
@@ -61,25 +61,6 @@ class MergeInput:
         return cls(Ids(parts[IDS]), np.arange(len(rows.ids)), read)
 
 
-class MergedSegment(NamedTuple):
-    """A new segment that no version lists yet, with its ids."""
-
-    segment: Segment
-    ids: Ids
-
-    def row_of(self, document: str) -> int:
-        """Return the row of a document that must be in the segment."""
-        row = self.ids.find(document)
-        if row is None:
-            raise LookupError("a merge lost a row")
-        return row
-
-    def with_deleted_rows(self, rows: Sequence[int]) -> Segment:
-        """Return the segment with the sizes that it has without ``rows``. It does not refer to a bitmap yet."""
-        text_bytes = self.segment.text_bytes - sum(self.ids.row(row).text_bytes for row in rows)
-        return replace(self.segment, deleted_rows=len(rows), text_bytes=text_bytes)
-
-
 def live_rows(rows: int, deleted: Bitmap) -> RowNumbers:
     """Return the numbers of those of ``rows`` rows that are not ``deleted``, ascending."""
     return np.delete(np.arange(rows), deleted_row_numbers(deleted))
@@ -90,7 +71,7 @@ def evict_for_merge(objects: SegmentObjects, segments: Sequence[Segment], dimens
     objects.evict_until_free(_MEMORY_PER_BYTE_READ * sum(stored_bytes(segment, dimensions) for segment in segments))
 
 
-async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInput]) -> MergedSegment:
+async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInput]) -> LiveIds:
     """Put the live rows of all ``sources`` as one segment. No id may be live in two of them.
 
     Raises:
@@ -107,7 +88,7 @@ async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInp
     )
     ids = Ids(rows)
     text_bytes = sum(ids.row(row).text_bytes for row in range(len(ids)))
-    return MergedSegment(Segment(name, len(ids), text_bytes, docs_bytes), ids)
+    return LiveIds(Segment(name, len(ids), text_bytes, docs_bytes), ids, Bitmap())
 
 
 def _ranks(sources: Sequence[MergeInput]) -> list[RowNumbers]:
@@ -134,13 +115,14 @@ async def _put_vectors(objects: SegmentObjects, name: str, sources: Sequence[Mer
     count = sum(map(len, ranks))
     vectors: list[Vectors] = []
 
-    async def read(source: MergeInput, rank: RowNumbers) -> None:
+    async def read(ranked: tuple[MergeInput, RowNumbers]) -> None:
+        source, rank = ranked
         stored = decode_vectors(await source.read(VECTORS))
         if not vectors:
             vectors.append(np.empty((count, stored.shape[1]), np.float32))
         await anyio.to_thread.run_sync(_scatter, vectors[0], rank, stored, source.live)
 
-    await gather_limited(map(read, sources, ranks), at_once=_MAX_CONCURRENT_READS)
+    await map_limited(read, zip(sources, ranks, strict=True), limit=_MAX_CONCURRENT_READS)
     body = await anyio.to_thread.run_sync(encode_array, vectors.pop())
     await objects.write(name, {VECTORS: body})
 
@@ -154,7 +136,7 @@ async def _put_docs(objects: SegmentObjects, name: str, sources: Sequence[MergeI
         docs, offsets = await asyncio.gather(source.read(DOCS), source.read(OFFSETS))
         return docs, decode_offsets(offsets).astype(np.int64)
 
-    stored = await gather_limited(map(read, sources), at_once=_MAX_CONCURRENT_READS)
+    stored = await map_limited(read, sources, limit=_MAX_CONCURRENT_READS)
     docs, offsets = await anyio.to_thread.run_sync(_reorder_lines, stored, sources, ranks)
     del stored
     await objects.write(name, {DOCS: docs, OFFSETS: encode_array(offsets)})
@@ -184,7 +166,7 @@ async def _put_meta(objects: SegmentObjects, name: str, sources: Sequence[MergeI
         ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == _LINE_FEED) + 1
         return lines, np.concatenate([np.zeros(1, np.int64), ends])
 
-    stored = await gather_limited(map(read, sources), at_once=_MAX_CONCURRENT_READS)
+    stored = await map_limited(read, sources, limit=_MAX_CONCURRENT_READS)
     lines, _ = await anyio.to_thread.run_sync(_reorder_lines, stored, sources, ranks)
     del stored
     await objects.write(name, {META: await anyio.to_thread.run_sync(encode_meta, lines)})

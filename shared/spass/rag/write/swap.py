@@ -3,27 +3,24 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, StoredAnswer, taken_over
-from spass.aws.objects import ObjectMissing
 from spass.aws.swap import Participant, Swap
 from spass.aws.swap import swap as compare_and_swap
 from spass.aws.writes import Write
-from spass.core.errors import SpassError, StorageUnavailable
+from spass.core.errors import SpassError
 from spass.core.ids import IndexId, random_suffix
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
 from spass.rag.index.answers import WriteAnswer
-from spass.rag.index.manifest import Manifest, read_manifest, swap_write, unchanged_check
+from spass.rag.index.manifest import Manifest, read_current, swap_write, unchanged_check
 from spass.rag.index.precondition import IfMatch
 from spass.rag.write.merge_policy import merge_due
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
-
-_MAX_STALE_READS: Final = 2  # a plan whose objects are missing is made once more
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,33 +72,18 @@ async def swap(
     """
     merge = False
 
-    async def attempt() -> Swap[A]:
+    async def plan_swap(before: Manifest) -> Swap[A]:
         nonlocal merge
-        before, next_ = await _plan_next(store, index, plan, if_match)
-        merge = next_.after is not None and next_.after.version > before.version and merge_due(next_.after)
+        if if_match is not None:
+            await if_match.check(store, index, before)
+        next_ = await plan(before, random_suffix())
         if next_.after is None:
             return Swap(next_.answer, unchanged_check(store.tenant, index, before))
+        merge = next_.after.version > before.version and merge_due(next_.after)
         return Swap(next_.answer, swap_write(store.tenant, index, before, next_.after))
 
-    answer = await compare_and_swap(store, attempt, deadline, participant)
+    answer = await compare_and_swap(store, lambda: read_current(store, index, plan_swap), deadline, participant)
     if merge:
-        await _request_merge(store, index)
+        with suppress(SpassError):  # the write is done; the next write or the sweep requests the job again
+            await store.jobs.send(MergeSegments(store.tenant, index))
     return answer
-
-
-async def _plan_next(
-    store: TenantStore, index: IndexId, plan: Callable[[Manifest, str], Awaitable[NextVersion[A]]], if_match: IfMatch | None
-) -> tuple[Manifest, NextVersion[A]]:
-    """Return the current version and the result of ``plan`` on it."""
-    for _ in range(_MAX_STALE_READS):
-        before = await read_manifest(store, index)
-        with suppress(ObjectMissing):  # swept after the version was read, so there is a newer version
-            if if_match is not None:
-                await if_match.check(store, index, before)
-            return before, await plan(before, random_suffix())
-    raise StorageUnavailable("The index is changing; try again.", retry_after=1)
-
-
-async def _request_merge(store: TenantStore, index: IndexId) -> None:
-    with suppress(SpassError):  # the write is done; the next write or the sweep requests the job again
-        await store.jobs.send(MergeSegments(store.tenant, index))

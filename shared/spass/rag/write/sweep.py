@@ -5,20 +5,19 @@ after it has listed the objects, so an object that is a day old and not in the m
 race, or had more garbage than a manifest lists.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from spass.aws import keys
-from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Equals, Update
 from spass.core.ids import IndexId
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
-from spass.rag.index.manifest import Manifest, decode_manifest, encode_garbage, read_manifest
+from spass.rag.index.manifest import Manifest, encode_garbage, list_manifests, read_manifest
 from spass.rag.write.merge_policy import merge_due
 
 GARBAGE_SECONDS: Final = 3600
@@ -27,7 +26,7 @@ GARBAGE_SECONDS: Final = 3600
 ORPHAN_SECONDS: Final = 24 * 3600
 """Much longer than a writer may take from the first object to the swap."""
 
-_MANIFESTS_AT_ONCE: Final = 25
+_PAGE_SIZE: Final = 25  # manifests in memory
 _FOLDER: Final = "rag/"
 _OBJECT_DEPTH: Final = 4  # slashes in rag/<index>/<generation>/<segment>/<object>
 
@@ -49,33 +48,19 @@ async def sweep(store: TenantStore, now: int, deadline: Deadline) -> SweepResult
         StorageUnavailable: the table or bucket does not answer. Objects deleted so far stay deleted.
     """
     garbage = merges = 0
-    async for index, item in _manifests(store):
+    async for index, manifest in list_manifests(store, page_size=_PAGE_SIZE):
         if not deadline.remaining():
             break
-        garbage += await _sweep_garbage(store, index, item, now)
-        if merge_due(decode_manifest(item)):
+        garbage += await _sweep_garbage(store, index, manifest, now)
+        if merge_due(manifest):
             await store.jobs.send(MergeSegments(store.tenant, index))
             merges += 1
     return SweepResult(garbage, await _sweep_orphans(store, now, deadline), merges)
 
 
-async def _manifests(store: TenantStore) -> AsyncIterator[tuple[IndexId, Item]]:
-    after: str | None = None
-    while True:
-        items = await store.table.query(
-            keys.rag_partition(store.tenant), prefix=keys.RAG_INDEX_PREFIX, after=after, limit=_MANIFESTS_AT_ONCE
-        )
-        for item in items:
-            after = str(item["sk"])
-            yield IndexId(after.removeprefix(keys.RAG_INDEX_PREFIX)), item
-        if len(items) < _MANIFESTS_AT_ONCE:
-            return
-
-
-async def _sweep_garbage(store: TenantStore, index: IndexId, item: Item, now: int) -> int:
+async def _sweep_garbage(store: TenantStore, index: IndexId, manifest: Manifest, now: int) -> int:
     """Delete the garbage that is at least an hour old, and then its entries. No later version lists these paths again, so it does
     not matter if the manifest has changed since it was read."""
-    manifest = decode_manifest(item)
     due = [entry for entry in manifest.garbage if entry.removed_at + GARBAGE_SECONDS <= now]
     if not due:
         return 0
@@ -85,7 +70,7 @@ async def _sweep_garbage(store: TenantStore, index: IndexId, item: Item, now: in
     update = Update(
         keys.rag_manifest(store.tenant, index),
         set={"retired": encode_garbage(remaining)},
-        when=Equals("retired", item["retired"]),
+        when=Equals("retired", encode_garbage(manifest.garbage)),
     )
     with suppress(ConditionFailed):  # a writer added garbage in the meantime: the next sweep removes these entries
         await store.table.write(update)

@@ -4,10 +4,11 @@ succeeds."""
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio.to_thread
+import numpy as np
 
 from spass.core.ids import DocumentId, new_id
 from spass.rag.index.documents import NewDocument, metadata_json
@@ -16,7 +17,7 @@ from spass.rag.index.locations import DocumentLocation, LiveIds
 from spass.rag.index.manifest import MAX_SEGMENTS, Segment
 from spass.rag.index.objects import DOCS, SegmentObjects
 from spass.rag.index.segments import Rows, Vectors, encode_segment, json_line
-from spass.rag.write.deleted_rows import mark_deleted, write_all_deleted_rows
+from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
 from spass.rag.write.merge_policy import choose_merge
 from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment
 
@@ -29,21 +30,19 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedDocuments:
-    """New documents with their vectors, (n, d) float32, rows normalised. ``written`` is the time of the write in milliseconds
-    since the epoch."""
+    """New documents with their vectors, (n, d) float32, rows normalised."""
 
     documents: Sequence[NewDocument]
     vectors: Vectors
-    written: int = field(default_factory=_now_ms)
 
-    def rows(self, created: Mapping[DocumentId, int]) -> Rows:
-        """Return the rows in the order of ids. A document that replaces another one keeps its time of creation from
-        ``created``."""
+    def rows(self, created: Mapping[DocumentId, int], written: int) -> Rows:
+        """Return the rows in the order of ids. ``written`` is the time of the write in milliseconds since the epoch. A document
+        that replaces another one keeps its time of creation from ``created``."""
         order = sorted(range(len(self.documents)), key=lambda n: self.documents[n].id)
         ids, docs, meta = [], [], []
         for document in (self.documents[n] for n in order):
-            first = created.get(document.document_id, self.written)
-            ids.append(IdRow(document.id, first, self.written, len(document.text.encode())))
+            first = created.get(document.document_id, written)
+            ids.append(IdRow(document.id, first, written, len(document.text.encode())))
             docs.append(json_line({"id": document.id, "text": document.text, "metadata": document.metadata}))
             meta.append(metadata_json(document.metadata))
         return Rows(ids, docs, meta, self.vectors[order])
@@ -51,51 +50,62 @@ class EmbeddedDocuments:
 
 @dataclass(frozen=True, slots=True)
 class _StoredSegment:
-    """The new rows as an own segment in the bucket, and what it depends on: the ``generation``, the time ``written``, and the
-    times at which documents that it replaces were ``created``."""
+    """A segment in the bucket that has ``rows`` and no others. It belongs to ``generation``."""
 
     generation: str
     written: int
-    created: Mapping[DocumentId, int]
+    rows: Rows
     segment: Segment
+
+    def has(self, generation: str, rows: Rows) -> bool:
+        same_rows = (self.rows.ids, self.rows.docs) == (rows.ids, rows.docs)
+        return self.generation == generation and same_rows and np.array_equal(self.rows.vectors, rows.vectors)
 
 
 @dataclass(slots=True)
 class Upsert:
-    """One append or patch, through all its attempts.
+    """One write of documents, through all its attempts.
 
     The first attempt merges small segments into the new one. If another writer swaps first, that work is lost, and in a busy
     index a writer always swaps before a merge is done. So later attempts do almost nothing between reading the current version
-    and the swap: they put the rows once, as an own segment. They put them again only if the generation or the time of creation of
-    a document has changed, and once if another writer wrote one of the documents at a later time.
+    and the swap: they put the rows once, as an own segment. They put them again only if the generation or a row has changed, and
+    once if another writer wrote one of the documents at a later time.
+
+    ``written`` is the time of the write in milliseconds since the epoch.
     """
 
-    new: EmbeddedDocuments
+    written: int = field(default_factory=_now_ms)
     _merge_attempted: bool = False
     _put_count: int = 0
-    _put: _StoredSegment | None = None
+    _stored: _StoredSegment | None = None
 
     async def segments(
-        self, objects: SegmentObjects, loaded: Sequence[LiveIds], found: Mapping[DocumentId, DocumentLocation], name: str
+        self,
+        new: EmbeddedDocuments,
+        objects: SegmentObjects,
+        loaded: Sequence[LiveIds],
+        replaced: Mapping[DocumentId, DocumentLocation],
+        swap: str,
     ) -> tuple[Segment, ...]:
-        """Put and return the segments of the next version: those ``loaded``, with the rows ``found`` deleted, and the new
-        rows."""
-        created = {document: location.stored.created_at for document, location in found.items()}
-        must_put = not self._is_reusable(objects.generation, created)
-        self._advance_write_time([location.stored for location in found.values()], must_put=must_put)
-        result = mark_deleted(loaded, found.values())
-        merged = {segment.id for segment in self._to_merge(result.remaining)}
-        others = [segment for segment in result.remaining if segment.id not in merged]
-        write_others = write_all_deleted_rows(objects, others, result.bitmaps, name)
+        """Return the segments of the next version: those ``loaded`` without the rows ``replaced``, and one with the rows of
+        ``new``. All are in the bucket. ``swap`` names the new bitmaps."""
+        created = {document: location.stored.created_at for document, location in replaced.items()}
+        stored = self._stored
+        if stored is not None and not stored.has(objects.generation, new.rows(created, stored.written)):
+            stored = None
+        self._advance_time([location.stored for location in replaced.values()], must_put=stored is None)
+        rows = new.rows(created, self.written)
+        remaining = mark_deleted(loaded, replaced.values())
+        merged = {segment.id for segment in self._choose_merge([live.segment for live in remaining], new)}
         if merged:
-            inputs = [replace(live, deleted=result.bitmaps.get(live.segment.id, live.deleted)) for live in loaded]
-            put = self._put_merged(objects, created, [live for live in inputs if live.segment.id in merged])
+            put = self._put_merged(objects, rows, [live for live in remaining if live.segment.id in merged])
         else:
-            put = self._put_alone(objects, created)
-        segment, rest = await asyncio.gather(put, write_others)
-        return (*rest, segment)
+            put = self._put_alone(objects, rows, stored)
+        bitmaps = store_bitmaps(objects, [live for live in remaining if live.segment.id not in merged], swap)
+        segment, others = await asyncio.gather(put, bitmaps)
+        return (*others, segment)
 
-    def _advance_write_time(self, replaced: Sequence[IdRow], *, must_put: bool) -> None:
+    def _advance_time(self, replaced: Sequence[IdRow], *, must_put: bool) -> None:
         """Advance the time of the write, so that no document is older than the one that it replaces. Another writer, perhaps with
         another clock, may have written that one in the meantime. The new time is the present, which is after all concurrent
         writers.
@@ -103,32 +113,27 @@ class Upsert:
         Rows that were put twice and can be reused keep their time: a writer that keeps losing the race must not put its rows
         again on every attempt."""
         latest = max((row.updated_at for row in replaced), default=0)
-        if latest > self.new.written and (must_put or self._put_count < _MAX_PUTS_FOR_CLOCK):
-            self.new = replace(self.new, written=max(latest, _now_ms()))
+        if latest > self.written and (must_put or self._put_count < _MAX_PUTS_FOR_CLOCK):
+            self.written = max(latest, _now_ms())
 
-    def _is_reusable(self, generation: str, created: Mapping[DocumentId, int]) -> bool:
-        """Return whether the segment in the bucket fits the current version, apart from its time."""
-        put = self._put
-        return put is not None and (put.generation, put.created) == (generation, created)
+    def _choose_merge(self, segments: Sequence[Segment], new: EmbeddedDocuments) -> Sequence[Segment]:
+        if self._merge_attempted and len(segments) < MAX_SEGMENTS:
+            return ()
+        self._merge_attempted = True
+        return choose_merge(segments, len(new.documents), new.vectors.shape[1])
 
-    def _to_merge(self, segments: Sequence[Segment]) -> Sequence[Segment]:
-        first, self._merge_attempted = not self._merge_attempted, True
-        if first or len(segments) >= MAX_SEGMENTS:
-            return choose_merge(segments, len(self.new.documents), self.new.vectors.shape[1])
-        return ()
-
-    async def _put_alone(self, objects: SegmentObjects, created: Mapping[DocumentId, int]) -> Segment:
-        put, new = self._put, self.new
-        if put is None or put.written != new.written or not self._is_reusable(objects.generation, created):
-            put = _StoredSegment(objects.generation, new.written, created, await put_segment(objects, new.rows(created)))
-            self._put = put
-            self._put_count += 1
-        return put.segment
-
-    async def _put_merged(self, objects: SegmentObjects, created: Mapping[DocumentId, int], inputs: Sequence[LiveIds]) -> Segment:
+    async def _put_alone(self, objects: SegmentObjects, rows: Rows, stored: _StoredSegment | None) -> Segment:
+        if stored is not None and stored.written == self.written:
+            return stored.segment
         self._put_count += 1
-        evict_for_merge(objects, [live.segment for live in inputs], self.new.vectors.shape[1])
-        new = await anyio.to_thread.run_sync(MergeInput.of_rows, self.new.rows(created))
+        segment = await put_segment(objects, rows)
+        self._stored = _StoredSegment(objects.generation, self.written, rows, segment)
+        return segment
+
+    async def _put_merged(self, objects: SegmentObjects, rows: Rows, inputs: Sequence[LiveIds]) -> Segment:
+        self._put_count += 1
+        evict_for_merge(objects, [live.segment for live in inputs], rows.vectors.shape[1])
+        new = await anyio.to_thread.run_sync(MergeInput.of_rows, rows)
         return (await put_merged_segment(objects, [new, *(MergeInput.of(objects, live) for live in inputs)])).segment
 
 

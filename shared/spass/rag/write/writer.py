@@ -1,23 +1,24 @@
-"""Replace and append: embed the documents, put a segment, and swap the manifest."""
+"""Replace, append and patch: embed the documents, put a segment, and swap the manifest."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spass.aws.swap import Participant
 from spass.calls.scope import Scope
-from spass.core.ids import IndexId, new_id
-from spass.core.time import now, now_s
-from spass.rag.index.answers import WriteAnswer
+from spass.core.ids import DocumentId, IndexId, new_id
+from spass.core.time import now, timestamp
+from spass.rag.index.answers import Document, WriteAnswer
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.documents import NewDocument, check_limits
+from spass.rag.index.documents import DocumentPatch, NewDocument, check_limits, check_patch
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import check_model
-from spass.rag.index.locations import load_live_ids, locate_documents
-from spass.rag.index.manifest import Manifest, read_manifest
+from spass.rag.index.locations import load_live_ids, locate_documents, read_document
+from spass.rag.index.manifest import Manifest, document_not_found, index_not_found, read_manifest
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.precondition import IfMatch
-from spass.rag.write.deleted_rows import garbage_paths
+from spass.rag.index.segments import Vectors, decode_rows
 from spass.rag.write.swap import NextVersion, swap
-from spass.rag.write.upsert import EmbeddedDocuments, Upsert, put_segment
+from spass.rag.write.upsert import EmbeddedDocuments, Upsert
 
 
 class Writer:
@@ -41,17 +42,7 @@ class Writer:
             IndexChanged: ``if_match`` does not hold.
         """
         check_limits(documents)
-        new = await self._embed(scope, documents)
-        generation = new_id("gen")
-        objects = SegmentObjects(scope.store, index_id, generation, self._cache)
-        segment = await put_segment(objects, new.rows({}))
-
-        async def plan(before: Manifest, _: str) -> NextVersion[WriteAnswer]:
-            after = self._empty_manifest(generation, before).with_segments([segment], now())
-            garbage = [before.generation] if before.exists else []
-            return self._next_version(index_id, before, after, garbage, new, replaced=before.doc_count)
-
-        return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
+        return await self._write(scope, index_id, documents, participant, if_match, replaces_all=True)
 
     async def append(
         self,
@@ -69,23 +60,42 @@ class Writer:
         """
         check_limits(documents)
         check_model(await read_manifest(scope.store, index_id), self._embedder.model)
-        new = await self._embed(scope, documents)
-        upsert = Upsert(new)
+        return await self._write(scope, index_id, documents, participant, if_match, replaces_all=False)
+
+    async def _write(
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        documents: Sequence[NewDocument],
+        participant: Participant[WriteAnswer] | None,
+        if_match: IfMatch | None,
+        *,
+        replaces_all: bool,
+    ) -> WriteAnswer:
+        new = EmbeddedDocuments(documents, await self._embedder.embed(scope, [document.text for document in documents]))
+        upsert, generation = Upsert(), new_id("gen")
 
         async def plan(before: Manifest, name: str) -> NextVersion[WriteAnswer]:
-            check_model(before, self._embedder.model)
-            after = before if before.exists else self._empty_manifest(new_id("gen"), before)
-            objects = SegmentObjects(scope.store, index_id, after.generation, self._cache)
-            loaded = await load_live_ids(objects, before.segments)
-            found = locate_documents(loaded, [document.document_id for document in documents])
-            segments = await upsert.segments(objects, loaded, found, name)
-            garbage = garbage_paths(before.generation, before.segments, segments)
-            return self._next_version(index_id, before, after.with_segments(segments, now()), garbage, new, replaced=len(found))
+            current = before
+            if replaces_all or not before.exists:
+                current = self._empty_manifest(generation, before)
+            check_model(current, self._embedder.model)
+            objects = SegmentObjects(scope.store, index_id, current.generation, self._cache)
+            loaded = await load_live_ids(objects, current.segments)
+            replaced = locate_documents(loaded, [document.document_id for document in documents])
+            segments = await upsert.segments(new, objects, loaded, replaced, name)
+            after = before.next_version(replace(current, segments=segments))
+            answer = WriteAnswer(
+                index_id=index_id,
+                doc_count=after.doc_count,
+                ingested=len(documents),
+                replaced=before.doc_count if replaces_all else len(replaced),
+                version=after.version,
+                generation=after.generation,
+            )
+            return NextVersion(answer, after)
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
-
-    async def _embed(self, scope: Scope, documents: Sequence[NewDocument]) -> EmbeddedDocuments:
-        return EmbeddedDocuments(documents, await self._embedder.embed(scope, [document.text for document in documents]))
 
     def _empty_manifest(self, generation: str, before: Manifest) -> Manifest:
         """Return the manifest of ``generation`` without documents. An index that exists keeps its time of creation."""
@@ -97,23 +107,52 @@ class Writer:
             created_at=before.created_at if before.exists else now(),
         )
 
-    def _next_version(
+    async def patch(
         self,
+        scope: Scope,
         index_id: IndexId,
-        before: Manifest,
-        after: Manifest,
-        garbage: Sequence[str],
-        new: EmbeddedDocuments,
-        *,
-        replaced: int,
-    ) -> NextVersion[WriteAnswer]:
-        next_ = before.next_version(after, garbage=garbage, removed_at=now_s())
-        answer = WriteAnswer(
-            index_id=index_id,
-            doc_count=next_.doc_count,
-            ingested=len(new.documents),
-            replaced=replaced,
-            version=next_.version,
-            generation=next_.generation,
-        )
-        return NextVersion(answer, next_)
+        document_id: DocumentId,
+        patch: DocumentPatch,
+        participant: Participant[Document] | None = None,
+        if_match: IfMatch | None = None,
+    ) -> Document:
+        """Patch a document and return it. If another writer changes the document first, the patch applies to the result of that
+        write: its text, metadata and vector come from the version that this one replaces. Only a new text is embedded, once.
+
+        Raises:
+            InvalidRequest, DocumentTooLarge: the patch exceeds a limit; nothing was called or changed.
+            IndexNotFound, DocumentNotFound: there is nothing to patch.
+            EmbeddingModelMismatch: a new text needs a vector, and the index was built with another model or dimension.
+            IndexChanged: ``if_match`` does not hold.
+        """
+        check_patch(patch)
+        upsert = Upsert()
+        new_vector: Vectors | None = None
+
+        async def plan(before: Manifest, name: str) -> NextVersion[Document]:
+            nonlocal new_vector
+            if not before.exists:
+                raise index_not_found(index_id)
+            objects = SegmentObjects(scope.store, index_id, before.generation, self._cache)
+            loaded = await load_live_ids(objects, before.segments)
+            replaced = locate_documents(loaded, [document_id])
+            if document_id not in replaced:
+                raise document_not_found(index_id, document_id)
+            location = replaced[document_id]
+            stored = await read_document(objects, location)
+            text, metadata = patch.text_after(stored.text), patch.metadata_after(stored.metadata)
+            if text == stored.text:
+                row = await objects.vector(location.segment, location.row, before.dimensions)
+                vector = decode_rows(row, 1, header=False)
+            else:
+                check_model(before, self._embedder.model)
+                if new_vector is None:
+                    new_vector = await self._embedder.embed(scope, [text])
+                vector = new_vector
+            new = EmbeddedDocuments([NewDocument.model_construct(id=document_id, text=text, metadata=metadata)], vector)
+            segments = await upsert.segments(new, objects, loaded, replaced, name)
+            updated_at = timestamp(upsert.written / 1000)
+            answer = stored.model_copy(update={"text": text, "metadata": metadata, "updated_at": updated_at})
+            return NextVersion(answer, before.next_version(replace(before, segments=segments)))
+
+        return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)

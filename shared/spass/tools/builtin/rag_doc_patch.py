@@ -65,4 +65,4 @@ class RagDocPatch(DocumentTool):
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
         if_match = self.if_match(context, state)
-        return await context.rag.patcher.patch(context.scope, self.index, self.document, self.patch, redemption, if_match)
+        return await context.rag.writer.patch(context.scope, self.index, self.document, self.patch, redemption, if_match)

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from spass.core.errors import IndexNotFound
 from spass.core.messages import Json
+from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import check_limits
 from spass.tools.base import ToolContext
 from spass.tools.confirm_tokens import TokenRedemption, WriteResult
@@ -28,7 +29,7 @@ class RagIndexCreate(DocumentsTool):
         check_limits(self.documents)
         await context.rag.embedder.check_may_embed(context.scope)
         try:
-            count = (await context.rag.catalog.describe(context.scope, self.index)).doc_count
+            count = (await describe_index(context.scope, self.index)).doc_count
         except IndexNotFound:
             semantics = "A new index is created: there is none with this id."
         else:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from spass.core.messages import Json
+from spass.rag.index.catalog import describe_index
 from spass.tools.base import ToolContext
 from spass.tools.confirm_tokens import TokenRedemption, WriteResult
 from spass.tools.two_step import IndexTool
@@ -23,7 +24,7 @@ class RagIndexDelete(IndexTool):
     tool_name: ClassVar[str] = "rag_index_delete"
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        index = await context.rag.catalog.describe(context.scope, self.index)
+        index = await describe_index(context.scope, self.index)
         page = await context.rag.reader.documents(context.scope, self.index, None, _SAMPLE_DOCUMENTS)
         return {
             "index_id": self.index_id,

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from spass.core.ids import RAG_ID, IndexId
 from spass.core.messages import Json
+from spass.rag.index.catalog import describe_index
 from spass.tools.base import Tool, ToolContext
 
 
@@ -24,4 +25,4 @@ class RagIndexDescribe(Tool):
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
 
     async def run(self, context: ToolContext, /) -> Json:
-        return (await context.rag.catalog.describe(context.scope, IndexId(self.index_id))).to_dict()
+        return (await describe_index(context.scope, IndexId(self.index_id))).to_dict()

@@ -3,6 +3,7 @@
 from typing import ClassVar, Final
 
 from spass.core.messages import Json
+from spass.rag.index.catalog import read_indices
 from spass.tools.base import Tool, ToolContext
 
 _MAX_INDEXES: Final = 100
@@ -21,5 +22,5 @@ class RagIndexList(Tool):
     timeout: ClassVar[float] = 60.0
 
     async def run(self, context: ToolContext, /) -> Json:
-        page = await context.rag.catalog.list(context.scope, None, _MAX_INDEXES)
+        page = await read_indices(context.scope, None, _MAX_INDEXES)
         return {"indices": [index.to_dict() for index in page.indices], "more": page.next_cursor is not None}

@@ -3,6 +3,7 @@
 import pytest
 
 from spass.core.ids import IndexId
+from spass.rag.index.catalog import read_indices
 from tests.unit.rag.conftest import RagHarness, documents
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +20,7 @@ async def test_indices_are_listed_in_pages_without_the_deleted_ones(harness: Rag
         seen: list[str] = []
         cursor = None
         while True:
-            page = await harness.rag.catalog.list(harness.scope, cursor, limit)
+            page = await read_indices(harness.scope, cursor, limit)
             assert len(page.indices) <= limit
             seen += [summary.id for summary in page.indices]
             cursor = page.next_cursor

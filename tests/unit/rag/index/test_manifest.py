@@ -1,6 +1,7 @@
 """The manifest survives its item, stays small, and merges keep its segments few."""
 
 import os
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -15,6 +16,7 @@ from spass.rag.index.manifest import (
     MAX_INLINE_BITMAP_BYTES,
     MAX_MANIFEST_BYTES,
     MAX_SEGMENTS,
+    GarbageEntry,
     Manifest,
     Segment,
     decode_manifest,
@@ -48,7 +50,7 @@ segments = st.builds(
 @given(st.lists(segments, max_size=MAX_SEGMENTS))
 def test_a_manifest_survives_its_item(listed: list[Segment]) -> None:
     first = Manifest("gen_1", 0, "model", 8, now(), now(), tuple(listed))
-    after = Manifest().next_version(first, garbage=["gen_0/seg_1"], removed_at=7)
+    after = Manifest(garbage=(GarbageEntry("gen_0/seg_1", 7),)).next_version(first)
     assert decode_manifest(stored(Manifest(), after)) == after
     assert after.version == 1
 
@@ -61,8 +63,8 @@ def test_the_largest_manifest_there_can_be_fits() -> None:
         )
         gen = new_id("gen")
         next_ = Manifest(gen, 0, "m" * 100, 16384, now(), now(), worst)
-        garbage = [f"{gen}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(3)]
-        manifest = manifest.next_version(next_, garbage=garbage, removed_at=2**32)
+        garbage = (GarbageEntry(f"{gen}/{new_id('seg')}/dead-{random_suffix()}", 2**32) for _ in range(3))
+        manifest = replace(manifest, garbage=(*manifest.garbage, *garbage)).next_version(next_)
     item = stored(Manifest(), manifest)
     assert 20_000 < sum(len(str(value)) for value in item.values()) < MAX_MANIFEST_BYTES
 

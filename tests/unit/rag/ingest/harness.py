@@ -18,6 +18,7 @@ from spass.jobs.dispatch import Dispatcher
 from spass.jobs.messages import parse
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.catalog import describe_index
 from spass.rag.ingest.settings import IngestSettings
 from spass.rag.ingest.uploads import Upload, Uploads
 from spass.tenancy.config import GatewayConfig, ModelConfig
@@ -151,7 +152,7 @@ class IngestHarness:
             cursor = page.next_cursor
             if cursor is None:
                 break
-        assert len(dict(found)) == len(found) == (await rag.catalog.describe(self.scope, index)).doc_count
+        assert len(dict(found)) == len(found) == (await describe_index(self.scope, index)).doc_count
         return dict(found)
 
     def queued(self) -> list[str]:

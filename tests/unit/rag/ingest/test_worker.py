@@ -13,6 +13,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.jobs import Delivery
 from spass.core.time import Deadline, now_s
 from spass.llm.types import EmbeddingReply
+from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_with, file_of, lines, numbered, put_event
@@ -39,14 +40,14 @@ async def test_an_event_delivered_three_times_is_ingested_once(harness: IngestHa
         assert await harness.deliver(event)
     assert await harness.texts() == numbered(3)
     assert harness.calls.asked == list(numbered(3).values())
-    assert (await harness.rag.catalog.describe(harness.scope, INDEX)).version == 1
+    assert (await describe_index(harness.scope, INDEX)).version == 1
     assert (await harness.only_upload()).documents_ingested == 3
 
 
 async def test_a_late_duplicate_does_not_bring_back_what_a_user_changed_since(harness: IngestHarness) -> None:
     event = harness.put(PATH, file_of(numbered(3)))
     await harness.deliver(event)
-    await harness.rag.patcher.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="changed"))
+    await harness.rag.writer.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="changed"))
     await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0001"))
     assert await harness.deliver(event)
     assert await harness.texts() == {"d0000": "changed", "d0002": "text 2"}
@@ -440,7 +441,7 @@ async def test_a_worker_that_was_thought_dead_changes_nothing_more(harness: Inge
                 seconds[0] += 61
                 other = harness.rival(rival)
                 assert await other.deliver(event, message="m")
-                await other.rag.patcher.patch(other.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
+                await other.rag.writer.patch(other.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
             return await embed(self, scope, texts)
 
     harness.calls = Slow()

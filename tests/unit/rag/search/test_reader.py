@@ -10,6 +10,7 @@ from spass.core.errors import (
     InvalidRequest,
 )
 from spass.core.ids import DocumentId, IndexId
+from spass.rag.index.catalog import read_indices
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.manifest import Manifest, read_manifest
 from spass.testing.faults import FaultPlan, inject
@@ -95,7 +96,7 @@ async def test_a_cursor_is_useless_for_another_index_or_tenant(harness: RagHarne
 async def test_another_tenant_sees_nothing(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
     other = harness.tenant("demo-2")
-    assert (await harness.rag.catalog.list(other)).indices == ()
+    assert (await read_indices(other)).indices == ()
     with pytest.raises(IndexNotFound):
         await harness.rag.reader.document(other, index, DocumentId("a"))
     assert await harness.rag.deleter.delete_index(other, index) is False
@@ -123,7 +124,7 @@ async def test_a_reader_whose_segment_was_swept_answers_from_the_current_version
     async def first_stale(store: TenantStore, name: IndexId) -> Manifest:
         return answers.pop() if answers else await read_manifest(store, name)
 
-    monkeypatch.setattr("spass.rag.search.reader.read_manifest", first_stale)
+    monkeypatch.setattr("spass.rag.index.manifest.read_manifest", first_stale)
     answer = await harness.cold().reader.query(harness.scope, index, "zwei", 5)
     assert ([hit.id for hit in answer.results], answer.version) == (["b"], 2)
 

@@ -9,7 +9,7 @@ import pytest
 from spass.core.errors import StorageUnavailable, TooManyDocuments
 from spass.core.ids import IndexId, TenantId, new_id, random_suffix
 from spass.core.time import now
-from spass.rag.index.manifest import MAX_MANIFEST_BYTES, MAX_SEGMENTS, Manifest, Segment, swap_write
+from spass.rag.index.manifest import MAX_MANIFEST_BYTES, MAX_SEGMENTS, GarbageEntry, Manifest, Segment, swap_write
 from spass.rag.write.merge_policy import choose_job_inputs, choose_merge, merge_due, stored_bytes
 
 BATCH = 256
@@ -85,8 +85,8 @@ class Index:
         dead = f"dead-{random_suffix()}"
         listed = tuple(replace(segment, id=new_id("seg"), deleted_rows=1, bitmap_object=dead) for segment in self.segments)
         manifest = Manifest(new_id("gen"), 0, "m" * 40, self.dimensions, now(), now(), listed)
-        garbage = [f"{manifest.generation}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(100)]
-        after = Manifest().next_version(manifest, garbage=garbage, removed_at=2**31)
+        paths = (f"{manifest.generation}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(100))
+        after = Manifest(garbage=tuple(GarbageEntry(path, 2**31) for path in paths)).next_version(manifest)
         attributes = swap_write(TenantId("t"), IndexId("i"), Manifest(), after).attributes
         return sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
 

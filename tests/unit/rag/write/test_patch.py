@@ -16,6 +16,7 @@ from spass.core.errors import (
 )
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.answers import Document
+from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.index.manifest import read_manifest
 from spass.testing.faults import FaultPlan, inject
@@ -48,14 +49,14 @@ async def score_of(harness: RagHarness, index: IndexId, query: str) -> float:
 async def test_a_new_text_is_embedded_and_the_metadata_stays(harness: RagHarness, index: IndexId) -> None:
     before = await begun(harness, index)
     await asyncio.sleep(0.002)
-    answer = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(text="etwas ganz anderes"))
+    answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="etwas ganz anderes"))
     assert (answer.text, answer.metadata) == ("etwas ganz anderes", {"n": 1, "kept": True})
     assert answer.created_at == before.created_at
     assert answer.updated_at > before.updated_at
     assert harness.calls.asked == ["etwas ganz anderes"]
     assert await harness.cold().reader.document(harness.scope, index, A) == answer
     assert await score_of(harness, index, "etwas ganz anderes") == 1.0
-    described = await harness.rag.catalog.describe(harness.scope, index)
+    described = await describe_index(harness.scope, index)
     assert (described.version, described.doc_count) == (2, 2)
     assert described.total_text_bytes == len("etwas ganz anderes") + len("zwei")
 
@@ -65,7 +66,7 @@ async def test_metadata_is_replaced_whole_and_no_model_is_called(
     harness: RagHarness, index: IndexId, patch: DocumentPatch
 ) -> None:
     before = await begun(harness, index)
-    answer = await harness.rag.patcher.patch(harness.scope, index, A, patch)
+    answer = await harness.rag.writer.patch(harness.scope, index, A, patch)
     assert (answer.text, answer.metadata, answer.created_at) == ("eins", {"m": None}, before.created_at)
     assert harness.calls.asked == []
     assert harness.scope.tally.total.sub_calls == 0
@@ -75,27 +76,27 @@ async def test_metadata_is_replaced_whole_and_no_model_is_called(
 
 async def test_a_patch_that_says_what_stands_already_is_a_write_like_any_other(harness: RagHarness, index: IndexId) -> None:
     before = await begun(harness, index)
-    answer = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(text="eins"))
+    answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="eins"))
     assert (answer.text, answer.metadata) == (before.text, before.metadata)
     assert harness.calls.asked == []
-    assert (await harness.rag.catalog.describe(harness.scope, index)).version == 2
+    assert (await describe_index(harness.scope, index)).version == 2
 
 
 async def test_a_document_of_a_file_is_patched_under_its_own_id(harness: RagHarness, index: IndexId) -> None:
     chunk = NewDocument.model_construct(id="notes.md#7", text="eins", metadata={"source": "notes.md"})
     await harness.rag.writer.append(harness.scope, index, [chunk])
-    answer = await harness.rag.patcher.patch(harness.scope, index, DocumentId("notes.md#7"), DocumentPatch(text="sieben"))
+    answer = await harness.rag.writer.patch(harness.scope, index, DocumentId("notes.md#7"), DocumentPatch(text="sieben"))
     assert (answer.id, answer.text, answer.metadata) == ("notes.md#7", "sieben", {"source": "notes.md"})
 
 
 async def test_what_is_not_there_is_not_patched(harness: RagHarness, index: IndexId) -> None:
     with pytest.raises(IndexNotFound):
-        await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(text="neu"))
+        await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
     await begun(harness, index)
     with pytest.raises(DocumentNotFound):
-        await harness.rag.patcher.patch(harness.scope, index, DocumentId("c"), DocumentPatch(text="neu"))
+        await harness.rag.writer.patch(harness.scope, index, DocumentId("c"), DocumentPatch(text="neu"))
     assert harness.calls.asked == []
-    assert (await harness.rag.catalog.describe(harness.scope, index)).version == 1
+    assert (await describe_index(harness.scope, index)).version == 1
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ async def test_a_patch_over_a_limit_changes_nothing(
 ) -> None:
     before = await begun(harness, index)
     with pytest.raises(error):
-        await harness.rag.patcher.patch(harness.scope, index, A, patch)
+        await harness.rag.writer.patch(harness.scope, index, A, patch)
     assert harness.calls.asked == []
     assert await harness.rag.reader.document(harness.scope, index, A) == before
 
@@ -120,8 +121,8 @@ async def test_another_model_in_force_matters_only_to_a_new_text(harness: RagHar
     await begun(harness, index)
     other = harness.cold(config_with("another", 4))
     with pytest.raises(EmbeddingModelMismatch):
-        await other.patcher.patch(harness.scope, index, A, DocumentPatch(text="neu"))
-    answer = await other.patcher.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2}))
+        await other.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
+    answer = await other.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2}))
     assert answer.metadata == {"n": 2}
     assert harness.calls.asked == []
     assert await score_of(harness, index, "eins") == 1.0
@@ -132,10 +133,10 @@ async def test_a_new_text_is_embedded_once_however_often_it_is_overtaken(harness
     rival = harness.cold()
     plan = RacingWriters(*(lambda n=n: rival.writer.append(harness.scope, index, documents((f"r{n}", "x"))) for n in range(5)))
     with inject(plan):
-        answer = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(text="neu"))
+        answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
     assert harness.calls.asked.count("neu") == 1
     assert await rival.reader.document(harness.scope, index, A) == answer
-    assert (await rival.catalog.describe(harness.scope, index)).doc_count == 7
+    assert (await describe_index(harness.scope, index)).doc_count == 7
 
 
 async def test_metadata_lands_on_the_text_that_another_writer_put_meanwhile(harness: RagHarness, index: IndexId) -> None:
@@ -146,7 +147,7 @@ async def test_metadata_lands_on_the_text_that_another_writer_put_meanwhile(harn
         lambda: rival.writer.append(harness.scope, index, [NewDocument(id="a", text="anders", metadata={"x": 1})])
     )
     with inject(plan):
-        answer = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2}))
+        answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2}))
     assert (answer.text, answer.metadata) == ("anders", {"n": 2})
     assert await rival.reader.document(harness.scope, index, A) == answer
     assert await score_of(harness, index, "anders") == 1.0
@@ -160,12 +161,12 @@ async def test_metadata_that_only_python_takes_for_the_same_is_not(harness: RagH
     values: list[bool | float] = [True, 1.0]
     plan = RacingWriters(
         *(
-            lambda n=n: rival.patcher.patch(harness.scope, index, A, DocumentPatch(metadata={"n": values[n], "kept": True}))
+            lambda n=n: rival.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": values[n], "kept": True}))
             for n in range(rivals)
         )
     )
     with inject(plan):
-        answer = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(text="neu"))
+        answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
     stored = await harness.cold().reader.document(harness.scope, index, A)
     assert json.dumps(stored.metadata) == json.dumps(answer.metadata) == json.dumps({"n": values[rivals - 1], "kept": True})
 
@@ -174,7 +175,7 @@ async def test_a_text_that_was_the_stored_one_until_another_writer_came_is_embed
     await begun(harness, index)
     rival = harness.cold()
     with inject(RacingWriters(lambda: rival.writer.append(harness.scope, index, documents(("a", "anders"))))):
-        answer = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(text="eins"))
+        answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="eins"))
     assert answer.text == "eins"
     assert harness.calls.asked == ["anders", "eins"]
     assert await score_of(harness, index, "eins") == 1.0
@@ -185,7 +186,7 @@ async def test_a_new_text_that_another_writer_puts_first_takes_that_writers_vect
     rival = harness.cold()
     same = NewDocument(id="a", text="neu", metadata={"x": 1})
     with inject(RacingWriters(lambda: rival.writer.append(harness.scope, index, [same]))):
-        answer = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(text="neu"))
+        answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
     assert (answer.text, answer.metadata) == ("neu", {"x": 1})
     assert await score_of(harness, index, "neu") == 1.0
 
@@ -194,9 +195,9 @@ async def test_a_document_deleted_meanwhile_is_not_brought_back(harness: RagHarn
     await begun(harness, index)
     rival = harness.cold()
     with inject(RacingWriters(lambda: rival.deleter.delete_document(harness.scope, index, A))), pytest.raises(DocumentNotFound):
-        await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(metadata={}))
+        await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(metadata={}))
     with inject(RacingWriters(lambda: rival.deleter.delete_index(harness.scope, index))), pytest.raises(IndexNotFound):
-        await harness.rag.patcher.patch(harness.scope, index, DocumentId("b"), DocumentPatch(text="neu"))
+        await harness.rag.writer.patch(harness.scope, index, DocumentId("b"), DocumentPatch(text="neu"))
     assert not (await read_manifest(harness.scope.store, index)).exists
 
 
@@ -204,10 +205,10 @@ async def test_two_patches_of_one_document_both_hold(harness: RagHarness, index:
     """One of the text, one of the metadata: neither takes the other back."""
     await begun(harness, index)
     rival = harness.cold()
-    with inject(RacingWriters(lambda: rival.patcher.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2})))):
-        answer = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(text="neu"))
+    with inject(RacingWriters(lambda: rival.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2})))):
+        answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
     assert (answer.text, answer.metadata) == ("neu", {"n": 2})
-    assert (await rival.catalog.describe(harness.scope, index)).version == 3
+    assert (await describe_index(harness.scope, index)).version == 3
 
 
 @pytest.mark.parametrize("change", [DocumentPatch(metadata={"x": 1}), DocumentPatch(text="anders")])
@@ -222,10 +223,10 @@ async def test_a_patch_that_was_overtaken_is_no_earlier_than_what_overtook_it(
 
     async def faster() -> None:
         await asyncio.sleep(0.003)
-        overtook.append(await rival.patcher.patch(harness.scope, index, A, change))
+        overtook.append(await rival.writer.patch(harness.scope, index, A, change))
 
     with inject(RacingWriters(faster)):
-        answer = await harness.rag.patcher.patch(harness.scope, index, A, patch)
+        answer = await harness.rag.writer.patch(harness.scope, index, A, patch)
     times = [before.updated_at, *(document.updated_at for document in overtook), answer.updated_at]
     assert times == sorted(times)
     assert len({*times[:-1]}) == 2
@@ -238,10 +239,10 @@ async def test_a_clock_that_is_behind_turns_no_time_back(
 ) -> None:
     await begun(harness, index)
     await asyncio.sleep(0.002)
-    before = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 1}))
+    before = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 1}))
     late = time.time_ns
     monkeypatch.setattr("time.time_ns", lambda: late() - 60 * 10**9)
-    patched = await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2}))
+    patched = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2}))
     await harness.rag.writer.append(harness.scope, index, [NewDocument(id="a", text="neu")])
     appended = await harness.rag.reader.document(harness.scope, index, A)
     assert before.updated_at == patched.updated_at == appended.updated_at
@@ -251,7 +252,7 @@ async def test_a_clock_that_is_behind_turns_no_time_back(
 async def test_many_patches_stay_within_a_few_segments(harness: RagHarness, index: IndexId) -> None:
     await begun(harness, index)
     for number in range(70):
-        await harness.rag.patcher.patch(harness.scope, index, A, DocumentPatch(metadata={"n": number}))
+        await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": number}))
     manifest = await read_manifest(harness.scope.store, index)
     assert manifest.doc_count == 2
     assert len(manifest.segments) <= 2
@@ -264,7 +265,7 @@ async def test_a_patch_in_a_large_segment_reads_neither_its_texts_nor_its_vector
     texts = [NewDocument(id=f"d{number:03}", text=f"{number} {'x' * 8000}") for number in range(64)]
     await harness.rag.writer.append(harness.scope, index, texts)
     with inject(FaultPlan()) as plan:
-        await harness.cold().patcher.patch(harness.scope, index, DocumentId("d017"), DocumentPatch(metadata={"n": 1}))
+        await harness.cold().writer.patch(harness.scope, index, DocumentId("d017"), DocumentPatch(metadata={"n": 1}))
     reads = [call.parameters for call in plan.calls if call.operation == "GetObject"]
     assert all("Range" in read for read in reads if str(read["Key"]).endswith("docs.jsonl"))
     (row,) = [read["Range"] for read in reads if str(read["Key"]).endswith("vectors.npy")]
@@ -287,7 +288,7 @@ async def test_a_vector_is_copied_out_of_any_block_of_a_segment(
         worker = harness.cold()
         if warm:
             await worker.reader.query(harness.scope, index, "x", 1)
-        await worker.patcher.patch(harness.scope, index, name, DocumentPatch(metadata={"n": number}))
+        await worker.writer.patch(harness.scope, index, name, DocumentPatch(metadata={"n": number}))
         assert await _scores(harness, index, f"text {number}") == before
 
 

@@ -38,10 +38,11 @@ def test_parts_joined_are_the_whole(aws: Aws, rows: Rows, data: st.DataObject) -
         alive = [[n for n in range(len(place)) if place[n] == where] for where in range(3)]
         stored = [await put_merged_segment(objects, [MergeInput.of_rows(rows)]) for _ in range(2)]
         sources = [MergeInput.of_rows(some_of(rows, alive[2]))] if alive[2] else []
-        for (segment, ids), chosen in zip(stored, alive, strict=False):
-            dead = Bitmap().with_rows(set(range(len(place))) - set(chosen))
-            sources.append(MergeInput.of(objects, LiveIds(segment, ids, dead)))
-        joined, ids = await put_merged_segment(objects, sources)
+        for live, chosen in zip(stored, alive, strict=False):
+            deleted = Bitmap().with_rows(set(range(len(place))) - set(chosen))
+            sources.append(MergeInput.of(objects, LiveIds(live.segment, live.ids, deleted)))
+        merged = await put_merged_segment(objects, sources)
+        joined, ids = merged.segment, merged.ids
         wanted = encode_segment(rows)
         assert {part: await objects.read(joined.id, part) for part in PARTS} == wanted
         assert (list(ids), joined.rows, joined.text_bytes) == ([row.id for row in rows.ids], len(place), rows.text_bytes)

@@ -11,6 +11,7 @@ from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
 from spass.core.errors import ConfirmTokenInvalid, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import IndexId
 from spass.core.time import Deadline, now
+from spass.rag.index.catalog import describe_index, read_indices
 from spass.rag.index.manifest import Manifest, read_manifest
 from spass.rag.write.swap import NextVersion, swap
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
@@ -27,7 +28,7 @@ class CountingPlan:
 
     async def __call__(self, before: Manifest, name: str) -> NextVersion[int]:
         self.made += 1
-        after = before.next_version(Manifest("gen_1", 0, "m", 8, now(), now()), garbage=[], removed_at=0)
+        after = before.next_version(Manifest("gen_1", 0, "m", 8, now(), now()))
         return NextVersion(after.version, after)
 
 
@@ -169,8 +170,8 @@ async def test_a_companion_of_no_change_is_no_version_and_makes_no_index(harness
     assert await swap(once.store, index, Deadline.after(10), nothing, once) is False
     assert await once.took_place()
     with pytest.raises(IndexNotFound):
-        await harness.rag.catalog.describe(harness.scope, index)
-    assert (await harness.rag.catalog.list(harness.scope)).indices == ()
+        await describe_index(harness.scope, index)
+    assert (await read_indices(harness.scope)).indices == ()
     assert (await harness.rag.writer.append(harness.scope, index, documents(("a", "x")))).version == 1
 
 

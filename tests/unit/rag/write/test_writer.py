@@ -16,6 +16,7 @@ from spass.core.errors import (
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
+from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument
 from spass.testing.faults import inject
 from tests.unit.rag.conftest import DIMENSIONS, ConcurrentReads, RagHarness, all_documents, config_with, documents
@@ -37,11 +38,11 @@ async def test_append_creates_then_upserts_and_keeps_when_a_document_was_created
 
 async def test_replace_leaves_nothing_of_what_was(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins"), ("b", "zwei")))
-    before = await harness.rag.catalog.describe(harness.scope, index)
+    before = await describe_index(harness.scope, index)
     answer = await harness.rag.writer.replace(harness.scope, index, documents(("c", "drei")))
     assert (answer.doc_count, answer.ingested, answer.replaced, answer.version) == (1, 1, 2, 2)
     assert await all_documents(harness, index) == {"c": "drei"}
-    after = await harness.rag.catalog.describe(harness.scope, index)
+    after = await describe_index(harness.scope, index)
     assert (after.total_text_bytes, after.created_at) == (4, before.created_at)
 
 
@@ -50,7 +51,7 @@ async def test_the_version_never_goes_back_also_across_deletion(harness: RagHarn
     assert await harness.rag.deleter.delete_index(harness.scope, index) is True
     assert await harness.rag.deleter.delete_index(harness.scope, index) is False
     with pytest.raises(IndexNotFound):
-        await harness.rag.catalog.describe(harness.scope, index)
+        await describe_index(harness.scope, index)
     with pytest.raises(IndexNotFound):
         await harness.rag.reader.query(harness.scope, index, "eins", 5)
     assert (await harness.rag.writer.append(harness.scope, index, documents(("b", "zwei")))).version == 3
@@ -61,7 +62,7 @@ async def test_deleting_a_document_twice_changes_the_index_once(harness: RagHarn
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins"), ("b", "über")))
     assert await harness.rag.deleter.delete_document(harness.scope, index, DocumentId("a")) is True
     assert await harness.rag.deleter.delete_document(harness.scope, index, DocumentId("a")) is False
-    summary = await harness.rag.catalog.describe(harness.scope, index)
+    summary = await describe_index(harness.scope, index)
     assert (summary.doc_count, summary.total_text_bytes, summary.version) == (1, 5, 2)
     with pytest.raises(DocumentNotFound):
         await harness.rag.reader.document(harness.scope, index, DocumentId("a"))
@@ -72,7 +73,7 @@ async def test_deleting_a_document_twice_changes_the_index_once(harness: RagHarn
 async def test_an_emptied_index_is_still_one(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
     await harness.rag.deleter.delete_document(harness.scope, index, DocumentId("a"))
-    assert (await harness.rag.catalog.describe(harness.scope, index)).doc_count == 0
+    assert (await describe_index(harness.scope, index)).doc_count == 0
     assert (await harness.rag.reader.query(harness.scope, index, "eins", 5)).results == ()
     assert (await harness.rag.reader.documents(harness.scope, index)).documents == ()
 
@@ -96,13 +97,13 @@ async def test_a_write_over_a_limit_changes_nothing_and_calls_no_model(
             await write(harness.scope, index, bad)
     assert harness.calls.asked == []
     with pytest.raises(IndexNotFound):
-        await harness.rag.catalog.describe(harness.scope, index)
+        await describe_index(harness.scope, index)
 
 
 async def test_what_is_just_within_the_limits_is_taken(harness: RagHarness, index: IndexId) -> None:
     many = [NewDocument(id=f"d{n}", text="ü" * 4096, metadata={"k": "x" * 2040}) for n in range(256)]
     await harness.rag.writer.append(harness.scope, index, many)
-    assert (await harness.rag.catalog.describe(harness.scope, index)).total_text_bytes == 256 * 8192
+    assert (await describe_index(harness.scope, index)).total_text_bytes == 256 * 8192
 
 
 async def test_a_merge_reads_its_segments_side_by_side(
@@ -131,7 +132,7 @@ async def test_another_model_or_dimension_is_refused_until_the_index_is_replaced
         assert harness.calls.asked == asked, "no model was called"
     renamed = harness.cold(config_with("other"))
     await renamed.writer.replace(harness.scope, index, documents(("b", "zwei")))
-    assert (await renamed.catalog.describe(harness.scope, index)).embedding_model == "other"
+    assert (await describe_index(harness.scope, index)).embedding_model == "other"
     assert [hit.id for hit in (await renamed.reader.query(harness.scope, index, "zwei", 5)).results] == ["b"]
 
 
@@ -147,4 +148,4 @@ async def test_unusable_vectors_are_an_upstream_error_and_nothing_is_stored(
     with pytest.raises(UpstreamError):
         await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
     with pytest.raises(IndexNotFound):
-        await harness.rag.catalog.describe(harness.scope, index)
+        await describe_index(harness.scope, index)
