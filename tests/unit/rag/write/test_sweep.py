@@ -79,7 +79,7 @@ async def test_a_bitmap_that_was_replaced_goes_and_the_segment_stays(harness: Ra
 
 async def test_what_was_never_listed_goes_a_day_later(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "x")))
-    with inject(FaultPlan(Fault.CRASH_BEFORE, at=PARTS)), pytest.raises(Crash):
+    with inject(FaultPlan(Fault.CRASH_BEFORE, at=1 + PARTS)), pytest.raises(Crash):
         await harness.cold().writer.replace(harness.scope, index, documents(("b", "y")))
     assert len(await stored(harness, index)) == 2 * PARTS
     assert await swept(harness, AN_HOUR_ON) == SweepResult()
