@@ -97,7 +97,7 @@ async def test_an_old_object_that_was_retired_just_now_has_its_hour(harness: Rag
     """By the clock of the sweep it is a day old; but a reader may be at it."""
     await harness.rag.writer.replace(harness.scope, index, documents(("a", "alt")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spass.rag.write.delete.now_s", lambda: int(time.time()) + A_DAY_ON)
+        patch.setattr("spass.rag.index.manifest.now_s", lambda: int(time.time()) + A_DAY_ON)
         await harness.rag.deleter.delete_index(harness.scope, index)
     assert await swept(harness, A_DAY_ON) == SweepResult()
     assert len(await stored(harness, index)) == PARTS
