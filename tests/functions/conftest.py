@@ -1,4 +1,4 @@
-"""A gateway on an emulated table and bucket, new for each test."""
+"""A new gateway with an emulated table and bucket for each test."""
 
 import asyncio
 import threading
@@ -21,12 +21,12 @@ from tests.functions.state_machine import StateMachinePlayer
 
 @pytest.fixture
 def aws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
-    """A table and a bucket in memory; moto's where a module is marked with ``moto``, because it needs what those lack."""
+    """Return a table and a bucket in memory. Tests with the mark ``moto`` get moto's, which have more features."""
     if request.node.get_closest_marker("moto") is None:
         yield MemoryAws()
         return
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    _one_call_at_a_time(monkeypatch)
+    _serialize_calls(monkeypatch)
     with mock_aws():
         create_storage()
         yield emulated_aws()
@@ -53,12 +53,12 @@ def harness(gateway: Gateway) -> CompactionHarness:
     return harness
 
 
-def _one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """moto walks its tables while another thread's call changes them ("dictionary changed size during iteration")."""
+def _serialize_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let moto process one call at a time. It iterates over tables that other threads change."""
     process, lock = BotocoreStubber.process_request, threading.RLock()
 
-    def processed(stubber: BotocoreStubber, request: AWSPreparedRequest) -> TYPE_RESPONSE | None:
+    def process_alone(stubber: BotocoreStubber, request: AWSPreparedRequest) -> TYPE_RESPONSE | None:
         with lock:
             return process(stubber, request)
 
-    monkeypatch.setattr(BotocoreStubber, "process_request", processed)
+    monkeypatch.setattr(BotocoreStubber, "process_request", process_alone)

@@ -1,6 +1,6 @@
 """The whole gateway in one process: real route files, real services, a table and a bucket in memory, a scripted model.
 
-Short routes are sent API Gateway events, long ones HTTP over ASGI, each to the app of its own one route, as in AWS.
+Short routes get API Gateway events, long routes get HTTP over ASGI. Each route has its own app, as in AWS.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ AGENTS = {
 
 @cache
 def emulated_aws() -> Aws:
-    """Clients of moto, made once for all tests: moto looks at what a client sends, not at who it is."""
+    """Return clients for moto. All tests share them, because moto does not depend on the client."""
     return Aws(table=TABLE, bucket=BUCKET)
 
 
@@ -89,7 +89,7 @@ class Reply:
 
     @property
     def code(self) -> str | None:
-        """The error's code, held to the envelope."""
+        """Return the error's code, and check the envelope."""
         if self.status < 400:
             return None
         body = self.json
@@ -98,14 +98,14 @@ class Reply:
         assert body["request_id"] == self.headers["spass-request-id"]
         if body["error"]["code"] == "invalid_request":
             assert body["error"]["details"]["errors"], body
-        for found in body["error"]["details"].get("errors", ()):
-            assert set(found) == {"loc", "message", "type"}, body
-            assert found["loc"][0] in {"body", "header", "path", "query"}, body
+        for report in body["error"]["details"].get("errors", ()):
+            assert set(report) == {"loc", "message", "type"}, body
+            assert report["loc"][0] in {"body", "header", "path", "query"}, body
         return str(body["error"]["code"])
 
 
 def write_operators_files(folder: Path) -> Settings:
-    """gateway.yaml and the agents."""
+    """Write gateway.yaml and the agents into ``folder``."""
     config, agents = folder / "gateway.yaml", folder / "agents"
     config.write_text(CONFIG)
     agents.mkdir()
@@ -115,7 +115,7 @@ def write_operators_files(folder: Path) -> Settings:
 
 
 class Gateway:
-    """Sends requests to the functions that API Gateway would pick."""
+    """A gateway that sends each request to the function that API Gateway would choose."""
 
     def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop, aws: Aws) -> None:
         self.model = ScriptedModel()
@@ -135,7 +135,7 @@ class Gateway:
         body: object = None,
         raw: bytes | None = None,
     ) -> Reply:
-        """One request. ``target`` is path and query, escaped as on the wire; ``body`` is sent as JSON, ``raw`` as it is."""
+        """Send a request. ``target`` is the escaped path and query; ``body`` is sent as JSON, ``raw`` without a change."""
         sent = {"Host": "gateway.test", "X-Forwarded-Proto": "https", "X-Forwarded-Port": "443"}
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
@@ -145,7 +145,7 @@ class Gateway:
         content = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         if content:
             sent.setdefault("Content-Type", "application/json")
-        route = route_of(method, target.partition("?")[0])
+        route = find_route(method, target.partition("?")[0])
         if route is None:
             raise LookupError(f"API Gateway has no route for {method} {target}")
         function = self._function(route)
@@ -160,13 +160,13 @@ class Gateway:
         return reply
 
     def send_to(self, app: Any, method: str, target: str) -> Reply:
-        """A request to an app of all routes, as the laptop serves them."""
+        """Send a request to an app of all routes, as the laptop serves them."""
         sent = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
         return self._loop.run_until_complete(_over_asgi(app, method, target, sent, b""))
 
     async def post_meanwhile(self, target: str, headers: Mapping[str, str], body: object) -> Reply:
-        """A POST to a long route while another request is under way."""
-        route = route_of("POST", target)
+        """Send a POST to a long route while another request is running."""
+        route = find_route("POST", target)
         assert route is not None
         user = {"SPASS-User-Id": "ada"} if target.startswith("/a1/") else {}
         sent = {"Authorization": "Bearer demo-admin-token", "Content-Type": "application/json", **user, **headers}
@@ -180,9 +180,9 @@ class Gateway:
         return self._functions[route.module]
 
     def leave(self, target: str, headers: Mapping[str, str], body: object, *, when: asyncio.Event | None = None) -> list[Message]:
-        """Send a POST whose client leaves at once, or ``when`` the event is set. Return what was sent to it all the same, half a
-        second after the server is done with it: whatever still ran has ended then."""
-        route = route_of("POST", target)
+        """Send a POST whose client disconnects immediately, or ``when`` the event is set. Return the messages that the server
+        sent. Wait half a second after the response, so that background tasks have ended."""
+        route = find_route("POST", target)
         assert route is not None
         incoming: list[Message] = [
             {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False},
@@ -218,8 +218,8 @@ class Gateway:
         self._loop.run_until_complete(asyncio.sleep(0.5))
         return outgoing
 
-    def reconfigured(self, folder: Path, before: str, after: str) -> "Gateway":
-        """Another gateway over the same table and bucket, in whose gateway.yaml ``after`` stands for ``before``."""
+    def reconfigure(self, folder: Path, before: str, after: str) -> "Gateway":
+        """Return another gateway with the same table and bucket. In its gateway.yaml, ``after`` replaces ``before``."""
         folder.mkdir()
         other = Gateway(folder, self._loop, self.aws)
         config = other.services.settings.config
@@ -228,30 +228,30 @@ class Gateway:
         return other
 
     def work(self, work: Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]], event: Mapping[str, Any]) -> Json:
-        """What a worker answers to ``event``."""
+        """Return the answer of a worker to ``event``."""
         return self._loop.run_until_complete(_awaited(work(self.services, event, Deadline.after(60))))
 
     def wait(self, seconds: float) -> None:
-        """Whatever still runs goes on for so long."""
+        """Let background tasks run for some seconds."""
         self._loop.run_until_complete(asyncio.sleep(seconds))
 
     def records(self) -> Sequence[Mapping[str, Any]]:
-        """The audit records, as the table holds them."""
+        """Return the audit records in the table."""
         return [item for item in self.items() if "#AUDIT#" in str(item["pk"])]
 
     def stored(self) -> Mapping[str, object]:
-        """Everything in the table and the bucket, but audit records."""
-        kept = {f"{item['pk']}{item['sk']}": item for item in self.items() if "#AUDIT#" not in str(item["pk"])}
-        return {**kept, **self.objects()}
+        """Return all items and objects, except audit records."""
+        items = {f"{item['pk']}{item['sk']}": item for item in self.items() if "#AUDIT#" not in str(item["pk"])}
+        return {**items, **self.objects()}
 
     def items(self) -> Sequence[Mapping[str, Any]]:
-        """All items."""
+        """Return all items of the table."""
         if isinstance(self.aws, MemoryAws):
             return list(self.aws.table.items())
         return [item_of(item) for item in self.aws._dynamodb.scan(TableName=TABLE)["Items"]]
 
     def objects(self) -> Mapping[str, bytes]:
-        """The bodies of all objects by key."""
+        """Return the bodies of all objects by key."""
         if isinstance(self.aws, MemoryAws):
             return self.aws.bucket.objects
         bucket = self.aws._s3
@@ -267,40 +267,40 @@ _CONTEXT: Any = SimpleNamespace(aws_request_id="test")
 
 
 def assert_described(route: Route, reply: Reply) -> None:
-    """An answer in JSON is one that our own OpenAPI document says this route may give."""
+    """Check that the OpenAPI document allows this JSON answer of ``route``."""
     if route.module in {"meta.openapi", "meta.docs", "meta.docs_file"} or not reply.headers["content-type"].startswith(
         "application/json"
     ):
         return
-    document = described()
+    document = openapi_document()
     responses = document["paths"][route.path][route.method.lower()]["responses"]
     assert reply.status >= 400 or str(reply.status) in responses
     schema = responses.get(str(reply.status), responses["default"])["content"]["application/json"]["schema"]
     jsonschema_rs.validate({**schema, "components": document["components"]}, reply.json, validate_formats=True)
     if reply.status < 400:
-        model = _declared(route, reply.status)
+        model = _declared_model(route, reply.status)
         model.model_validate_json(json.dumps(reply.json), strict=True)
 
 
-def _declared(route: Route, status: int) -> type[BaseModel]:
-    """The model that the route declares for its answers of this status."""
+def _declared_model(route: Route, status: int) -> type[BaseModel]:
+    """Return the model that ``route`` declares for answers with ``status``."""
     (served,) = importlib.import_module(f"functions.{route.module}").router.routes
     model: type[BaseModel] = served.responses.get(status, {}).get("model", served.response_model)
     return model
 
 
 @cache
-def described() -> dict[str, Any]:
-    """The OpenAPI document."""
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document."""
     document: dict[str, Any] = importlib.import_module("functions.meta.openapi").document()
     return document
 
 
-def route_of(method: str, path: str) -> Route | None:
-    """The row that API Gateway would pick: fixed segments before parameters."""
+def find_route(method: str, path: str) -> Route | None:
+    """Return the row that API Gateway would choose. It prefers fixed segments to parameters."""
     path = normalize_path(path)
-    found = [route for route in ROUTES if method in route.methods and re.fullmatch(_pattern(route), path)]
-    return min(found, key=lambda route: route.path.count("{"), default=None)
+    matches = [route for route in ROUTES if method in route.methods and re.fullmatch(_pattern(route), path)]
+    return min(matches, key=lambda route: route.path.count("{"), default=None)
 
 
 def _pattern(route: Route) -> str:
@@ -308,7 +308,7 @@ def _pattern(route: Route) -> str:
 
 
 def event(method: str, target: str, resource: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """A REST API proxy event (https://docs.aws.amazon.com/lambda/latest/dg/services-apigateway.html)."""
+    """Return a REST API proxy event (https://docs.aws.amazon.com/lambda/latest/dg/services-apigateway.html)."""
     path, _, query = target.partition("?")
     parameters = parse_qs(query, keep_blank_values=True)
     try:
@@ -342,7 +342,7 @@ def event(method: str, target: str, resource: str, headers: Mapping[str, str], b
 
 def _from_event(answer: Mapping[str, Any]) -> Reply:
     assert not answer["isBase64Encoded"]
-    assert len(json.dumps(answer, ensure_ascii=False).encode()) <= MAX_ANSWER_BYTES, "a Lambda's answer holds no more"
+    assert len(json.dumps(answer, ensure_ascii=False).encode()) <= MAX_ANSWER_BYTES, "the answer is too large for Lambda"
     return Reply(answer["statusCode"], answer["headers"], answer["body"])
 
 
@@ -357,7 +357,7 @@ def escaped(segment: str) -> str:
 
 
 def create_storage() -> None:
-    """The table and the bucket, as the data stack makes them."""
+    """Create the table and the bucket with the properties of the data stack."""
     aws = emulated_aws()
     aws._dynamodb.create_table(
         TableName=TABLE,
@@ -366,7 +366,3 @@ def create_storage() -> None:
         KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
     )
     aws._s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
-
-
-def errors_of(replies: Sequence[Reply]) -> list[str | None]:
-    return [reply.code for reply in replies]

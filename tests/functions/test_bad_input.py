@@ -1,4 +1,4 @@
-"""Whatever is sent to whatever route: a 4xx in the envelope, and nothing changed."""
+"""Bad input to every route: the answer is a 4xx in the envelope, and nothing changes."""
 
 import importlib
 import json
@@ -85,7 +85,7 @@ BODIES: Mapping[str, bytes] = {
     "too large": b" " * (MAX_BODY_BYTES + 1),
 }
 
-# A session may be created without a word.
+# A session may be created without a body.
 FINE = {"/a1/agents/{name}/sessions": {"nothing", "blanks"}}
 
 
@@ -106,12 +106,12 @@ def session(gateway: Gateway) -> str:
 
 
 def _token(route: Route) -> str:
-    """One with which the route gets as far as the body."""
+    """Return a token with which the route reads the body."""
     return "demo-admin-token" if route.module == "tenant.config_put" else "demo-token"
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_no_body_does_harm(gateway: Gateway, session: str, name: str) -> None:
+def test_bad_bodies_are_refused_and_change_nothing(gateway: Gateway, session: str, name: str) -> None:
     before = gateway.stored()
     for route, path in cases(session):
         if route.method not in {"POST", "PATCH", "PUT"} or name in FINE.get(route.path, ()):
@@ -125,7 +125,7 @@ def test_no_body_does_harm(gateway: Gateway, session: str, name: str) -> None:
     assert gateway.model.requests == []
 
 
-def test_no_header_does_harm(gateway: Gateway, session: str) -> None:
+def test_bad_headers_are_refused_and_change_nothing(gateway: Gateway, session: str) -> None:
     before = gateway.stored()
     odd: list[tuple[Mapping[str, str], set[str]]] = [
         ({"Authorization": "Bearer nope"}, {"invalid_token"}),
@@ -173,7 +173,7 @@ CHAT: Mapping[str, Any] = {"model": "small", "messages": [{"role": "user", "cont
         ({"stream": "secret value", "stream_options": {}}, "stream"),
     ],
 )
-def test_an_error_names_a_field_of_the_body_and_shows_no_value(gateway: Gateway, change: Mapping[str, Any], param: str) -> None:
+def test_an_error_names_the_field_and_does_not_repeat_the_value(gateway: Gateway, change: Mapping[str, Any], param: str) -> None:
     reply = gateway.send("POST", "/v1/chat/completions", body={**CHAT, **change})
     assert reply.code == "invalid_request"
     assert reply.json["error"]["param"] == param
@@ -198,7 +198,9 @@ def test_an_error_names_a_field_of_the_body_and_shows_no_value(gateway: Gateway,
         ),
     ],
 )
-def test_an_empty_name_is_refused_by_name(gateway: Gateway, method: str, target: str, body: object, loc: list[object]) -> None:
+def test_an_empty_name_is_located_in_the_error(
+    gateway: Gateway, method: str, target: str, body: object, loc: list[object]
+) -> None:
     before = gateway.stored()
     reply = gateway.send(method, target, body=body, token="demo-admin-token")
     assert (reply.status, reply.code) == (400, "invalid_request")
@@ -227,9 +229,7 @@ def test_an_empty_name_is_refused_by_name(gateway: Gateway, method: str, target:
         ("PATCH /a1/rag/indices/notes/documents/a", {"text": "a\0b"}, "text"),
     ],
 )
-def test_texts_that_say_nothing_or_far_too_much_are_refused(
-    gateway: Gateway, session: str, path: str, body: object, param: str
-) -> None:
+def test_blank_and_too_long_texts_are_refused(gateway: Gateway, session: str, path: str, body: object, param: str) -> None:
     embedded = len(gateway.model.embedded)
     method, _, path = path.rpartition(" ")
     reply = gateway.send(method or "POST", path, body=body, token="demo-admin-token")
@@ -237,7 +237,7 @@ def test_texts_that_say_nothing_or_far_too_much_are_refused(
     assert len(gateway.model.embedded) == embedded
 
 
-def test_the_fields_of_documents_are_spelled_one_way(gateway: Gateway) -> None:
+def test_fields_of_documents_have_one_spelling(gateway: Gateway) -> None:
     good = {"id": "a", "text": "x"}
     for document, param in (
         ({"id": "-", "text": "x"}, "documents.1.id"),
@@ -263,9 +263,7 @@ def test_the_fields_of_documents_are_spelled_one_way(gateway: Gateway) -> None:
         ({"metadata": {"k": "x" * 2048}}, "metadata"),
     ],
 )
-def test_a_patch_that_cannot_be_is_refused_where_it_is_wrong(
-    gateway: Gateway, session: str, body: object, param: str | None
-) -> None:
+def test_a_bad_patch_is_refused_with_the_place(gateway: Gateway, session: str, body: object, param: str | None) -> None:
     before = gateway.stored()
     reply = gateway.send("PATCH", "/a1/rag/indices/notes/documents/a", body=body)
     assert reply.code == ("document_too_large" if len(str(body)) > 2000 else "invalid_request")
@@ -286,7 +284,7 @@ def test_a_patch_that_cannot_be_is_refused_where_it_is_wrong(
         ({"top_k": 51}, "top_k"),
     ],
 )
-def test_a_query_that_cannot_be_is_refused_before_anything_is_embedded(
+def test_a_bad_query_is_refused_before_the_embedding(
     gateway: Gateway, session: str, change: Mapping[str, Any], param: str
 ) -> None:
     embedded = len(gateway.model.embedded)
@@ -313,9 +311,7 @@ def test_a_query_that_cannot_be_is_refused_before_anything_is_embedded(
         ({"more": 1}, "more"),
     ],
 )
-def test_an_upload_that_cannot_be_is_refused_where_it_is_wrong(
-    gateway: Gateway, session: str, change: Mapping[str, Any], param: str
-) -> None:
+def test_a_bad_upload_is_refused_with_the_place(gateway: Gateway, session: str, change: Mapping[str, Any], param: str) -> None:
     before = gateway.stored()
     body = {"filename": "notes.md", "content_type": "text/markdown", "size": 10, **change}
     reply = gateway.send("POST", "/a1/rag/indices/notes/uploads", body=body)
@@ -337,7 +333,7 @@ def test_an_upload_that_cannot_be_is_refused_where_it_is_wrong(
         ("/v1/embeddings", {"model": "mini-embed", "imput": "x"}, "imput", "input"),
     ],
 )
-def test_a_misspelt_key_is_named_with_the_one_that_was_meant(
+def test_a_misspelt_key_is_reported_with_a_suggestion(
     gateway: Gateway, session: str, target: str, body: object, param: str, suggested: str
 ) -> None:
     reply = gateway.send("POST", target, body=body)
@@ -346,7 +342,7 @@ def test_a_misspelt_key_is_named_with_the_one_that_was_meant(
     assert [found["type"] for found in reply.json["error"]["details"]["errors"]] == ["unknown_parameter"]
 
 
-def test_param_leads_to_the_wrong_part_of_a_tools_arguments(gateway: Gateway, session: str) -> None:
+def test_param_locates_the_bad_argument_of_a_tool(gateway: Gateway, session: str) -> None:
     documents = [{"id": f"d{number}", "text": "x"} for number in range(3)]
     for last, key in (({"id": "d3"}, "text"), ({"id": "d3", "text": 3}, "text"), ({"id": "-", "text": "x"}, "id")):
         body = {"name": "rag_doc_append", "arguments": {"index_id": "notes", "documents": [*documents, last]}}
@@ -354,7 +350,7 @@ def test_param_leads_to_the_wrong_part_of_a_tools_arguments(gateway: Gateway, se
         assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", f"arguments.documents.3.{key}")
 
 
-def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
+def test_bad_paths_are_refused_and_change_nothing(gateway: Gateway, session: str) -> None:
     before = gateway.stored()
     good: dict[str, Any] = {
         "sessions.create": {},
@@ -370,7 +366,7 @@ def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
         for parameter in (name for name in PARAMETERS if f"{{{name}}}" in route.path):
             for segment in ODD_SEGMENTS:
                 if parameter in {"index_id", "doc_id"} and segment in {"null", "ses_" + "z" * 26}:
-                    continue  # a name like any other
+                    continue  # a valid name
                 path = route.path.format(**PARAMETERS | {"session_id": session} | {parameter: segment})
                 reply = gateway.send(route.method, path, body=good.get(route.module))
                 assert reply.code is not None, (path, reply)
@@ -380,7 +376,7 @@ def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
 
 
 @pytest.mark.parametrize("escape", ["%2F", "%2f", "%5C", "%00"])
-def test_an_escaped_separator_in_a_path_leads_to_no_other_route(gateway: Gateway, session: str, escape: str) -> None:
+def test_an_escaped_separator_does_not_select_another_route(gateway: Gateway, session: str, escape: str) -> None:
     before = gateway.stored()
     for route in ROUTES:
         for parameter in (name for name in PARAMETERS if f"{{{name}}}" in route.path):
@@ -393,7 +389,7 @@ def test_an_escaped_separator_in_a_path_leads_to_no_other_route(gateway: Gateway
     assert gateway.stored() == before
 
 
-def test_every_get_answers_head_too_and_with_slashes_around_its_path(gateway: Gateway, session: str) -> None:
+def test_every_get_also_answers_head_and_extra_slashes(gateway: Gateway, session: str) -> None:
     for route, path in cases(session):
         if route.method != "GET":
             continue
@@ -407,7 +403,7 @@ def test_every_get_answers_head_too_and_with_slashes_around_its_path(gateway: Ga
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [("", "/"), ("", "//"), ("/", ""), ("/", "/")])
-def test_what_changes_data_takes_its_exact_path(gateway: Gateway, session: str, prefix: str, suffix: str) -> None:
+def test_methods_that_change_data_need_the_exact_path(gateway: Gateway, session: str, prefix: str, suffix: str) -> None:
     """HTTP clients shorten ``…/indices/notes/documents/..`` to ``…/indices/notes/``, which must not delete the index."""
     before = gateway.stored()
     for route, path in cases(session):
@@ -421,7 +417,7 @@ def test_what_changes_data_takes_its_exact_path(gateway: Gateway, session: str, 
 @pytest.mark.parametrize(
     "query", ["limit=0", "limit=1001", "limit=x", "limit=", "cursor=x", "cursor=%00", "cursor=" + "A" * 4000]
 )
-def test_no_query_does_harm(gateway: Gateway, session: str, query: str) -> None:
+def test_bad_queries_are_refused_and_change_nothing(gateway: Gateway, session: str, query: str) -> None:
     for path in (
         "/a1/agents/plain/sessions",
         f"/a1/agents/plain/sessions/{session}/messages",
@@ -459,16 +455,14 @@ def test_no_query_does_harm(gateway: Gateway, session: str, query: str) -> None:
         ("from=2026-04-02&to=2026-04-01", "to"),
     ],
 )
-def test_a_question_about_usage_that_makes_no_sense_is_refused_where_it_is_wrong(
-    gateway: Gateway, query: str, param: str
-) -> None:
+def test_a_bad_usage_query_is_refused_with_the_place(gateway: Gateway, query: str, param: str) -> None:
     reply = gateway.send("GET", f"/v1/usage?{query}")
     assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", param)
     assert reply.json["error"]["details"]["errors"][0]["loc"] == ["query", param]
 
 
 @pytest.mark.parametrize("query", ["from=2026-04-01", "agents=plain", "agent=", "agent=a&agent=b", "group_by=day", "x" * 9000])
-def test_a_reset_that_might_take_more_than_was_meant_takes_nothing(gateway: Gateway, session: str, query: str) -> None:
+def test_an_ambiguous_reset_is_refused(gateway: Gateway, session: str, query: str) -> None:
     before = gateway.stored()
     reply = gateway.send("DELETE", f"/v1/usage?{query}", token="demo-admin-token")
     assert (reply.status, reply.code) == (400, "invalid_request")
@@ -501,9 +495,7 @@ def test_a_reset_that_might_take_more_than_was_meant_takes_nothing(gateway: Gate
         ({"memory": "fine", "rag_top_k": 51}, "rag_top_k"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_and_no_other_of_its_body_is_made(
-    gateway: Gateway, body: Mapping[str, Any], param: str
-) -> None:
+def test_a_bad_setting_is_refused_and_nothing_is_stored(gateway: Gateway, body: Mapping[str, Any], param: str) -> None:
     before = gateway.stored()
     reply = gateway.send("PUT", "/v1/tenant/config", body=body, token="demo-admin-token")
     assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", param)
@@ -511,7 +503,7 @@ def test_a_setting_that_cannot_be_is_refused_and_no_other_of_its_body_is_made(
     assert gateway.stored() == before
 
 
-def test_a_cursor_is_of_no_use_to_anybody_else(gateway: Gateway, session: str) -> None:
+def test_a_cursor_is_valid_only_for_its_own_list(gateway: Gateway, session: str) -> None:
     gateway.send("POST", "/a1/agents/plain/sessions")
     cursor = gateway.send("GET", "/a1/agents/plain/sessions?limit=1").json["next_cursor"]
     assert gateway.send("GET", f"/a1/agents/plain/sessions?cursor={cursor}").status == 200

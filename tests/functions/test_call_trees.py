@@ -18,7 +18,7 @@ from spass.llm.router import Router
 from spass.llm.types import ChatDelta, ToolCallDelta
 from spass.metering.usage import UsageQuery, usage
 from spass.tenancy.config import BackendConfig
-from tests.functions.gateway import CONFIG, Gateway, Reply, route_of
+from tests.functions.gateway import CONFIG, Gateway, Reply, find_route
 
 CHAT = "/v1/chat/completions"
 QUESTION = {"model": "small", "messages": [{"role": "user", "content": "Which gate?"}]}
@@ -155,7 +155,7 @@ def test_at_the_third_call_nothing_is_read_asked_or_spent(recording_gateway: Rec
 
 def behind(gateway: Gateway, front: Gateway) -> None:
     """Puts ``gateway`` behind ``front``, as the provider of its models."""
-    route = route_of("POST", CHAT)
+    route = find_route("POST", CHAT)
     assert route is not None
     backend = BackendConfig.model_validate({"provider": "openai", "base_url": "https://gateway.test/v1"})
     transport = httpx.ASGITransport(gateway._function(route))
@@ -173,7 +173,7 @@ def spent(gateway: Gateway) -> Any:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_gateway_behind_a_gateway_knows_which_call_led_to_it(gateway: Gateway, tmp_path: Path, stream: bool) -> None:
-    front = gateway.reconfigured(tmp_path / "front", "retries: 0", "retries: 0")
+    front = gateway.reconfigure(tmp_path / "front", "retries: 0", "retries: 0")
     behind(gateway, front)
     reply = front.send("POST", CHAT, body=QUESTION | {"stream": stream})
     assert reply.status == 200
@@ -190,7 +190,7 @@ def test_a_gateway_behind_a_gateway_knows_which_call_led_to_it(gateway: Gateway,
 def test_a_gateway_that_is_its_own_provider_stops_at_the_third_call_for_free(
     gateway: Gateway, tmp_path: Path, stream: bool, retries: int
 ) -> None:
-    ring = gateway.reconfigured(tmp_path / "ring", "retries: 0", f"retries: {retries}")
+    ring = gateway.reconfigure(tmp_path / "ring", "retries: 0", f"retries: {retries}")
     behind(ring, ring)
     reply = ring.send("POST", CHAT, body=QUESTION | {"stream": stream})
     assert (reply.status, reply.code) == (508, "recursion_depth_exceeded")

@@ -8,7 +8,7 @@ from spass.llm.errors import (
     BackendError,
 )
 from tests.functions.compaction_harness import PLAIN, CompactionHarness, text_deltas
-from tests.functions.gateway import Gateway, route_of
+from tests.functions.gateway import Gateway, find_route
 
 
 def chain_of(harness: CompactionHarness, members: int) -> list[str]:
@@ -36,7 +36,7 @@ def test_a_client_that_follows_redirects_is_led_to_the_end_of_a_chain(harness: C
 
 
 async def followed(gateway: Gateway, path: str, message: str) -> httpx.Response:
-    found = route_of("POST", path)
+    found = find_route("POST", path)
     assert found is not None
     transport = httpx.ASGITransport(gateway._function(found))
     headers = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}

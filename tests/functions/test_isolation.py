@@ -1,4 +1,4 @@
-"""Every route, called as somebody else: nothing of the owner's shows, and nothing of it changes."""
+"""Every route, called by another user or tenant: the owner's data is neither shown nor changed."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from infra.routes import ROUTES
 from spass.agents.registry import AgentRegistry
 from tests.functions.gateway import Gateway
 
-NO_JOB = "job_" + "0" * 26  # whose a job is, tests of jobs ask
+NO_JOB = "job_" + "0" * 26  # tests of jobs check the owner of a job
 NEVER_FOUND = {"jobs.get": "job_not_found", "rag.uploads_get": "upload_not_found"}
 BODIES: dict[str, dict[str, object]] = {
     "sessions.append": {"message": "x"},
@@ -22,10 +22,10 @@ BODIES: dict[str, dict[str, object]] = {
     [("other-token", "ada"), ("sibling-token", "ada"), ("demo-token", "bob")],
     ids=["a foreign tenant", "a sibling tenant", "another user"],
 )
-def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, user: str) -> None:
+def test_others_cannot_find_a_session_or_an_index(gateway: Gateway, token: str, user: str) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions", body={"title": "private-title"}).json["id"]
     turn = gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "private-word"})
-    asked = turn.json["request_id"]
+    request_id = turn.json["request_id"]
     gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body={"memory": "private-memory"})
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "private-text"}]})
     upload = gateway.send("POST", "/a1/rag/indices/notes/uploads", body=BODIES["rag.uploads_create"]).json["upload_id"]
@@ -35,8 +35,8 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
         on_index, on_session = "{index_id}" in route.path, "{session_id}" in route.path
         if on_index and (shared or route.module in {"rag.replace", "rag.append", "rag.uploads_create"}):
             continue
-        named = {"name": "plain", "session_id": session, "index_id": "notes", "doc_id": "a", "model": "small", "file": "x.css"}
-        path = route.path.format(**named, upload_id=upload, request_id=asked, job_id=NO_JOB)
+        values = {"name": "plain", "session_id": session, "index_id": "notes", "doc_id": "a", "model": "small", "file": "x.css"}
+        path = route.path.format(**values, upload_id=upload, request_id=request_id, job_id=NO_JOB)
         if not (on_index or on_session) and route.method != "GET":
             continue
         reply = gateway.send(
@@ -47,7 +47,7 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
         elif route.module == "rag.delete" or route.module == "rag.documents_delete":
             assert reply.code in {None, "index_not_found"}, path
             assert reply.status == 404 or reply.json == {"deleted": False}
-        elif route.module == "rag.uploads_list":  # files may come before there is an index
+        elif route.module == "rag.uploads_list":  # files may arrive before the index exists
             assert reply.json == {"uploads": [], "next_cursor": None}
         elif route.module == "audit.get":
             assert reply.code == "request_not_found"
@@ -65,7 +65,7 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
     assert set(before) <= set(gateway.stored())
 
 
-def test_an_absent_thing_and_anothers_look_exactly_alike(gateway: Gateway) -> None:
+def test_another_users_session_looks_like_an_absent_one(gateway: Gateway) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     absent = "ses_" + "0" * 26
     for method, tail, body in (
@@ -74,13 +74,13 @@ def test_an_absent_thing_and_anothers_look_exactly_alike(gateway: Gateway) -> No
         ("GET", "/messages", None),
         ("POST", "/messages", {"message": "x"}),
     ):
-        theirs, none = (
+        other_reply, absent_reply = (
             gateway.send(method, f"/a1/agents/plain/sessions/{name}{tail}", user="bob", body=body) for name in (session, absent)
         )
-        assert (theirs.status, theirs.json["error"]) == (none.status, none.json["error"])
+        assert (other_reply.status, other_reply.json["error"]) == (absent_reply.status, absent_reply.json["error"])
 
 
-def test_a_session_answers_to_its_own_agent_alone(gateway: Gateway) -> None:
+def test_a_session_belongs_to_one_agent(gateway: Gateway) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     at = f"/a1/agents/counting/sessions/{session}"
     for method, path in (("GET", at), ("GET", f"{at}/messages"), ("POST", f"{at}/messages"), ("DELETE", at)):
@@ -88,15 +88,15 @@ def test_a_session_answers_to_its_own_agent_alone(gateway: Gateway) -> None:
         assert (reply.status, reply.code) == (400, "session_agent_mismatch")
 
 
-def test_a_session_of_an_agent_that_was_taken_away_is_still_read_and_deleted(gateway: Gateway) -> None:
+def test_a_session_of_a_removed_agent_can_be_read_and_deleted(gateway: Gateway) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     for method in ("GET", "DELETE"):
         assert gateway.send(method, f"/a1/agents/nobody/sessions/{session}").code == "session_agent_mismatch"
-    nowhere = gateway.send("POST", f"/a1/agents/nobody/sessions/{session}/messages", body={"message": "x"})
-    assert nowhere.code == "agent_not_found"
+    reply = gateway.send("POST", f"/a1/agents/nobody/sessions/{session}/messages", body={"message": "x"})
+    assert reply.code == "agent_not_found"
     gateway.services.agents = AgentRegistry([])
     assert gateway.send("GET", f"/a1/agents/plain/sessions/{session}").json["id"] == session
     assert gateway.send("GET", f"/a1/agents/plain/sessions/{session}/messages").json["messages"] == []
-    lost = gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "x"})
-    assert lost.code == "agent_not_found"
+    reply = gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "x"})
+    assert reply.code == "agent_not_found"
     assert gateway.send("DELETE", f"/a1/agents/plain/sessions/{session}").json == {"deleted": True}

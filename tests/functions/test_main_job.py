@@ -241,7 +241,7 @@ def test_a_token_that_may_not_use_the_embedding_model_reaches_no_route_that_embe
 
 def test_an_index_of_another_model_is_read_and_curated_but_takes_no_vectors(gateway: Gateway, tmp_path: Path) -> None:
     ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
-    other = gateway.reconfigured(tmp_path / "other", "dimensions: 8", "dimensions: 4")
+    other = gateway.reconfigure(tmp_path / "other", "dimensions: 8", "dimensions: 4")
     upload = {"filename": "a.md", "content_type": "text/markdown", "size": 1}
     for method, path, body in (
         ("POST", f"{NOTES}/query", {"query": "alpha"}),

@@ -18,7 +18,7 @@ MORE_MODELS = f"""models:
 @pytest.fixture
 def catalogue(gateway: Gateway, tmp_path: Path) -> Gateway:
     """A gateway with one model that no backend serves, and one whose name has slashes and colons."""
-    served = gateway.reconfigured(tmp_path / "served", "[small, dear, mini-embed]", f'[small, dear, mini-embed, "{LLAMA}"]')
+    served = gateway.reconfigure(tmp_path / "served", "[small, dear, mini-embed]", f'[small, dear, mini-embed, "{LLAMA}"]')
     config = served.services.settings.config
     config.write_text(config.read_text().replace("models:\n", MORE_MODELS))
     return served

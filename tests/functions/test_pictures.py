@@ -1,4 +1,4 @@
-"""Pictures in a chat: from the body to the model, or back to the caller with the reason."""
+"""Pictures in a chat: they reach the model, or the request is refused with the reason."""
 
 import pytest
 
@@ -19,21 +19,21 @@ def picture(url: str) -> Json:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("url", [PNG, "https://example.com/cat.png"])
-def test_a_picture_reaches_the_model_where_it_stood(gateway: Gateway, url: str, stream: bool) -> None:
+def test_a_picture_reaches_the_model_in_its_place(gateway: Gateway, url: str, stream: bool) -> None:
     body = {**chat({"type": "text", "text": "What is"}, picture(url), {"type": "text", "text": "this?"}), "stream": stream}
     assert gateway.send("POST", "/v1/chat/completions", body=body).status == 200
     expected = Message(Role.USER, "What is\nthis?", parts=("What is", Image(url, "low"), "this?"))
     assert gateway.model.requests[-1].messages[-1] == expected
 
 
-def test_what_is_no_picture_is_named_without_showing_it(gateway: Gateway) -> None:
+def test_a_bad_picture_is_located_and_its_address_is_not_repeated(gateway: Gateway) -> None:
     reply = gateway.send("POST", "/v1/chat/completions", body=chat(picture("ftp://secret")))
     assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", "messages.0.content")
     assert "secret" not in reply.text
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_what_no_backend_has_is_the_callers_to_change(gateway: Gateway, stream: bool) -> None:
+def test_an_unsupported_picture_is_an_invalid_request(gateway: Gateway, stream: bool) -> None:
     gateway.model.failure = BackendUnsupported("Bedrock does not fetch pictures. Send them as data: URLs.", param="messages")
     reply = gateway.send("POST", "/v1/chat/completions", body={**chat(picture("https://example.com/a")), "stream": stream})
     assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", "messages")

@@ -10,7 +10,7 @@ import pytest
 
 from infra.routes import ROUTES, Route
 from spass.web.http_function import LambdaFunction, StreamApp
-from tests.functions.gateway import described, event, write_operators_files
+from tests.functions.gateway import event, openapi_document, write_operators_files
 
 MODULES = sorted({route.module for route in ROUTES})
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def test_a_route_file_matches_its_row(route: Route) -> None:
 
 
 def test_the_openapi_document_has_every_route_and_answer() -> None:
-    paths = described()["paths"]
+    paths = openapi_document()["paths"]
     described_routes = {(method.upper(), path) for path, item in paths.items() for method in item}
     assert described_routes == {
         (route.method, route.path) for route in ROUTES if not route.module.startswith("meta.") or route.module == "meta.health"
@@ -40,7 +40,7 @@ def test_the_openapi_document_has_every_route_and_answer() -> None:
         for operation in item.values():
             for response in operation["responses"].values():
                 name = response["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-                assert name in described()["components"]["schemas"]
+                assert name in openapi_document()["components"]["schemas"]
 
 
 def test_every_route_file_has_a_row() -> None:

@@ -1,4 +1,4 @@
-"""Streams of ``/v1/chat/completions``: what they hold, how they break, and how they are given again."""
+"""Streams of ``/v1/chat/completions``: content, failures, replays, and clients that disconnect."""
 
 import asyncio
 import json
@@ -23,17 +23,17 @@ def chunks(reply: Reply) -> list[Any]:
     return [json.loads(event) for event in events[:-1]]
 
 
-def text(found: list[Any]) -> str:
-    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in found if chunk["choices"])
+def text(items: list[Any]) -> str:
+    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in items if chunk["choices"])
 
 
-def test_a_stream_is_the_answer_in_pieces_and_ends_with_its_cost(gateway: Gateway) -> None:
+def test_a_stream_has_the_answer_and_ends_with_its_cost(gateway: Gateway) -> None:
     answer = gateway.send("POST", "/v1/chat/completions", body=BODY)
-    assert not [name for name in answer.headers if name.startswith("spass-cost")], "they would leave before the cost is known"
-    found = chunks(answer)
-    assert text(found) == "Hello there."
-    assert len(found) > 2
-    usage = found[-1]["usage"]
+    assert not [name for name in answer.headers if name.startswith("spass-cost")], "the headers are sent before the cost is known"
+    items = chunks(answer)
+    assert text(items) == "Hello there."
+    assert len(items) > 2
+    usage = items[-1]["usage"]
     assert usage["cost"] == 0.00002
     assert usage["cost_details"] == {"eur": "0.00001", "usd": "0.00002", "source": "catalog", "sub_calls": 1}
 
@@ -44,7 +44,7 @@ async def slow_answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDel
     yield ChatDelta("there.", finish_reason=FinishReason.STOP)
 
 
-def test_what_is_refused_is_refused_before_the_stream(gateway: Gateway) -> None:
+def test_a_refusal_has_its_own_status_and_no_stream(gateway: Gateway) -> None:
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY | {"model": "dear"})
     assert (reply.status, reply.code) == (403, "model_not_allowed")
     gateway.model.failure = BackendError("down")
@@ -54,21 +54,21 @@ def test_what_is_refused_is_refused_before_the_stream(gateway: Gateway) -> None:
     assert (reply.status, reply.code) == (400, "invalid_augment")
 
 
-def test_a_stream_with_a_key_is_kept_and_streamed_again(gateway: Gateway) -> None:
+def test_a_stream_with_a_key_is_stored_and_replayed(gateway: Gateway) -> None:
     key = {"Idempotency-Key": "k"}
     first = chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))
-    again = gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key)
-    assert again.headers["idempotency-replayed"] == "true"
-    assert not [name for name in again.headers if name.startswith("spass-cost")]
-    assert text(chunks(again)) == text(first)
-    assert chunks(again)[0]["id"] == first[0]["id"]
-    assert chunks(again)[-1]["usage"] == first[-1]["usage"]
+    replay = gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key)
+    assert replay.headers["idempotency-replayed"] == "true"
+    assert not [name for name in replay.headers if name.startswith("spass-cost")]
+    assert text(chunks(replay)) == text(first)
+    assert chunks(replay)[0]["id"] == first[0]["id"]
+    assert chunks(replay)[-1]["usage"] == first[-1]["usage"]
     assert len(gateway.model.requests) == 1
     other = gateway.send("POST", "/v1/chat/completions", body=BODY | {"stream": False}, headers=key)
     assert other.code == "idempotency_key_reused"
 
 
-def test_a_stream_that_failed_is_not_kept(gateway: Gateway) -> None:
+def test_a_failed_stream_is_not_stored(gateway: Gateway) -> None:
     key = {"Idempotency-Key": "k"}
     gateway.model.failure = BackendError("down")
     assert gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key).status == 502
@@ -76,45 +76,45 @@ def test_a_stream_that_failed_is_not_kept(gateway: Gateway) -> None:
     assert text(chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))) == "Hello there."
 
 
-def test_a_client_that_leaves_a_stream_finds_the_whole_answer_under_its_key(gateway: Gateway) -> None:
+def test_after_a_disconnect_the_key_gives_the_whole_answer(gateway: Gateway) -> None:
     key = {"Idempotency-Key": "k"}
     gateway.model.script = slow_answer
-    seen = gateway.leave("/v1/chat/completions", key, BODY)
-    assert b"[DONE]" not in b"".join(message.get("body", b"") for message in seen)
-    again = gateway.send(
+    messages = gateway.leave("/v1/chat/completions", key, BODY)
+    assert b"[DONE]" not in b"".join(message.get("body", b"") for message in messages)
+    replay = gateway.send(
         "POST", "/v1/chat/completions", body=BODY, token="demo-admin-token", headers=key | {"SPASS-User-Id": "ada"}
     )
-    assert again.headers["idempotency-replayed"] == "true"
-    assert text(chunks(again)) == "Hello there."
+    assert replay.headers["idempotency-replayed"] == "true"
+    assert text(chunks(replay)) == "Hello there."
     assert len(gateway.model.requests) == 1
 
 
 @pytest.mark.parametrize("words", [[], ["Well "]], ids=["before the first word", "after it"])
-def test_a_client_that_leaves_a_stream_without_a_key_ends_it(gateway: Gateway, words: list[str]) -> None:
-    leaves, read_on = asyncio.Event(), False
+def test_a_disconnect_ends_a_stream_without_a_key(gateway: Gateway, words: list[str]) -> None:
+    disconnect, continued = asyncio.Event(), False
 
     async def answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        nonlocal read_on
+        nonlocal continued
         for word in words:
             yield ChatDelta(word)
-        leaves.set()
+        disconnect.set()
         await asyncio.sleep(3)
-        read_on = True
+        continued = True
         yield ChatDelta("too late")
 
     gateway.model.script = answer
-    seen = gateway.leave("/v1/chat/completions", {}, BODY, when=leaves)
-    assert not read_on
-    assert b"[DONE]" not in b"".join(message.get("body", b"") for message in seen)
+    messages = gateway.leave("/v1/chat/completions", {}, BODY, when=disconnect)
+    assert not continued
+    assert b"[DONE]" not in b"".join(message.get("body", b"") for message in messages)
     (record,) = gateway.records()
     assert record["status"] == "cancelled"
     assert record["model"] == "small"
 
 
-def test_a_client_that_leaves_a_turn_finds_its_answer_in_the_history(gateway: Gateway) -> None:
+def test_after_a_disconnect_the_answer_of_a_turn_is_in_the_history(gateway: Gateway) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     at = f"/a1/agents/plain/sessions/{session}/messages"
     gateway.model.script = slow_answer
     gateway.leave(at, {}, {"message": "Hi"})
-    said = [message["content"] for message in gateway.send("GET", at).json["messages"]]
-    assert said == ["Hi", "Hello there."]
+    contents = [message["content"] for message in gateway.send("GET", at).json["messages"]]
+    assert contents == ["Hi", "Hello there."]

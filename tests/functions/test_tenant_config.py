@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tests.functions.gateway import Gateway, described
+from tests.functions.gateway import Gateway, openapi_document
 
 ADMIN = "demo-admin-token"
 PATH = "/v1/tenant/config"
@@ -43,7 +43,7 @@ def test_a_change_keeps_other_settings_and_null_clears_one(gateway: Gateway) -> 
 
 
 def test_the_file_overrides_the_process_and_the_tenant_the_file(gateway: Gateway, tmp_path: Any) -> None:
-    other = gateway.reconfigured(
+    other = gateway.reconfigure(
         tmp_path / "other", "  - id: demo\n", "  - id: demo\n    defaults: {rag_top_k: 9, memory: In the file.}\n"
     )
     answer = _config(other)
@@ -83,14 +83,14 @@ def test_a_put_ignores_the_idempotency_key(gateway: Gateway) -> None:
 
 def test_another_process_uses_the_change(gateway: Gateway, tmp_path: Any) -> None:
     gateway.send("PUT", PATH, token=ADMIN, body={"system_prompt": "Answer in verse."})
-    other = gateway.reconfigured(tmp_path / "other", "usd_to_eur: 0.5", "usd_to_eur: 0.5")
+    other = gateway.reconfigure(tmp_path / "other", "usd_to_eur: 0.5", "usd_to_eur: 0.5")
     other.send("POST", "/v1/chat/completions", body=CHAT)
     assert "Answer in verse." in str(other.model.requests[-1].messages[0].content)
 
 
 def test_an_admins_next_request_uses_the_change_in_every_process(gateway: Gateway, tmp_path: Path) -> None:
     """In AWS each route runs in its own process."""
-    elsewhere = gateway.reconfigured(tmp_path / "elsewhere", "usd_to_eur: 0.5", "usd_to_eur: 0.6")
+    elsewhere = gateway.reconfigure(tmp_path / "elsewhere", "usd_to_eur: 0.5", "usd_to_eur: 0.6")
     for token in (ADMIN, "demo-token"):
         elsewhere.send("POST", "/v1/chat/completions", token=token, body=CHAT)
         assert elsewhere.send("GET", AGENT, token=token).json["rag_top_k"] == 5
@@ -106,7 +106,7 @@ def test_an_admins_next_request_uses_the_change_in_every_process(gateway: Gatewa
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/a1/agents/plain/chat"])
 def test_a_budget_applies_to_the_admins_next_call_in_every_process(gateway: Gateway, tmp_path: Path, target: str) -> None:
     body = CHAT if target.startswith("/v1") else {"message": "Hello?"}
-    elsewhere = gateway.reconfigured(tmp_path / "elsewhere", "usd_to_eur: 0.5", "usd_to_eur: 0.6")
+    elsewhere = gateway.reconfigure(tmp_path / "elsewhere", "usd_to_eur: 0.5", "usd_to_eur: 0.6")
     assert elsewhere.send("POST", target, token=ADMIN, body=body).status == 200
     gateway.send("PUT", PATH, token=ADMIN, body={"monthly_budget_usd": 0})
     refused = elsewhere.send("POST", target, token=ADMIN, body=body)
@@ -128,7 +128,7 @@ BOUNDS = {
 
 
 def test_the_schema_of_the_body_has_the_bounds_of_each_setting(gateway: Gateway) -> None:
-    document = described()
+    document = openapi_document()
     schema = document["paths"][PATH]["put"]["requestBody"]["content"]["application/json"]["schema"]
     body = jsonschema_rs.validator_for({**schema, "components": document["components"]})
     assert BOUNDS.keys() == _config(gateway)["config"].keys()
