@@ -1,4 +1,4 @@
-"""Files on their way into an index: through the emulator's bucket, queue and functions."""
+"""Ingest files through the bucket, queue and functions of the emulator."""
 
 import time
 
@@ -17,8 +17,8 @@ def test_a_file_put_through_its_form_is_found_by_a_query(gateway: Gateway) -> No
         state = upload(client, "places", upload_id, wait_for_upload)
         assert (state["status"], state["documents_ingested"], state["errors"]) == ("succeeded", 2, [])
         assert state["bytes_done"] == state["bytes_total"] == len(PLACES)
-        found = client.post("/a1/rag/indices/places/query", json={"query": "Welche Kirche steht am Hafen?", "top_k": 1}).json()
-        assert "Michel" in found["results"][0]["text"]
+        reply = client.post("/a1/rag/indices/places/query", json={"query": "Welche Kirche steht am Hafen?", "top_k": 1}).json()
+        assert "Michel" in reply["results"][0]["text"]
 
 
 def test_a_file_that_an_operator_puts_into_the_bucket_is_ingested_too(gateway: Gateway) -> None:
@@ -28,7 +28,7 @@ def test_a_file_that_an_operator_puts_into_the_bucket_is_ingested_too(gateway: G
         session = boto3.Session("local", "local", region_name="eu-central-1")
         s3 = session.client("s3", endpoint_url=endpoint, config=Config(s3={"addressing_style": "path"}))
         key = "uploads/demo/operators/by hand/zweite Datei.csv"
-        for text in ("Gouda", "Emmentaler"):  # two versions, and so two uploads of the same document, in whatever order
+        for text in ("Gouda", "Emmentaler"):  # two versions are two uploads of one document, in any order
             s3.put_object(Bucket=bucket, Key=key, Body=f"id,text\nkaese,Der {text}\n".encode())
         deadline = time.monotonic() + SECONDS
         while True:

@@ -1,4 +1,4 @@
-"""Files on their way into an index when the gateway is stopped or killed: long waits, which ``tests/conftest.py`` begins with."""
+"""Stop or kill the gateway during an ingest. These tests wait long, so ``tests/conftest.py`` starts them first."""
 
 import json
 import signal
@@ -10,15 +10,15 @@ from tests.e2e.upload_client import documents, put, upload, wait_for_upload
 
 
 def _large(good: int) -> bytes:
-    """A file of several parts: lines that are refused, which is quick, and so many that are not."""
+    """Return a file of several parts. Most lines are refused, which is fast; ``good`` lines are documents."""
     refused = json.dumps({"id": "refused", "text": "x" * 9000, "metadata": {}}) + "\n"
     lines = [json.dumps({"id": f"d{number}", "text": f"Dokument {number}", "metadata": {}}) + "\n" for number in range(good)]
     content = "".join(line + refused * (1 + 18 * 2**20 // len(refused) // good) for line in lines).encode()
-    assert len(content) > 16 * 2**20, "it would be one part"
+    assert len(content) > 16 * 2**20, "the file must have several parts"
     return content
 
 
-def test_a_large_file_goes_on_where_ctrl_c_stopped_it_and_has_each_document_once(new_gateway: Callable[[], Gateway]) -> None:
+def test_a_large_file_continues_after_ctrl_c_without_duplicates(new_gateway: Callable[[], Gateway]) -> None:
     good = 600
     first = new_gateway()
     first.start()
@@ -42,7 +42,7 @@ def test_a_large_file_goes_on_where_ctrl_c_stopped_it_and_has_each_document_once
     assert "worker_failed" not in second.output
 
 
-def test_a_small_file_goes_on_after_the_gateway_was_killed(new_gateway: Callable[[], Gateway]) -> None:
+def test_a_small_file_continues_after_the_gateway_was_killed(new_gateway: Callable[[], Gateway]) -> None:
     good = 800
     content = "".join(json.dumps({"id": f"d{n}", "text": f"Dokument {n}", "metadata": {}}) + "\n" for n in range(good)).encode()
     first = new_gateway()

@@ -1,4 +1,4 @@
-"""What a client does with files: puts them, and looks how far they have come."""
+"""Upload files as a client does, and read their progress."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ ENDED = ("succeeded", "failed")
 
 
 def put(client: httpx.Client, index: str, filename: str, content: bytes) -> tuple[str, Mapping[str, Any]]:
-    """Upload a file as a client does, and return its id and the form it went by."""
+    """Upload a file as a client does, and return its id and its form."""
     wanted = {"filename": filename, "content_type": "application/octet-stream", "size": len(content)}
     form = client.post(f"/a1/rag/indices/{index}/uploads", json=wanted).raise_for_status().json()
     files = {"file": (filename, content)}
@@ -20,7 +20,7 @@ def put(client: httpx.Client, index: str, filename: str, content: bytes) -> tupl
 
 
 def upload(client: httpx.Client, index: str, upload: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The upload's state from when ``until`` holds of it."""
+    """Poll the upload until ``until(state)`` is true, and return that state."""
     deadline, pause = time.monotonic() + SECONDS, 0.1
     while True:
         state: dict[str, Any] = client.get(f"/a1/rag/indices/{index}/uploads/{upload}").raise_for_status().json()
@@ -36,7 +36,7 @@ def wait_for_upload(state: Mapping[str, Any]) -> bool:
 
 
 def documents(client: httpx.Client, index: str) -> list[str]:
-    """The ids of all documents, page by page."""
+    """Return the ids of all documents."""
     ids: list[str] = []
     cursor: str | None = None
     while True:

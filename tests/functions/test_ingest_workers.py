@@ -1,4 +1,4 @@
-"""The worker of the queue of jobs, as Lambda calls it, for files of tenants of a whole gateway."""
+"""Call the worker of the queue of jobs as Lambda does, with files of a gateway's tenants."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def change_settings(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """Let the worker not retry, so that the queue delivers the message again."""
+    """Change the settings of the ingest. The worker does not retry, so that the queue delivers the message again."""
     handler = partial(background_handler, ingest=IngestSettings(pauses=(), **changes))
     monkeypatch.setattr("functions.workers.jobs.background_handler", handler)
 
@@ -47,7 +47,7 @@ def invoke(handler: WorkerFunction, event: Any) -> Json:
 
 
 def messages(*bodies: str, receives: int = 1) -> dict[str, Json]:
-    """What the queue hands to a function: messages m0, m1, …"""
+    """Return the event by which the queue delivers messages m0, m1, … to a function."""
     attributes: dict[str, Json] = {"ApproximateReceiveCount": str(receives)}
     return {"Records": [{"messageId": f"m{n}", "body": body, "attributes": attributes} for n, body in enumerate(bodies)]}
 
@@ -59,39 +59,39 @@ def put(key: str, body: bytes) -> str:
 
 
 def test_a_file_sent_by_its_form_is_found_by_a_query(gateway: Gateway, queue: WorkerFunction) -> None:
-    asked = {"filename": "a.jsonl", "content_type": "application/jsonl", "size": 1000}
-    ticket = gateway.send("POST", UPLOADS, body=asked).json
+    request = {"filename": "a.jsonl", "content_type": "application/jsonl", "size": 1000}
+    ticket = gateway.send("POST", UPLOADS, body=request).json
     body = b'{"id": "a", "text": "Berlin is a city."}\nno json\n'
     assert invoke(queue, messages(put(ticket["fields"]["key"], body))) == {"batchItemFailures": []}
     upload = gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}").json
     assert (upload["status"], upload["documents_ingested"], upload["documents_failed"]) == ("succeeded", 1, 1)
     assert [error["line"] for error in upload["errors"]] == [2]
     assert gateway.send("GET", UPLOADS).json["uploads"] == [upload]
-    found = gateway.send("POST", "/a1/rag/indices/books/query", body={"query": "Berlin is a city."}).json
-    assert [hit["id"] for hit in found["results"]] == ["a"]
+    reply = gateway.send("POST", "/a1/rag/indices/books/query", body={"query": "Berlin is a city."}).json
+    assert [hit["id"] for hit in reply["results"]] == ["a"]
     assert gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}", token="other-token").code == "upload_not_found"
 
 
-def test_only_messages_that_shall_come_again_are_named(gateway: Gateway, queue: WorkerFunction) -> None:
+def test_the_answer_names_only_messages_to_deliver_again(gateway: Gateway, queue: WorkerFunction) -> None:
     good, bad = (put(f"uploads/demo/{index}/a.txt", b"Text.") for index in ("good", "bad"))
     gateway.model.failure = BackendUnavailable("down")
-    event = messages("no json", put("uploads/nobody/books/a.txt", b"Text."), good, put("uploads/demo/books/a.exe", b"MZ"), bad)
+    event = messages("no json", put("uploads/unknown/books/a.txt", b"Text."), good, put("uploads/demo/books/a.exe", b"MZ"), bad)
     assert invoke(queue, event) == {"batchItemFailures": [{"itemIdentifier": "m2"}, {"itemIdentifier": "m4"}]}
     gateway.model.failure = None
     assert invoke(queue, event) == {"batchItemFailures": []}
     assert gateway.send("GET", "/a1/rag/indices/good").json["doc_count"] == 1
 
 
-def test_a_bug_met_by_one_message_is_not_the_next_ones(
+def test_the_next_message_is_handled_if_one_raises_an_unexpected_error(
     gateway: Gateway, queue: WorkerFunction, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, good = (put(f"uploads/demo/{index}/a.txt", b"Text.") for index in ("broken", "good"))
     gateway.model.failure = ZeroDivisionError("secret")
     assert invoke(queue, messages(broken, receives=5)) == {"batchItemFailures": [{"itemIdentifier": "m0"}]}
-    said = capsys.readouterr().out
-    assert "job_failed" in said
-    assert "ZeroDivisionError" in said
-    assert "secret" not in said
+    output = capsys.readouterr().out
+    assert "job_failed" in output
+    assert "ZeroDivisionError" in output
+    assert "secret" not in output
     (upload,) = gateway.send("GET", "/a1/rag/indices/broken/uploads").json["uploads"]
     assert (upload["status"], upload["errors"][0]["code"]) == ("failed", "internal_error")
     gateway.model.failure = None
@@ -99,9 +99,7 @@ def test_a_bug_met_by_one_message_is_not_the_next_ones(
     assert gateway.send("GET", "/a1/rag/indices/broken").json["doc_count"] == 1
 
 
-def test_the_parts_of_a_large_file_are_messages_too(
-    gateway: Gateway, queue: WorkerFunction, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_parts_of_a_large_file_are_messages(gateway: Gateway, queue: WorkerFunction, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Job] = []
 
     async def send(_: object, job: Job) -> None:

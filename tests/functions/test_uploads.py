@@ -1,4 +1,4 @@
-"""A file on its way into an index: a form is asked for, the bucket tells the queue, the worker ingests it, the client watches."""
+"""Upload files through the routes: get a form, put the file, let the worker ingest it, and read its progress."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ def ticket_for(gateway: Gateway, filename: str, size: int = 10_000) -> dict[str,
 
 
 def put(gateway: Gateway, ticket: dict[str, Any], content: str) -> None:
-    """The client sends its file, and the bucket's event of it reaches the worker."""
+    """Put the file, and deliver the bucket's event to the worker."""
     key = ticket["fields"]["key"]
     sent = boto3.client("s3").put_object(Bucket=BUCKET, Key=key, Body=content.encode())
     event = {"eventName": "ObjectCreated:Post", "s3": {"object": {"key": quote_plus(key), "eTag": sent["ETag"].strip('"')}}}
@@ -41,17 +41,19 @@ def put(gateway: Gateway, ticket: dict[str, Any], content: str) -> None:
     assert gateway.work(jobs.work, {"Records": [message]}) == {"batchItemFailures": []}
 
 
-def test_a_form_says_where_the_file_goes_and_until_when(gateway: Gateway) -> None:
+def test_a_form_has_the_key_and_the_time_of_expiry(gateway: Gateway) -> None:
     ticket = ticket_for(gateway, "notes.md")
     assert ticket["url"].startswith("https://")
     assert ticket["fields"]["key"] == f"uploads/demo/notes/{ticket['upload_id']}/notes.md"
     assert ticket["fields"]["Content-Type"] == "text/plain"
     waiting = ok(gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}"))
     assert (waiting["status"], waiting["bytes_done"], waiting["bytes_total"]) == ("waiting", 0, 10_000)
-    assert gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found", "nothing is made before the file is there"
+    assert gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found", (
+        "the index does not exist before the file arrives"
+    )
 
 
-def test_a_form_is_given_again_under_its_key_until_it_expires(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idempotency_key_returns_the_same_form_until_it_expires(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"filename": "notes.md", "content_type": "text/plain", "size": 10}
     monkeypatch.setenv("AWS_SESSION_TOKEN", "temporary")
     first = ok(gateway.send("POST", UPLOADS, body=body, headers={"Idempotency-Key": "k"}))
@@ -82,14 +84,14 @@ def test_documents_of_a_markdown_file_are_found_read_patched_and_deleted_by_id(g
     assert gateway.send("GET", path).code == "document_not_found"
 
 
-def test_an_id_that_only_ingest_gives_is_refused_from_a_client(gateway: Gateway) -> None:
+def test_a_client_cannot_choose_an_id_with_a_number_sign(gateway: Gateway) -> None:
     body = {"documents": [{"id": "notes.md#1", "text": "x"}]}
     assert gateway.send("POST", "/a1/rag/indices/notes/documents/append", body=body).code == "invalid_request"
     for segment in ("a%23x", "a%230", "a%23", "%231", "a%231%232"):
         assert gateway.send("GET", f"/a1/rag/indices/notes/documents/{segment}").code == "invalid_request", segment
 
 
-def test_a_bad_line_fails_alone_and_is_named(gateway: Gateway) -> None:
+def test_an_invalid_line_is_counted_and_reported(gateway: Gateway) -> None:
     ticket = ticket_for(gateway, "lines.jsonl")
     put(gateway, ticket, '{"id": "a", "text": "alpha"}\nnonsense\n{"text": "gamma", "metadata": {"n": 3}}\n')
     upload = ok(gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}"))
@@ -100,7 +102,7 @@ def test_a_bad_line_fails_alone_and_is_named(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(("filename", "content"), [("a.csv", "id,words\n1,x\n"), ("a.md", ""), ("a.txt", "\n \n")])
-def test_a_file_that_cannot_be_read_fails_whole(gateway: Gateway, filename: str, content: str) -> None:
+def test_a_file_that_cannot_be_read_stores_nothing(gateway: Gateway, filename: str, content: str) -> None:
     ticket = ticket_for(gateway, filename)
     put(gateway, ticket, content)
     upload = ok(gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}"))
@@ -109,16 +111,16 @@ def test_a_file_that_cannot_be_read_fails_whole(gateway: Gateway, filename: str,
 
 
 def test_uploads_are_paged_the_newest_first(gateway: Gateway) -> None:
-    made = [ticket_for(gateway, f"{number}.md")["upload_id"] for number in range(5)]
-    seen: list[str] = []
+    ids = [ticket_for(gateway, f"{number}.md")["upload_id"] for number in range(5)]
+    shown: list[str] = []
     path = f"{UPLOADS}?limit=2"
     while path:
         page = ok(gateway.send("GET", path))
-        seen += [upload["id"] for upload in page["uploads"]]
+        shown += [upload["id"] for upload in page["uploads"]]
         path = f"{UPLOADS}?limit=2&cursor={page['next_cursor']}" if page["next_cursor"] else ""
-    assert sorted(seen) == sorted(made)
+    assert sorted(shown) == sorted(ids)
     assert ok(gateway.send("GET", "/a1/rag/indices/other-notes/uploads")) == {"uploads": [], "next_cursor": None}
-    assert gateway.send("GET", f"/a1/rag/indices/other-notes/uploads/{made[0]}").code == "upload_not_found"
+    assert gateway.send("GET", f"/a1/rag/indices/other-notes/uploads/{ids[0]}").code == "upload_not_found"
 
 
 def test_a_token_that_may_not_embed_gets_no_form(gateway: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""What clients put into the bucket with a presigned form, as their tenant's workers see it, on an emulated AWS."""
+"""Put files with presigned forms into an emulated bucket, and read them as the tenant's workers do."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ def form(store: TenantStore) -> PresignedPost:
     return store.uploads.presign(KEY, size=11, content_type="text/markdown", seconds=60)
 
 
-async def test_a_form_puts_the_object_it_was_made_for(store: TenantStore, form: PresignedPost) -> None:
+async def test_a_form_puts_its_object(store: TenantStore, form: PresignedPost) -> None:
     assert form.fields["key"] == f"uploads/{store.tenant}/{KEY}"
     assert 0 <= form.expires_at - now_s() <= 60
     assert post(form, b"hello world").is_success
@@ -33,25 +33,25 @@ async def test_a_form_puts_the_object_it_was_made_for(store: TenantStore, form: 
     assert b"".join([block async for block in store.uploads.blocks(KEY, None, 0, 11)]) == b"hello world"
 
 
-async def test_a_form_takes_no_more_than_it_was_made_for(store: TenantStore, form: PresignedPost) -> None:
+async def test_a_form_refuses_a_larger_file(store: TenantStore, form: PresignedPost) -> None:
     assert post(form, b"hello world!").is_client_error
     with pytest.raises(ObjectMissing):
         await store.uploads.head(KEY)
 
 
-async def test_a_form_made_for_one_key_puts_no_other(store: TenantStore, form: PresignedPost) -> None:
+async def test_a_form_refuses_another_key(store: TenantStore, form: PresignedPost) -> None:
     other = PresignedPost(form.url, {**form.fields, "key": "uploads/other/berlin/upl_1/x.md"}, form.expires_at)
     assert post(other, b"hello").is_client_error
 
 
-async def test_a_file_is_read_in_blocks_from_anywhere(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_is_read_in_blocks_from_any_offset(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "BLOCK_BYTES", 4)
     post(store.uploads.presign("i/f.txt", size=99, content_type="text/plain", seconds=60), b"0123456789abcdef")
     assert [block async for block in store.uploads.blocks("i/f.txt", None, 3, 13)] == [b"3456", b"789a", b"bc"]
     assert [block async for block in store.uploads.blocks("i/f.txt", None, 5, 5)] == []
 
 
-async def test_whoever_stops_reading_leaves_nothing_running(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_read_is_pending_after_the_reader_stops(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "BLOCK_BYTES", 4)
     post(store.uploads.presign("i/f.txt", size=99, content_type="text/plain", seconds=60), b"0123456789abcdef")
     before = asyncio.all_tasks()
@@ -63,13 +63,13 @@ async def test_whoever_stops_reading_leaves_nothing_running(store: TenantStore, 
     assert asyncio.all_tasks() == before
 
 
-async def test_one_tenant_does_not_see_what_another_has_uploaded(aws: Aws, store: TenantStore, form: PresignedPost) -> None:
+async def test_a_tenant_does_not_see_the_files_of_another(aws: Aws, store: TenantStore, form: PresignedPost) -> None:
     post(form, b"hello world")
     with pytest.raises(ObjectMissing):
-        await aws.for_tenant(TenantId("somebody-else")).uploads.head(KEY)
+        await aws.for_tenant(TenantId("other")).uploads.head(KEY)
 
 
-async def test_a_version_is_read_for_itself_and_deleted_for_itself(store: TenantStore, emulator_versions: None) -> None:
+async def test_one_version_can_be_read_and_deleted(store: TenantStore, emulator_versions: None) -> None:
     form = store.uploads.presign("i/v.txt", size=99, content_type="text/plain", seconds=60)
     post(form, b"first")
     first = await store.uploads.head("i/v.txt")

@@ -1,4 +1,4 @@
-"""Ingest on the emulator: several workers at a time, and workers that die."""
+"""Ingest on the emulator, with concurrent workers and workers that die."""
 
 import pytest
 

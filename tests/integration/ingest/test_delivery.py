@@ -1,4 +1,4 @@
-"""An event delivered several times, out of order and at once, with workers that are killed midway: each document once."""
+"""Each document is stored once, even if events are repeated, reordered or concurrent, and workers are killed."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Slow(Calls):
-    """Embeds as slowly as a model does."""
+    """Embedding calls that take as long as those of a model."""
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
         await asyncio.sleep(random.uniform(0.005, 0.03))
@@ -37,7 +37,7 @@ class Slow(Calls):
 
 
 class CrashAfterCall(FaultPlan):
-    """The process dies with the ``nth`` call of ``operation`` done and not heard of."""
+    """Kill the worker after the ``nth`` call of ``operation`` took effect and before its reply arrives."""
 
     def __init__(self, operation: str, nth: int) -> None:
         super().__init__(Fault.CRASH_AFTER, at=-1)
@@ -50,10 +50,8 @@ class CrashAfterCall(FaultPlan):
         return await super().around(call, run)
 
 
-async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_document_once(
-    harness: IngestHarness, clock: Clock
-) -> None:
-    """Two files; the messages of the second are handed out before and between those of the first."""
+async def test_each_document_is_stored_once_if_a_worker_is_killed(harness: IngestHarness, clock: Clock) -> None:
+    """Deliver two files; the messages of the second come before and between those of the first."""
     documents = numbered(22)
     first, second = harness.put(PATH, file_of(documents)), harness.put(f"{INDEX}/b.jsonl", lines(("b", "b")))
     assert await harness.deliver(second, message="s2")
@@ -62,7 +60,7 @@ async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_docu
     assert (await harness.only_running()).documents_ingested == 12
     await harness.rag.writer.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
     await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0001"))
-    assert await harness.deliver(first, message="f3"), "dropped: f1 will come again"
+    assert await harness.deliver(first, message="f3"), "a duplicate is dropped, because the queue delivers f1 again"
     assert await harness.deliver(second, message="s1")
     assert not await harness.deliver(first, message="f1", receives=2)
     clock.seconds += LEASE_SECONDS + 1
@@ -76,8 +74,8 @@ async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_docu
 
 
 @pytest.mark.parametrize("seed", range(60 if SOAK else 3))
-async def test_workers_that_all_think_the_others_dead_store_each_document_once(harness: IngestHarness, seed: int) -> None:
-    """Leases save work; that nothing is stored twice does not hang on them."""
+async def test_workers_without_leases_store_each_document_once(harness: IngestHarness, seed: int) -> None:
+    """Leases only save work. Without them nothing is stored twice either."""
     harness.change_settings(lease_seconds=-1)
     chance = random.Random(seed)
     harness.calls = Slow()
@@ -95,14 +93,14 @@ async def test_workers_that_all_think_the_others_dead_store_each_document_once(h
                     continue
 
     await asyncio.gather(*map(worker, range(4)))
-    assert await harness.deliver(event), "what is left, undisturbed"
+    assert await harness.deliver(event), "a delivery without faults ingests the rest"
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 18, 1)
     assert await harness.texts() == documents
-    assert (await describe_index(harness.scope, INDEX)).version == 5, "as many writes as batches"
+    assert (await describe_index(harness.scope, INDEX)).version == 5, "one version for each batch"
 
 
-async def test_two_versions_of_a_file_at_once_are_two_uploads(harness: IngestHarness) -> None:
+async def test_two_concurrent_versions_of_a_file_are_two_uploads(harness: IngestHarness) -> None:
     harness.calls = Slow()
     events = [harness.put(PATH, file_of({f"{name}{n}": name for n in range(6)})) for name in "ab"]
     bodies = [harness.put(f"{INDEX}/{name}.jsonl", file_of({f"{name}{n}": name for n in range(6)})) for name in "cd"]
@@ -118,10 +116,8 @@ async def test_two_versions_of_a_file_at_once_are_two_uploads(harness: IngestHar
 
 
 @pytest.mark.parametrize("seed", range(40 if SOAK else 3))
-async def test_of_versions_that_come_at_once_and_in_any_order_the_newest_stays(
-    harness: IngestHarness, clock: Clock, seed: int
-) -> None:
-    """Three deliveries of each, workers that die, and those that come after."""
+async def test_the_newest_of_concurrent_versions_wins(harness: IngestHarness, clock: Clock, seed: int) -> None:
+    """Deliver each event three times, kill workers, and deliver the events again."""
     chance = random.Random(seed)
     harness.calls = Slow()
     texts = ["first", "second", "third"]
@@ -150,7 +146,7 @@ async def test_of_versions_that_come_at_once_and_in_any_order_the_newest_stays(
     assert all(end in (("succeeded", []), ("failed", ["superseded"])) for end in ends)
 
 
-async def test_an_index_deleted_while_files_go_into_it_stays_deleted(harness: IngestHarness) -> None:
+async def test_an_index_deleted_during_an_ingest_stays_deleted(harness: IngestHarness) -> None:
     harness.calls = Slow()
     await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
     events = [harness.put(f"{INDEX}/{n}.jsonl", file_of(numbered(40))) for n in range(2)]
@@ -165,7 +161,7 @@ async def test_an_index_deleted_while_files_go_into_it_stays_deleted(harness: In
         await harness.texts()
 
 
-async def test_what_a_user_deletes_while_the_file_is_ingested_stays_deleted(harness: IngestHarness) -> None:
+async def test_documents_deleted_during_an_ingest_stay_deleted(harness: IngestHarness) -> None:
     harness.calls = Slow()
     documents = numbered(40)
     work = asyncio.create_task(harness.deliver(harness.put(PATH, file_of(documents))))
@@ -186,7 +182,7 @@ async def test_what_a_user_deletes_while_the_file_is_ingested_stays_deleted(harn
 
 
 class Queue:
-    """A queue that delivers its messages until they are done: in any order, some of them twice, to several workers at once."""
+    """A queue that delivers its messages until they are done: in any order, some twice, to concurrent workers."""
 
     def __init__(self, harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         self.harness, self.chance = harness, random.Random(seed)
@@ -220,10 +216,10 @@ class Queue:
 
 
 @pytest.mark.parametrize("seed", range(60 if SOAK else 2))
-async def test_parts_side_by_side_store_each_document_once(
+async def test_concurrent_parts_store_each_document_once(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whichever worker dies at whichever call, and although leases never keep anybody out."""
+    """Kill workers at random calls. Leases expire when they begin."""
     harness.change_settings(small_bytes=200, part_bytes=200, lease_seconds=-1)
     queue = Queue(harness, monkeypatch, seed)
     documents = numbered(60)

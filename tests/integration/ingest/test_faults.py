@@ -1,4 +1,4 @@
-"""Whichever AWS call of an ingest goes wrong, and however: delivered again, the file ends as if nothing had happened."""
+"""Inject each fault into each AWS call of an ingest. After a redelivery, the upload is the same as without the fault."""
 
 import pytest
 
@@ -28,7 +28,7 @@ BODY = lines(*list(NEW.items())[:3], "bad", *list(NEW.items())[3:])
 
 
 async def prepared(harness: IngestHarness, name: str) -> tuple[IndexId, str]:
-    """An index with documents, and the event of a file for it: two batches and a bad line."""
+    """Create an index with documents. Return it and the event of a file with two batches and an invalid line."""
     index = IndexId(name)
     await harness.rag.writer.append(
         harness.scope, index, [NewDocument(id=document, text=text) for document, text in BEFORE.items()]
@@ -37,16 +37,16 @@ async def prepared(harness: IngestHarness, name: str) -> tuple[IndexId, str]:
 
 
 async def delivered_until_done(harness: IngestHarness, clock: Clock, event: str) -> None:
-    """The queue's part: the message again, once what a dead worker held has fallen free."""
+    """Deliver the message again after the lease of the dead worker has expired, until it is done."""
     for receives in range(2, 5):
         clock.seconds += LEASE_SECONDS + 1
         if await harness.deliver(event, message="m", receives=receives):
             return
-    raise AssertionError("a message that nothing hinders any more does not end")
+    raise AssertionError("the message is not done after three deliveries without faults")
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(harness: IngestHarness, clock: Clock, fault: Fault) -> None:
+async def test_a_file_is_ingested_once_with_a_fault_in_any_call(harness: IngestHarness, clock: Clock, fault: Fault) -> None:
     _, event = await prepared(harness, "counted")
     with inject(FaultPlan()) as plan:
         assert await harness.deliver(event, message="m")
@@ -62,7 +62,7 @@ async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(harness: Ing
                 done = await harness.deliver(event, message="m")
             except (Crash, SpassError):
                 done = False
-        assert len(plan.calls) > point, f"{where}: the fault was met"
+        assert len(plan.calls) > point, f"{where}: the fault was injected"
         assert await harness.deliver(event, message="duplicate") or done is False, where
         if not done:
             await delivered_until_done(harness, clock, event)
@@ -78,7 +78,7 @@ async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(harness: Ing
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_refused_file_ends_the_same_whichever_call_goes_wrong(harness: IngestHarness, clock: Clock, fault: Fault) -> None:
+async def test_a_refused_file_fails_once_with_a_fault_in_any_call(harness: IngestHarness, clock: Clock, fault: Fault) -> None:
     body = b"id,name\na,b\n"
     event = harness.put("counted/a.csv", body)
     with inject(FaultPlan()) as plan:

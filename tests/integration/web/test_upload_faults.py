@@ -1,4 +1,4 @@
-"""Every AWS call of a request for an upload goes wrong in every way; the client that sends it again has one upload."""
+"""Inject each fault into each AWS call of a request for an upload. After a retry there is one upload."""
 
 import secrets
 from functools import partial
@@ -24,7 +24,7 @@ def new_index() -> str:
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_whichever_call_goes_wrong_the_retried_request_has_one_upload(
+async def test_a_retried_request_creates_one_upload_with_a_fault_in_any_call(
     client: httpx.AsyncClient, clock: Clock, fault: Fault
 ) -> None:
     plan = FaultPlan()

@@ -21,7 +21,7 @@ from spass.core.ids import random_suffix
 from spass.core.time import Deadline, now_s
 from spass.rag.index.answers import WriteAnswer
 from spass.rag.ingest.batches import Batch, group_into_batches
-from spass.rag.ingest.parts import PartRecord, read_part
+from spass.rag.ingest.parts import PartRecord, part_of
 from spass.rag.ingest.plan import FileKind
 from spass.rag.ingest.reading import entries
 from spass.rag.ingest.supersession import check_not_superseded, not_superseded
@@ -122,7 +122,7 @@ class PartRun:
             try:
                 await self._write(part, after, batch)
             except Overtaken:
-                current = await read_part(self._store, part.key)
+                current = part_of(await self._store.table.get(part.key))
                 if (current.owner, current.batch, current.position) == (after.owner, after.batch, after.position):
                     return current  # the reply of the transaction was lost
                 if (current.owner, current.batch) != (part.owner, part.batch):

@@ -70,15 +70,6 @@ async def lease_part(store: TenantStore, record: UploadRecord, number: int, rece
     return part_of(item)
 
 
-async def read_part(store: TenantStore, key: Key) -> PartRecord:
-    """Return the current state of a part.
-
-    Raises:
-        InternalError: the part does not exist.
-    """
-    return part_of(await store.table.get(key))
-
-
 async def first_errors(store: TenantStore, record: UploadRecord) -> list[UploadError]:
     """Return the first ``MAX_ERRORS`` errors of the file, in the order of lines."""
     errors: list[UploadError] = []

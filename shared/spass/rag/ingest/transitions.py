@@ -1,10 +1,9 @@
-"""Change the state of an upload: lease, plan, restart or end it. ``advance`` records its progress."""
+"""Change the state of an upload: lease, plan, restart or end it. ``part_run`` stores its progress."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 
 from spass.aws import keys
-from spass.aws.attributes import Item, Value
+from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
 from spass.aws.leases import LeaseLost
 from spass.aws.table import TTL, ConditionFailed
@@ -41,70 +40,56 @@ async def lease_file(store: TenantStore, file: UploadedFile, receiver: Receiver)
     Raises:
         StopWork: another receiver has leased the upload.
     """
+    is_of_file = Equals("revision", file.revision) & _leasable(receiver)
     if file.form_upload is not None:
         waits = Equals("status", Status.WAITING) & Equals("key", file.key)
-        leased = await _lease_file(store, file, file.form_upload, receiver, waits)
-        if leased is not None:
-            return leased
-    return await _lease_file(store, file, file.own_upload, receiver, ITEM_ABSENT)
+        record = await _lease(store, file.index, file.form_upload, receiver, waits | is_of_file, file)
+        if record is not None:
+            return record
+    return await _lease(store, file.index, file.own_upload, receiver, ITEM_ABSENT | is_of_file, file)
 
 
 async def lease_upload(store: TenantStore, index: IndexId, upload: UploadId, receiver: Receiver) -> UploadRecord | None:
     """Lease an upload whose file has arrived, in order to plan it. If it is planned or has ended already, return it without a
     lease; if it does not exist, return None. Raise the same errors as ``lease_file``."""
-    try:
-        return await _lease(store, index, upload, receiver, {}, _leasable(receiver))
-    except ConditionFailed as failure:
-        return _read_unleased(failure.item, receiver) if failure.item else None
-
-
-async def _lease_file(
-    store: TenantStore, file: UploadedFile, upload: UploadId, receiver: Receiver, unused: Condition
-) -> UploadRecord | None:
-    """Lease ``upload`` for ``file`` if it is ``unused`` or belongs to that file. Return None if it belongs to another file."""
-    changes: dict[str, Value] = {
-        "index": file.index,
-        "key": file.key,
-        "revision": file.revision,
-        "version": file.version,
-        "filename": file.filename,
-    }
-    if file.sequencer:
-        changes["sequencer"] = file.sequencer
-    when = unused | (Equals("revision", file.revision) & _leasable(receiver))
-    try:
-        return await _lease(store, file.index, upload, receiver, changes, when)
-    except ConditionFailed as failure:
-        item = failure.item
-        if item is None or (item.get("key"), item.get("revision")) != (file.key, file.revision):
-            return None
-        return _read_unleased(item, receiver)
+    return await _lease(store, index, upload, receiver, _leasable(receiver))
 
 
 async def _lease(
-    store: TenantStore, index: IndexId, upload: UploadId, receiver: Receiver, changes: Mapping[str, Value], when: Condition
-) -> UploadRecord:
+    store: TenantStore,
+    index: IndexId,
+    upload: UploadId,
+    receiver: Receiver,
+    when: Condition,
+    file: UploadedFile | None = None,
+) -> UploadRecord | None:
+    """Lease an upload for ``file``, or for the file that it has. Return None if it does not exist or belongs to another file."""
     at = now_s()
-    lease: dict[str, Value] = {**receiver.lease(), "status": Status.RUNNING, "touched": at, TTL: at + KEEP_SECONDS}
+    changes: dict[str, Value] = {**receiver.lease(), "status": Status.RUNNING, "touched": at, TTL: at + KEEP_SECONDS}
+    if file is not None:
+        names = ("index", "key", "revision", "version", "filename", *(("sequencer",) if file.sequencer else ()))
+        changes |= {name: getattr(file, name) for name in names}
     update = Update(
         keys.upload(store.tenant, index, upload),
-        set={**changes, **lease},
+        set=changes,
         default={"created_at": now()},
         remove=("errors", "finished_at"),
         when=when,
     )
-    return record_of(await store.table.write(update) or {})
+    try:
+        return record_of(await store.table.write(update) or {})
+    except ConditionFailed as failure:
+        item = failure.item
+        if item is None or (file is not None and (item.get("key"), item.get("revision")) != (file.key, file.revision)):
+            return None
+        record = record_of(item)
+        if record.parts is None and not record.ended:
+            raise receiver.refusal(item) from None
+        return record
 
 
 def _leasable(receiver: Receiver) -> Condition:
     return (_IS_ACTIVE | _IS_STOPPED) & Absent("parts") & receiver.may_lease()
-
-
-def _read_unleased(item: Item, receiver: Receiver) -> UploadRecord:
-    record = record_of(item)
-    if record.parts is None and not record.ended:
-        raise receiver.refusal(item)
-    return record
 
 
 async def set_planned(

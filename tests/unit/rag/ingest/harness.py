@@ -1,4 +1,4 @@
-"""A queue's messages for the ingest of one tenant, delivered by hand; vectors are made by arithmetic."""
+"""Deliver messages of the ingest queue to workers of one tenant, with vectors computed from the bytes of the text."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -45,17 +45,17 @@ def config_with(model: str = "arithmetic") -> GatewayConfig:
 
 @dataclass(slots=True)
 class Calls:
-    """Embeds by arithmetic. ``before`` sees the texts of each call first, and may raise."""
+    """Embedding calls. ``before`` is called with the texts of each call and may raise. ``texts`` are those that were embedded."""
 
     config: GatewayConfig = field(default_factory=config_with)
     before: Callable[[Sequence[str]], object] = lambda _: None
-    asked: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
         self.scopes.append(scope)
         self.before(texts)
-        self.asked += texts
+        self.texts += texts
         rows = [[float(sum(text.encode()) // 5**n % 5) - 2.0 for n in range(DIMENSIONS)] for text in texts]
         return EmbeddingReply(pack_rows(rows), len(texts), DIMENSIONS, TokenUsage())
 
@@ -65,7 +65,7 @@ class Calls:
 
 @dataclass(slots=True)
 class IngestHarness:
-    """One tenant. ``calls`` are those of every worker; a worker is a process of its own, with nothing in memory."""
+    """The workers of one tenant, which embed with ``calls``. Each delivery starts a new worker with an empty cache."""
 
     aws: Aws
     sent: list[str] = field(default_factory=list)
@@ -101,14 +101,14 @@ class IngestHarness:
         return Uploads(self.calls, self.calls.config)
 
     def put(self, path: str, body: bytes) -> str:
-        """Put a file under ``uploads/<tenant>/``; the body of the message that says so."""
+        """Put a file under ``uploads/<tenant>/``. Return the body of the message with its event."""
         s3 = self.aws._s3
         key = f"uploads/{self.tenant}/{path}"
         answer = s3.put_object(Bucket="spass", Key=key, Body=body)
         return put_event(key, answer.get("VersionId"), answer["ETag"], sequencer=f"{next(_PUTS):018X}", size=len(body))
 
     async def deliver(self, body: str, *, message: str = "", receives: int = 1, seconds: float = 870) -> bool:
-        """Hand a message to a worker; whether that is done with it. Without a name it is a message of its own."""
+        """Deliver a message to a new worker and return whether it is done. Without an id, it is a new message."""
         delivery = Delivery(message or random_suffix(), receives)
         return await self.dispatcher.message(body, delivery, Deadline.after(seconds))
 
@@ -117,7 +117,7 @@ class IngestHarness:
         return Dispatcher({self.tenant}, self.aws.for_tenant, background_handler(self.rag.writer, ObjectCache(), self.settings))
 
     async def work_off(self) -> list[IngestPart]:
-        """Deliver all jobs that workers send until there are no more; return the parts among them, in their order."""
+        """Deliver the jobs that workers send until there are no more. Return the parts among them, in the order of delivery."""
         parts: list[IngestPart] = []
         while bodies := self.queued():
             for body in bodies:
@@ -126,7 +126,7 @@ class IngestHarness:
         return parts
 
     def queued_parts(self) -> list[int]:
-        """Take the parts off the queue that workers have sent; return their numbers."""
+        """Receive the messages that workers have sent and return the numbers of the parts among them."""
         return [job.part for body in self.queued() for job in parse(body) if isinstance(job, IngestPart)]
 
     def part(self, upload: UploadId, number: int, index: IndexId = INDEX) -> str:
@@ -143,17 +143,17 @@ class IngestHarness:
         return upload
 
     async def texts(self, index: IndexId = INDEX) -> dict[str, str]:
-        """The index's documents by id; the summary is asserted to agree."""
+        """Return the texts of the documents by id. Check that the index counts as many."""
         rag, cursor = self.rag, None
-        found: list[tuple[str, str]] = []
+        texts: list[tuple[str, str]] = []
         while True:
             page = await rag.reader.documents(self.scope, index, cursor, 1000)
-            found += [(str(document.id), document.text) for document in page.documents]
+            texts += [(str(document.id), document.text) for document in page.documents]
             cursor = page.next_cursor
             if cursor is None:
                 break
-        assert len(dict(found)) == len(found) == (await describe_index(self.scope, index)).doc_count
-        return dict(found)
+        assert len(dict(texts)) == len(texts) == (await describe_index(self.scope, index)).doc_count
+        return dict(texts)
 
     def queued(self) -> list[str]:
         """Receive the messages that workers have sent."""
@@ -171,7 +171,7 @@ def put_event(
     sequencer: str | None = None,
     size: int = 1,
 ) -> str:
-    """An event of the bucket as the queue brings it."""
+    """Return a message with the bucket's event of one object."""
     entry: dict[str, Any] = {"key": quote_plus(key, safe="/"), "size": size, "eTag": tag, "sequencer": sequencer or f"00{tag}"}
     if version is not None:
         entry["versionId"] = version
@@ -179,7 +179,7 @@ def put_event(
 
 
 def lines(*documents: tuple[str, str] | str) -> bytes:
-    """JSONL: a document by id and text, or a line as it is."""
+    """Return JSONL: a line for each pair of id and text. A string is a line already."""
     return "".join(f"{line if isinstance(line, str) else _line(*line)}\n" for line in documents).encode()
 
 

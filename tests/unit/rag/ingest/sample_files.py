@@ -1,4 +1,4 @@
-"""Files for the readers, in blocks of any size."""
+"""Plan and read files in blocks of any size."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ NO_PARTS = 2**40
 
 
 def cut_in(data: bytes, sizes: int | Sequence[int]) -> list[bytes]:
-    """``data`` in blocks of ``sizes``; of several, again and again."""
+    """Cut ``data`` into blocks of ``sizes``; repeat the sizes until the end."""
     cycle = [sizes] if isinstance(sizes, int) else list(sizes)
     edges = [0]
     while edges[-1] < len(data):
@@ -32,7 +32,7 @@ def planned(kind: FileKind, data: bytes, *, part_bytes: int = NO_PARTS, sizes: i
 
 
 def refusal(kind: FileKind, data: bytes, sizes: int | Sequence[int] = 1000) -> tuple[str, int | None, str]:
-    """Code, line and message with which the whole file is refused."""
+    """Return the code, line and message of the error that refuses the whole file."""
     with pytest.raises(IngestRefused) as refused:
         planned(kind, data, sizes=sizes)
     error = refused.value.error
@@ -42,34 +42,34 @@ def refusal(kind: FileKind, data: bytes, sizes: int | Sequence[int] = 1000) -> t
 def read_part(
     plan: FilePlan, part: PartRange, data: bytes, *, name: str = "file", sizes: int | Sequence[int] = 1000
 ) -> list[Entry]:
-    async def gathered() -> list[Entry]:
+    async def collect() -> list[Entry]:
         blocks = streamed(cut_in(data[part.start.offset :], sizes))
         return [entry async for entry in entries(plan.kind, plan.columns, name, blocks, part.start, part.end)]
 
-    return asyncio.run(gathered())
+    return asyncio.run(collect())
 
 
 def read(kind: FileKind, data: bytes, *, name: str = "file", sizes: int | Sequence[int] = 1000) -> list[Entry]:
-    """All entries of a file that is not refused."""
+    """Return all entries of a file that is not refused."""
     plan = planned(kind, data, sizes=sizes)
     return [entry for part in plan.parts for entry in read_part(plan, part, data, name=name, sizes=sizes)]
 
 
-def documents(found: Iterable[Entry]) -> list[NewDocument]:
-    assert not (errors := errors_of(found)), errors
-    return [entry.document for entry in found if entry.document]
+def documents(entries: Iterable[Entry]) -> list[NewDocument]:
+    assert not (errors := errors_of(entries)), errors
+    return [entry.document for entry in entries if entry.document]
 
 
-def errors_of(found: Iterable[Entry]) -> list[UploadError]:
-    return [entry.error for entry in found if entry.error]
+def errors_of(entries: Iterable[Entry]) -> list[UploadError]:
+    return [entry.error for entry in entries if entry.error]
 
 
 def rest_of(plan: FilePlan, part: PartRange, after: Position, data: bytes) -> list[Entry]:
-    """The entries of the part when reading goes on from ``after``."""
+    """Return the entries of the part from the position ``after`` on."""
     return read_part(plan, PartRange(after, part.end), data)
 
 
 def repeated(piece: bytes, total: int) -> Iterator[bytes]:
-    """``total`` bytes, of which no two blocks are in memory at once."""
+    """Yield ``piece`` until there are ``total`` bytes."""
     for _ in range(total // len(piece)):
         yield piece

@@ -1,4 +1,4 @@
-"""CSV: a row is a document, a bad row fails alone, a bad header or quote is the file's."""
+"""Reading CSV: each row is a document; an invalid row is an error, an invalid header or quote refuses the file."""
 
 import csv
 import io
@@ -23,20 +23,20 @@ def test_rows_are_documents() -> None:
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("last", ["", "\n"])
 @pytest.mark.parametrize("sizes", [1, 2, 1000])
-def test_any_ends_of_lines_are_understood(newline: str, last: str, sizes: int) -> None:
+def test_rows_may_end_with_lf_crlf_or_cr(newline: str, last: str, sizes: int) -> None:
     data = newline.join(["", "text,n", "one,1", "", '"two\nlines",2', "three,", ""]).rstrip() + last
-    found = read(FileKind.CSV, data.encode(), sizes=sizes)
-    assert [(document.id, document.text) for document in documents(found)] == [
+    entries = read(FileKind.CSV, data.encode(), sizes=sizes)
+    assert [(document.id, document.text) for document in documents(entries)] == [
         ("file#1", "one"), ("file#2", "two\nlines"), ("file#3", "three"),
     ]  # fmt: skip
-    assert [entry.next_position.line for entry in found] == [4, 7, 7 + bool(last)]
+    assert [entry.next_position.line for entry in entries] == [4, 7, 7 + bool(last)]
 
 
-def test_errors_stand_on_the_line_where_their_row_begins() -> None:
+def test_an_error_has_the_line_on_which_its_row_begins() -> None:
     data = b'text,id\r\n"a\r\nb\r\n",1\r\n\r\nshort\r\n"c\rd",\r\nlong,2,3\r\n'
-    found = read(FileKind.CSV, data, sizes=3)
-    assert [(error.line, error.code) for error in errors_of(found)] == [(6, "csv_bad_row"), (9, "csv_bad_row")]
-    assert [entry.document and entry.document.id for entry in found] == ["1", None, "file#3", None]
+    entries = read(FileKind.CSV, data, sizes=3)
+    assert [(error.line, error.code) for error in errors_of(entries)] == [(6, "csv_bad_row"), (9, "csv_bad_row")]
+    assert [entry.document and entry.document.id for entry in entries] == ["1", None, "file#3", None]
 
 
 BAD = {
@@ -55,20 +55,20 @@ BAD = {
 
 
 @pytest.mark.parametrize(
-    ("bad", "code", "said"), [(bad, *expected) for bad, expected in BAD.items()], ids=[str(n) for n in range(len(BAD))]
+    ("bad", "code", "message"), [(bad, *expected) for bad, expected in BAD.items()], ids=[str(n) for n in range(len(BAD))]
 )
 @pytest.mark.parametrize("sizes", [1000, 10**6])
-def test_a_bad_row_fails_alone(bad: str, code: str, said: str, sizes: int) -> None:
-    found = read(FileKind.CSV, f"text,id,note\nbefore,,\n{bad}\nbehind,,\n".encode(), sizes=sizes)
-    assert [entry.document and entry.document.text for entry in found] == ["before", None, "behind"]
-    [error] = errors_of(found)
+def test_other_rows_are_read_if_one_row_is_invalid(bad: str, code: str, message: str, sizes: int) -> None:
+    entries = read(FileKind.CSV, f"text,id,note\nbefore,,\n{bad}\nbehind,,\n".encode(), sizes=sizes)
+    assert [entry.document and entry.document.text for entry in entries] == ["before", None, "behind"]
+    [error] = errors_of(entries)
     assert (error.line, error.code) == (3, code)
-    assert said in error.message
-    assert found[-1].document is not None
-    assert found[-1].document.id == "file#3"
+    assert message in error.message
+    assert entries[-1].document is not None
+    assert entries[-1].document.id == "file#3"
 
 
-def test_a_quote_within_a_cell_is_a_letter() -> None:
+def test_a_quote_inside_an_unquoted_cell_is_text() -> None:
     [document] = documents(read(FileKind.CSV, b'text,size\nA disk of 5" and more,3.5"\n'))
     assert (document.text, document.metadata) == ('A disk of 5" and more', {"size": '3.5"'})
 
@@ -94,15 +94,17 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize(("data", "code", "line", "said"), [(data, *expected) for data, expected in HEADERS.items()])
+@pytest.mark.parametrize(("data", "code", "line", "message"), [(data, *expected) for data, expected in HEADERS.items()])
 @pytest.mark.parametrize("sizes", [7, 10**6])
-def test_a_bad_header_or_an_open_quote_refuses_the_file(data: str, code: str, line: int | None, said: str, sizes: int) -> None:
-    found = refusal(FileKind.CSV, data.encode(), sizes)
-    assert found[:2] == (code, line)
-    assert said in found[2]
+def test_a_bad_header_or_an_unclosed_quote_refuses_the_file(
+    data: str, code: str, line: int | None, message: str, sizes: int
+) -> None:
+    error = refusal(FileKind.CSV, data.encode(), sizes)
+    assert error[:2] == (code, line)
+    assert message in error[2]
 
 
-def test_the_columns_are_planned() -> None:
+def test_the_plan_has_the_columns() -> None:
     plan = planned(FileKind.CSV, b'id,"text","a,b"\nx,y,z\nx,y,z\n', part_bytes=1)
     assert plan.columns == ("id", "text", "a,b")
     assert [(part.start, part.end) for part in plan.parts] == [(Position(16, 2, 1), 22), (Position(22, 3, 2), 28)]
@@ -112,14 +114,14 @@ CELL = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
 @given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=10), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 20))
-def test_what_another_program_wrote_is_read_back(rows: list[tuple[str, str]], newline: str, size: int) -> None:
+def test_rows_that_the_csv_module_writes_are_read_back(rows: list[tuple[str, str]], newline: str, size: int) -> None:
     written = io.StringIO(newline="")
     broken = any(end in cell for row in rows for cell in row for end in "\r\n")
     # Python's own writer quotes only the end of line that it writes.
     writer = csv.writer(written, lineterminator=newline, quoting=csv.QUOTE_ALL if broken else csv.QUOTE_MINIMAL)
     writer.writerow(["text", "note"])
     writer.writerows([(f"t{text}", note) for text, note in rows])
-    found = documents(read(FileKind.CSV, written.getvalue().encode(), sizes=size))
-    assert [(document.text, document.metadata.get("note", "")) for document in found] == [
+    rows_read = documents(read(FileKind.CSV, written.getvalue().encode(), sizes=size))
+    assert [(document.text, document.metadata.get("note", "")) for document in rows_read] == [
         (f"t{text}", note) for text, note in rows
     ]

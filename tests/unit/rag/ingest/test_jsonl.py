@@ -1,4 +1,4 @@
-"""JSONL: a good line is a document, a bad one fails alone and by the rules of the HTTP route."""
+"""Reading JSONL: a valid line is a document, an invalid one is an error, by the rules of the HTTP route."""
 
 import json
 
@@ -21,11 +21,15 @@ def test_lines_are_documents() -> None:
     assert (second.id, second.text, second.metadata) == ("docs.jsonl#3", "Zweite 漢", {"n": 1.5, "tags": ["x", None]})
 
 
-def test_lines_may_end_with_crlf_and_the_last_without() -> None:
+def test_lines_may_end_with_crlf_and_the_last_line_needs_no_end() -> None:
     data = b'{"text": "a"}\r\n\r\n {"text": "b"} \r\n{"text": "c"}'
-    found = read(FileKind.JSONL, data)
-    assert [(document.id, document.text) for document in documents(found)] == [("file#1", "a"), ("file#3", "b"), ("file#4", "c")]
-    assert [entry.next_position for entry in found] == [Position(15, 2, 2), Position(34, 4, 4), Position(len(data), 4, 4)]
+    entries = read(FileKind.JSONL, data)
+    assert [(document.id, document.text) for document in documents(entries)] == [
+        ("file#1", "a"),
+        ("file#3", "b"),
+        ("file#4", "c"),
+    ]
+    assert [entry.next_position for entry in entries] == [Position(15, 2, 2), Position(34, 4, 4), Position(len(data), 4, 4)]
 
 
 BAD = {
@@ -59,19 +63,19 @@ BAD = {
 
 
 @pytest.mark.parametrize(
-    ("bad", "code", "said"), [(bad, *expected) for bad, expected in BAD.items()], ids=[str(n) for n in range(len(BAD))]
+    ("bad", "code", "message"), [(bad, *expected) for bad, expected in BAD.items()], ids=[str(n) for n in range(len(BAD))]
 )
 @pytest.mark.parametrize("sizes", [1000, 10**6])
-def test_a_bad_line_fails_alone(bad: bytes, code: str, said: str, sizes: int) -> None:
-    found = read(FileKind.JSONL, b'{"text": "before"}\r\n\n' + bad + b'\r\n{"text": "behind"}\n', sizes=sizes)
-    assert [entry.document and entry.document.text for entry in found] == ["before", None, "behind"]
-    [error] = errors_of(found)
+def test_other_lines_are_read_if_one_line_is_invalid(bad: bytes, code: str, message: str, sizes: int) -> None:
+    entries = read(FileKind.JSONL, b'{"text": "before"}\r\n\n' + bad + b'\r\n{"text": "behind"}\n', sizes=sizes)
+    assert [entry.document and entry.document.text for entry in entries] == ["before", None, "behind"]
+    [error] = errors_of(entries)
     assert (error.line, error.code) == (3, code)
-    assert said in error.message
+    assert message in error.message
     assert len(error.message) <= 300
 
 
-def test_the_largest_document_is_taken_however_it_is_escaped() -> None:
+def test_the_largest_document_may_have_every_character_escaped() -> None:
     text = "\\u0041" * MAX_TEXT_BYTES
     metadata = '{"a": "' + "\\u0042" * (MAX_METADATA_BYTES - len('{"a":""}')) + '"}'
     written = f'  {{"id": "{"i" * 128}", "text": "{text}", "metadata": {metadata}}}\n'.encode()
@@ -85,7 +89,7 @@ def test_parts_begin_at_lines() -> None:
     assert plan.parts[-1].end == 58
 
 
-def test_a_message_shows_little_of_a_long_key() -> None:
+def test_a_message_cuts_a_long_key() -> None:
     [error] = errors_of(read(FileKind.JSONL, line(text="x", **{"k" * 5000: 1})))
     assert "k" * 64 in error.message
     assert "k" * 65 not in error.message

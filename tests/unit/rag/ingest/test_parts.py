@@ -1,4 +1,4 @@
-"""A large file is ingested by one message for each of its parts, in any order, twice, late or never."""
+"""A large file has one message for each part. Messages may arrive in any order, twice, late or never."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,8 +76,8 @@ async def test_a_file_has_a_bounded_number_of_parts_on_the_queue(harness: Ingest
     assert (await harness.only_upload()).status == "succeeded"
 
 
-async def test_files_of_a_tenant_share_its_window_and_each_of_them_moves_on(harness: IngestHarness) -> None:
-    """However large the first file: a second one gets half of the window, and takes the rest when the first has ended."""
+async def test_large_files_of_a_tenant_share_its_window(harness: IngestHarness) -> None:
+    """A second file gets half of the window, and all of it after the first has ended."""
     await planned(harness)
     await planned(harness, "other/a.jsonl")
     waiting = {"a": [], "b": []}  # type: dict[str, list[str]]
@@ -102,15 +102,15 @@ async def test_files_of_a_tenant_share_its_window_and_each_of_them_moves_on(harn
     assert len(waiting["b"]) == PARTS_AT_ONCE
 
 
-async def test_every_file_has_a_part_on_the_queue_if_more_wait_than_the_window_holds(harness: IngestHarness) -> None:
+async def test_each_of_many_large_files_has_a_part_on_the_queue(harness: IngestHarness) -> None:
     for number in range(PARTS_AT_ONCE + 4):
         await planned(harness, f"i{number}/a.jsonl")
         sent = len(harness.queued())
         assert sent == max(1, PARTS_AT_ONCE // (number + 1))
 
 
-async def test_another_tenants_small_file_waits_behind_the_window_only(harness: IngestHarness) -> None:
-    """One message after the other, in the order of the queue: the small file is done while most of the large one waits."""
+async def test_a_small_file_waits_only_for_the_window_of_another_tenant(harness: IngestHarness) -> None:
+    """Deliver the messages in order: the small file is done while most parts of the large one wait."""
     other = replace(harness, tenant=TenantId("other"))
     await planned(harness)
     waiting = [*harness.queued(), other.put(PATH, file_of(numbered(1)))]
@@ -125,7 +125,7 @@ async def test_another_tenants_small_file_waits_behind_the_window_only(harness: 
     assert (await harness.only_upload()).documents_ingested == 2 * PARTS_AT_ONCE
 
 
-async def test_duplicates_of_messages_change_and_send_nothing_more(harness: IngestHarness) -> None:
+async def test_duplicate_messages_change_and_send_nothing(harness: IngestHarness) -> None:
     event = harness.put(PATH, file_of(DOCUMENTS))
     assert await harness.deliver(event)
     assert await harness.deliver(event)
@@ -138,15 +138,13 @@ async def test_duplicates_of_messages_change_and_send_nothing_more(harness: Inge
         waiting += harness.queued()
         assert len(waiting) <= PARTS_AT_ONCE
     assert (await harness.only_upload()).status == "succeeded"
-    assert sorted(harness.calls.asked) == sorted(DOCUMENTS.values())
+    assert sorted(harness.calls.texts) == sorted(DOCUMENTS.values())
     for body in (event, harness.part((await harness.only_upload()).id, 3)):
         assert await harness.deliver(body)
     assert harness.queued() == []
 
 
-async def test_a_duplicate_of_a_part_in_work_is_dropped_and_its_own_message_comes_again(
-    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_duplicate_is_dropped_while_a_part_is_leased(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     upload = await planned(harness)
     body = harness.part(upload, 0)
 
@@ -155,7 +153,7 @@ async def test_a_duplicate_of_a_part_in_work_is_dropped_and_its_own_message_come
             other = harness.rival()
             assert await other.deliver(body, message="another")
             assert not await other.deliver(body, message="m", receives=2)
-            assert other.calls.asked == []
+            assert other.calls.texts == []
             return await Calls.embed(self, *arguments)  # type: ignore[arg-type]
 
     harness.calls = Duplicated()
@@ -163,7 +161,7 @@ async def test_a_duplicate_of_a_part_in_work_is_dropped_and_its_own_message_come
     assert (await harness.only_upload()).documents_ingested == 2
 
 
-async def test_the_part_of_a_dead_worker_continues_where_it_stood(
+async def test_the_part_of_a_dead_worker_continues_at_its_position(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.change_settings(batch_documents=1, lease_seconds=-1)
@@ -178,10 +176,10 @@ async def test_the_part_of_a_dead_worker_continues_where_it_stood(
         await harness.deliver(harness.part(upload, 0), message="m")
     harness.calls.before = lambda _: None
     assert await harness.deliver(harness.part(upload, 0), message="m", receives=2)
-    assert harness.calls.asked == ["text 0", "text 1"]
+    assert harness.calls.texts == ["text 0", "text 1"]
 
 
-async def test_a_worker_that_dies_between_its_part_and_the_next_message_skips_none(
+async def test_no_part_is_skipped_if_a_worker_dies_before_it_sends_the_next(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await planned(harness)
@@ -200,10 +198,10 @@ async def test_a_worker_that_dies_between_its_part_and_the_next_message_skips_no
         assert await harness.deliver(body)
     await harness.work_off()
     assert (await harness.only_upload()).status == "succeeded"
-    assert sorted(harness.calls.asked) == sorted(DOCUMENTS.values())
+    assert sorted(harness.calls.texts) == sorted(DOCUMENTS.values())
 
 
-async def test_an_abandoned_upload_continues_although_no_part_of_it_is_left_on_the_queue(
+async def test_an_abandoned_upload_without_queued_parts_can_continue(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload = await planned(harness)
@@ -237,7 +235,7 @@ async def test_a_worker_whose_time_is_up_sends_its_part_to_the_end_of_the_queue(
     assert harness.queued_parts() == [PARTS_AT_ONCE]
 
 
-async def test_what_is_wrong_for_good_ends_all_parts(harness: IngestHarness) -> None:
+async def test_a_permanent_error_ends_all_parts(harness: IngestHarness) -> None:
     await planned(harness)
     first, *rest = harness.queued()
     assert await harness.deliver(first)
@@ -248,7 +246,7 @@ async def test_what_is_wrong_for_good_ends_all_parts(harness: IngestHarness) -> 
     assert (upload.status, upload.documents_ingested, upload.errors[0].code) == ("failed", 2, "index_replaced")
 
 
-async def test_a_part_that_fails_for_the_last_time_fails_the_upload_with_the_reason(harness: IngestHarness) -> None:
+async def test_the_last_failure_of_a_part_fails_the_upload(harness: IngestHarness) -> None:
     upload = await planned(harness)
     waiting = harness.queued()
     assert await harness.deliver(waiting.pop())
@@ -263,7 +261,7 @@ async def test_a_part_that_fails_for_the_last_time_fails_the_upload_with_the_rea
     assert [(error.line, error.code) for error in failed.errors] == [(None, "upstream_error")]
     for body in waiting:
         if body != harness.part(upload, 1):
-            assert await harness.deliver(body), "the other parts are dropped"
+            assert await harness.deliver(body), "messages of other parts are dropped"
     assert (await harness.only_upload()).status == "failed"
 
 
@@ -272,10 +270,10 @@ async def test_a_failed_upload_continues_when_it_is_sent_again(harness: IngestHa
     event = harness.put(PATH, file_of(DOCUMENTS))
     assert await harness.deliver(event)
     upload = (await harness.only_upload()).id
-    dropped = [body for body in harness.queued() if body != harness.part(upload, 1)]
+    others = [body for body in harness.queued() if body != harness.part(upload, 1)]
     harness.calls.before = fail
     assert not await harness.deliver(harness.part(upload, 1), receives=5)
-    for body in dropped:
+    for body in others:
         assert await harness.deliver(body)
     harness.calls.before = lambda _: None
     by_hand = f'{{"job": "ingest", "tenant": "{harness.tenant}", "index": "{INDEX}", "upload": "{upload}"}}'
@@ -284,10 +282,10 @@ async def test_a_failed_upload_continues_when_it_is_sent_again(harness: IngestHa
     await harness.work_off()
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == DOCUMENTS
-    assert sorted(harness.calls.asked) == sorted(DOCUMENTS.values())
+    assert sorted(harness.calls.texts) == sorted(DOCUMENTS.values())
 
 
-async def test_the_model_refusing_everything_ends_the_upload_at_once(
+async def test_an_upload_fails_if_the_model_refuses_too_many_documents(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spass.rag.ingest.part_run._MAX_REFUSED", 1)
@@ -301,7 +299,7 @@ async def test_the_model_refusing_everything_ends_the_upload_at_once(
     assert (await harness.only_upload()).errors[0].code == "upstream_rejected"
 
 
-async def test_parts_that_there_are_not_are_dropped(harness: IngestHarness) -> None:
+async def test_messages_of_missing_parts_are_dropped(harness: IngestHarness) -> None:
     assert await harness.deliver(harness.part(UploadId("upl_01k9s3f5k2abcdefghjkmnpqrs"), 0))
     upload = await planned(harness)
     for number in (PARTS, -1):
@@ -309,7 +307,7 @@ async def test_parts_that_there_are_not_are_dropped(harness: IngestHarness) -> N
     assert (await harness.only_upload()).status == "running"
 
 
-async def test_what_a_user_changed_meanwhile_stays(harness: IngestHarness) -> None:
+async def test_a_document_deleted_during_the_ingest_stays_deleted(harness: IngestHarness) -> None:
     upload = await planned(harness)
     await harness.deliver(harness.part(upload, 0))
     await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0000"))
@@ -318,7 +316,7 @@ async def test_what_a_user_changed_meanwhile_stays(harness: IngestHarness) -> No
     assert "d0000" not in await harness.texts()
 
 
-async def test_a_lease_that_is_renewed_after_its_release_keeps_no_other_worker_away(harness: IngestHarness) -> None:
+async def test_a_released_lease_cannot_be_renewed(harness: IngestHarness) -> None:
     """A renewal may come between the release of a part and the message that continues it."""
     record = await read_record(harness.store, INDEX, await planned(harness))
     first, second = (Receiver(message, harness.settings) for message in ("first", "second"))
@@ -330,7 +328,7 @@ async def test_a_lease_that_is_renewed_after_its_release_keeps_no_other_worker_a
     assert (await lease_part(harness.store, record, 0, second)).owner == second.owner
 
 
-async def test_a_worker_that_missed_an_uploads_end_takes_the_window_for_a_day_at_most(
+async def test_an_ended_upload_takes_a_share_of_the_window_for_a_day_at_most(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stale = await read_record(harness.store, INDEX, await planned(harness))

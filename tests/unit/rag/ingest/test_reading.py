@@ -1,4 +1,4 @@
-"""What holds for files of every kind: they read the same whatever the blocks, parts and interruptions."""
+"""Reading files of every kind: the sizes of blocks and parts, and interruptions, do not change the entries."""
 
 import asyncio
 import csv
@@ -110,7 +110,7 @@ def test_the_size_of_the_blocks_changes_nothing(file: tuple[FileKind, bytes], si
 
 
 @given(FILES, st.integers(1, 4000))
-def test_the_parts_of_a_file_hold_together_what_the_whole_does(file: tuple[FileKind, bytes], part_bytes: int) -> None:
+def test_the_parts_together_have_the_entries_of_the_whole_file(file: tuple[FileKind, bytes], part_bytes: int) -> None:
     kind, data = file
     plan = planned(kind, data, part_bytes=part_bytes)
     assert [part.end for part in plan.parts] == [*(part.start.offset for part in plan.parts[1:]), len(data)]
@@ -118,25 +118,25 @@ def test_the_parts_of_a_file_hold_together_what_the_whole_does(file: tuple[FileK
 
 
 @given(FILES, st.integers(1, 4000), st.integers(0, 99))
-def test_reading_goes_on_behind_any_entry(file: tuple[FileKind, bytes], part_bytes: int, chosen: int) -> None:
+def test_reading_can_continue_after_any_entry(file: tuple[FileKind, bytes], part_bytes: int, chosen: int) -> None:
     kind, data = file
     plan = planned(kind, data, part_bytes=part_bytes)
     part = plan.parts[chosen % len(plan.parts)]
-    found = read_part(plan, part, data)
-    for number, entry in enumerate(found):
+    part_entries = read_part(plan, part, data)
+    for number, entry in enumerate(part_entries):
         stored = json.loads(json.dumps(encode(entry.next_position)))
-        assert rest_of(plan, part, decode(Position, stored), data) == found[number + 1 :]
+        assert rest_of(plan, part, decode(Position, stored), data) == part_entries[number + 1 :]
 
 
 @given(FILES)
-def test_positions_grow_and_stay_in_the_file(file: tuple[FileKind, bytes]) -> None:
+def test_positions_grow_and_do_not_pass_the_end_of_the_file(file: tuple[FileKind, bytes]) -> None:
     kind, data = file
     after = [entry.next_position for entry in read(kind, data)]
     assert all(one.offset < other.offset and one.line <= other.line for one, other in pairwise(after))
     assert after[-1].offset <= len(data)
 
 
-def test_parts_are_about_as_long_as_asked_for() -> None:
+def test_parts_have_about_the_requested_size() -> None:
     for kind, data in {
         FileKind.JSONL: b'{"text": "' + b"word " * 20 + b'"}\n',
         FileKind.CSV: b'text\n"' + b"word " * 20 + b'"\n',
@@ -152,7 +152,7 @@ def test_parts_are_about_as_long_as_asked_for() -> None:
 @pytest.mark.parametrize("kind", FileKind)
 @pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf", b" \n\r\n\t ", b"\xef\xbb\xbf \n"])
 @pytest.mark.parametrize("sizes", [1, 1000])
-def test_a_file_of_nothing_is_refused(kind: FileKind, data: bytes, sizes: int) -> None:
+def test_a_blank_file_is_refused(kind: FileKind, data: bytes, sizes: int) -> None:
     assert refusal(kind, data, sizes)[0] == "empty_file"
 
 
@@ -178,7 +178,7 @@ def test_utf16_and_binary_files_are_refused(kind: FileKind, sizes: int) -> None:
 
 @pytest.mark.parametrize("kind", FileKind)
 @pytest.mark.parametrize("sizes", [1, 2, 1000])
-def test_a_byte_order_mark_is_no_part_of_the_file(kind: FileKind, sizes: int) -> None:
+def test_a_byte_order_mark_is_skipped(kind: FileKind, sizes: int) -> None:
     data = b'text\n"{""text"": ""x""}"\n' if kind is FileKind.CSV else b'{"text": "x"}'
     marked = read(kind, b"\xef\xbb\xbf" + data, sizes=sizes)
     assert [entry.document and entry.document.text for entry in marked] == [
@@ -195,7 +195,7 @@ def test_blocks_that_end_before_the_part_are_an_error() -> None:
         read_part(plan, plan.parts[0], b"some w")
 
 
-def test_what_stands_behind_the_part_is_not_read() -> None:
+def test_bytes_after_the_part_are_not_read() -> None:
     plan = planned(FileKind.JSONL, b'{"text": "a"}\n{"text": "b"}\n', part_bytes=1)
     [one] = read_part(plan, plan.parts[0], b'{"text": "a"}\n!')
     assert one.document is not None
@@ -210,11 +210,13 @@ HUGE = {
     "blank rows of CSV": (32, FileKind.CSV, b"text\n", b"\r\n" * (MEGABYTE // 2), b"y\n"),
     "blanks": (32, FileKind.TEXT, b"x", b" \n" * (MEGABYTE // 2), b"y"),
 }
-"""Megabytes, kind, start, a block that fills the file, end."""
+"""The size in megabytes, the kind, the start of the file, a block that is repeated, and the end of the file."""
 
 
 @pytest.mark.parametrize(("megabytes", "kind", "start", "block", "end"), HUGE.values(), ids=HUGE.keys())
-def test_what_is_huge_streams_in_little_memory(megabytes: int, kind: FileKind, start: bytes, block: bytes, end: bytes) -> None:
+def test_huge_records_and_blanks_are_read_in_little_memory(
+    megabytes: int, kind: FileKind, start: bytes, block: bytes, end: bytes
+) -> None:
     total = len(start) + megabytes * MEGABYTE // len(block) * len(block) + len(end)
 
     def whole() -> Iterable[bytes]:
@@ -229,26 +231,26 @@ def test_what_is_huge_streams_in_little_memory(megabytes: int, kind: FileKind, s
 
     tracemalloc.start()
     try:
-        _, found = asyncio.run(reading())
+        _, all_entries = asyncio.run(reading())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 4 * MEGABYTE
-    assert found[-1].document is not None
-    assert found[-1].document.text == "y"
-    if kind is not FileKind.TEXT and block.strip():  # one of them is a record too long to be held
-        assert [entry.error.code for entry in found if entry.error] == ["line_too_long"]
+    assert all_entries[-1].document is not None
+    assert all_entries[-1].document.text == "y"
+    if kind is not FileKind.TEXT and block.strip():  # one record is too long
+        assert [entry.error.code for entry in all_entries if entry.error] == ["line_too_long"]
 
 
-def test_text_without_any_blank_streams_in_little_memory() -> None:
-    """Less of it than of the others: unlike those, it is all chunks."""
+def test_text_without_blanks_is_read_in_little_memory() -> None:
+    """A smaller file than in the test above, because all of it is chunks."""
     total = 4 * MEGABYTE
 
     async def reading() -> int:
         plan = await survey(FileKind.MARKDOWN, streamed(repeated(b"x" * MEGABYTE, total)), part_bytes=MEGABYTE)
         assert len(plan.parts) == 4
-        found = entries(FileKind.MARKDOWN, (), "f", streamed(repeated(b"x" * MEGABYTE, total)), Position(), total)
-        return sum([len(one.document.text) async for one in found if one.document])
+        stream = entries(FileKind.MARKDOWN, (), "f", streamed(repeated(b"x" * MEGABYTE, total)), Position(), total)
+        return sum([len(one.document.text) async for one in stream if one.document])
 
     tracemalloc.start()
     try:
@@ -258,29 +260,29 @@ def test_text_without_any_blank_streams_in_little_memory() -> None:
         tracemalloc.stop()
 
 
-def test_the_kind_is_the_ending_of_the_name() -> None:
+def test_the_suffix_of_the_name_determines_the_kind() -> None:
     names = ["a.jsonl", "a.CSV", "b/c.d.Txt", "x.MD", "a.json", "a.markdown", "a", ".md", "csv", "a.csv.gz", "a."]
     assert [kind_of(name) for name in names] == [FileKind.JSONL, FileKind.CSV, FileKind.TEXT, FileKind.MARKDOWN, *[None] * 7]
 
 
-def test_a_safe_name_stands_in_the_ids_as_it_is() -> None:
+def test_a_safe_name_is_not_changed_in_ids() -> None:
     assert document_id("handbook-v1.2_a:b.md", 17) == "handbook-v1.2_a:b.md#17"
 
 
 @given(st.text(min_size=1, max_size=1024), st.integers(1, 10**12))
 def test_every_name_gives_ids_and_metadata_that_can_be_stored(name: str, number: int) -> None:
-    made = document_id(name, number)
-    assert len(made) <= 128
-    assert re.search(DOCUMENT_ID, made)
+    id_ = document_id(name, number)
+    assert len(id_) <= 128
+    assert re.search(DOCUMENT_ID, id_)
     assert len(metadata_json({"source": metadata_name(name), "start": number, "end": number})) <= MAX_METADATA_BYTES
 
 
-def test_names_that_differ_give_ids_that_differ() -> None:
+def test_different_names_give_different_ids() -> None:
     names = ["a b.md", "a/b.md", "a-b.md", "ä.md", "ö.md", "-a.md", "a.md", "x" * 200, "x" * 201, "…", "." * 5]
     assert len({document_id(name, 1) for name in names}) == len(names)
     assert document_id("docs/Über uns.md", 3) == "docs-Uber-uns.md-47521be1#3"
 
 
-def test_an_entry_is_a_part_of_its_file() -> None:
+def test_a_small_file_is_one_part() -> None:
     plan = planned(FileKind.JSONL, b'{"text": "a"}\n')
     assert plan.parts == (PartRange(Position(), 14),)

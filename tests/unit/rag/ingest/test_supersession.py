@@ -1,4 +1,4 @@
-"""Of the objects put under one key the newest wins, in whatever order their events come."""
+"""The newest object of a key wins, in any order of its events."""
 
 import json
 import random
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Between(FaultPlan):
-    """Nothing goes wrong, but ``meanwhile`` takes place before the first call of ``operation``."""
+    """A plan without faults that calls ``meanwhile`` before the first call of ``operation``."""
 
     def __init__(self, operation: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
         super().__init__()
@@ -41,39 +41,37 @@ async def ends(harness: IngestHarness, index: IndexId = INDEX) -> list[tuple[str
 
 
 def without_sequencer(event: str) -> str:
-    said = json.loads(event)
-    del said["Records"][0]["s3"]["object"]["sequencer"]
-    return json.dumps(said)
+    message = json.loads(event)
+    del message["Records"][0]["s3"]["object"]["sequencer"]
+    return json.dumps(message)
 
 
-async def test_the_event_of_an_older_version_that_comes_late_changes_nothing(harness: IngestHarness) -> None:
+async def test_a_late_event_of_an_older_version_changes_nothing(harness: IngestHarness) -> None:
     older, newer = (harness.put(PATH, file_of(numbered(3, text))) for text in ("old", "new"))
     assert await harness.deliver(newer)
     for _ in range(2):
-        assert await harness.deliver(older), "it is done with"
+        assert await harness.deliver(older), "the message is done"
     assert await harness.texts() == numbered(3, "new")
     assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 3)]
-    assert harness.calls.asked == list(numbered(3, "new").values())
+    assert harness.calls.texts == list(numbered(3, "new").values())
 
 
-async def test_a_version_that_is_half_way_when_a_newer_one_comes_stores_nothing_more(
-    harness: IngestHarness, small_batches: int
-) -> None:
+async def test_a_newer_version_stops_the_ingest_of_an_older_one(harness: IngestHarness, small_batches: int) -> None:
     older, newer = (harness.put(PATH, file_of(numbered(10, text))) for text in ("old", "new"))
     assert await harness.deliver(older, seconds=60)
-    (handed_over,) = harness.queued()
+    (continuation,) = harness.queued()
     assert (await harness.only_upload()).documents_ingested == small_batches
     assert await harness.deliver(newer)
-    assert await harness.deliver(handed_over)
+    assert await harness.deliver(continuation)
     assert await harness.texts() == numbered(10, "new")
     assert await ends(harness) == [("failed", ["superseded"], small_batches), ("succeeded", [], 10)]
 
 
-@pytest.mark.parametrize("body", [file_of(numbered(10, "old")), lines(*["no json"] * 2500)], ids=["documents", "errors alone"])
-async def test_a_batch_overtaken_while_it_is_embedded_does_not_take_effect(
+@pytest.mark.parametrize("body", [file_of(numbered(10, "old")), lines(*["no json"] * 2500)], ids=["documents", "only errors"])
+async def test_a_batch_has_no_effect_if_a_newer_version_arrives_meanwhile(
     harness: IngestHarness, small_batches: int, body: bytes
 ) -> None:
-    """The newer one is taken, and done, between the older one's embedding and its append."""
+    """The newer version is ingested between the embedding of the older one and its append."""
     older, newer = harness.put(PATH, body), harness.put(PATH, file_of(numbered(10, "new")))
     rival = harness.rival()
     with inject(Between("TransactWriteItems", lambda: rival.deliver(newer))):
@@ -83,9 +81,7 @@ async def test_a_batch_overtaken_while_it_is_embedded_does_not_take_effect(
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_in_whatever_order_and_however_often_events_come_the_newest_wins(
-    harness: IngestHarness, small_batches: int, seed: int
-) -> None:
+async def test_the_newest_version_wins_in_any_order_of_events(harness: IngestHarness, small_batches: int, seed: int) -> None:
     chance = random.Random(seed)
     texts = ["first", "second", "third"]
     events = [harness.put(PATH, file_of(numbered(chance.choice([3, 9]), text) | numbered(3, text))) for text in texts]
@@ -95,13 +91,13 @@ async def test_in_whatever_order_and_however_often_events_come_the_newest_wins(
         chance.shuffle(waiting)
         body, message = waiting.pop()
         await harness.deliver(body, message=message, seconds=chance.choice([1, 870]))
-        waiting += [(handed_over, f"h{chance.random()}") for handed_over in harness.queued()]
-    found = await harness.texts()
+        waiting += [(continuation, f"h{chance.random()}") for continuation in harness.queued()]
+    texts_by_id = await harness.texts()
     record = {item["version"]: item for item in await records(harness)}[newest]
     assert record["status"] == "succeeded"
     count = int(str(record["ingested"]))
     expected = numbered(count, "third")
-    assert {name: found[name] for name in expected} == expected
+    assert {name: texts_by_id[name] for name in expected} == expected
     for status, codes, _ in await ends(harness):
         assert (status, codes) in (("succeeded", []), ("failed", ["superseded"]))
 
@@ -111,7 +107,7 @@ async def records(harness: IngestHarness) -> list[dict[str, object]]:
     return [dict(item) for item in items]
 
 
-async def test_a_form_that_is_used_twice_ingests_what_was_sent_last(harness: IngestHarness) -> None:
+async def test_a_form_that_is_used_twice_ingests_the_later_file(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
     path = f"{INDEX}/{ticket.upload_id}/a.jsonl"
     older, newer = (harness.put(path, file_of(numbered(2, text))) for text in ("old", "new"))
@@ -122,7 +118,7 @@ async def test_a_form_that_is_used_twice_ingests_what_was_sent_last(harness: Ing
     assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
 
 
-async def test_other_keys_and_other_indices_have_an_order_of_their_own(harness: IngestHarness) -> None:
+async def test_each_key_of_each_index_has_its_own_order(harness: IngestHarness) -> None:
     paths = [PATH, f"{INDEX}/b.jsonl", "other/a.jsonl"]
     events = [harness.put(path, lines((path.replace("/", "-"), path))) for path in paths]
     for event in reversed(events):
@@ -131,14 +127,14 @@ async def test_other_keys_and_other_indices_have_an_order_of_their_own(harness: 
     assert await ends(harness, IndexId("other")) == [("succeeded", [], 1)]
 
 
-async def test_an_event_that_does_not_say_when_it_was_is_ingested_when_it_comes(harness: IngestHarness) -> None:
+async def test_an_event_without_a_sequencer_is_ingested_when_it_arrives(harness: IngestHarness) -> None:
     older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
     assert await harness.deliver(newer)
     assert await harness.deliver(without_sequencer(older))
     assert await harness.texts() == numbered(2, "old")
 
 
-async def test_a_message_to_go_on_with_an_older_version_ends_it(harness: IngestHarness) -> None:
+async def test_a_message_that_continues_an_older_version_ends_it(harness: IngestHarness) -> None:
     older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
 
     def fail(_: Sequence[str]) -> None:
@@ -159,9 +155,7 @@ def job_of(harness: IngestHarness, upload: UploadId) -> str:
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_an_event_whose_worker_died_before_its_record_is_taken_when_it_comes_again(
-    harness: IngestHarness, fault: Fault
-) -> None:
+async def test_an_event_whose_worker_died_early_is_ingested_on_redelivery(harness: IngestHarness, fault: Fault) -> None:
     older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
     with inject(FaultPlan(fault, at=0)), suppress(Crash, SpassError):
         await harness.deliver(newer, message="m")
@@ -170,13 +164,13 @@ async def test_an_event_whose_worker_died_before_its_record_is_taken_when_it_com
     assert await harness.texts() == numbered(2, "new")
 
 
-async def test_what_is_known_of_a_key_is_forgotten_with_its_upload(harness: IngestHarness) -> None:
+async def test_the_newest_sequencer_of_a_key_expires_with_its_upload(harness: IngestHarness) -> None:
     assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
     (item,) = await harness.store.table.query(keys.uploads_partition(harness.tenant, INDEX), prefix="NEWEST#")
     assert abs(int(str(item["ttl"])) - now_s() - KEEP_SECONDS) < 60
 
 
-async def test_a_part_of_an_older_version_ends_the_upload_without_embedding_anything(harness: IngestHarness) -> None:
+async def test_a_part_of_an_older_version_ends_the_upload_unembedded(harness: IngestHarness) -> None:
     harness.change_settings(small_bytes=100, part_bytes=100)
     older, newer = (harness.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
     assert await harness.deliver(older)
@@ -184,10 +178,10 @@ async def test_a_part_of_an_older_version_ends_the_upload_without_embedding_anyt
     assert await harness.deliver(first)
     rest += harness.queued()
     assert await harness.deliver(newer)
-    asked = len(harness.calls.asked)
+    embedded = len(harness.calls.texts)
     for body in rest:
         assert await harness.deliver(body)
-    assert len(harness.calls.asked) == asked
+    assert len(harness.calls.texts) == embedded
     await harness.work_off()
     assert await harness.texts() == numbered(9, "new")
     assert [(status, codes) for status, codes, _ in await ends(harness)] == [("failed", ["superseded"]), ("succeeded", [])]

@@ -1,4 +1,4 @@
-"""The hourly sweep finds uploads whose messages were lost, and ends those that no worker will finish."""
+"""The hourly sweep sends lost messages of uploads again, and ends the uploads that no worker will finish."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ NOTHING = SweptUploads()
 
 
 async def sweep(harness: IngestHarness, seconds: int) -> SweptUploads:
-    """Sweep when so many seconds have passed."""
+    """Sweep at ``seconds`` from now."""
     return await sweep_uploads(harness.store, now_s() + seconds, Deadline.after(10))
 
 
@@ -43,14 +43,14 @@ async def test_a_lost_message_of_a_part_is_sent_again_and_the_file_ends(harness:
     await die_before_the_second_batch(harness, harness.put(PATH, file_of(numbered(10))))
     assert await sweep(harness, 29 * MINUTE) == NOTHING
     assert await sweep(harness, 31 * MINUTE) == SweptUploads(resent=1)
-    assert await sweep(harness, 31 * MINUTE) == NOTHING, "the next comes at half of the time"
+    assert await sweep(harness, 31 * MINUTE) == NOTHING, "the next resend is after half of the time"
     await harness.work_off()
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered(10)
 
 
 async def test_a_lost_message_of_a_file_that_no_worker_has_planned_is_sent_again(harness: IngestHarness) -> None:
-    """Its index is not there yet."""
+    """The index does not exist yet."""
     event = harness.put(PATH, file_of(numbered(2)))
     with pytest.MonkeyPatch.context() as patch:
 
@@ -75,7 +75,7 @@ async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarne
     assert await harness.deliver(done)
     lost += harness.queued()
     assert len(lost) == 8
-    assert await sweep(harness, 5 * HOUR) == NOTHING, "parts may wait behind others"
+    assert await sweep(harness, 5 * HOUR) == NOTHING, "parts may wait for other files"
     assert await sweep(harness, 7 * HOUR) == SweptUploads(resent=1)
     assert sorted({job.part for job in await harness.work_off()}) == list(range(1, 20))
     assert (await harness.only_upload()).status == "succeeded"
@@ -83,7 +83,7 @@ async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarne
 
 
 @pytest.mark.usefixtures("leases_expired")
-async def test_a_file_that_kills_its_workers_every_time_ends_as_abandoned(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_file_that_kills_every_worker_is_abandoned(harness: IngestHarness, small_batches: int) -> None:
     event = harness.put(PATH, file_of(numbered(10)))
     await die_before_the_second_batch(harness, event)
     for minutes in (31, 61, 91):
@@ -95,10 +95,10 @@ async def test_a_file_that_kills_its_workers_every_time_ends_as_abandoned(harnes
 
 
 @pytest.mark.parametrize(("status", "patience"), [(Status.RUNNING, 2 * HOUR), (Status.QUEUED, 4 * 24 * HOUR)])
-async def test_work_that_stopped_without_an_end_fails(
+async def test_an_idle_upload_is_abandoned(
     harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch, status: Status, patience: int
 ) -> None:
-    """What waits for a worker, behind however many others, waits for as long as the queue keeps its message."""
+    """A queued upload may wait for as long as the queue keeps its message."""
     event = harness.put(PATH, file_of(numbered(9)))
     if status is Status.QUEUED:
         assert await harness.deliver(event, seconds=60)
@@ -113,11 +113,11 @@ async def test_work_that_stopped_without_an_end_fails(
     later = patience + 3 * MINUTE
     with monkeypatch.context() as patch:
         patch.setattr("spass.rag.ingest.uploads.now_s", lambda: now_s() + later)
-        seen = await harness.only_upload()
+        shown = await harness.only_upload()
     assert await sweep(harness, later) == SweptUploads(abandoned=1)
     assert await sweep(harness, later) == NOTHING
     stored = await harness.only_upload()
-    assert seen == stored
+    assert shown == stored
     assert (stored.status, stored.errors[0].code, stored.documents_ingested) == ("failed", "abandoned", small_batches)
     harness.change_settings(clock=lambda: now_s() + later)
     assert await harness.deliver(event), "a late message continues it"
@@ -125,7 +125,7 @@ async def test_work_that_stopped_without_an_end_fails(
     assert await harness.texts() == numbered(9)
 
 
-async def test_uploads_that_ended_or_wait_for_their_file_are_left_alone(harness: IngestHarness) -> None:
+async def test_the_sweep_ignores_ended_and_waiting_uploads(harness: IngestHarness) -> None:
     await harness.uploads.create(harness.scope, INDEX, "a.md", "text/markdown", 1000)
     assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
     assert await sweep(harness, KEEP_SECONDS - HOUR) == NOTHING
@@ -133,7 +133,7 @@ async def test_uploads_that_ended_or_wait_for_their_file_are_left_alone(harness:
 
 @pytest.mark.usefixtures("leases_expired")
 @pytest.mark.parametrize("part_bytes", [len(lines(("d0000", "text 0"))), 2**20])
-async def test_an_upload_all_of_whose_parts_are_done_is_ended_and_not_abandoned(
+async def test_the_sweep_ends_an_upload_whose_parts_are_all_done(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
     harness.change_settings(small_bytes=part_bytes, part_bytes=part_bytes)

@@ -1,4 +1,4 @@
-"""TXT and Markdown: chunks that follow the structure of a text, and leave nothing of it out."""
+"""Splitting TXT and Markdown: chunks follow the structure of the text and omit none of it."""
 
 import sys
 
@@ -29,10 +29,10 @@ def span(document: NewDocument) -> tuple[int, int]:
 
 @pytest.mark.parametrize("kind", [FileKind.TEXT, FileKind.MARKDOWN])
 @given(texts())
-def test_chunks_are_all_of_the_text_but_blanks_between_them(kind: FileKind, data: bytes) -> None:
-    found = documents(read(kind, data))
+def test_chunks_have_all_text_except_blanks_between_them(kind: FileKind, data: bytes) -> None:
+    pieces = documents(read(kind, data))
     end = len("\ufeff".encode()) if data.startswith("\ufeff".encode()) else 0
-    for document in found:
+    for document in pieces:
         start, stop = span(document)
         assert data[start:stop].decode() == document.text == document.text.strip()
         assert not data[end:start].decode().strip()
@@ -43,12 +43,12 @@ def test_chunks_are_all_of_the_text_but_blanks_between_them(kind: FileKind, data
 
 @pytest.mark.parametrize("kind", [FileKind.TEXT, FileKind.MARKDOWN])
 @given(texts())
-def test_no_chunk_but_code_is_longer_than_an_embedding_reads(kind: FileKind, data: bytes) -> None:
+def test_only_code_chunks_are_longer_than_the_model_reads(kind: FileKind, data: bytes) -> None:
     for text in (document.text for document in documents(read(kind, data))):
         assert len(text.encode()) <= (MAX_CODE_BYTES if "```" in text or "~~~" in text else CHUNK_BYTES)
 
 
-def test_a_chunk_says_where_it_stands() -> None:
+def test_a_chunk_has_its_byte_range() -> None:
     first, second = documents(read(FileKind.MARKDOWN, "\n# Über\n\nText.\n\n# Zwei\n".encode(), name="docs/a b.md"))
     assert (first.text, first.metadata) == ("# Über\n\nText.", {"source": "docs/a b.md", "start": 1, "end": 15})
     assert (second.text, second.metadata) == ("# Zwei", {"source": "docs/a b.md", "start": 17, "end": 23})
@@ -60,8 +60,8 @@ def test_a_heading_begins_a_chunk_and_stays_with_its_text(newline: str) -> None:
     text = newline.join(
         ["Intro.", "# One", "a", "", "## Two", "", "b", "", "Three", "=====", "c", "", "Four", "---", "", "d #not", "#nor"]
     )
-    found = [chunk.replace(newline, "\n") for chunk in chunks(text)]
-    assert found == ["Intro.", "# One\na", "## Two\n\nb", "Three\n=====\nc", "Four\n---\n\nd #not\n#nor"]
+    pieces = [chunk.replace(newline, "\n") for chunk in chunks(text)]
+    assert pieces == ["Intro.", "# One\na", "## Two\n\nb", "Three\n=====\nc", "Four\n---\n\nd #not\n#nor"]
 
 
 def test_headings_without_text_stay_with_the_next() -> None:
@@ -70,7 +70,7 @@ def test_headings_without_text_stay_with_the_next() -> None:
     ]  # fmt: skip
 
 
-def test_a_heading_is_not_left_alone_above_a_long_paragraph() -> None:
+def test_a_heading_stays_with_the_start_of_a_long_paragraph() -> None:
     first, *rest = chunks(f"# Heading\n\n{SENTENCE * 60}")
     assert first.startswith("# Heading\n\nThis is")
     assert first.endswith("words.")
@@ -83,8 +83,8 @@ def test_plain_text_has_no_headings() -> None:
 
 @pytest.mark.parametrize("blank", ["\n\n", "\r\n\r\n", "\r\r", "\n \t\n\n"])
 def test_small_paragraphs_are_packed_up_to_the_target(blank: str) -> None:
-    found = chunks(blank.join([PARAGRAPH.strip()] * 7), FileKind.TEXT)
-    assert [chunk.split(blank) for chunk in found] == [[PARAGRAPH.strip()] * count for count in (2, 2, 2, 1)]
+    pieces = chunks(blank.join([PARAGRAPH.strip()] * 7), FileKind.TEXT)
+    assert [chunk.split(blank) for chunk in pieces] == [[PARAGRAPH.strip()] * count for count in (2, 2, 2, 1)]
 
 
 def test_a_long_paragraph_is_cut_between_sentences() -> None:
@@ -93,18 +93,18 @@ def test_a_long_paragraph_is_cut_between_sentences() -> None:
         "So ist es z. B. in Köln! ",
         "“Really?” he said… “Yes.” ",
     ):
-        found = chunks(sentence * 200)
-        assert len(found) > 3
-        assert {chunk[:4] for chunk in found} == {sentence[:4]}
+        pieces = chunks(sentence * 200)
+        assert len(pieces) > 3
+        assert {chunk[:4] for chunk in pieces} == {sentence[:4]}
 
 
 def test_chinese_and_japanese_are_cut_between_sentences() -> None:
-    found = chunks("これは文です。" * 300)
-    assert len(found) > 3
-    assert all(chunk.endswith("。") for chunk in found)
+    pieces = chunks("これは文です。" * 300)
+    assert len(pieces) > 3
+    assert all(chunk.endswith("。") for chunk in pieces)
 
 
-def test_what_has_no_sentences_is_cut_between_lines_then_words_then_characters() -> None:
+def test_text_without_sentences_is_cut_at_lines_words_or_characters() -> None:
     assert all(chunk.startswith("a line") for chunk in chunks("a line without an end\n" * 200))
     assert all(chunk.startswith("word") and chunk.endswith("word") for chunk in chunks("word " * 1000))
     hard = chunks("ä漢🎉" * 1000)

@@ -1,4 +1,4 @@
-"""A form for a file, and what its tenant sees of the upload."""
+"""Create forms for files, and show uploads to their tenant."""
 
 import json
 from base64 import b64decode
@@ -15,7 +15,7 @@ from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_wi
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_form_names_the_key_and_the_size_it_is_good_for(harness: IngestHarness) -> None:
+async def test_a_form_has_the_key_and_the_largest_size(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "große Datei.md", "text/markdown", 1000)
     assert ticket.upload_id.startswith("upl_")
     assert ticket.fields["key"] == f"uploads/{harness.tenant}/{INDEX}/{ticket.upload_id}/große Datei.md"
@@ -70,7 +70,7 @@ async def test_a_form_that_is_used_twice_makes_two_uploads(harness: IngestHarnes
     assert await harness.texts() == numbered(3, "second")
 
 
-async def test_embedding_is_recorded_under_the_request_that_asked_for_the_form(harness: IngestHarness) -> None:
+async def test_embedding_is_recorded_under_the_request_of_the_form(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
     await harness.deliver(harness.put(f"{INDEX}/{ticket.upload_id}/a.jsonl", file_of(numbered(1))))
     (scope,) = harness.calls.scopes
@@ -106,14 +106,14 @@ async def test_a_file_that_cannot_be_ingested_gets_no_form(harness: IngestHarnes
 
 
 @pytest.mark.parametrize("size", [0, -1, 5 * 1024**3 + 1])
-async def test_a_file_of_no_size_or_too_much_gets_no_form(harness: IngestHarness, size: int) -> None:
+async def test_an_empty_or_too_large_file_gets_no_form(harness: IngestHarness, size: int) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await harness.uploads.create(harness.scope, INDEX, "a.md", "text/plain", size)
     assert refused.value.param == "size"
 
 
 @pytest.mark.parametrize("filename", ["A.MD", "a.b.csv", "große Datei.txt", f"{'a' * 249}.jsonl", f"{'中' * 249}.jsonl", "..md"])
-async def test_every_name_that_says_its_kind_gets_a_form(harness: IngestHarness, filename: str) -> None:
+async def test_every_valid_name_gets_a_form(harness: IngestHarness, filename: str) -> None:
     ticket = await harness.uploads.create(harness.scope, IndexId("i" * 128), filename, "text/plain", 5 * 1024**3)
     assert len(ticket.fields["key"].encode()) <= 1024
 
@@ -135,7 +135,7 @@ async def test_a_token_that_may_not_embed_gets_no_form(harness: IngestHarness, m
 
 
 async def test_uploads_are_listed_newest_first_page_by_page(harness: IngestHarness) -> None:
-    made = [(await harness.uploads.create(harness.scope, INDEX, f"{n}.md", "text/plain", 10)).upload_id for n in range(5)]
+    ids = [(await harness.uploads.create(harness.scope, INDEX, f"{n}.md", "text/plain", 10)).upload_id for n in range(5)]
     await harness.deliver(harness.put(f"{INDEX}/operators.jsonl", file_of(numbered(1))))
     cursor, names = None, []
     while True:
@@ -144,7 +144,7 @@ async def test_uploads_are_listed_newest_first_page_by_page(harness: IngestHarne
         cursor = page.next_cursor
         if cursor is None:
             break
-    by_id = [f"{made.index(upload)}.md" for upload in sorted(made, reverse=True)]
+    by_id = [f"{ids.index(upload)}.md" for upload in sorted(ids, reverse=True)]
     assert names == [by_id[:2], by_id[2:4], [by_id[4], "operators.jsonl"]]
 
 
@@ -165,7 +165,7 @@ async def test_a_page_of_uploads_with_many_errors_ends_before_it_is_too_large(
     assert len(pages) > 1
 
 
-async def test_an_upload_is_found_by_its_own_tenant_and_index_only(harness: IngestHarness) -> None:
+async def test_an_upload_is_visible_only_to_its_tenant_and_index(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.md", "text/plain", 10)
     other = replace(harness, tenant=TenantId("other"))
     for scope, index in ((other.scope, INDEX), (harness.scope, IndexId("other"))):

@@ -1,4 +1,4 @@
-"""A file in the bucket becomes documents, each once, whatever its messages and its workers do."""
+"""Workers ingest each document of a file once, in spite of repeated messages, errors and dead workers."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +23,7 @@ PATH = f"{INDEX}/a.jsonl"
 
 
 class Failing:
-    """Fails the embedding calls numbered ``at`` (from 0), or all calls that hold a text of ``texts``."""
+    """Fail the embedding calls numbered ``at`` (from 0), and all calls with a text of ``texts``."""
 
     def __init__(self, error: Exception, *at: int, texts: Sequence[str] = ()) -> None:
         self.error, self.at, self.texts, self.calls = error, at, texts, 0
@@ -39,12 +39,12 @@ async def test_an_event_delivered_three_times_is_ingested_once(harness: IngestHa
     for _ in range(3):
         assert await harness.deliver(event)
     assert await harness.texts() == numbered(3)
-    assert harness.calls.asked == list(numbered(3).values())
+    assert harness.calls.texts == list(numbered(3).values())
     assert (await describe_index(harness.scope, INDEX)).version == 1
     assert (await harness.only_upload()).documents_ingested == 3
 
 
-async def test_a_late_duplicate_does_not_bring_back_what_a_user_changed_since(harness: IngestHarness) -> None:
+async def test_a_late_duplicate_does_not_undo_a_users_changes(harness: IngestHarness) -> None:
     event = harness.put(PATH, file_of(numbered(3)))
     await harness.deliver(event)
     await harness.rag.writer.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="changed"))
@@ -61,14 +61,14 @@ async def test_the_same_file_put_again_is_ingested_again(harness: IngestHarness)
     assert len((await harness.uploads.list(harness.scope, INDEX)).uploads) == 2
 
 
-async def test_of_two_lines_with_one_id_the_later_wins(harness: IngestHarness) -> None:
+async def test_the_later_of_two_lines_with_one_id_wins(harness: IngestHarness) -> None:
     body = lines(("a", "old"), ("b", "b"), ("a", "new"), ("c", "c"), ("a", "newest"))
     await harness.deliver(harness.put(PATH, body))
     assert await harness.texts() == {"a": "newest", "b": "b", "c": "c"}
     assert (await harness.only_upload()).documents_ingested == 5
 
 
-async def test_a_bad_line_fails_alone_and_is_reported_with_its_number(harness: IngestHarness) -> None:
+async def test_an_invalid_line_is_reported_with_its_number(harness: IngestHarness) -> None:
     body = lines(("a", "a"), "no json", ("b", "b"), '{"id": "c"}', "", ("d", "d"))
     await harness.deliver(harness.put(PATH, body))
     upload = await harness.only_upload()
@@ -78,7 +78,7 @@ async def test_a_bad_line_fails_alone_and_is_reported_with_its_number(harness: I
     assert await harness.texts() == {"a": "a", "b": "b", "d": "d"}
 
 
-async def test_a_hundred_errors_are_kept_and_all_are_counted(harness: IngestHarness) -> None:
+async def test_a_hundred_errors_are_stored_and_all_are_counted(harness: IngestHarness) -> None:
     body = lines(*(line for n in range(150) for line in ("no json", (f"d{n}", "text"))))
     await harness.deliver(harness.put(PATH, body))
     upload = await harness.only_upload()
@@ -86,7 +86,7 @@ async def test_a_hundred_errors_are_kept_and_all_are_counted(harness: IngestHarn
     assert [error.line for error in upload.errors] == list(range(1, 200, 2))
 
 
-async def test_a_file_of_nothing_but_bad_lines_has_failed(harness: IngestHarness) -> None:
+async def test_a_file_with_only_invalid_lines_fails(harness: IngestHarness) -> None:
     await harness.deliver(harness.put(PATH, lines("no json", "neither")))
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("failed", 0, 2)
@@ -95,7 +95,7 @@ async def test_a_file_of_nothing_but_bad_lines_has_failed(harness: IngestHarness
         await harness.texts()
 
 
-async def test_text_is_split_into_documents_named_by_the_file(harness: IngestHarness) -> None:
+async def test_text_is_split_into_documents_with_the_filename_in_their_ids(harness: IngestHarness) -> None:
     await harness.deliver(harness.put(f"{INDEX}/guide.md", b"# One\n\nFirst.\n\n# Two\n\nSecond.\n"))
     texts = await harness.texts()
     assert texts
@@ -110,26 +110,26 @@ async def test_rows_of_a_csv_become_documents(harness: IngestHarness) -> None:
     assert (await harness.rag.reader.document(harness.scope, INDEX, DocumentId("b"))).metadata["year"] == "2002"
 
 
-async def test_progress_moves_batch_by_batch_up_to_the_files_size(harness: IngestHarness, small_batches: int) -> None:
+async def test_progress_grows_with_each_batch_up_to_the_files_size(harness: IngestHarness, small_batches: int) -> None:
     body = file_of(numbered(10))
-    seen: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
 
-    async def look(_: Sequence[str]) -> None:
+    async def read_progress(_: Sequence[str]) -> None:
         upload = await harness.only_upload()
         assert upload.status == "running"
-        seen.append((upload.bytes_done, upload.documents_ingested))
+        progress.append((upload.bytes_done, upload.documents_ingested))
 
     embed = harness.calls.embed
 
-    class Looking(Calls):
+    class ReadingProgress(Calls):
         async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
-            await look(texts)
+            await read_progress(texts)
             return await embed(scope, texts)
 
-    harness.calls = Looking()
+    harness.calls = ReadingProgress()
     await harness.deliver(harness.put(PATH, body))
     line = len(lines(("d0000", "text 0")))
-    assert seen == [(0, 0), (4 * line, 4), (8 * line, 8)]
+    assert progress == [(0, 0), (4 * line, 4), (8 * line, 8)]
     upload = await harness.only_upload()
     assert (upload.bytes_done, upload.bytes_total) == (len(body), len(body))
 
@@ -147,12 +147,10 @@ async def test_progress_moves_batch_by_batch_up_to_the_files_size(harness: Inges
         ("a.csv", b'id,text\n1,"open\n', ""),
     ],
 )
-async def test_a_file_that_cannot_be_ingested_says_why_and_stores_nothing(
-    harness: IngestHarness, path: str, body: bytes, code: str
-) -> None:
+async def test_a_refused_file_has_an_error_and_stores_nothing(harness: IngestHarness, path: str, body: bytes, code: str) -> None:
     event = harness.put(f"{INDEX}/{path}", body)
     for _ in range(2):
-        assert await harness.deliver(event), "the queue is not blocked"
+        assert await harness.deliver(event), "the message is done"
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested) == ("failed", 0)
     assert upload.errors[0].code == code or not code
@@ -162,9 +160,7 @@ async def test_a_file_that_cannot_be_ingested_says_why_and_stores_nothing(
 
 
 @pytest.mark.parametrize("path", [f"{INDEX}/", f"{INDEX}/2026/", ""])
-async def test_a_folder_made_in_the_console_leaves_nothing_behind(
-    harness: IngestHarness, path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_folder_of_the_console_is_ignored(harness: IngestHarness, path: str, capsys: pytest.CaptureFixture[str]) -> None:
     with inject(FaultPlan()) as plan:
         assert await harness.deliver(harness.put(path, b""))
     assert plan.calls == []
@@ -172,7 +168,7 @@ async def test_a_folder_made_in_the_console_leaves_nothing_behind(
     assert not (await harness.uploads.list(harness.scope, INDEX)).uploads
 
 
-async def test_a_line_longer_than_any_document_fails_alone(harness: IngestHarness) -> None:
+async def test_other_lines_are_ingested_if_one_line_is_too_long(harness: IngestHarness) -> None:
     body = lines(("a", "a"), ("b", "x" * 3_000_000), ("c", "c"))
     await harness.deliver(harness.put(PATH, body))
     upload = await harness.only_upload()
@@ -187,7 +183,7 @@ async def test_a_file_that_is_too_large_is_not_read(harness: IngestHarness) -> N
     assert "GetObject" not in [call.operation for call in plan.calls]
 
 
-async def test_a_file_that_is_gone_is_said_to_be(harness: IngestHarness) -> None:
+async def test_a_missing_file_fails_the_upload(harness: IngestHarness) -> None:
     event = harness.put(PATH, file_of(numbered(1)))
     version = json.loads(event)["Records"][0]["s3"]["object"]["versionId"]
     await harness.store.uploads.delete(PATH, version)
@@ -196,26 +192,26 @@ async def test_a_file_that_is_gone_is_said_to_be(harness: IngestHarness) -> None
     assert (upload.status, upload.errors[0].code, upload.errors[0].line) == ("failed", "object_missing", None)
 
 
-@pytest.mark.parametrize("path", ["uploads/t/a.jsonl", "uploads/t/-x/a.jsonl", "uploads/nobody/books/a.jsonl", "elsewhere"])
-async def test_a_key_of_nobody_leaves_a_line_in_the_log_and_nothing_else(
+@pytest.mark.parametrize("path", ["uploads/t/a.jsonl", "uploads/t/-x/a.jsonl", "uploads/unknown/books/a.jsonl", "elsewhere"])
+async def test_a_key_without_a_known_tenant_and_index_is_only_logged(
     harness: IngestHarness, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with inject(FaultPlan()) as plan:
         assert await harness.deliver(put_event(path.replace("/t/", f"/{harness.tenant}/"), "v"), message="m-1")
     assert plan.calls == []
-    said = capsys.readouterr().out
-    line = json.loads(said)
+    output = capsys.readouterr().out
+    line = json.loads(output)
     assert (line["event"], line["message_id"]) == ("job_dropped", "m-1")
-    assert "jsonl" not in said
+    assert "jsonl" not in output
 
 
-async def test_a_message_with_a_bad_event_carries_out_the_good_ones(harness: IngestHarness) -> None:
+async def test_valid_events_of_a_message_with_an_invalid_event_are_handled(harness: IngestHarness) -> None:
     events = [json.loads(event)["Records"][0] for event in (put_event("x", "v"), harness.put(PATH, file_of(numbered(2))))]
     assert await harness.deliver(json.dumps({"Records": [17, *events]}))
     assert await harness.texts() == numbered(2)
 
 
-async def test_a_bug_met_by_one_event_of_a_message_does_not_keep_the_next_one_waiting(harness: IngestHarness) -> None:
+async def test_the_next_event_is_handled_if_one_raises_an_unexpected_error(harness: IngestHarness) -> None:
     events = [json.loads(harness.put(f"{INDEX}/{name}.txt", name.encode()))["Records"][0] for name in ("bad", "good")]
     harness.calls.before = Failing(ZeroDivisionError(), texts=["bad"])
     with pytest.raises(ZeroDivisionError):
@@ -223,9 +219,7 @@ async def test_a_bug_met_by_one_event_of_a_message_does_not_keep_the_next_one_wa
     assert list((await harness.texts()).values()) == ["good"]
 
 
-async def test_passing_trouble_brings_the_message_back_and_nothing_is_embedded_twice(
-    harness: IngestHarness, small_batches: int
-) -> None:
+async def test_nothing_is_embedded_twice_after_temporary_errors(harness: IngestHarness, small_batches: int) -> None:
     event = harness.put(PATH, file_of(numbered(10)))
     harness.calls.before = Failing(UpstreamError("down"), 1, 2)
     assert not await harness.deliver(event, message="m", receives=1)
@@ -234,19 +228,19 @@ async def test_passing_trouble_brings_the_message_back_and_nothing_is_embedded_t
     assert not await harness.deliver(event, message="m", receives=2)
     assert await harness.deliver(event, message="m", receives=3)
     assert (await harness.only_upload()).documents_ingested == 10
-    assert harness.calls.asked == list(numbered(10).values())
+    assert harness.calls.texts == list(numbered(10).values())
 
 
-async def test_a_worker_with_time_tries_again_itself_what_may_pass(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_worker_with_enough_time_retries_after_temporary_errors(harness: IngestHarness, small_batches: int) -> None:
     harness.change_settings(pauses=(0.0, 0.0))
     event = harness.put(PATH, file_of(numbered(10)))
     harness.calls.before = Failing(UpstreamError("down"), 1, 3)
     assert await harness.deliver(event)
     assert (await harness.only_upload()).status == "succeeded"
-    assert harness.calls.asked == list(numbered(10).values())
+    assert harness.calls.texts == list(numbered(10).values())
 
 
-async def test_a_worker_without_time_leaves_it_to_the_next(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_worker_without_enough_time_does_not_retry(harness: IngestHarness, small_batches: int) -> None:
     harness.change_settings(pauses=(60.0,))
     harness.calls.before = Failing(UpstreamError("down"), 0)
     assert not await harness.deliver(harness.put(PATH, file_of(numbered(2))), seconds=100)
@@ -254,7 +248,7 @@ async def test_a_worker_without_time_leaves_it_to_the_next(harness: IngestHarnes
 
 
 @pytest.mark.parametrize("error", [UpstreamError("down"), UpstreamTimeout("late"), RateLimited("slow")])
-async def test_the_last_receive_says_what_the_trouble_was_and_a_redrive_goes_on(
+async def test_the_last_delivery_fails_the_upload_and_a_redrive_continues_it(
     harness: IngestHarness, small_batches: int, error: UpstreamError
 ) -> None:
     event = harness.put(PATH, lines("bad", *numbered(10).items()))
@@ -262,14 +256,14 @@ async def test_the_last_receive_says_what_the_trouble_was_and_a_redrive_goes_on(
     assert not await harness.deliver(event, message="m", receives=5)
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested) == ("failed", 4)
-    assert [(said.line, said.code) for said in upload.errors] == [(None, error.code), (1, upload.errors[1].code)]
+    assert [(shown.line, shown.code) for shown in upload.errors] == [(None, error.code), (1, upload.errors[1].code)]
     assert await harness.deliver(event, message="m", receives=1)
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, len(upload.errors)) == ("succeeded", 10, 1)
     assert await harness.texts() == numbered(10)
 
 
-async def test_an_index_of_another_model_fails_the_upload_at_once(harness: IngestHarness) -> None:
+async def test_an_index_of_another_model_fails_the_upload(harness: IngestHarness) -> None:
     await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="a", text="a")])
     harness.calls = Calls(config_with("another"))
     assert await harness.deliver(harness.put(PATH, file_of(numbered(2))))
@@ -277,7 +271,7 @@ async def test_an_index_of_another_model_fails_the_upload_at_once(harness: Inges
     assert (upload.status, upload.errors[0].code) == ("failed", "embedding_model_mismatch")
 
 
-async def test_documents_that_the_model_refuses_fail_alone(harness: IngestHarness) -> None:
+async def test_only_the_documents_that_the_model_refuses_fail(harness: IngestHarness) -> None:
     body = lines(*numbered(7).items(), "bad", ("worse", "bad taste"), *((f"z{n}", "fine") for n in range(3)))
     harness.calls.before = Failing(UpstreamRejected("no"), texts=["bad taste", "text 2"])
     assert await harness.deliver(harness.put(PATH, body))
@@ -297,7 +291,7 @@ async def test_a_model_that_refuses_everything_fails_the_upload(harness: IngestH
     assert harness.calls.before.calls < 100
 
 
-async def test_a_full_index_fails_the_upload_without_embedding_anything_again(
+async def test_a_full_index_fails_the_upload_and_embeds_nothing_twice(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -308,13 +302,11 @@ async def test_a_full_index_fails_the_upload_without_embedding_anything_again(
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_failed) == ("failed", 0)
     assert [(error.line, error.code) for error in upload.errors] == [(None, "too_many_documents")]
-    assert harness.calls.asked == list(numbered(200).values())
+    assert harness.calls.texts == list(numbered(200).values())
 
 
 @pytest.mark.parametrize("then", ["deleted", "replaced"])
-async def test_an_index_that_ends_meanwhile_takes_the_upload_with_it(
-    harness: IngestHarness, small_batches: int, then: str
-) -> None:
+async def test_deleting_or_replacing_the_index_fails_the_upload(harness: IngestHarness, small_batches: int, then: str) -> None:
     harness.calls.before = Failing(UpstreamError("down"), 1)
     event = harness.put(PATH, file_of(numbered(10)))
     assert not await harness.deliver(event)
@@ -325,7 +317,7 @@ async def test_an_index_that_ends_meanwhile_takes_the_upload_with_it(
     assert await harness.deliver(event, receives=2)
     upload = await harness.only_upload()
     assert (upload.status, upload.errors[0].code) == ("failed", "index_replaced")
-    assert await harness.deliver(event, receives=3), "and it stays so"
+    assert await harness.deliver(event, receives=3), "it has ended"
     if then == "deleted":
         with pytest.raises(IndexNotFound):
             await harness.texts()
@@ -333,7 +325,7 @@ async def test_an_index_that_ends_meanwhile_takes_the_upload_with_it(
         assert await harness.texts() == {"only": "only"}
 
 
-async def test_an_index_deleted_before_the_file_came_is_made_anew(harness: IngestHarness) -> None:
+async def test_an_index_deleted_before_the_file_arrives_is_created_again(harness: IngestHarness) -> None:
     await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
     await harness.rag.deleter.delete_index(harness.scope, INDEX)
@@ -341,23 +333,23 @@ async def test_an_index_deleted_before_the_file_came_is_made_anew(harness: Inges
     assert await harness.texts() == numbered(2)
 
 
-async def test_a_worker_whose_time_is_up_hands_over_after_each_batch(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_worker_without_time_stores_one_batch_and_sends_the_rest(harness: IngestHarness, small_batches: int) -> None:
     event = harness.put(PATH, file_of(numbered(10)))
     assert await harness.deliver(event, seconds=60)
     for done in (4, 8):
         assert (await harness.only_upload()).documents_ingested == done
         assert (await harness.only_upload()).status == "queued"
-        (handed_over,) = harness.queued()
-        assert await harness.deliver(handed_over, seconds=60)
+        (continuation,) = harness.queued()
+        assert await harness.deliver(continuation, seconds=60)
     assert harness.queued() == []
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered(10)
     assert await harness.deliver(event)
-    assert harness.calls.asked == list(numbered(10).values())
+    assert harness.calls.texts == list(numbered(10).values())
 
 
 class Clock(Deadline):
-    """The rest of a worker's time, which passes by what it does."""
+    """A deadline in ``left`` seconds. Tests set ``left``."""
 
     left: ClassVar[float]
 
@@ -366,10 +358,10 @@ class Clock(Deadline):
 
 
 @pytest.mark.parametrize(("left", "seconds", "after"), [(210.0, 110, (100, 4)), (800.0, 100, (600, 8))])
-async def test_no_batch_is_begun_without_time_or_after_the_time_slice(
+async def test_no_batch_begins_without_enough_time_or_after_the_time_slice(
     harness: IngestHarness, small_batches: int, left: float, seconds: int, after: tuple[float, int]
 ) -> None:
-    """A batch that was cut off would be embedded twice; after a slice other files get their turn."""
+    """An interrupted batch would be embedded twice. After the time slice, other files get their turn."""
     Clock.left = left
 
     def take_long(_: Sequence[str]) -> None:
@@ -382,10 +374,10 @@ async def test_no_batch_is_begun_without_time_or_after_the_time_slice(
 
 
 @pytest.mark.parametrize(("left", "ends"), [(870.0, True), (300.0, False)])
-async def test_a_file_too_large_to_survey_in_one_invocation_is_not_surveyed_again(
+async def test_a_survey_that_had_enough_time_is_not_retried(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, left: float, ends: bool
 ) -> None:
-    """Four more times of a quarter of an hour would end the same."""
+    """Retries of a survey that had a quarter of an hour would fail in the same way."""
     Clock.left = left
     blocks = TenantUploads.blocks
 
@@ -400,12 +392,10 @@ async def test_a_file_too_large_to_survey_in_one_invocation_is_not_surveyed_agai
     upload = await harness.only_upload()
     expected = ("failed", ["survey_timeout"]) if ends else ("queued", [])
     assert (upload.status, [error.code for error in upload.errors]) == expected
-    assert harness.calls.asked == []
+    assert harness.calls.texts == []
 
 
-async def test_work_of_a_dead_worker_goes_on_with_its_message_when_the_lease_expires(
-    harness: IngestHarness, small_batches: int
-) -> None:
+async def test_a_redelivery_continues_when_the_lease_of_a_dead_worker_expires(harness: IngestHarness, small_batches: int) -> None:
     event = harness.put(PATH, file_of(numbered(10)))
 
     def die(_: object) -> None:
@@ -414,9 +404,11 @@ async def test_work_of_a_dead_worker_goes_on_with_its_message_when_the_lease_exp
     harness.calls.before = lambda texts: die(texts) if "text 4" in texts else None
     with pytest.raises(Crash):
         await harness.deliver(event, message="first")
-    assert await harness.deliver(event, message="second"), "a duplicate is dropped: the first message will come again"
-    assert not await harness.deliver(event, message="first", receives=2), "not before the lease runs out"
-    assert not await harness.deliver(event, message="first", receives=5), "nor is a living owner's upload failed"
+    assert await harness.deliver(event, message="second"), (
+        "a duplicate is dropped, because the queue delivers the first message again"
+    )
+    assert not await harness.deliver(event, message="first", receives=2), "the lease has not expired"
+    assert not await harness.deliver(event, message="first", receives=5), "the upload of a live worker does not fail"
     assert (await harness.only_upload()).status == "running"
     harness.calls.before = lambda _: None
     later = now_s() + 61
@@ -424,11 +416,11 @@ async def test_work_of_a_dead_worker_goes_on_with_its_message_when_the_lease_exp
     assert await harness.deliver(event, message="first", receives=3)
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered(10)
-    assert harness.calls.asked == list(numbered(10).values())
+    assert harness.calls.texts == list(numbered(10).values())
 
 
-async def test_a_worker_that_was_thought_dead_changes_nothing_more(harness: IngestHarness, small_batches: int) -> None:
-    """While the first worker embeds, its lease runs out and another one does all the work."""
+async def test_a_worker_that_lost_its_lease_changes_nothing(harness: IngestHarness, small_batches: int) -> None:
+    """While the first worker embeds, its lease expires and another worker ingests the file."""
     event = harness.put(PATH, file_of(numbered(6)))
     embed = Calls.embed
     rival = Calls()
@@ -437,7 +429,7 @@ async def test_a_worker_that_was_thought_dead_changes_nothing_more(harness: Inge
 
     class Slow(Calls):
         async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
-            if not rival.asked:
+            if not rival.texts:
                 seconds[0] += 61
                 other = harness.rival(rival)
                 assert await other.deliver(event, message="m")
@@ -451,18 +443,18 @@ async def test_a_worker_that_was_thought_dead_changes_nothing_more(harness: Inge
     assert await harness.texts() == numbered(6) | {"d0000": "by hand"}
 
 
-async def test_a_message_to_merge_merges(harness: IngestHarness) -> None:
+async def test_a_merge_message_is_handled(harness: IngestHarness) -> None:
     body = json.dumps({"job": "merge", "tenant": harness.tenant, "index": INDEX})
     assert await harness.deliver(body)
 
 
-async def test_a_message_of_an_upload_that_is_no_more_is_done_with(harness: IngestHarness) -> None:
+async def test_a_message_of_a_missing_upload_is_dropped(harness: IngestHarness) -> None:
     body = {"job": "ingest", "tenant": harness.tenant, "index": INDEX, "upload": "upl_01k9s3f5k2abcdefghjkmnpqrs"}
     assert await harness.deliver(json.dumps(body))
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT])
-async def test_a_hand_over_that_may_not_have_been_heard_brings_the_message_back(
+async def test_a_message_is_redelivered_if_sending_the_next_one_fails(
     harness: IngestHarness, small_batches: int, fault: Fault
 ) -> None:
     first = harness.put(PATH, file_of(numbered(6)))
@@ -481,7 +473,7 @@ async def test_a_hand_over_that_may_not_have_been_heard_brings_the_message_back(
 
 
 @pytest.mark.parametrize("fault", [Fault.REPEATED, Fault.LOST_REPLY, Fault.TIMEOUT])
-async def test_a_batch_of_nothing_but_bad_lines_counts_once_however_it_is_heard_of(harness: IngestHarness, fault: Fault) -> None:
+async def test_a_batch_with_only_invalid_lines_counts_once(harness: IngestHarness, fault: Fault) -> None:
     body = b"no json\n" * 1500
     with inject(FaultPlan()) as plan:
         await harness.deliver(harness.put(PATH, body))
@@ -495,7 +487,7 @@ async def test_a_batch_of_nothing_but_bad_lines_counts_once_however_it_is_heard_
 
 
 @pytest.mark.parametrize("fault", [Fault.REPEATED, Fault.LOST_REPLY])
-async def test_a_plan_whose_reply_was_lost_does_not_bring_the_message_back(harness: IngestHarness, fault: Fault) -> None:
+async def test_a_lost_reply_of_the_plan_needs_no_redelivery(harness: IngestHarness, fault: Fault) -> None:
     with inject(FaultPlan()) as plan:
         await harness.deliver(harness.put(PATH, file_of(numbered(2))))
     at = next(n for n, call in enumerate(plan.calls) if "parts" in getattr(call.parameters.get("write"), "set", ()))
