@@ -32,7 +32,7 @@ from spass.core.messages import FinishReason, Message, Role
 from spass.llm.router import Router
 from spass.rag.index.cache import ObjectCache
 from spass.sessions.compaction.summary import Summarizer
-from spass.sessions.compaction.types import SummaryRecord
+from spass.sessions.compaction.summary_record import SummaryRecord
 from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions

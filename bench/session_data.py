@@ -16,8 +16,8 @@ from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, ne
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Timestamp, timestamp
 from spass.sessions.compaction.commit import commit_compaction
-from spass.sessions.compaction.planning import first_kept_seq
-from spass.sessions.compaction.types import CompactionPlan, Summary
+from spass.sessions.compaction.plan import CompactionPlan, first_kept_seq
+from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.hold import acquire_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session
@@ -104,7 +104,8 @@ class SessionWriter:
         source = await acquire_hold(self.store, session.id, session.agent, session.user, hold, now)
         live = await load_turns(self.store, source.id, source.compacted_before)
         messages = list(itertools.chain.from_iterable(turn.messages for turn in live))
-        plan = CompactionPlan.new(source.id, first_kept_seq(messages, KEPT, summarised=source.parent_session_id is not None))
+        cut = first_kept_seq(messages, KEPT, starts_with_summary=source.parent_session_id is not None)
+        plan = CompactionPlan.new(source.id, cut)
         return (await commit_compaction(self.store, source, live, plan, SUMMARY, owner=owner, at=now)).session
 
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
 from spass.sessions.compaction.answers import Compaction, JobTicket
-from spass.sessions.compaction.job import CompactSession
+from spass.sessions.session import CompactSession
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app

@@ -31,8 +31,7 @@ from spass.core.events import (
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.sessions.compaction.summary import Summarizer
-from spass.sessions.compaction.summary_store import read_summary
-from spass.sessions.compaction.types import Summary
+from spass.sessions.compaction.summary_record import Summary, read_summary
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, decode_session

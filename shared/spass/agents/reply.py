@@ -11,7 +11,7 @@ from spass.core.ids import MessageId, RequestId, SessionId
 from spass.core.time import Timestamp
 
 if TYPE_CHECKING:
-    from spass.sessions.compaction.types import CompactionResult
+    from spass.sessions.compaction.commit import CompactionResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from spass.aws.invocation import AwsCall, invoke, retry_once
 from spass.aws.job_targets import JobTargets
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import JobId, TenantId
-from spass.core.jobs import CompactSession, Job, body_of
+from spass.core.jobs import Job, StartCompaction, body_of
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -39,7 +39,7 @@ class TenantJobs:
         """
         if job.tenant != self._tenant:
             raise PermissionError("the job belongs to another tenant")
-        url = self._job_targets.compaction_queue if isinstance(job, CompactSession) else self._job_targets.queue
+        url = self._job_targets.compaction_queue if isinstance(job, StartCompaction) else self._job_targets.queue
         if url is None:
             raise StorageUnavailable("There is no queue for this job.")
         await _call("sqs", "SendMessage", self._sqs().send_message, {"QueueUrl": url, "MessageBody": body_of(job)})

@@ -65,21 +65,21 @@ class AccountCall:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactSession:
-    """Start the state machine on the compaction job ``id``."""
+class StartCompaction:
+    """Start the state machine for the compaction job ``id``."""
 
     tenant: TenantId
     id: JobId
 
 
-Job: TypeAlias = IngestUpload | IngestPart | MergeSegments | AccountCall | CompactSession
+Job: TypeAlias = IngestUpload | IngestPart | MergeSegments | AccountCall | StartCompaction
 
 _NAMES: Final[Mapping[type[Job], str]] = {
     IngestUpload: "ingest",
     IngestPart: "part",
     MergeSegments: "merge",
     AccountCall: "account",
-    CompactSession: "compact",
+    StartCompaction: "compact",
 }
 
 
@@ -100,5 +100,5 @@ def job_of(message: object) -> Job | None:
         case {"job": "account", "tenant": str(tenant), "record": dict(record)}:
             return AccountCall(TenantId(tenant), record)
         case {"job": "compact", "tenant": str(tenant), "id": str(id)} if _COMPACTION.fullmatch(id):
-            return CompactSession(TenantId(tenant), JobId(id))
+            return StartCompaction(TenantId(tenant), JobId(id))
     return None

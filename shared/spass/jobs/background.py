@@ -1,7 +1,7 @@
 """Handle the queue of jobs: uploaded files, their parts, segments to merge, calls to account for."""
 
 from spass.aws.clients import TenantStore
-from spass.core.jobs import AccountCall, CompactSession, Delivery, IngestPart, IngestUpload, MergeSegments
+from spass.core.jobs import AccountCall, Delivery, IngestPart, IngestUpload, MergeSegments, StartCompaction
 from spass.core.time import Deadline
 from spass.jobs.dispatch import Handler, NotHandled
 from spass.jobs.messages import Task
@@ -25,7 +25,7 @@ def background_handler(writer: Writer, cache: ObjectCache, ingest: IngestSetting
                 await merge(store, cache, task.index, deadline)
             case AccountCall():
                 await audit.account(store, task.record)
-            case CompactSession():
+            case StartCompaction():
                 raise NotHandled("compactions have a queue of their own")
         return True
 

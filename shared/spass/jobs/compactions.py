@@ -1,7 +1,7 @@
 """Handle the queue of compactions: each message starts the state machine on one job."""
 
 from spass.aws.clients import TenantStore
-from spass.core.jobs import CompactSession, Delivery
+from spass.core.jobs import Delivery, StartCompaction
 from spass.core.time import Deadline
 from spass.jobs.dispatch import NotHandled
 from spass.jobs.messages import Task
@@ -14,7 +14,7 @@ async def start_compaction(store: TenantStore, task: Task, _delivery: Delivery, 
         NotHandled: ``task`` is not a compaction.
         StorageUnavailable: the state machine does not answer; it may have started.
     """
-    if not isinstance(task, CompactSession):
+    if not isinstance(task, StartCompaction):
         raise NotHandled("only compactions come over this queue")
     await store.jobs.start_compaction(task.id)
     return True

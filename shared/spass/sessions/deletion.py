@@ -55,7 +55,7 @@ async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: 
     except TransactionFailed as failure:
         item = failure.failures.get(0)
         if item is None or not _is_unfinished_delete(item, agent, user):
-            raise hold_error(decode_owned_session(item, agent, user), None, None, now) from None
+            raise hold_error(decode_owned_session(item, agent, user), now) from None
 
 
 def _is_unfinished_delete(item: Item, agent: AgentName, user: UserId) -> bool:

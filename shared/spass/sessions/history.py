@@ -5,7 +5,6 @@ from typing import Annotated, Final
 
 from pydantic import WithJsonSchema
 
-from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.objects import ObjectMissing
 from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
@@ -15,7 +14,7 @@ from spass.core.page_size import PageSizeLimit
 from spass.core.time import Timestamp
 from spass.llm.answers import FunctionCall
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message_json
-from spass.sessions.session import Session, decode_owned_session
+from spass.sessions.session import Session, read_session
 from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseModel
 
 # A turn may have 350 KB in the table and megabytes in the bucket, so reading ahead is bounded.
@@ -86,14 +85,10 @@ async def _load_page(store: TenantStore, session: Session, from_seq: int) -> lis
     try:
         turns = await load_turns(store, session.id, from_seq, limit=_TURNS_PER_READ)
     except ObjectMissing:
-        await _check_exists(store, session)
+        await read_session(store, session.id, session.agent, session.user)
         raise
     expected = [from_seq, *(turn.next_seq for turn in turns[:-1])]
     if [turn.first_seq for turn in turns] != expected:
-        await _check_exists(store, session)
+        await read_session(store, session.id, session.agent, session.user)
         raise cursor_mismatch()
     return turns
-
-
-async def _check_exists(store: TenantStore, session: Session) -> None:
-    decode_owned_session(await store.table.get(keys.session_head(store.tenant, session.id)), session.agent, session.user)

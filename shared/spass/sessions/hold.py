@@ -23,15 +23,10 @@ from spass.core.ids import AgentName, SessionId, UserId
 from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
 
 
-def new_turn_hold(turn_id: str, request: IdempotentRequest | None, now: float) -> Hold:
-    """Return a turn's hold that starts ``now``."""
+def new_hold(owner: str, kind: HoldKind, request: IdempotentRequest | None, now: float) -> Hold:
+    """Return the hold of the turn or job ``owner`` that starts ``now``. ``request`` is the request that started it."""
     key_hash, body_hash = (request.digest, request.body_hash) if request else (None, None)
-    return Hold(turn_id, HoldKind.TURN, int(now) + LEASE_SECONDS, key_hash, body_hash)
-
-
-def new_job_hold(job_id: str, key_hash: str | None, body_hash: str | None, now: float) -> Hold:
-    """Return a job's hold that starts ``now``."""
-    return Hold(job_id, HoldKind.JOB, int(now) + LEASE_SECONDS, key_hash, body_hash)
+    return Hold(owner, kind, int(now) + LEASE_SECONDS, key_hash, body_hash)
 
 
 def not_held_by_others(now: float, owner: str = "") -> AnyOf:
@@ -62,7 +57,7 @@ async def acquire_hold(store: TenantStore, session: SessionId, agent: AgentName,
     try:
         head = await store.table.write(write)
     except ConditionFailed as failure:
-        raise hold_error(decode_owned_session(failure.item, agent, user), hold.key_hash, hold.body_hash, now) from None
+        raise hold_error(decode_owned_session(failure.item, agent, user), now, hold) from None
     except StorageUnavailable:
         with suppress(StorageUnavailable):
             await release_hold(store, session, hold.owner)
@@ -96,24 +91,24 @@ async def release_hold(store: TenantStore, session: SessionId, owner: str) -> No
         await store.table.write(write)
 
 
-def hold_error(session: Session, key_hash: str | None, body_hash: str | None, now: float) -> SpassError:
-    """Return why a request with this idempotency key cannot hold the session."""
+def hold_error(session: Session, now: float, wanted: Hold | None = None) -> SpassError:
+    """Return why a request cannot hold the session. ``wanted`` is the hold that a turn has tried to acquire."""
     if session.archived_at is not None:
         return SessionArchived(
             "This session was compacted. Continue with its successor.",
             details={"successor_session_id": session.successor_session_id},
         )
     hold = session.hold
-    if hold is None:
+    if hold is None or not hold.live(now):
         return SessionBusy("Another request has just changed this session; try again.", retry_after=1)
     seconds = max(1, min(RETRY_SECONDS, hold.expires_at - int(now)))
     if hold.kind is HoldKind.JOB:
         return CompactionInProgress(
             "This session is being compacted; try again.", details={"job_id": hold.owner}, retry_after=seconds
         )
-    if key_hash is None or hold.key_hash != key_hash:
+    if wanted is None or wanted.key_hash is None or hold.key_hash != wanted.key_hash:
         return SessionBusy("Another turn is running in this session; try again.", retry_after=seconds)
-    if hold.body_hash != body_hash:
+    if hold.body_hash != wanted.body_hash:
         return IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
     return IdempotencyInProgress("A request with this Idempotency-Key is still running.", retry_after=seconds)
 

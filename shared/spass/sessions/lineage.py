@@ -12,9 +12,8 @@ from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.page_size import PageSizeLimit
-from spass.sessions.compaction.summary_store import read_summary
-from spass.sessions.compaction.types import SummaryRecord
-from spass.sessions.session import Session, SessionView, decode_owned_session, decode_session, require_user
+from spass.sessions.compaction.summary_record import SummaryRecord, read_summary
+from spass.sessions.session import Session, SessionView, decode_session, read_session, require_user
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText, SummaryIdText
 
 MAX_MEMBERS: Final = 100
@@ -103,7 +102,7 @@ class Lineage:
             StorageUnavailable: throttled or unreachable through all retries.
         """
         store, user = scope.store, require_user(scope)
-        requested = decode_owned_session(await store.table.get(keys.session_head(store.tenant, session)), agent, user)
+        requested = await read_session(store, session, agent, user)
         backward, forward = await asyncio.gather(
             ancestors(store, requested, MAX_MEMBERS),
             _follow(store, user, requested.successor_session_id, _successor_id, MAX_MEMBERS),

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.objects import ObjectMissing
 from spass.calls.scope import Scope
@@ -16,7 +15,7 @@ from spass.core.time import Deadline
 from spass.sessions.bm25 import Ranking, excerpt
 from spass.sessions.lineage import ancestors
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns
-from spass.sessions.session import Session, decode_owned_session, require_user
+from spass.sessions.session import Session, read_session, require_user
 from spass.tools.arguments import arguments_for_display
 from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit, LineageSearchResult
 
@@ -64,8 +63,7 @@ class SessionLineageSearcher:
         earlier searches: the messages that they quote are searched themselves."""
         if scope.session is None or scope.agent is None:
             raise SessionNotFound("This request has no session.")
-        head = await scope.store.table.get(keys.session_head(scope.store.tenant, scope.session))
-        session = decode_owned_session(head, scope.agent, require_user(scope))
+        session = await read_session(scope.store, scope.session, scope.agent, require_user(scope))
         path = await ancestors(scope.store, session, MAX_ANCESTORS)
         ranking = Ranking[_Match](query)
         budget = _SearchBudget(Deadline.after(MAX_SECONDS), MAX_CHARACTERS)

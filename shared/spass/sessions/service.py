@@ -17,7 +17,7 @@ from spass.core.time import timestamp
 from spass.sessions.deletion import delete_session
 from spass.sessions.held_session import Clock
 from spass.sessions.history import HistoryPage, read_history
-from spass.sessions.session import CreateSession, Session, SessionView, decode_owned_session, decode_session, require_user
+from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session, require_user
 from spass.sessions.turn import Render, Respond, Turn, TurnRequest
 from spass.tenancy.response_model import NextCursor, ResponseModel
 from spass.tenancy.settings import Cascade
@@ -88,9 +88,7 @@ class Sessions:
             SessionNotFound: the session does not exist, was deleted or belongs to another user.
             SessionAgentMismatch: the session belongs to the user, but to another agent.
         """
-        return decode_owned_session(
-            await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, require_user(scope)
-        )
+        return await read_session(scope.store, session, agent, require_user(scope))
 
     async def successor(self, scope: Scope, agent: AgentName, archived: SessionArchived) -> SessionId:
         """Return the id of the successor of an archived session.

@@ -7,7 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from spass.aws import keys
 from spass.aws.attributes import Item, Value
+from spass.aws.clients import TenantStore
 from spass.aws.codec import decode, encode
 from spass.calls.scope import Scope
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
@@ -28,6 +30,10 @@ class CreateSession(StrictBody):
     compact_strategy: CompactStrategy | None = None
     compact_keep_last_n: KeepLastN | None = None
     compact_observation_mask: bool | None = None
+
+
+class CompactSession(StrictBody):
+    """The body of a request to compact a session. It has no fields yet."""
 
 
 class HoldKind(StrEnum):
@@ -148,6 +154,11 @@ def decode_owned_session(item: Item | None, agent: AgentName, user: UserId) -> S
     if session.agent != agent:
         raise SessionAgentMismatch(f"This session was created for the agent {session.agent}.", details={"agent": session.agent})
     return session
+
+
+async def read_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId) -> Session:
+    """Read the session's head. Errors are those of ``decode_owned_session``."""
+    return decode_owned_session(await store.table.get(keys.session_head(store.tenant, session)), agent, user)
 
 
 def require_user(scope: Scope) -> UserId:

@@ -31,13 +31,13 @@ from spass.core.messages import Message
 from spass.core.time import timestamp
 from spass.sessions.commit import commit_turn
 from spass.sessions.held_session import Clock, HeldSession
-from spass.sessions.hold import acquire_hold, new_turn_hold
+from spass.sessions.hold import acquire_hold, new_hold
 from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
-from spass.sessions.session import Hold, Session
+from spass.sessions.session import Hold, HoldKind, Session
 
 if TYPE_CHECKING:
+    from spass.sessions.compaction.commit import CompactionResult
     from spass.sessions.compaction.compactor import Compactor
-    from spass.sessions.compaction.types import CompactionResult
 
 ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
 """Compact the session and return the shorter history, or None if it cannot be compacted. Call it when the provider rejects the
@@ -161,7 +161,7 @@ class Turn:
     async def _begin(self) -> Session | None:
         """Hold the session and return it, or None if an earlier attempt of the request was committed."""
         request, now = self._request, self._clock()
-        hold = new_turn_hold(self.id, request.idempotency, now)
+        hold = new_hold(self.id, HoldKind.TURN, request.idempotency, now)
         try:
             return await acquire_hold(self._store, request.session, request.agent, request.user, hold, now)
         except _POSSIBLY_COMMITTED:
@@ -203,7 +203,7 @@ class Turn:
         """Compact the session and return the messages of the successor, or None if it was not compacted."""
 
         def hold(successor: SessionId) -> Hold:
-            return new_turn_hold(self.id, self._successor_idempotency(successor), self._clock())
+            return new_hold(self.id, HoldKind.TURN, self._successor_idempotency(successor), self._clock())
 
         compaction = await self._compactor.compact(held, turns, hold)
         self.session = held.session.id

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.ids import IndexId, JobId, TenantId, UploadId
-from spass.core.jobs import AccountCall, CompactSession, IngestPart, IngestUpload, Job, MergeSegments, body_of
+from spass.core.jobs import AccountCall, IngestPart, IngestUpload, Job, MergeSegments, StartCompaction, body_of
 from spass.jobs.messages import Unknown, parse
 from spass.rag.ingest.uploaded_file import UploadedFile, upload_key, uploaded_file
 from tests.unit.rag.ingest.harness import put_event
@@ -87,7 +87,7 @@ def test_a_message_may_hold_several_events() -> None:
         IngestUpload(TENANT, BOOKS, UPLOAD),
         IngestPart(TENANT, BOOKS, UPLOAD, 7),
         AccountCall(TENANT, {"request_id": "req_1", "input_tokens": 7}),
-        CompactSession(TENANT, JobId("job_" + "0" * 26)),
+        StartCompaction(TENANT, JobId("job_" + "0" * 26)),
     ],
     ids=lambda job: type(job).__name__,
 )

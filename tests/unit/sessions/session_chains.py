@@ -14,9 +14,9 @@ from spass.calls.scope import Scope
 from spass.core.ids import AgentName, MessageId, RequestId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.core.time import timestamp
-from spass.sessions.compaction.commit import commit_compaction
-from spass.sessions.compaction.planning import first_kept_seq
-from spass.sessions.compaction.types import CompactionPlan, CompactionResult, Summary
+from spass.sessions.compaction.commit import CompactionResult, commit_compaction
+from spass.sessions.compaction.plan import CompactionPlan, first_kept_seq
+from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
@@ -111,7 +111,7 @@ class ChainBuilder:
         self.now += 1
         live = live or await load_turns(self.store, source.id, 1)
         messages = [stored for turn in live for stored in turn.messages]
-        cut = first_kept_seq(messages, keep, summarised=source.parent_session_id is not None)
+        cut = first_kept_seq(messages, keep, starts_with_summary=source.parent_session_id is not None)
         plan = CompactionPlan.new(source.id, cut)
         return await commit_compaction(self.store, source, live, plan, Summary(summary, "scripted"), owner=owner, at=self.now)
 

@@ -179,13 +179,6 @@ async def test_nothing_older_than_what_is_kept_is_said_and_hurts_nobody(harness:
     assert harness.summarizer.asked == []
 
 
-async def test_a_summary_too_large_to_be_kept_is_one_that_failed(harness: "SessionsHarness") -> None:
-    session = await full_session(harness)
-    harness.summarizer.text = "x" * 400_000
-    answer = await harness.turn(session, "hello", quick).answer()
-    assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, "summary_failed")
-
-
 async def test_a_bucket_that_refuses_what_is_kept_leaves_the_session_as_it_was(
     harness: "SessionsHarness",
 ) -> None:

@@ -118,7 +118,9 @@ def check_jobs(jobs: Sequence[Job], chain: Chain) -> None:
             continue
         assert successor is not None, job
         assert (source.session.archived_by, source.session.successor_session_id) == (job.id, job.plan.successor)
-        assert (job.compacted, job.kept) == (source.session.compacted_before - 1, len(successor.turns[0].messages) - 1)
+        assert job.result is not None
+        assert job.result.compacted == source.session.compacted_before - 1
+        assert job.result.kept == len(successor.turns[0].messages) - 1
     done = {job.id for job in jobs if job.status is JobStatus.SUCCEEDED}
     for member in chain[:-1]:
         by = str(member.session.archived_by)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from spass.sessions.compaction.job import JOB_KIND, Job, JobStatus
+from spass.sessions.compaction.job import Job, JobStatus
 from spass.tenancy.response_model import Count, DateTime, JobIdText, ResponseModel, SessionIdText, SummaryIdText
 
 
@@ -22,14 +22,14 @@ class Compaction(ResponseModel):
 
 
 class JobTicket(ResponseModel):
-    """A job that goes on. `Location` is its address."""
+    """A job that continues. `Location` is its address."""
 
     job_id: JobIdText
     status: JobStatus
 
 
 class JobError(ResponseModel):
-    """Why a job failed."""
+    """The reason why a job failed."""
 
     code: str
     message: str
@@ -39,7 +39,7 @@ class JobView(ResponseModel):
     """A job. `result` is there when it has succeeded, `error` when it has failed."""
 
     id: JobIdText
-    kind: Literal["compaction"]
+    kind: Literal["compaction"] = "compaction"
     status: JobStatus
     created_at: DateTime
     finished_at: DateTime | None
@@ -48,13 +48,11 @@ class JobView(ResponseModel):
 
     @classmethod
     def of(cls, job: Job, result: Compaction | None) -> "JobView":
-        failure = job.failure
         return cls(
             id=job.id,
-            kind=JOB_KIND,
             status=job.status,
             created_at=job.created_at,
             finished_at=job.finished_at,
             result=result,
-            error=JobError(code=failure.code, message=failure.message) if failure else None,
+            error=JobError(code=job.failure.code, message=job.failure.message) if job.failure else None,
         )

@@ -4,7 +4,7 @@ The transaction requires that the source is still held by the owner of the compa
 messages are copied into the successor. All messages of the source stay in the source, unchanged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -26,8 +26,8 @@ from spass.core.errors import (
 from spass.core.ids import MessageId, new_id, random_suffix
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Timestamp, timestamp
-from spass.sessions.compaction.summary_store import read_summary, storable_text
-from spass.sessions.compaction.types import CompactionPlan, CompactionResult, Summary, SummaryRecord, summary_message
+from spass.sessions.compaction.plan import CompactionPlan
+from spass.sessions.compaction.summary_record import Summary, SummaryRecord, read_summary, summary_message
 from spass.sessions.hold import held_by, is_deleted, release_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
@@ -38,8 +38,17 @@ class CompactionNotStarted(StorageUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class _CommitAttempt:
-    """One compaction before its outcome is known."""
+class CompactionResult:
+    """The outcome of a compaction: the successor, its first turn record, and the summary."""
+
+    session: Session
+    first: TurnRecord
+    summary: SummaryRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A compaction before its outcome is known. ``result`` is what it commits."""
 
     store: TenantStore
     source: Session
@@ -71,40 +80,27 @@ async def commit_compaction(  # one compaction's parts, all named
         SessionArchived: the source was compacted by another request.
         SessionNotFound: it was deleted.
         SessionBusy: the owner's hold was lost, it grew, or a condition of ``with_effect`` does not hold; nothing took place.
-        SummaryFailed: the summary is too large to be kept.
         CompactionNotStarted: the bucket refused the first turn.
         StorageUnavailable: the outcome is unknown; the hold may be lost.
     """
     _check_plan(source, live, plan)
-    at_wire = timestamp(at)
-    record = _record(plan, source, summary, at_wire)
-    first = _first_item(live, plan, record)
-    successor = _successor(source, plan, first, at_wire, hold)
-    attempt = _CommitAttempt(store, source, plan, owner, CompactionResult(successor, first, record))
-    body = await _store_first_item(attempt)
-    writes = [
-        *_writes(attempt, Put(keys.session_turn(store.tenant, successor.id, 1), body, ITEM_ABSENT)),
-        *with_effect(attempt.result),
-    ]
-    end = await _transact(attempt, writes)
-    if (key := stored_overflow_key(dict(body))) and _cannot_commit_later(end, first):
-        with suppress(StorageUnavailable):
-            await store.objects.delete([key])
-    if isinstance(end, SpassError):
-        raise end
-    return end
-
-
-async def _store_first_item(attempt: _CommitAttempt) -> dict[str, Value]:
-    result = attempt.result
+    attempt = _Attempt(store, source, plan, owner, _result(source, live, plan, summary, timestamp(at), hold))
+    first = attempt.result.first
     try:
-        return await store_body(attempt.store, result.session.id, result.first)
+        body = await store_body(store, plan.successor, first)
     except StorageUnavailable as error:
         raise CompactionNotStarted(error.message, retry_after=error.retry_after) from error
+    outcome = await _transact(attempt, [*_writes(attempt, body), *with_effect(attempt.result)])
+    if (key := stored_overflow_key(dict(body))) and _cannot_commit_later(outcome, first):
+        with suppress(StorageUnavailable):
+            await store.objects.delete([key])
+    if isinstance(outcome, SpassError):
+        raise outcome
+    return outcome
 
 
-async def _transact(attempt: _CommitAttempt, writes: Sequence[Write]) -> CompactionResult | SpassError:
-    """Make the writes and return the result, or the error that stands for it.
+async def _transact(attempt: _Attempt, writes: Sequence[Write]) -> CompactionResult | SpassError:
+    """Make the writes. Return the result, or an error if nothing was committed.
 
     Raises:
         StorageUnavailable: the outcome is unknown.
@@ -117,20 +113,20 @@ async def _transact(attempt: _CommitAttempt, writes: Sequence[Write]) -> Compact
     except StorageUnavailable:
         # An attempt may still be in flight. Without the hold it can no longer take effect, so a read after the release is final.
         await release_hold(attempt.store, attempt.source.id, attempt.owner)
-        end = await _read_outcome(attempt)
-        if isinstance(end, SessionBusy):
+        outcome = await _read_outcome(attempt)
+        if isinstance(outcome, SessionBusy):
             return StorageUnavailable("The compaction could not be recorded; try again.", retry_after=1)
-        return end
+        return outcome
     return attempt.result
 
 
-def _cannot_commit_later(end: CompactionResult | SpassError, first: TurnRecord) -> bool:
+def _cannot_commit_later(outcome: CompactionResult | SpassError, first: TurnRecord) -> bool:
     """Return whether an attempt with ``first`` that is still in flight can no longer commit, even if a retried job holds the
-    session again. If it can, its body stays in the bucket; bodies that are never committed are swept after a day.
+    session again. If it can, its body must stay in the bucket; bodies that are never committed are swept after a day.
     """
-    if isinstance(end, SpassError):
-        return isinstance(end, SessionArchived | SessionNotFound)
-    return end.first.id != first.id
+    if isinstance(outcome, SpassError):
+        return isinstance(outcome, SessionArchived | SessionNotFound)
+    return outcome.first.id != first.id
 
 
 def _check_plan(source: Session, live: Sequence[TurnRecord], plan: CompactionPlan) -> None:
@@ -142,22 +138,29 @@ def _check_plan(source: Session, live: Sequence[TurnRecord], plan: CompactionPla
         raise InternalError("A compaction's plan does not fit its session.")
 
 
-def _record(plan: CompactionPlan, source: Session, summary: Summary, at: Timestamp) -> SummaryRecord:
-    return SummaryRecord(
-        plan.summary,
-        source.id,
-        plan.successor,
-        storable_text(summary.text),
-        summary.model,
-        at,
-        source.compacted_before,
-        plan.kept_from - 1,
+def _result(
+    source: Session, live: Sequence[TurnRecord], plan: CompactionPlan, summary: Summary, at: Timestamp, hold: Hold | None
+) -> CompactionResult:
+    covered = (source.compacted_before, plan.kept_from - 1)
+    record = SummaryRecord(plan.summary, source.id, plan.successor, summary.text, summary.model, at, *covered)
+    first = _first_turn(live, plan, record)
+    successor = replace(
+        source,
+        id=plan.successor,
+        created_at=at,
+        updated_at=at,
+        next_seq=first.next_seq,
+        compacted_before=1,
+        parent_session_id=source.id,
+        summary_id=plan.summary,
+        hold=hold,
     )
+    return CompactionResult(successor, first, record)
 
 
-def _first_item(live: Sequence[TurnRecord], plan: CompactionPlan, record: SummaryRecord) -> TurnRecord:
-    """The summary and what is kept, as one turn. Its id is its own, as any turn's: where another process commits the same plan,
-    neither writes over the body that the other put into the bucket.
+def _first_turn(live: Sequence[TurnRecord], plan: CompactionPlan, record: SummaryRecord) -> TurnRecord:
+    """Return the summary and the kept messages as one turn. Its id is new in each attempt: if two processes commit the same plan,
+    neither overwrites the other's body in the bucket.
     """
     opening = StoredMessage(MessageId(new_id("msg")), 1, record.created_at, Message(Role.ASSISTANT, summary_message(record)))
     kept = [stored for turn in live for stored in turn.messages if stored.seq >= plan.kept_from]
@@ -167,63 +170,37 @@ def _first_item(live: Sequence[TurnRecord], plan: CompactionPlan, record: Summar
     return TurnRecord(new_id("turn"), messages, TokenUsage(), 0, FinishReason.STOP, runs)
 
 
-def _successor(source: Session, plan: CompactionPlan, first: TurnRecord, at: Timestamp, hold: Hold | None) -> Session:
-    return Session(
-        plan.successor,
-        source.agent,
-        source.user,
-        source.title,
-        at,
-        at,
-        source.compact_strategy,
-        source.compact_keep_last_n,
-        source.compact_observation_mask,
-        next_seq=first.next_seq,
-        parent_session_id=source.id,
-        summary_id=plan.summary,
-        hold=hold,
-    )
-
-
-def _writes(attempt: _CommitAttempt, first: Put) -> list[Write]:
-    tenant, source, plan, successor = attempt.store.tenant, attempt.source, attempt.plan, attempt.result.session
-    at = successor.created_at
+def _writes(attempt: _Attempt, first_body: Mapping[str, Value]) -> list[Write]:
+    tenant, source, successor, summary = attempt.store.tenant, attempt.source, attempt.result.session, attempt.result.summary
     archived = replace(
         source,
-        updated_at=at,
-        archived_at=at,
+        updated_at=summary.created_at,
+        archived_at=summary.created_at,
         archived_by=attempt.owner,
         successor_session_id=successor.id,
-        compacted_before=plan.kept_from,
+        compacted_before=attempt.plan.kept_from,
         hold=None,
     )
+    entry = archived.entry()
+    changed = ("updated_at", "archived_at", "archived_by", "successor_session_id", "compacted_before")
     unchanged = held_by(attempt.owner) & Equals("next_seq", source.next_seq) & Absent("archived_at") & Absent("deleted_at")
     return [
         Update(
-            keys.session_head(tenant, source.id),
-            set={
-                "archived_at": at,
-                "updated_at": at,
-                "archived_by": attempt.owner,
-                "successor_session_id": successor.id,
-                "compacted_before": plan.kept_from,
-            },
-            remove=("hold",),
-            when=unchanged,
+            keys.session_head(tenant, source.id), set={name: entry[name] for name in changed}, remove=("hold",), when=unchanged
         ),
         Put(keys.session_head(tenant, successor.id), successor.attributes(), ITEM_ABSENT),
-        first,
-        Put(keys.session_summary(tenant, successor.id, plan.summary), encode(attempt.result.summary), ITEM_ABSENT),
-        Put(keys.user_session(tenant, source.user, source.agent, source.id), archived.entry()),
+        Put(keys.session_turn(tenant, successor.id, 1), first_body, ITEM_ABSENT),
+        Put(keys.session_summary(tenant, successor.id, summary.id), encode(summary), ITEM_ABSENT),
+        Put(keys.user_session(tenant, source.user, source.agent, source.id), entry),
         Put(keys.user_session(tenant, source.user, source.agent, successor.id), successor.entry()),
     ]
 
 
-async def _read_outcome(attempt: _CommitAttempt) -> CompactionResult | SpassError:
-    """Read the outcome from the table: return the committed compaction, or the error that explains why there is none.
+async def _read_outcome(attempt: _Attempt) -> CompactionResult | SpassError:
+    """Read from the table and return the committed compaction, or the error that explains why there is none.
 
     Raises:
-        StorageUnavailable: we cannot know.
+        StorageUnavailable: the outcome stays unknown.
     """
     store, plan = attempt.store, attempt.plan
     head = await store.table.get(keys.session_head(store.tenant, plan.source))
@@ -240,7 +217,7 @@ async def _read_outcome(attempt: _CommitAttempt) -> CompactionResult | SpassErro
     return SessionBusy("Another request took this session over; it was not compacted.", retry_after=1)
 
 
-async def _committed_result(attempt: _CommitAttempt) -> CompactionResult:
+async def _committed_result(attempt: _Attempt) -> CompactionResult:
     """Return the stored compaction, which another process may have committed with other ids and times. If the successor has been
     deleted since, return this attempt's result."""
     store, plan, result = attempt.store, attempt.plan, attempt.result

@@ -10,9 +10,8 @@ from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, Spa
 from spass.core.ids import SessionId
 from spass.core.messages import CHARACTERS_PER_TOKEN, Message
 from spass.core.time import Deadline
-from spass.sessions.compaction.commit import CompactionNotStarted, commit_compaction
-from spass.sessions.compaction.planning import plan_compaction
-from spass.sessions.compaction.types import CompactionResult
+from spass.sessions.compaction.commit import CompactionNotStarted, CompactionResult, commit_compaction
+from spass.sessions.compaction.plan import plan_compaction
 from spass.sessions.held_session import Clock, HeldSession
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Hold, Session

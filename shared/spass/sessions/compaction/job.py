@@ -2,38 +2,33 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Self, cast
 
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
+from spass.aws.codec import decode, encode
 from spass.aws.idempotency import IdempotentRequest
-from spass.aws.table import TTL
-from spass.aws.writes import OneOf, Update
+from spass.aws.table import TTL, TransactionFailed
+from spass.aws.writes import Delete, OneOf, Update
 from spass.core import errors
 from spass.core.cost import NO_COST, Cost, CostSource
-from spass.core.errors import SpassError, SummaryFailed
-from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, UserId
+from spass.core.errors import SessionBusy, SpassError, StorageUnavailable, SummaryFailed, UpstreamTimeout
+from spass.core.ids import AgentName, JobId, RequestId, UserId, random_suffix
 from spass.core.messages import Json
-from spass.core.time import Timestamp, epoch_s
+from spass.core.time import Timestamp, epoch_s, timestamp
 from spass.metering.pricing import decimal_text
 from spass.redaction.text import redact_provider_text
-from spass.sessions.compaction.types import CompactionPlan
-from spass.tenancy.strict_body import StrictBody
+from spass.sessions.compaction.plan import CompactionPlan
+from spass.sessions.hold import release_hold
 
-JOB_KIND: Final[Literal["compaction"]] = "compaction"
 JOB_SECONDS: Final = 3600
 """The time limit of a job. A job that exceeds it ends as failed."""
-JOB_TTL_SECONDS: Final = 30 * 24 * 3600
-
+_TTL_SECONDS: Final = 30 * 24 * 3600
 _STORED_DETAILS: Final = ("reason", "successor_session_id")
-
-
-class CompactSession(StrictBody):
-    """The body of a request to compact a session. It has no fields yet."""
 
 
 class JobStatus(StrEnum):
@@ -47,16 +42,23 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """The request that created a job: its token and its place in the tree of calls, for the audit, and the hashes of its
-    idempotency key and body."""
+    """The request that created a job: its token and its place in the tree of calls, for the audit, and its idempotency key."""
 
     request_id: RequestId
     token_id: str
     origin: RequestId | None
     depth: int
     route: str
-    key_hash: str | None = None
-    body_hash: str | None = None
+    idempotency: IdempotentRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """The result of a job: the numbers of ``compacted`` and ``kept`` messages and the ``model`` that wrote the summary."""
+
+    compacted: int
+    kept: int
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +82,23 @@ class JobFailure:
         return kind(self.message, details={**self.details, "job_id": job}, retry_after=self.retry_after)
 
 
+TIMED_OUT: Final = JobFailure(UpstreamTimeout.code, "The compaction did not end within its time; the session is unchanged.")
+RETRIES_EXHAUSTED: Final = JobFailure(
+    StorageUnavailable.code, "The compaction failed after several attempts; the session is unchanged. Try again.", retry_after=1
+)
+SESSION_STAYED_BUSY: Final = JobFailure(
+    SessionBusy.code,
+    "Other requests held the session until the compaction stopped waiting; it was not compacted. Try again.",
+    retry_after=1,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """The compaction of ``plan.source``, a session of ``user`` with ``agent``.
 
     ``fallback_model`` writes the summary if the tenant has set no model; None if the requester's token may not use it. The job
-    ends at ``ends_at`` at the latest, in seconds since the epoch. ``cost``, the numbers of ``compacted`` and ``kept`` messages
-    and the ``model`` of the summary are known when it has ended.
+    ends at ``ends_at`` at the latest, in seconds since the epoch. ``cost`` is that of its model calls so far.
     """
 
     id: JobId
@@ -99,11 +111,9 @@ class Job:
     created_at: Timestamp
     ends_at: int
     finished_at: Timestamp | None = None
-    compacted: int = 0
-    kept: int = 0
-    model: str | None = None
-    cost: Cost = NO_COST
+    result: JobResult | None = None
     failure: JobFailure | None = None
+    cost: Cost = NO_COST
 
     @property
     def is_finished(self) -> bool:
@@ -115,76 +125,34 @@ class Job:
         Raises:
             IdempotencyKeyReused: the key is the same and the body is not.
         """
-        if request is None or self.requester.key_hash != request.digest:
+        creator = self.requester.idempotency
+        if request is None or creator is None or creator.digest != request.digest:
             return False
-        if self.requester.body_hash != request.body_hash:
+        if creator.body_hash != request.body_hash:
             raise errors.IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
         return True
 
     def attributes(self) -> dict[str, Value]:
-        """Return the item's attributes. A None is left out."""
-        plan, requester = self.plan, self.requester
-        every: dict[str, Value] = {
-            "id": self.id,
-            "kind": JOB_KIND,
-            "status": self.status.value,
-            "user": self.user,
-            "agent": self.agent,
-            "source": plan.source,
-            "successor": plan.successor,
-            "summary": plan.summary,
-            "kept_from": plan.kept_from,
-            "otherwise": self.fallback_model,
-            "request_id": requester.request_id,
-            "token_id": requester.token_id,
-            "origin_request_id": requester.origin,
-            "depth": requester.depth,
-            "route": requester.route,
-            "key_hash": requester.key_hash,
-            "body_hash": requester.body_hash,
-            "created_at": self.created_at,
-            "ends_at": self.ends_at,
-            "finished_at": self.finished_at,
-            "compacted": self.compacted,
-            "kept": self.kept,
-            "model": self.model,
-            **_cost_attributes(self.cost),
-            TTL: epoch_s(self.created_at) + JOB_TTL_SECONDS,
-        }
-        if self.failure is not None:
-            every["failure"] = asdict(self.failure)
-        return {name: value for name, value in every.items() if value is not None}
+        """Return the item's attributes."""
+        amounts = {"usd": decimal_text(self.cost.usd), "eur": decimal_text(self.cost.eur)}
+        return {**encode(self), "cost": {**encode(self.cost), **amounts}, TTL: epoch_s(self.created_at) + _TTL_SECONDS}
 
 
 def decode_job(item: Item) -> Job:
     """Return the job in ``item``."""
     stored = cast("Mapping[str, Any]", item)  # written by ``attributes``
-    failure = stored.get("failure")
-    return Job(
-        JobId(stored["id"]),
-        JobStatus(stored["status"]),
-        UserId(stored["user"]),
-        AgentName(stored["agent"]),
-        CompactionPlan(
-            SessionId(stored["source"]), SessionId(stored["successor"]), SummaryId(stored["summary"]), stored["kept_from"]
-        ),
-        stored.get("otherwise"),
-        Requester(
-            RequestId(stored["request_id"]),
-            stored["token_id"],
-            stored.get("origin_request_id"),
-            stored["depth"],
-            stored["route"],
-            stored.get("key_hash"),
-            stored.get("body_hash"),
-        ),
-        Timestamp(stored["created_at"]),
-        stored["ends_at"],
-        finished_at=stored.get("finished_at"),
-        compacted=stored["compacted"],
-        kept=stored["kept"],
-        model=stored.get("model"),
-        cost=_decode_cost(stored),
+    requester, cost = stored["requester"], stored["cost"]
+    idempotency, result, failure = requester.get("idempotency"), stored.get("result"), stored.get("failure")
+    request = IdempotentRequest(**idempotency) if idempotency else None
+    return decode(
+        Job,
+        item,
+        status=JobStatus(stored["status"]),
+        plan=CompactionPlan(**stored["plan"]),
+        fallback_model=stored.get("fallback_model"),
+        requester=decode(Requester, requester, origin=requester.get("origin"), idempotency=request),
+        cost=decode(Cost, cost, usd=Decimal(cost["usd"]), eur=Decimal(cost["eur"]), source=CostSource(cost["source"])),
+        result=JobResult(**result) if result else None,
         failure=JobFailure(**failure) if failure else None,
     )
 
@@ -206,17 +174,23 @@ def job_update(store: TenantStore, before: Job, after: Job) -> Update:
     return Update(keys.job(store.tenant, before.id), set=new, when=OneOf("status", [JobStatus.QUEUED, JobStatus.RUNNING]))
 
 
-def _cost_attributes(cost: Cost) -> dict[str, Value]:
-    return {
-        "cost_usd": decimal_text(cost.usd),
-        "cost_eur": decimal_text(cost.eur),
-        "cost_source": cost.source.value,
-        "sub_calls": cost.sub_calls,
-    }
+async def fail_job(store: TenantStore, job: Job, failure: JobFailure, at: float, *, cost: Cost = NO_COST) -> Job:
+    """End ``job`` as failed unless it has ended, delete its draft, release its session, and return the job as stored.
 
+    ``cost`` is added to the job's cost. ``at`` is in seconds since the epoch. Afterwards no step of the job can commit, because
+    its commit requires that the job has not ended.
 
-def _decode_cost(stored: Mapping[str, Any]) -> Cost:
-    return Cost(Decimal(stored["cost_usd"]), Decimal(stored["cost_eur"]), CostSource(stored["cost_source"]), stored["sub_calls"])
+    Raises:
+        StorageUnavailable: the outcome is unknown.
+    """
+    ended = replace(job, status=JobStatus.FAILED, finished_at=timestamp(at), failure=failure, cost=job.cost + cost)
+    token = random_suffix()
+    try:
+        await store.table.transact([job_update(store, job, ended), Delete(keys.job_draft(store.tenant, job.id))], token=token)
+    except TransactionFailed:  # ended by our own first attempt, whose reply was lost, or by another process
+        ended = await read_job(store, job.id) or ended
+    await release_hold(store, job.plan.source, job.id)
+    return ended
 
 
 _ERRORS: Final[Mapping[str, type[SpassError]]] = {

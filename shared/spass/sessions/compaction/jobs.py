@@ -7,11 +7,9 @@ that dies between the two leaves a hold that expires and a job that never starts
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from spass.aws import keys
-from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.codec import encode
 from spass.aws.idempotency import IdempotentRequest
@@ -19,19 +17,27 @@ from spass.aws.objects import ObjectMissing
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update
 from spass.calls.scope import Scope
-from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, SpassError, StorageUnavailable
+from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, StorageUnavailable
 from spass.core.ids import AgentName, JobId, SessionId, new_id
-from spass.core.jobs import CompactSession
+from spass.core.jobs import StartCompaction
 from spass.core.time import timestamp
 from spass.sessions.compaction.answers import Compaction
-from spass.sessions.compaction.failure import RETRIES_EXHAUSTED, TIMED_OUT, fail_job
-from spass.sessions.compaction.job import JOB_SECONDS, Job, JobStatus, Requester, read_job
-from spass.sessions.compaction.planning import plan_compaction
-from spass.sessions.compaction.summary_store import read_summary
+from spass.sessions.compaction.job import (
+    JOB_SECONDS,
+    RETRIES_EXHAUSTED,
+    TIMED_OUT,
+    Job,
+    JobStatus,
+    Requester,
+    fail_job,
+    read_job,
+)
+from spass.sessions.compaction.plan import plan_compaction
+from spass.sessions.compaction.summary_record import read_summary
 from spass.sessions.held_session import Clock
-from spass.sessions.hold import hold_error, new_job_hold, not_held_by_others, release_hold
+from spass.sessions.hold import hold_error, new_hold, not_held_by_others, release_hold
 from spass.sessions.record import load_turns
-from spass.sessions.session import HoldKind, Session, decode_owned_session, require_user
+from spass.sessions.session import HoldKind, Session, decode_owned_session, read_session, require_user
 
 _FIRST_DELAY: Final = 0.1  # seconds between two reads of a job; grows by half each time
 _MAX_DELAY: Final = 1.0
@@ -52,7 +58,7 @@ class CompactionJobs:
         fallback_model: str,
         idempotency: IdempotentRequest | None = None,
     ) -> Job:
-        """Start a job that compacts the session, and return it. A repeated ``idempotency`` key returns the job that it started.
+        """Start a job that compacts the session, and return it. A repeated request returns the job that it started.
 
         ``fallback_model`` writes the summary if the tenant has set no model for summaries and the caller's token allows it.
 
@@ -65,14 +71,14 @@ class CompactionJobs:
             IdempotencyKeyReused: the key was used with another body.
             StorageUnavailable: the outcome is unknown; the session's hold expires soon.
         """
-        store, now = scope.store, self._clock()
-        source = await self._source(scope, agent, session)
+        store, user, now = scope.store, require_user(scope), self._clock()
+        source = await read_session(store, session, agent, user)
         earlier = await self._find_existing_job(store, source, idempotency, now)
         if earlier is not None and earlier.failure is None:
             return earlier
         if earlier is not None:  # the process that ended it died before it released the session
             await release_hold(store, session, earlier.id)
-            source = await self._source(scope, agent, session)
+            source = await read_session(store, session, agent, user)
         _check_compactable(source, now)
         job = await self._new_job(scope, source, fallback_model, idempotency, now)
         await self._hold(store, source, job, now)
@@ -99,13 +105,13 @@ class CompactionJobs:
             JobNotFound: the same as ``get``.
         """
         loop = asyncio.get_running_loop()
-        until, delay, found = loop.time() + seconds, _FIRST_DELAY, job
-        while not found.is_finished and (rest := until - loop.time()) > 0:
+        until, delay, latest = loop.time() + seconds, _FIRST_DELAY, job
+        while not latest.is_finished and (rest := until - loop.time()) > 0:
             await asyncio.sleep(min(delay, rest))
             delay = min(_MAX_DELAY, delay * 1.5)
             with suppress(StorageUnavailable):
-                found = await self.get(scope, job.id)
-        return found
+                latest = await self.get(scope, job.id)
+        return latest
 
     async def result(self, scope: Scope, job: Job) -> Compaction | None:
         """Return the compaction; None if the job has not succeeded.
@@ -113,7 +119,7 @@ class CompactionJobs:
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
         """
-        if job.status is not JobStatus.SUCCEEDED:
+        if job.result is None:
             return None
         summary = await read_summary(scope.store, job.plan.successor, job.plan.summary)
         return Compaction(
@@ -122,14 +128,9 @@ class CompactionJobs:
             successor_session_id=job.plan.successor,
             summary_id=job.plan.summary,
             summary_text=summary.text if summary is not None else None,
-            summary_model=job.model or "",
-            compacted_message_count=job.compacted,
-            kept_message_count=job.kept,
-        )
-
-    async def _source(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
-        return decode_owned_session(
-            await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, require_user(scope)
+            summary_model=job.result.model,
+            compacted_message_count=job.result.compacted,
+            kept_message_count=job.result.kept,
         )
 
     async def _find_existing_job(
@@ -169,8 +170,7 @@ class CompactionJobs:
             caller.parent_request_id,
             scope.depth,
             caller.route,
-            request.digest if request else None,
-            request.body_hash if request else None,
+            request,
         )
         return Job(
             JobId(new_id("job")),
@@ -186,7 +186,7 @@ class CompactionJobs:
 
     async def _hold(self, store: TenantStore, source: Session, job: Job, now: float) -> None:
         """Hold the session, unchanged since it was read, and create the job's record, in one transaction."""
-        hold = new_job_hold(job.id, job.requester.key_hash, job.requester.body_hash, now)
+        hold = new_hold(job.id, HoldKind.JOB, job.requester.idempotency, now)
         unchanged = Equals("next_seq", source.next_seq) & Absent("deleted_at") & Absent("archived_at")
         take = Update(
             keys.session_head(store.tenant, source.id),
@@ -198,7 +198,7 @@ class CompactionJobs:
             await store.table.transact([take, record], token=job.id)
         except TransactionFailed as failure:
             if 1 not in failure.failures:  # otherwise the record exists: our own first attempt succeeded
-                raise _hold_error(failure.failures[0], source, now) from None
+                raise hold_error(decode_owned_session(failure.failures[0], source.agent, source.user), now) from None
         except StorageUnavailable:
             with suppress(StorageUnavailable):
                 await release_hold(store, source.id, job.id)
@@ -207,7 +207,7 @@ class CompactionJobs:
     async def _send_message(self, store: TenantStore, job: Job) -> None:
         """Send the job to the queue. If that fails, end the job and raise StorageUnavailable."""
         try:
-            await store.jobs.send(CompactSession(store.tenant, job.id))
+            await store.jobs.send(StartCompaction(store.tenant, job.id))
         except StorageUnavailable:
             with suppress(StorageUnavailable):
                 await fail_job(store, job, RETRIES_EXHAUSTED, self._clock())
@@ -217,15 +217,8 @@ class CompactionJobs:
 def _check_compactable(source: Session, now: float) -> None:
     """Raise an error unless the session may be compacted now."""
     if source.archived_at is not None:
-        raise hold_error(source, None, None, now)
+        raise hold_error(source, now)
     if source.compact_strategy == "off":
         raise CompactionDisabled("This session was created with compact_strategy off.")
     if source.hold is not None and source.hold.live(now):
-        raise hold_error(source, None, None, now)
-
-
-def _hold_error(head: Item | None, source: Session, now: float) -> SpassError:
-    """Return why a session that was free when it was read could not be held."""
-    found = decode_owned_session(head, source.agent, source.user)
-    held = found.hold is not None and found.hold.live(now)
-    return hold_error(found if held else replace(found, hold=None), None, None, now)
+        raise hold_error(source, now)

@@ -8,8 +8,8 @@ makes the machine retry the step. An error that a retry would not change ends th
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
@@ -28,15 +28,24 @@ from spass.core.errors import (
 )
 from spass.core.ids import JobId, random_suffix
 from spass.core.time import Deadline
-from spass.sessions.compaction.commit import commit_compaction
-from spass.sessions.compaction.failure import RETRIES_EXHAUSTED, SESSION_STAYED_BUSY, TIMED_OUT, fail_job
-from spass.sessions.compaction.job import Job, JobFailure, JobStatus, job_update, read_job
-from spass.sessions.compaction.summary_store import storable_text
-from spass.sessions.compaction.types import CompactionResult, Summary
+from spass.sessions.compaction.commit import CompactionResult, commit_compaction
+from spass.sessions.compaction.job import (
+    RETRIES_EXHAUSTED,
+    SESSION_STAYED_BUSY,
+    TIMED_OUT,
+    Job,
+    JobFailure,
+    JobResult,
+    JobStatus,
+    fail_job,
+    job_update,
+    read_job,
+)
+from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.held_session import Clock
-from spass.sessions.hold import acquire_hold, new_job_hold, release_hold, renew_hold
+from spass.sessions.hold import acquire_hold, new_hold, release_hold, renew_hold
 from spass.sessions.record import load_turns
-from spass.sessions.session import Session, decode_session
+from spass.sessions.session import HoldKind, Session, decode_session
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer
@@ -45,8 +54,7 @@ _RETRYABLE: Final = (StorageUnavailable, InternalError, SessionBusy)
 """Errors that a retry may avoid, or that an operator must look at."""
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldJob:
+class _HeldJob(NamedTuple):
     """A job that has not ended, and the session that it holds."""
 
     job: Job
@@ -66,25 +74,27 @@ class CompactionSteps:
 
     async def plan(self, store: TenantStore, job_id: JobId) -> None:
         """Mark the job as running. Its plan was made when it was requested, so that the request could be refused."""
-        taken = await self._acquire(store, job_id)
-        if taken is None or taken.job.status is JobStatus.RUNNING:
+        held = await self._acquire(store, job_id)
+        if held is None or held.job.status is JobStatus.RUNNING:
             return
-        write = job_update(store, taken.job, replace(taken.job, status=JobStatus.RUNNING))
         try:
-            await store.table.write(write)
+            await store.table.write(job_update(store, held.job, replace(held.job, status=JobStatus.RUNNING)))
         except ConditionFailed:
-            await self._release_if_finished(store, taken.job)
+            await self._release_if_finished(store, held.job)
 
     async def summarise(self, store: TenantStore, job_id: JobId, deadline: Deadline) -> None:
         """Store the draft of the summary, or end the job as failed."""
-        taken = await self._acquire(store, job_id)
-        if taken is None or await _read_draft(store, taken.job) is not None:
+        held = await self._acquire(store, job_id)
+        if held is None or await _read_draft(store, held.job) is not None:
             return
-        job = taken.job
+        job, session = held
         scope = _job_scope(store, job, deadline)
         try:
             async with renewing(lambda: renew_hold(store, job.plan.source, job.id, self._clock())):
-                summary = await self._summary(scope, taken)
+                turns = await load_turns(store, session.id, session.compacted_before)
+                summary = await self._summarizer.summarise_session(
+                    scope, session, turns, job.plan, fallback_model=job.fallback_model
+                )
             await self._store_draft(store, job, summary, scope.tally.total)
         except _RETRYABLE:
             await _add_cost(store, job, scope.tally.total)
@@ -94,10 +104,10 @@ class CompactionSteps:
 
     async def commit(self, store: TenantStore, job_id: JobId) -> None:
         """Commit the compaction, or end the job as failed."""
-        taken = await self._acquire(store, job_id)
-        if taken is None:
+        held = await self._acquire(store, job_id)
+        if held is None:
             return
-        job, session = taken.job, taken.session
+        job, session = held
         summary = await _read_draft(store, job)
         if summary is None:
             if await self._release_if_finished(store, job):
@@ -106,14 +116,11 @@ class CompactionSteps:
         live = await load_turns(store, session.id, session.compacted_before)
 
         def finish_job(result: CompactionResult) -> list[Write]:
-            after = replace(
-                job,
-                status=JobStatus.SUCCEEDED,
-                finished_at=result.summary.created_at,
-                compacted=job.plan.kept_from - session.compacted_before,
-                kept=result.first.next_seq - result.first.first_seq - 1,
+            numbers = JobResult(
+                job.plan.kept_from - session.compacted_before, len(result.first.messages) - 1, result.summary.model
             )
-            return [job_update(store, job, after), Delete(keys.job_draft(store.tenant, job.id))]
+            finished = replace(job, status=JobStatus.SUCCEEDED, finished_at=result.summary.created_at, result=numbers)
+            return [job_update(store, job, finished), Delete(keys.job_draft(store.tenant, job.id))]
 
         try:
             await commit_compaction(
@@ -152,24 +159,18 @@ class CompactionSteps:
         if now >= job.ends_at:
             await fail_job(store, job, TIMED_OUT, now)
             return None
-        hold = new_job_hold(job.id, job.requester.key_hash, job.requester.body_hash, now)
+        hold = new_hold(job.id, HoldKind.JOB, job.requester.idempotency, now)
         try:
             return _HeldJob(job, await acquire_hold(store, job.plan.source, job.agent, job.user, hold, now))
         except (SessionArchived, SessionNotFound) as error:
             await fail_job(store, job, JobFailure.of(error), now)
             return None
 
-    async def _summary(self, scope: Scope, taken: _HeldJob) -> Summary:
-        job, session = taken.job, taken.session
-        turns = await load_turns(scope.store, session.id, session.compacted_before)
-        summary = await self._summarizer.summarise_session(scope, session, turns, job.plan, fallback_model=job.fallback_model)
-        return replace(summary, text=storable_text(summary.text))
-
     async def _store_draft(self, store: TenantStore, job: Job, summary: Summary, cost: Cost) -> None:
         """Store the draft that the next step commits."""
         writes: list[Write] = [
             Put(keys.job_draft(store.tenant, job.id), {"text": summary.text, "model": summary.model, TTL: job.ends_at}),
-            job_update(store, job, replace(job, model=summary.model, cost=job.cost + cost)),
+            job_update(store, job, replace(job, cost=job.cost + cost)),
         ]
         token = random_suffix()
         try:
@@ -180,8 +181,8 @@ class CompactionSteps:
     async def _release_if_finished(self, store: TenantStore, job: Job) -> bool:
         """Release the session if the job was ended while a step ran, and return whether it was. The step may hold the session
         again."""
-        found = await read_job(store, job.id)
-        if found is not None and not found.is_finished:
+        latest = await read_job(store, job.id)
+        if latest is not None and not latest.is_finished:
             return False
         await release_hold(store, job.plan.source, job.id)
         return True

@@ -22,12 +22,14 @@ from spass.core.errors import (
     SummaryFailed,
     UpstreamRejected,
 )
+from spass.core.json import replace_surrogates
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm.retries import BACKENDS_LIMIT
 from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
+from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.prompt import END, summary_instruction
+from spass.sessions.compaction.summary_record import Summary, summary_text
 from spass.sessions.compaction.transcript import MIN_PART_BYTES, Line, join_lines, pack_lines, transcript_lines
-from spass.sessions.compaction.types import CompactionPlan, Summary, summary_text
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Session
 from spass.tenancy.config import GatewayConfig
@@ -280,7 +282,7 @@ def _summary_text(model: str, reply: ChatReply, longest: int) -> str | None:
         raise _summary_failed(model, "refused", "refused to write it")
     if reply.message.tool_calls:
         raise _summary_failed(model, "tool_calls", "called a tool instead of writing it")
-    text = _THINK_TEXT.sub("", strip_invisible(reply.message.content)).strip()
+    text = _THINK_TEXT.sub("", strip_invisible(replace_surrogates(reply.message.content))).strip()
     if reply.finish_reason is FinishReason.LENGTH or len(text) > longest:
         return None
     if not any(map(str.isalnum, text)):

@@ -17,16 +17,15 @@ from spass.core.errors import (
     SessionBusy,
     SessionNotFound,
     StorageUnavailable,
-    SummaryFailed,
     storage_timeout,
 )
 from spass.core.ids import JobId, SessionId, TenantId, UserId
 from spass.core.messages import Role, ToolCall
 from spass.core.time import timestamp
 from spass.sessions import record
-from spass.sessions.compaction.commit import commit_compaction
-from spass.sessions.compaction.summary_store import read_summary
-from spass.sessions.compaction.types import CompactionPlan, CompactionResult, Summary
+from spass.sessions.compaction.commit import CompactionResult, commit_compaction
+from spass.sessions.compaction.plan import CompactionPlan
+from spass.sessions.compaction.summary_record import Summary, read_summary
 from spass.sessions.hold import acquire_hold, renew_hold
 from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
 from spass.sessions.session import CreateSession, Hold, HoldKind, Session, SessionView, decode_session
@@ -236,18 +235,6 @@ async def test_a_refused_effect_refuses_the_whole_commit(compaction: Compaction)
             with_effect=lambda _: [ended],
         )
     assert compaction.harness.stored_items() == before
-
-
-async def test_a_summary_of_any_size_and_script_fits_or_is_refused(compaction: Compaction) -> None:
-    session = await compaction.said("one")
-    source = await compaction.hold(session)
-    plan = CompactionPlan.new(session, kept_from=3)
-    with pytest.raises(SummaryFailed):
-        await compaction.commit(source, plan, Summary("ü" * 200_000, "m"))
-    assert (await compaction.head(session)).archived_at is None
-    made = await compaction.commit(source, plan, Summary("ü" * 170_000 + "\ud83d", "m"))
-    assert made.summary.text == "ü" * 170_000 + "?"
-    assert (await compaction.messages(plan.successor))[0].message.content.endswith("ü?")
 
 
 async def test_large_kept_messages_lie_in_the_bucket_and_a_late_commit_leaves_none(

@@ -1,4 +1,4 @@
-"""What a job stores is read back, and what failed one is raised again."""
+"""A job's record: storing it, its failure as an error, and the request that created it."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -14,16 +14,24 @@ from spass.core.cost import Cost, CostSource
 from spass.core.errors import IdempotencyKeyReused, SpassError
 from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, UserId
 from spass.core.time import timestamp
-from spass.sessions.compaction.job import Job, JobFailure, JobStatus, Requester, decode_job
-from spass.sessions.compaction.types import CompactionPlan
+from spass.sessions.compaction.job import Job, JobFailure, JobResult, JobStatus, Requester, decode_job
+from spass.sessions.compaction.plan import CompactionPlan
 
 TEXT = st.text(min_size=1, max_size=20)
 COUNT = st.integers(0, 10**9)
 STAMP = st.integers(0, 4_000_000_000).map(timestamp)
-MAYBE = st.none() | TEXT
 AMOUNT = st.decimals(0, 1000, places=6).map(lambda amount: amount.normalize())
-LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpassError) and kind.code]
+ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpassError) and kind.code]
 
+REQUESTERS = st.builds(
+    Requester,
+    st.builds(RequestId, TEXT),
+    TEXT,
+    st.none() | st.builds(RequestId, TEXT),
+    COUNT,
+    TEXT,
+    st.none() | st.builds(IdempotentRequest, TEXT, TEXT),
+)
 JOBS = st.builds(
     Job,
     st.builds(JobId, TEXT),
@@ -31,26 +39,24 @@ JOBS = st.builds(
     st.builds(UserId, TEXT),
     st.builds(AgentName, TEXT),
     st.builds(CompactionPlan, st.builds(SessionId, TEXT), st.builds(SessionId, TEXT), st.builds(SummaryId, TEXT), COUNT),
-    TEXT,
-    st.builds(Requester, st.builds(RequestId, TEXT), TEXT, st.none() | st.builds(RequestId, TEXT), COUNT, TEXT, MAYBE, MAYBE),
+    st.none() | TEXT,
+    REQUESTERS,
     STAMP,
     COUNT,
     finished_at=st.none() | STAMP,
-    compacted=COUNT,
-    kept=COUNT,
-    model=MAYBE,
+    result=st.none() | st.builds(JobResult, COUNT, COUNT, TEXT),
     cost=st.builds(Cost, AMOUNT, AMOUNT, st.sampled_from(CostSource), COUNT),
     failure=st.none() | st.builds(JobFailure, TEXT, TEXT, st.none() | COUNT, st.dictionaries(TEXT, TEXT, max_size=2)),
 )
 
 
 @given(job=JOBS)
-def test_a_job_comes_back_as_it_was_stored(job: Job) -> None:
+def test_a_stored_job_is_decoded_unchanged(job: Job) -> None:
     assert decode_job(item_of({name: attribute_of(value) for name, value in job.attributes().items()})) == job
 
 
-@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.code)
-def test_what_failed_a_job_is_raised_as_what_it_was(kind: type[SpassError]) -> None:
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.code)
+def test_a_failure_becomes_the_error_that_caused_it(kind: type[SpassError]) -> None:
     failed = kind("No room at db-7.internal.example.com.", retry_after=2.2, details={"reason": "busy", "other": 1})
     raised = JobFailure.of(failed).error(JobId("job_1"))
     assert type(raised) is kind
@@ -59,8 +65,8 @@ def test_what_failed_a_job_is_raised_as_what_it_was(kind: type[SpassError]) -> N
     assert "internal" not in raised.message
 
 
-def test_a_job_knows_the_request_that_asked_for_it() -> None:
-    requester = Requester(RequestId("req_1"), "token", None, 0, "/", "key", "body")
+def test_a_job_recognises_the_request_that_created_it() -> None:
+    requester = Requester(RequestId("req_1"), "token", None, 0, "/", IdempotentRequest("key", "body"))
     job = Job(
         JobId("job_1"),
         JobStatus.QUEUED,
@@ -76,8 +82,7 @@ def test_a_job_knows_the_request_that_asked_for_it() -> None:
     assert job.is_requested_by(IdempotentRequest("key", "body"))
     assert not job.is_requested_by(IdempotentRequest("another key", "body"))
     assert not job.is_requested_by(None)
-    assert not replace(job, requester=replace(requester, key_hash=None, body_hash=None)).is_requested_by(
-        IdempotentRequest("key", "body")
-    )
+    without_key = replace(job, requester=replace(requester, idempotency=None))
+    assert not without_key.is_requested_by(IdempotentRequest("key", "body"))
     with pytest.raises(IdempotencyKeyReused):
         job.is_requested_by(IdempotentRequest("key", "another body"))

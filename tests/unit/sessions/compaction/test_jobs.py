@@ -18,8 +18,9 @@ from spass.core.ids import JobId, RequestId, SessionId, UserId
 from spass.sessions.compaction import jobs
 from spass.sessions.compaction.job import JOB_SECONDS, Job
 from spass.sessions.deletion import delete_session
-from spass.sessions.hold import acquire_hold, new_turn_hold
+from spass.sessions.hold import acquire_hold, new_hold
 from spass.sessions.record import TurnRecord, load_turns
+from spass.sessions.session import HoldKind
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.faults import Crash, Fault, inject
 from tests.simulated.deployment import AGENT, USER, CallFaults, Process, SimulatedDeployment, StepFailed, simulated_deployment
@@ -177,10 +178,9 @@ async def test_an_automatic_session_may_be_compacted_by_hand(deployment: Simulat
 
 async def test_a_session_that_a_turn_holds_is_busy(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
+    hold = new_hold("turn_1", HoldKind.TURN, None, deployment.clock())
     with deployment.quiet():
-        await acquire_hold(
-            deployment.store, session, AGENT, USER, new_turn_hold("turn_1", None, deployment.clock()), deployment.clock()
-        )
+        await acquire_hold(deployment.store, session, AGENT, USER, hold, deployment.clock())
     stored = deployment.stored()
     answer = await deployment.compact(session)
     error_of(answer, 409, "session_busy")

@@ -11,7 +11,8 @@ from spass.core.errors import StorageUnavailable, storage_timeout
 from spass.core.ids import TenantId
 from spass.sessions import record
 from spass.sessions.compaction.commit import commit_compaction
-from spass.sessions.compaction.types import CompactionPlan, Summary
+from spass.sessions.compaction.plan import CompactionPlan
+from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.record import load_turns
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn

@@ -15,9 +15,9 @@ from spass.core.ids import AgentName, JobId, MessageId, SessionId, UserId, new_i
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import timestamp
 from spass.sessions.compaction import steps
-from spass.sessions.compaction.job import JOB_SECONDS, Job, read_job
+from spass.sessions.compaction.job import JOB_SECONDS, RETRIES_EXHAUSTED, Job, JobResult, fail_job, read_job
 from spass.sessions.deletion import delete_session
-from spass.sessions.hold import acquire_hold, new_job_hold, release_hold
+from spass.sessions.hold import acquire_hold, new_hold, release_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.tenancy.settings import Cascade
@@ -199,8 +199,9 @@ async def test_a_job_that_is_ended_as_it_commits_leaves_its_session_free(
     async def loaded(store: TenantStore, found: SessionId, from_seq: int) -> list[TurnRecord]:
         turns = await load_turns(store, found, from_seq)
         await deployment.step("fail", job)
+        hold = new_hold(job, HoldKind.JOB, None, deployment.clock())
         with deployment.quiet():
-            await acquire_hold(store, found, AGENT, USER, new_job_hold(job, None, None, deployment.clock()), deployment.clock())
+            await acquire_hold(store, found, AGENT, USER, hold, deployment.clock())
         return turns
 
     monkeypatch.setattr(steps, "load_turns", loaded)
@@ -219,7 +220,7 @@ async def test_a_turn_that_came_while_the_hold_was_lost_is_kept(deployment: Simu
     await say(deployment, session, "in between")
     await deployment.step("commit", job)
     found = await job_of(deployment, job)
-    assert (found.status, found.compacted, found.kept) == ("succeeded", 8, 6)
+    assert (found.status, found.result) == ("succeeded", JobResult(8, 6, "small"))
     kept = [one.message.content for one in await deployment.history(found.plan.successor)]
     assert kept[-2:] == ["in between", "answer to in between"]
 
@@ -344,6 +345,20 @@ async def test_a_failed_job_stays_failed(deployment: SimulatedDeployment) -> Non
     assert await job_of(deployment, job) == failed
     head = await deployment.head(session)
     assert (head.hold, head.archived_at) == (None, None)
+
+
+async def test_a_late_retry_of_the_failing_step_does_not_undo_a_success(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    job = await asked(deployment, session)
+    unfinished = await job_of(deployment, job)
+    for step in ("plan", "summarise", "commit"):
+        await deployment.step(step, job)
+    succeeded = await job_of(deployment, job)
+    stored = deployment.stored()
+    await deployment.step("fail", job)
+    with deployment.quiet():  # the same step, which read the job before it had ended
+        assert await fail_job(deployment.store, unfinished, RETRIES_EXHAUSTED, deployment.clock()) == succeeded
+    assert deployment.stored() == stored
 
 
 async def test_a_commit_without_a_summary_is_no_commit(deployment: SimulatedDeployment) -> None:

@@ -252,6 +252,11 @@ async def test_what_cannot_be_seen_is_not_kept(store: TenantStore) -> None:
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
 
+async def test_half_of_a_surrogate_pair_becomes_a_question_mark(store: TenantStore) -> None:
+    model = summary_model(lambda _: said("Ana moves \ud83d."))
+    assert await summary_of(model, make_scope(store), SHORT) == "Ana moves ?."
+
+
 async def test_what_a_model_only_thought_is_not_kept(store: TenantStore) -> None:
     model = summary_model(lambda _: said("<think>\nWho is Ana?\n</think>\n\nAna moves."))
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."

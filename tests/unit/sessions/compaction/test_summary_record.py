@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from spass.core.ids import SessionId, SummaryId
 from spass.core.time import timestamp
-from spass.sessions.compaction.types import SummaryRecord, summary_message, summary_text
+from spass.sessions.compaction.summary_record import SummaryRecord, summary_message, summary_text
 
 
 @given(st.text())

@@ -8,7 +8,7 @@ from spass.core.errors import NothingToCompact
 from spass.core.ids import MessageId
 from spass.core.messages import Message, Role, ToolCall
 from spass.core.time import Timestamp
-from spass.sessions.compaction.planning import first_kept_seq
+from spass.sessions.compaction.plan import first_kept_seq
 from spass.sessions.record import StoredMessage
 
 
@@ -32,7 +32,7 @@ TURNS = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 def test_no_turn_is_torn_and_enough_is_kept(turns: list[int], keep_last: int, summarised: bool) -> None:
     messages = live(turns, summarised=summarised)
     try:
-        cut = first_kept_seq(messages, keep_last, summarised=summarised)
+        cut = first_kept_seq(messages, keep_last, starts_with_summary=summarised)
     except NothingToCompact:
         second_turn = next((stored.seq for stored in messages[summarised + 1 :] if stored.message.role is Role.USER), 10**9)
         may_go = min(second_turn, messages[-1].seq + 1) - 1
@@ -53,21 +53,21 @@ def test_no_more_is_kept_than_it_takes(turns: list[int], keep_last: int) -> None
     best = max((seq for seq in borders if messages[-1].seq + 1 - seq >= keep_last), default=1)
     if best == 1:
         with pytest.raises(NothingToCompact):
-            first_kept_seq(messages, keep_last, summarised=False)
+            first_kept_seq(messages, keep_last, starts_with_summary=False)
     else:
-        assert first_kept_seq(messages, keep_last, summarised=False) == best
+        assert first_kept_seq(messages, keep_last, starts_with_summary=False) == best
 
 
 def test_nothing_may_be_kept() -> None:
-    assert first_kept_seq(live([0, 0]), 0, summarised=False) == 5
+    assert first_kept_seq(live([0, 0]), 0, starts_with_summary=False) == 5
 
 
 def test_a_session_that_is_all_kept_or_a_summary_has_nothing_to_compact() -> None:
     for messages, keep_last, summarised in ((live([0, 0]), 4, False), (live([0, 0], summarised=True), 4, True)):
         with pytest.raises(NothingToCompact) as refused:
-            first_kept_seq(messages, keep_last, summarised=summarised)
+            first_kept_seq(messages, keep_last, starts_with_summary=summarised)
         assert refused.value.details == {"live_message_count": len(messages), "compact_keep_last_n": keep_last}
 
 
 def test_an_earlier_summary_goes_into_the_new_one() -> None:
-    assert first_kept_seq(live([0, 0], summarised=True), 2, summarised=True) == 4
+    assert first_kept_seq(live([0, 0], summarised=True), 2, starts_with_summary=True) == 4
