@@ -8,7 +8,7 @@ import pytest
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Role
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, ToolCallDelta
-from spass.sessions import lineage
+from spass.sessions.lineage import Lineage
 from tests.functions.gateway import Gateway
 from tests.unit.sessions.session_chains import ChainBuilder
 
@@ -47,10 +47,8 @@ def test_another_agents_path_is_refused(gateway: Gateway, members: list[SessionI
     assert (refused.status, refused.code) == (400, "session_agent_mismatch")
 
 
-def test_a_chain_that_is_not_shown_whole_says_so(
-    gateway: Gateway, members: list[SessionId], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lineage, "MAX_MEMBERS", 1)
+def test_a_chain_longer_than_its_answer_is_marked_as_truncated(gateway: Gateway, members: list[SessionId]) -> None:
+    gateway.services.lineage = Lineage(max_members=1)
     told = gateway.send("GET", f"{SESSION.format(members[2])}/lineage").json
     assert (len(told["backward"]), told["truncated"]) == (1, True)
 

@@ -19,7 +19,7 @@ from spass.tenancy.response_model import (
 
 
 class AgentSummary(ResponseModel):
-    """An agent in short."""
+    """The main properties of an agent."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class AgentConfig(AgentSummary):
 
     @classmethod
     def with_defaults(cls, agent: AgentSpec, rag_top_k: int) -> "AgentConfig":
-        """Return the agent. ``rag_top_k`` is the tenant's, which holds if the file has none."""
+        """Return the agent. ``rag_top_k`` is the tenant's, which applies if the file has none."""
         return cls.model_validate({**agent.model_dump(), "rag_top_k": agent.rag_top_k or rag_top_k})
 
 
@@ -56,7 +56,7 @@ class AgentPage(ResponseModel):
 
 
 class ReplyMessage(ResponseModel):
-    """What the agent answered. `id` and `seq` are null if no session keeps it."""
+    """The agent's answer. `id` and `seq` are null if no session stores it."""
 
     id: MessageId | None
     seq: Count | None

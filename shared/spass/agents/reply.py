@@ -1,61 +1,59 @@
 """Render the reply to a single chat or to a turn of a session."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spass.agents.answers import ExecutedCall, Reply, ReplyCompaction, ReplyMessage, ReplyUsage
 from spass.agents.spec import AgentSpec
 from spass.core.errors import SpassError
 from spass.core.events import Outcome
-from spass.core.ids import MessageId, RequestId, SessionId
+from spass.core.ids import RequestId
 from spass.core.time import Timestamp
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.commit import CompactionResult
-
-
-@dataclass(frozen=True, slots=True)
-class MessageLocation:
-    """The place of the answer in a session. If the turn compacted the requested session, this session is the successor and
-    ``compaction`` the result."""
-
-    session_id: SessionId
-    message_id: MessageId
-    seq: int
-    compaction: "CompactionResult | None" = None
+    from spass.sessions.compaction.summary_record import SummaryRecord
+    from spass.sessions.turn import CommittedTurn
 
 
 def render_reply(
-    request_id: RequestId, agent: AgentSpec, outcome: Outcome, created_at: Timestamp, location: MessageLocation | None = None
+    request_id: RequestId,
+    agent: AgentSpec,
+    outcome: Outcome,
+    created_at: Timestamp,
+    committed: "CommittedTurn | None" = None,
 ) -> Reply:
-    """Return ``outcome`` as a reply. Without a ``location`` it is the reply of a single chat."""
-    usage, compaction = outcome.usage, location.compaction if location else None
+    """Return ``outcome`` as a reply. Without a ``committed`` turn it is the reply of a single chat."""
+    summary = committed.compaction.summary if committed and committed.compaction else None
     return Reply(
         request_id=request_id,
         agent=agent.name,
         model=agent.model,
-        session_id=location.session_id if location else None,
+        session_id=committed.session.id if committed else None,
         message=ReplyMessage(
-            id=location.message_id if location else None,
-            seq=location.seq if location else None,
+            id=committed.turn.answer.id if committed else None,
+            seq=committed.turn.answer.seq if committed else None,
             content=outcome.content,
             created_at=created_at,
         ),
         tool_calls=[ExecutedCall.model_validate(call, from_attributes=True) for call in outcome.tool_calls],
-        usage=ReplyUsage.model_validate(usage, from_attributes=True),
+        usage=ReplyUsage.model_validate(outcome.usage, from_attributes=True),
         turns=outcome.turns,
         finish_reason=outcome.finish_reason,
-        compaction=_compaction(compaction) if compaction else None,
+        compaction=_compaction(summary) if summary else None,
+    )
+
+
+def _compaction(summary: "SummaryRecord") -> ReplyCompaction:
+    return ReplyCompaction(
+        source_session_id=summary.source_session_id,
+        successor_session_id=summary.successor_session_id,
+        summary_id=summary.id,
     )
 
 
 def compaction_headers(compaction: "CompactionResult | None", error: SpassError | None) -> dict[str, str]:
     """Return the headers that report a turn's compaction or its failure."""
     if compaction is not None:
-        return {"SPASS-Compacted-From": compaction.summary.source, "SPASS-Session-Id": compaction.summary.successor}
+        summary = compaction.summary
+        return {"SPASS-Compacted-From": summary.source_session_id, "SPASS-Session-Id": summary.successor_session_id}
     return {"SPASS-Compaction-Error": error.code} if error is not None else {}
-
-
-def _compaction(compaction: "CompactionResult") -> ReplyCompaction:
-    summary = compaction.summary
-    return ReplyCompaction(source_session_id=summary.source, successor_session_id=summary.successor, summary_id=summary.id)

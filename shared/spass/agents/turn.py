@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spass.agents import reply
+from spass.agents.reply import compaction_headers, render_reply
 from spass.agents.spec import AgentSpec
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
@@ -43,12 +43,9 @@ def start_turn(  # one turn's parts, all named
         return engine.run(scope.for_agent(name, turn.session), agent, history, message, shorten_history=shorten_history)
 
     def render(committed: CommittedTurn) -> StoredAnswer:
-        last = committed.turn.answer
-        at = reply.MessageLocation(committed.session.id, last.id, last.seq, committed.compaction)
-        body = reply.render_reply(scope.caller.request_id, agent, committed.outcome, last.created_at, at)
-        return StoredAnswer(
-            body.to_dict(), {**headers(), **reply.compaction_headers(committed.compaction, committed.compaction_error)}
-        )
+        at = committed.turn.answer.created_at
+        body = render_reply(scope.caller.request_id, agent, committed.outcome, at, committed)
+        return StoredAnswer(body.to_dict(), {**headers(), **compaction_headers(committed.compaction, committed.compaction_error)})
 
     turn = sessions.turn(
         scope.for_agent(name, session),

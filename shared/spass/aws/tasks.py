@@ -25,10 +25,11 @@ async def run_shielded(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
         raise
 
 
-async def run_concurrently(works: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def run_concurrently(works: Sequence[Coroutine[Any, Any, object]]) -> None:
     """Run ``works`` concurrently. When one fails, cancel the others, wait for their end, and raise the first failure."""
     if len(works) == 1:
-        return await works[0]
+        await works[0]
+        return
     try:
         async with asyncio.TaskGroup() as group:
             for work in works:

@@ -4,14 +4,13 @@ A deleted session can neither be compacted nor become a successor, so its place 
 member of a chain, its head stays without any text, because its neighbours refer to it.
 """
 
-import asyncio
-from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.table import ConditionFailed, TransactionFailed
+from spass.aws.tasks import run_concurrently
 from spass.aws.writes import Absent, Delete, Equals, Update
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
 from spass.core.time import timestamp
@@ -19,8 +18,7 @@ from spass.sessions.hold import hold_error, not_held_by_others
 from spass.sessions.record import session_overflow_prefix
 from spass.sessions.session import decode_owned_session
 
-_QUERY_LIMIT: Final = 25
-_MAX_CONCURRENT_DELETES: Final = 16
+_ITEMS_PER_BATCH: Final = 25
 _NOT_IN_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_id")
 
 
@@ -70,16 +68,8 @@ async def _remove_messages(store: TenantStore, session: SessionId) -> None:
     """
     partition = keys.session_partition(store.tenant, session)
     after = keys.session_head(store.tenant, session).sk
-    while items := await store.table.query(partition, after=after, limit=_QUERY_LIMIT):
-        for start in range(0, len(items), _MAX_CONCURRENT_DELETES):
-            batch = items[start : start + _MAX_CONCURRENT_DELETES]
-            await _gather_all([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in batch])
+    while items := await store.table.query(partition, after=after, limit=_ITEMS_PER_BATCH):
+        await run_concurrently([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in items])
         after = str(items[-1]["sk"])
     if bodies := await store.objects.list_keys(session_overflow_prefix(session)):
         await store.objects.delete(bodies)
-
-
-async def _gather_all(calls: Sequence[Awaitable[object]]) -> None:
-    for result in await asyncio.gather(*calls, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result

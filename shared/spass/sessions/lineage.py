@@ -16,30 +16,7 @@ from spass.sessions.compaction.summary_record import SummaryRecord, read_summary
 from spass.sessions.session import Session, SessionView, decode_session, read_session, require_user
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText, SummaryIdText
 
-MAX_MEMBERS: Final = 100
-"""Members of a chain, in each direction from the requested session."""
-
 _SUMMARIES_PER_READ: Final = 16  # a summary may be as large as an item
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member of a chain. ``session`` is None if it was deleted."""
-
-    id: SessionId
-    session: Session | None
-
-
-@dataclass(frozen=True, slots=True)
-class LineagePath:
-    """A chain in one direction, nearest member first. ``is_complete``: it reaches the end of the chain."""
-
-    members: tuple[Member, ...]
-    is_complete: bool
-
-    @property
-    def live_sessions(self) -> Sequence[Session]:
-        return [member.session for member in self.members if member.session is not None]
 
 
 class DeletedSession(ResponseModel):
@@ -47,6 +24,18 @@ class DeletedSession(ResponseModel):
 
     id: SessionIdText
     deleted: Literal[True] = True
+
+
+@dataclass(frozen=True, slots=True)
+class LineagePath:
+    """A chain in one direction, nearest member first. ``is_complete``: it reaches the end of the chain."""
+
+    members: Sequence[Session | DeletedSession]
+    is_complete: bool
+
+    @property
+    def existing_sessions(self) -> list[Session]:
+        return [member for member in self.members if isinstance(member, Session)]
 
 
 class SummaryView(ResponseModel):
@@ -63,16 +52,7 @@ class SummaryView(ResponseModel):
 
     @classmethod
     def of(cls, record: SummaryRecord) -> "SummaryView":
-        return cls(
-            id=record.id,
-            source_session_id=record.source,
-            successor_session_id=record.successor,
-            text=record.text,
-            model=record.model,
-            created_at=record.created_at,
-            first_seq=record.first_seq,
-            last_seq=record.last_seq,
-        )
+        return cls.model_validate(record, from_attributes=True)
 
 
 class Chain(ResponseModel):
@@ -90,8 +70,11 @@ class Chain(ResponseModel):
     ] = False
 
 
+@dataclass(frozen=True, slots=True)
 class Lineage:
-    """The chains of all tenants."""
+    """Reads chains. ``max_members`` bounds the members in each direction from the requested session."""
+
+    max_members: int = 100
 
     async def chain(self, scope: Scope, agent: AgentName, session: SessionId) -> Chain:
         """Return the chain of the user's session, which may be archived.
@@ -104,10 +87,10 @@ class Lineage:
         store, user = scope.store, require_user(scope)
         requested = await read_session(store, session, agent, user)
         backward, forward = await asyncio.gather(
-            ancestors(store, requested, MAX_MEMBERS),
-            _follow(store, user, requested.successor_session_id, _successor_id, MAX_MEMBERS),
+            ancestors(store, requested, self.max_members),
+            _follow(store, user, requested.successor_session_id, lambda member: member.successor_session_id, self.max_members),
         )
-        newest_first = [*reversed(forward.live_sessions), requested, *backward.live_sessions]
+        newest_first = [*reversed(forward.existing_sessions), requested, *backward.existing_sessions]
         before, after = _member_views(backward), _member_views(forward)
         summaries, all_fit = await _summaries(store, newest_first, members=[*before, *after])
         return Chain(
@@ -120,20 +103,12 @@ class Lineage:
 
 
 def _member_views(path: LineagePath) -> list[SessionView | DeletedSession]:
-    return [DeletedSession(id=member.id) if member.session is None else SessionView.of(member.session) for member in path.members]
+    return [SessionView.of(member) if isinstance(member, Session) else member for member in path.members]
 
 
 async def ancestors(store: TenantStore, session: Session, limit: int) -> LineagePath:
     """Return the sessions that ``session`` was compacted from, at most ``limit``, nearest first."""
-    return await _follow(store, session.user, session.parent_session_id, _parent_id, limit)
-
-
-def _successor_id(session: Session) -> SessionId | None:
-    return session.successor_session_id
-
-
-def _parent_id(session: Session) -> SessionId | None:
-    return session.parent_session_id
+    return await _follow(store, session.user, session.parent_session_id, lambda member: member.parent_session_id, limit)
 
 
 async def _follow(
@@ -141,16 +116,16 @@ async def _follow(
 ) -> LineagePath:
     """Follow the chain from ``first`` on, for at most ``limit`` members. ``next_id`` returns the link to follow. The head
     of a deleted member still has its links; the chain ends where a head is missing."""
-    members: list[Member] = []
+    members: list[Session | DeletedSession] = []
     current = first
     while current is not None and len(members) < limit:
         item = await store.table.get(keys.session_head(store.tenant, current))
         head = decode_session(item) if item is not None else None
         if head is None or head.user != user:
-            return LineagePath((*members, Member(current, None)), is_complete=True)
-        members.append(Member(current, head if head.deleted_at is None else None))
+            return LineagePath([*members, DeletedSession(id=current)], is_complete=True)
+        members.append(head if head.deleted_at is None else DeletedSession(id=current))
         current = next_id(head)
-    return LineagePath(tuple(members), is_complete=current is None)
+    return LineagePath(members, is_complete=current is None)
 
 
 async def _summaries(

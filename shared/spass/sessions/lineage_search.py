@@ -19,11 +19,6 @@ from spass.sessions.session import Session, read_session, require_user
 from spass.tools.arguments import arguments_for_display
 from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit, LineageSearchResult
 
-MAX_ANCESTORS: Final = 50
-MAX_CHARACTERS: Final = 16 * 2**20
-MAX_SECONDS: Final = 10.0
-"""Limits of one search. It reads the nearest ancestor first, and each session from its oldest message on."""
-
 _EXCERPT_CHARACTERS: Final = 1200
 _TURNS_PER_READ: Final = 8  # a turn may be megabytes
 
@@ -55,8 +50,14 @@ class _SearchBudget:
         return self.characters <= 0 or not self.deadline.remaining()
 
 
+@dataclass(frozen=True, slots=True)
 class SessionLineageSearcher:
-    """The searcher behind the tool ``lineage_search``."""
+    """The searcher behind the tool ``lineage_search``. Until it reaches a limit, it reads the nearest ancestor first, and each
+    session from its oldest message on."""
+
+    max_ancestors: int = 50
+    max_characters: int = 16 * 2**20
+    max_seconds: float = 10.0
 
     async def search(self, scope: Scope, query: str, limit: int) -> LineageSearchResult:
         """Search as ``LineageSearcher.search`` describes. Of equal scores, the newest message comes first. Skip the results of
@@ -64,11 +65,11 @@ class SessionLineageSearcher:
         if scope.session is None or scope.agent is None:
             raise SessionNotFound("This request has no session.")
         session = await read_session(scope.store, scope.session, scope.agent, require_user(scope))
-        path = await ancestors(scope.store, session, MAX_ANCESTORS)
+        path = await ancestors(scope.store, session, self.max_ancestors)
         ranking = Ranking[_Match](query)
-        budget = _SearchBudget(Deadline.after(MAX_SECONDS), MAX_CHARACTERS)
+        budget = _SearchBudget(Deadline.after(self.max_seconds), self.max_characters)
         is_complete = path.is_complete
-        for distance, member in enumerate([session, *path.live_sessions]):
+        for distance, member in enumerate([session, *path.existing_sessions]):
             is_complete &= await _search_session(scope.store, member, distance, ranking, budget)
         weights = ranking.weights()
         best = sorted(ranking.scored(), key=lambda scored_item: (scored_item.score, scored_item.item.age), reverse=True)[:limit]

@@ -11,7 +11,6 @@ from spass.core import page_size as pages
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Json
-from spass.sessions import lineage
 from spass.sessions.lineage import Lineage
 from spass.sessions.session import SessionView
 from spass.testing.aws import MemoryAws
@@ -32,8 +31,8 @@ def chains(aws: MemoryAws) -> ChainBuilder:
     return ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
-async def lineage_of(chains: ChainBuilder, session: SessionId) -> dict[str, Json]:
-    return (await Lineage().chain(chains.scope, AGENT, session)).to_dict()
+async def lineage_of(chains: ChainBuilder, session: SessionId, *, max_members: int = 100) -> dict[str, Json]:
+    return (await Lineage(max_members).chain(chains.scope, AGENT, session)).to_dict()
 
 
 def ids(members: Json) -> list[str]:
@@ -140,17 +139,15 @@ async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: ChainBuil
 
 
 async def test_of_a_longer_chain_the_nearest_members_are_shown_and_that_there_are_more(
-    chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
+    chains: ChainBuilder,
 ) -> None:
     members = await chains.chain(6)
-    monkeypatch.setattr(lineage, "MAX_MEMBERS", 2)
-    answer = await lineage_of(chains, members[3])
+    answer = await lineage_of(chains, members[3], max_members=2)
     assert ids(answer["backward"]) == [members[2], members[1]]
     assert ids(answer["forward"]) == [members[4], members[5]]
     assert texts(answer) == [f"summary {n}" for n in range(1, 6)], "each member shown brings what it begins with"
     assert answer["truncated"] is True
-    monkeypatch.setattr(lineage, "MAX_MEMBERS", 3)
-    assert "truncated" not in await lineage_of(chains, members[3])
+    assert "truncated" not in await lineage_of(chains, members[3], max_members=3)
 
 
 async def test_where_not_all_summaries_fit_the_newest_are_shown(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,12 +39,17 @@ def chains(aws: MemoryAws) -> ChainBuilder:
     return ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
-async def search(chains: ChainBuilder, session: SessionId, query: str, limit: int = 5) -> LineageSearchResult:
-    return await SessionLineageSearcher().search(chains.within(session), query, limit)
+DEFAULT_SEARCHER = SessionLineageSearcher()
+
+
+async def search(
+    chains: ChainBuilder, session: SessionId, query: str, searcher: SessionLineageSearcher = DEFAULT_SEARCHER, limit: int = 5
+) -> LineageSearchResult:
+    return await searcher.search(chains.within(session), query, limit)
 
 
 async def found(chains: ChainBuilder, session: SessionId, query: str, limit: int = 5) -> list[tuple[SessionId, int]]:
-    return [(one.session, one.seq) for one in (await search(chains, session, query, limit)).results]
+    return [(one.session, one.seq) for one in (await search(chains, session, query, limit=limit)).results]
 
 
 async def test_what_a_summary_left_out_is_found_with_its_place(chains: ChainBuilder) -> None:
@@ -156,23 +161,17 @@ async def test_another_user_agent_or_tenant_searches_nothing(chains: ChainBuilde
         await SessionLineageSearcher().search(chains.scope, "zebra", 5)
 
 
-async def test_a_search_is_bounded_by_ancestors_characters_and_time(
-    chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_search_is_bounded_by_ancestors_characters_and_time(chains: ChainBuilder) -> None:
     members = await chains.chain(4)
     assert not (await search(chains, members[-1], "question")).truncated
-    monkeypatch.setattr(lineage_search, "MAX_ANCESTORS", 2)
-    recollection = await search(chains, members[-1], "question")
+    recollection = await search(chains, members[-1], "question", SessionLineageSearcher(max_ancestors=2))
     assert {one.session for one in recollection.results} == {members[1], members[2]}
     assert recollection.truncated
-    monkeypatch.undo()
-    monkeypatch.setattr(lineage_search, "MAX_CHARACTERS", 1)
-    recollection = await search(chains, members[-1], "question")
+    recollection = await search(chains, members[-1], "question", SessionLineageSearcher(max_characters=1))
     assert {one.session for one in recollection.results} == {members[2]}, "the nearest first"
     assert recollection.truncated
-    monkeypatch.undo()
-    monkeypatch.setattr(lineage_search, "MAX_SECONDS", 0.0)
-    assert await search(chains, members[-1], "question") == LineageSearchResult((), 0, truncated=True)
+    out_of_time = await search(chains, members[-1], "question", SessionLineageSearcher(max_seconds=0.0))
+    assert out_of_time == LineageSearchResult((), 0, truncated=True)
 
 
 async def test_others_are_not_kept_waiting_by_a_long_search(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,8 @@ async def read_job(store: TenantStore, job: JobId) -> Job | None:
 def job_update(store: TenantStore, before: Job, after: Job) -> Update:
     """Return the write that changes the job ``before`` into ``after``. It fails if the job has ended meanwhile."""
     old = before.attributes()
-    new = {name: value for name, value in after.attributes().items() if old.get(name) != value}
+    changed = {name: value for name, value in after.attributes().items() if old.get(name) != value}
+    new = {"status": after.status, **changed}  # an update must set something, even if nothing has changed
     return Update(keys.job(store.tenant, before.id), set=new, when=OneOf("status", [JobStatus.QUEUED, JobStatus.RUNNING]))
 
 

@@ -26,8 +26,8 @@ class SummaryRecord:
     the source, both included."""
 
     id: SummaryId
-    source: SessionId
-    successor: SessionId
+    source_session_id: SessionId
+    successor_session_id: SessionId
     text: str
     model: str
     created_at: Timestamp
@@ -47,7 +47,7 @@ async def read_summary(store: TenantStore, successor: SessionId, summary: Summar
 
 def summary_message(record: SummaryRecord) -> str:
     """Return the first message of a successor."""
-    return f"{_PREFIX}{record.source}] {record.text}"
+    return f"{_PREFIX}{record.source_session_id}] {record.text}"
 
 
 def summary_text(message: str) -> str:

@@ -34,4 +34,4 @@ async def test_facts_of_the_first_generation_are_answered_in_the_fifth(monkeypat
     assert last.summary.text.count("[compaction summary") == 0
     assert last.recall[0].by_summary < 14  # what a summary must forget in time, the search is there for
     assert last.recall[0].by_summary > 4
-    assert len({generation.summary.source for generation in generations}) == GENERATIONS
+    assert len({generation.summary.source_session_id for generation in generations}) == GENERATIONS
