@@ -8,7 +8,6 @@ import pytest
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Role
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, ToolCallDelta
-from spass.sessions.lineage import Lineage
 from tests.functions.gateway import Gateway
 from tests.unit.sessions.session_chains import ChainBuilder
 
@@ -45,12 +44,6 @@ def test_the_chain_is_told_as_the_sessions_themselves_and_without_the_deleted_on
 def test_another_agents_path_is_refused(gateway: Gateway, members: list[SessionId]) -> None:
     refused = gateway.send("GET", f"/a1/agents/counting/sessions/{members[0]}/lineage")
     assert (refused.status, refused.code) == (400, "session_agent_mismatch")
-
-
-def test_a_chain_longer_than_its_answer_is_marked_as_truncated(gateway: Gateway, members: list[SessionId]) -> None:
-    gateway.services.lineage = Lineage(max_members=1)
-    told = gateway.send("GET", f"{SESSION.format(members[2])}/lineage").json
-    assert (len(told["backward"]), told["truncated"]) == (1, True)
 
 
 def test_a_summary_is_told_letter_by_letter(gateway: Gateway, chains: ChainBuilder) -> None:

@@ -34,7 +34,7 @@ class AgentSummary(ResponseModel):
 
 
 class AgentConfig(AgentSummary):
-    """An agent as its file describes it, with the defaults filled in."""
+    """An agent with all values of its file and the defaults of the others."""
 
     system_prompt: str
     max_tokens: Count | None

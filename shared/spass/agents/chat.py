@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 async def chat(engine: "Engine", scope: Scope, agent: AgentSpec, message: str) -> Reply:
-    """Return the reply. When cancelled, for example because its idempotency key was taken over, it makes no further call.
+    """Return the reply. A cancelled chat makes no further model call.
 
     Raises:
-        ModelNotAllowed: the token may not use the agent's model. Nothing has been done.
+        ModelNotAllowed: the token may not use the agent's model; no model was called.
         SpassError: the turn failed.
     """
     engine.check(scope, agent)

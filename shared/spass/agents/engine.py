@@ -29,7 +29,7 @@ _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 
 
 class Engine:
-    """Run the turns of all agents. One for the process."""
+    """Run the turns of all agents. A process has one engine."""
 
     def __init__(self, calls: Calls, toolbox: Toolbox, reader: "Reader", cascade: Cascade) -> None:
         self._calls = calls
@@ -38,7 +38,7 @@ class Engine:
         self._reader = reader
 
     def check(self, scope: Scope, agent: AgentSpec) -> None:
-        """Check what can be refused before a turn. Call it before the first write and the first byte.
+        """Check whether the caller may run ``agent``. Call this before the first write and the first byte of the answer.
 
         Raises:
             ModelNotAllowed: the caller's token may not use the agent's model.
@@ -55,12 +55,12 @@ class Engine:
         *,
         shorten_history: "ShortenHistory | None" = None,
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of one turn, in which ``agent`` answers ``message`` after ``history``. Retrieved passages stand before
-        the message in the prompt and in no event. ``shorten_history`` is called once, if the provider finds the conversation too
-        long.
+        """Yield the events of one turn, in which ``agent`` answers ``message`` after ``history``. The prompt contains retrieved
+        passages before the message; no event contains them. ``shorten_history`` is called at most once, when the provider
+        rejects the conversation as too long.
 
         Raises:
-            SpassError: the turn failed, and its events must be discarded.
+            SpassError: the turn failed, and the caller must discard its events.
         """
         self.check(scope, agent)
         inner = replace(scope, agent=AgentName(agent.name))
@@ -74,7 +74,7 @@ class Engine:
                 yield event
 
     async def _retrieve(self, scope: Scope, agent: AgentSpec, message: str) -> Sequence[Message]:
-        """Return the passages for ``message`` as a user message marked as data: they deserve no more trust than users' texts."""
+        """Return the passages for ``message`` as a user message marked as data, because they may be untrusted text."""
         if agent.rag_index is None:
             return ()
         index = IndexId(agent.rag_index)
@@ -86,8 +86,8 @@ class Engine:
 
 @dataclass(slots=True)
 class _Context:
-    """The ``KindContext`` of one agent in one request. If the provider finds the conversation too long, ``shorten_history`` may
-    return a ``shorter`` history, which then replaces ``history`` without the kind's knowledge."""
+    """The ``KindContext`` of one agent in one request. If the provider rejects the conversation as too long, ``shorten_history``
+    may return a ``shorter`` history, which then replaces ``history`` in every request. The kind does not notice."""
 
     calls: Calls
     toolbox: Toolbox
@@ -115,7 +115,7 @@ class _Context:
                             yield Token(text)
                 break
             except ContextLengthExceeded:
-                if started or not await self._relieved(conversation):
+                if started or not await self._shorten(conversation):
                     raise
         reply = builder.reply.refusal_as_text
         yield InferenceFinished(reply.replayable, reply.finish_reason)
@@ -125,7 +125,7 @@ class _Context:
     async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
         return await self.toolbox.execute_all(self.scope, calls, allowed=self.agent.tools)
 
-    async def _relieved(self, conversation: Sequence[Message]) -> bool:
+    async def _shorten(self, conversation: Sequence[Message]) -> bool:
         """Call ``shorten_history`` at most once and return whether ``conversation`` is shorter now."""
         shorten_history, self.shorten_history = self.shorten_history, None
         if shorten_history is None or not self._begins_with_history(conversation):
@@ -158,5 +158,5 @@ class _Context:
 
 
 def _has_content(message: Message) -> bool:
-    """Return False for an empty answer: it is in the history, but some providers refuse it."""
+    """Return False for an empty answer. The history may contain one, but some providers reject it."""
     return bool(message.content or message.tool_calls or message.role is not Role.ASSISTANT)

@@ -14,13 +14,13 @@ from spass.core.text_checks import did_you_mean, end_sentence
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.yaml_source import ConfigError, ConfigProblem, YamlSource, load_yaml, validate
 
-_LIST: Final = "agents"  # one list for all: agents belong to no tenant
+_LIST: Final = "agents"  # the scope of its cursors; agents are the same for all tenants
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FIX_HINT: Final = "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models"
 
 
 class AgentRegistry:
-    """Every agent by name."""
+    """The agents by name."""
 
     def __init__(self, agents: Sequence[AgentSpec]) -> None:
         self._agents = {agent.name: agent for agent in sorted(agents, key=lambda agent: agent.name)}
@@ -30,26 +30,21 @@ class AgentRegistry:
         """Return the agents in ``folder/*.yaml``.
 
         Raises:
-            ConfigError: it lists every problem of every file.
+            ConfigError: it lists all problems of all files.
         """
         if not folder.is_dir():
-            raise ConfigError(
-                [ConfigProblem(folder.name, None, f"there is no folder {folder}; name the folder of agents in SPASS_AGENTS")]
-            )
+            message = f"the folder {folder} does not exist; set SPASS_AGENTS to the folder of agents"
+            raise ConfigError([ConfigProblem(folder.name, None, message)])
         agents: list[AgentSpec] = []
         problems: list[ConfigProblem] = []
         for path in sorted(folder.iterdir()):
+            if path.suffix == ".yml":
+                message = f"the name of an agent's file must end in .yaml; rename it to {path.stem}.yaml"
+                problems.append(ConfigProblem(_display_path(path), None, message))
+            if path.suffix != ".yaml":
+                continue
             try:
-                if path.suffix == ".yml":
-                    raise ConfigError(
-                        [
-                            ConfigProblem(
-                                _display_path(path), None, f"an agent's file ends in .yaml; rename it to {path.stem}.yaml"
-                            )
-                        ]
-                    )
-                if path.suffix == ".yaml":
-                    agents.append(_load(path, config, tool_names))
+                agents.append(_load(path, config, tool_names))
             except ConfigError as error:
                 problems += error.problems
         if problems:
@@ -60,18 +55,19 @@ class AgentRegistry:
         """Return the agent ``name``.
 
         Raises:
-            AgentNotFound: there is no such agent.
+            AgentNotFound: the agent does not exist.
         """
         try:
             return self._agents[name]
         except KeyError:
-            raise AgentNotFound(f"There is no agent {_display_name(name)!r}. GET /a1/agents lists them.") from None
+            shown = replace_surrogates(name)[:128]
+            raise AgentNotFound(f"The agent {shown!r} does not exist. GET /a1/agents lists all agents.") from None
 
     def list(self, cursor: str | None = None, limit: int | None = None) -> AgentPage:
         """Return at most ``limit`` agents after ``cursor``, sorted by name.
 
         Raises:
-            InvalidRequest: the cursor is not of this list.
+            InvalidRequest: the cursor does not belong to this list.
         """
         after = decode_cursor(_LIST, cursor, _NAME) if cursor is not None else ""
         names = sorted(name for name in self._agents if name > after)
@@ -93,7 +89,7 @@ def _load(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> Age
 def _reference_problems(
     path: Path, source: YamlSource, agent: AgentSpec, config: GatewayConfig, tool_names: Collection[str]
 ) -> Sequence[ConfigProblem]:
-    """Return the problems of a well-formed file: a wrong name, or a model or tools that do not exist."""
+    """Check what the schema cannot: the agent's name is the file's, and its model and its tools exist."""
     problems: list[ConfigProblem] = []
     if agent.name != path.stem:
         problems.append(source.problem(("name",), f"must be the file's name, '{path.stem}'; it is '{agent.name}'"))
@@ -109,7 +105,3 @@ def _reference_problems(
 
 def _display_path(path: Path) -> str:
     return str(Path(path.parent.name, path.name))
-
-
-def _display_name(name: str) -> str:
-    return replace_surrogates(name)[:128]

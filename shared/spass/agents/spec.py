@@ -16,7 +16,7 @@ MAX_MESSAGE_BYTES: Final = 256 * 1024
 
 def _check_kind(kind: str) -> str:
     if kind not in KINDS:
-        raise ValueError(f"there is no agent kind '{kind}' in this version; write {' or '.join(KINDS)}")
+        raise ValueError(f"'{kind}' is not an agent kind of this version; write {' or '.join(KINDS)}")
     return kind
 
 

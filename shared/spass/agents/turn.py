@@ -30,7 +30,7 @@ def start_turn(  # one turn's parts, all named
     idempotency: IdempotentRequest | None = None,
     successor_idempotency: Callable[[SessionId], IdempotentRequest | None] | None = None,
 ) -> Turn:
-    """Start the turn in a task of its own. Its answer is the reply's JSON with the final ``headers`` and those that report a
+    """Start the turn in its own task. Its answer is the reply's JSON with the final ``headers`` and the headers that report a
     compaction. ``context_window`` is that of the agent's model, in tokens.
 
     Raises:

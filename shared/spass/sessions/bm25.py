@@ -68,7 +68,7 @@ class Ranking(Generic[T]):
         self.searched = 0
 
     def add(self, item: T, text: str) -> bool:
-        """Add a text. Return whether it contains a word of the query."""
+        """Add a text. Return True if it contains a word of the query."""
         text_words = words(text)
         self.searched += 1
         self._word_count += len(text_words)

@@ -70,36 +70,30 @@ class Chain(ResponseModel):
     ] = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """Reads chains. ``max_members`` bounds the members in each direction from the requested session."""
+async def read_chain(scope: Scope, agent: AgentName, session: SessionId, *, max_members: int = 100) -> Chain:
+    """Return the chain of the user's session, which may be archived: at most ``max_members`` in each direction.
 
-    max_members: int = 100
-
-    async def chain(self, scope: Scope, agent: AgentName, session: SessionId) -> Chain:
-        """Return the chain of the user's session, which may be archived.
-
-        Raises:
-            SessionNotFound: the session does not exist, was deleted or belongs to another user.
-            SessionAgentMismatch: it belongs to the user, but to another agent.
-            StorageUnavailable: throttled or unreachable through all retries.
-        """
-        store, user = scope.store, require_user(scope)
-        requested = await read_session(store, session, agent, user)
-        backward, forward = await asyncio.gather(
-            ancestors(store, requested, self.max_members),
-            _follow(store, user, requested.successor_session_id, lambda member: member.successor_session_id, self.max_members),
-        )
-        newest_first = [*reversed(forward.existing_sessions), requested, *backward.existing_sessions]
-        before, after = _member_views(backward), _member_views(forward)
-        summaries, all_fit = await _summaries(store, newest_first, members=[*before, *after])
-        return Chain(
-            session_id=requested.id,
-            backward=before,
-            forward=after,
-            summaries=summaries[::-1],
-            truncated=not (backward.is_complete and forward.is_complete and all_fit),
-        )
+    Raises:
+        SessionNotFound: the session does not exist, was deleted or belongs to another user.
+        SessionAgentMismatch: it belongs to the user, but to another agent.
+        StorageUnavailable: throttled or unreachable through all retries.
+    """
+    store, user = scope.store, require_user(scope)
+    requested = await read_session(store, session, agent, user)
+    backward, forward = await asyncio.gather(
+        ancestors(store, requested, max_members),
+        _follow(store, user, requested.successor_session_id, lambda member: member.successor_session_id, max_members),
+    )
+    newest_first = [*reversed(forward.existing_sessions), requested, *backward.existing_sessions]
+    before, after = _member_views(backward), _member_views(forward)
+    summaries, all_fit = await _summaries(store, newest_first, members=[*before, *after])
+    return Chain(
+        session_id=requested.id,
+        backward=before,
+        forward=after,
+        summaries=summaries[::-1],
+        truncated=not (backward.is_complete and forward.is_complete and all_fit),
+    )
 
 
 def _member_views(path: LineagePath) -> list[SessionView | DeletedSession]:

@@ -36,8 +36,7 @@ class SessionPage(ResponseModel):
 
 
 class Sessions:
-    """The sessions of all tenants. The first turn that compacts calls ``summarizer``. ``clock`` returns seconds since the
-    epoch."""
+    """The sessions of all tenants. ``summarizer`` is called when a turn compacts. ``clock`` returns seconds since the epoch."""
 
     def __init__(self, cascade: Cascade, summarizer: "Callable[[], Summarizer]", clock: Clock = time.time) -> None:
         self._cascade = cascade
@@ -100,7 +99,7 @@ class Sessions:
         try:
             return (await self.get(scope, agent, successor)).id
         except SessionNotFound:
-            message = "This session was compacted, and the one that it went on as has been deleted."
+            message = "This session was compacted, and its successor has been deleted."
             raise SessionNotFound(message, details=archived.details) from None
 
     async def history(self, scope: Scope, agent: AgentName, session: SessionId, cursor: str | None, limit: int) -> HistoryPage:
@@ -130,8 +129,8 @@ class Sessions:
         idempotency: IdempotentRequest | None = None,
         successor_idempotency: Callable[[SessionId], IdempotentRequest | None] | None = None,
     ) -> Turn:
-        """Start a turn in a new task. ``respond`` is the agent, whose ``model`` has ``context_window`` tokens. ``render``
-        returns the answer to store. ``successor_idempotency`` returns the idempotency of the same request to a successor."""
+        """Start a turn in a new task. ``respond`` runs the agent, whose ``model`` has ``context_window`` tokens. The other
+        parameters are those of ``Turn`` and ``TurnRequest``."""
         from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
 
         request = TurnRequest(session, agent, require_user(scope), message, idempotency, successor_idempotency)
@@ -141,11 +140,6 @@ class Sessions:
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         at = timestamp(self._clock())
-        overrides = {
-            name: value
-            for name in ("compact_strategy", "compact_keep_last_n", "compact_observation_mask")
-            if (value := getattr(options, name)) is not None
-        }
         session = Session(
             SessionId(new_id("ses")),
             agent,
@@ -157,4 +151,4 @@ class Sessions:
             settings.compact_keep_last_n,
             settings.compact_observation_mask,
         )
-        return replace(session, **overrides)
+        return replace(session, **options.model_dump(exclude_none=True))

@@ -13,7 +13,7 @@ from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import SessionArchived, SessionNotFound, SpassError
 from spass.core.ids import SessionId
 from spass.sessions import record
-from spass.sessions.lineage import DeletedSession, Lineage
+from spass.sessions.lineage import DeletedSession, read_chain
 from spass.sessions.record import load_turns
 from tests.integration.sessions.conftest import SessionHarness
 from tests.unit.sessions.session_chains import AGENT, ChainBuilder, plain_turn
@@ -52,7 +52,7 @@ async def test_a_member_goes_alone_with_its_bodies(chains: ChainBuilder, doomed:
     assert await chains.store.objects.list_keys(f"sessions/{members[doomed]}/") == []
     assert {member: await chains.said(member) for member in said} == said
     first = members[1 if doomed == 0 else 0]
-    chain = await Lineage().chain(chains.scope, AGENT, first)
+    chain = await read_chain(chains.scope, AGENT, first)
     assert [member.id for way in (chain.backward, chain.forward) for member in way if isinstance(member, DeletedSession)] == [
         members[doomed]
     ]
@@ -74,7 +74,7 @@ async def test_a_delete_and_a_commit_race_and_either_is_whole(chains: ChainBuild
             assert head is not None
             successor = SessionId(str(head["successor_session_id"]))
             assert await chains.said(successor) == [f"[compaction summary from session {session}] what was said"]
-            chain = await Lineage().chain(chains.scope, AGENT, successor)
+            chain = await read_chain(chains.scope, AGENT, successor)
             assert chain.backward == [DeletedSession(id=session)]
         else:
             assert head is None

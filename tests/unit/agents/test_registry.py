@@ -46,7 +46,7 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         ("tools: [calculator, calculator]", 3, "twice"),
         ("tools: calculator", 3, "must be a list"),
         ("tools: [1]", 3, "must be text"),
-        ("kind: native_react", 3, "no agent kind 'native_react' in this version; write orchestrator"),
+        ("kind: native_react", 3, "'native_react' is not an agent kind of this version; write orchestrator"),
         ("max_turns: 0", 3, "max_turns"),
         ("max_turns: '3'", 3, "must be a whole number"),
         ("max_turns: true", 3, "must be a whole number"),

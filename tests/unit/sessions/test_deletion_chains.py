@@ -16,7 +16,7 @@ from spass.core.ids import SessionId, TenantId
 from spass.core.time import Deadline
 from spass.sessions import record
 from spass.sessions.compaction.jobs import CompactionJobs
-from spass.sessions.lineage import Lineage
+from spass.sessions.lineage import read_chain
 from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, SessionView
@@ -74,7 +74,7 @@ async def test_a_member_goes_alone_and_the_others_stay_as_they_are(
         with pytest.raises(SessionNotFound):
             await chains.delete(doomed)
         for at_member, member in left.items():
-            lineage = (await Lineage().chain(chains.scope, AGENT, member)).to_dict()
+            lineage = (await read_chain(chains.scope, AGENT, member)).to_dict()
             back, forth = members[:at_member][::-1], members[at_member + 1 :]
             for shown, expected in ((lineage["backward"], back), (lineage["forward"], forth)):
                 assert isinstance(shown, list)
@@ -147,7 +147,7 @@ async def whole_or_not_at_all(chains: ChainBuilder, source: SessionId) -> str:
     heir = SessionId(str(successor))
     assert await chains.said(heir) == [f"[compaction summary from session {source}] what was said"]
     assert heir in await listed(chains)
-    chain = await Lineage().chain(chains.scope, AGENT, heir)
+    chain = await read_chain(chains.scope, AGENT, heir)
     assert [member.to_dict() for member in chain.backward] == [
         {"id": source, "deleted": True} if gone else SessionView.of(await chains.head(source)).to_dict()
     ]
@@ -175,7 +175,7 @@ async def test_whatever_call_of_a_delete_fails_the_next_delete_ends_it(
         with inject(FaultPlan(fault, at=point)), contextlib.suppress(Crash, StorageUnavailable):
             await chains.delete(doomed)
         there = doomed in await listed(chains)
-        chain = await Lineage().chain(chains.scope, AGENT, after)
+        chain = await read_chain(chains.scope, AGENT, after)
         assert [isinstance(member, SessionView) for member in chain.backward] == [there, True]
         assert len(chain.summaries) == 1 + there
         if there:

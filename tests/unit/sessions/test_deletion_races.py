@@ -24,7 +24,7 @@ from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold
-from spass.sessions.lineage import Lineage
+from spass.sessions.lineage import read_chain
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
 from spass.testing.aws import MemoryAws
@@ -134,7 +134,7 @@ async def begins_whole(race: Race, successor: SessionId) -> None:
     assert heir is not None
     assert (heir.parent_session_id, heir.deleted_at, heir.hold) == (race.session, None, None)
     assert await race.said(successor) == [f"[compaction summary from session {race.session}] what was said"]
-    chain = await Lineage().chain(race.scope, AGENT, successor)
+    chain = await read_chain(race.scope, AGENT, successor)
     assert [member.id for member in chain.backward] == [race.session]
     assert [summary.id for summary in chain.summaries] == [heir.summary_id]
 

@@ -11,7 +11,7 @@ from spass.core import page_size as pages
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Json
-from spass.sessions.lineage import Lineage
+from spass.sessions.lineage import read_chain
 from spass.sessions.session import SessionView
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
@@ -32,7 +32,7 @@ def chains(aws: MemoryAws) -> ChainBuilder:
 
 
 async def lineage_of(chains: ChainBuilder, session: SessionId, *, max_members: int = 100) -> dict[str, Json]:
-    return (await Lineage(max_members).chain(chains.scope, AGENT, session)).to_dict()
+    return (await read_chain(chains.scope, AGENT, session, max_members=max_members)).to_dict()
 
 
 def ids(members: Json) -> list[str]:
@@ -74,7 +74,7 @@ async def test_from_each_member_the_chain_is_seen_both_ways_nearest_first(chains
 async def test_a_summary_says_of_what_it_is(chains: ChainBuilder) -> None:
     source = await chains.session(plain_turn("one"), plain_turn("two"), plain_turn("three"))
     successor = await chains.compact(source, "they counted", keep=2)
-    (summary,) = (await Lineage().chain(chains.scope, AGENT, source)).summaries
+    (summary,) = (await read_chain(chains.scope, AGENT, source)).summaries
     assert summary.to_dict() == {
         "id": (await chains.head(successor)).summary_id,
         "source_session_id": source,
@@ -132,10 +132,10 @@ async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: ChainBuil
             with pytest.raises(SessionNotFound):
                 await lineage_of(stranger, member)
     with pytest.raises(SessionAgentMismatch):
-        await Lineage().chain(chains.scope, AgentName("researcher"), members[0])
+        await read_chain(chains.scope, AgentName("researcher"), members[0])
     nobody = replace(chains.scope, caller=replace(chains.scope.caller, user=None))
     with pytest.raises(UserIdRequired):
-        await Lineage().chain(nobody, AGENT, members[0])
+        await read_chain(nobody, AGENT, members[0])
 
 
 async def test_of_a_longer_chain_the_nearest_members_are_shown_and_that_there_are_more(

@@ -1,4 +1,4 @@
-"""What an agent kind may do. A kind does no I/O, reads no clock and makes no ids: it acts through its context alone."""
+"""The interface of an agent kind to the rest of the system. A kind itself does no I/O, reads no clock and creates no ids."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, TypeAlias
@@ -10,27 +10,27 @@ ModelEvent: TypeAlias = Token | InferenceFinished | Usage
 
 
 class KindContext(Protocol):
-    """The world of one turn."""
+    """The calls that a kind may make during one turn."""
 
     @property
     def max_turns(self) -> int:
-        """How many model calls the turn may make; at least 1."""
+        """Return the maximum number of model calls of the turn; at least 1."""
         ...
 
     def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
-        """Asks the agent's model to go on with ``conversation``. Yields its text as it comes, then ``InferenceFinished``, then
-        ``Usage``. With ``may_call_tools`` false the model is told to answer in words.
+        """Call the agent's model with ``conversation``. Yield its text as it arrives, then ``InferenceFinished``, then ``Usage``.
+        If ``may_call_tools`` is false, the request tells the model to answer without tools.
 
         Raises:
-            SpassError: the call failed for good.
+            SpassError: the call failed after all retries.
         """
         ...
 
     async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
-        """Runs the tools that one answer of the model asks for; what they come to, in the order of ``calls``. A bad call, a
-        failing tool and a call too many are results too: the model reads the error. All have ended before a failure is raised.
+        """Execute the tool calls of one reply and return their results in the order of ``calls``. An invalid call, a failed tool
+        and a call above the limit also have results: errors that the model reads. All calls have ended when this raises.
 
         Raises:
-            SpassError: the turn cannot go on.
+            SpassError: the turn cannot continue.
         """
         ...

@@ -1,5 +1,5 @@
-"""The kind ``orchestrator``: the model answers, or asks for tools, reads their results and goes on, ``max_turns`` calls at
-most."""
+"""The kind ``orchestrator``: the model calls tools and reads their results until it answers, in at most ``max_turns`` model
+calls."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -18,25 +18,25 @@ from spass.core.messages import FinishReason, Message
 
 
 async def run(context: KindContext, conversation: Sequence[Message]) -> AsyncGenerator[Event, None]:
-    """One turn that answers ``conversation``, whose last message is the user's.
+    """Yield the events of the turn that answers ``conversation``, whose last message is the user's.
 
-    No tool call is ever left without its result. In the last model call the model may not call tools, so that it answers; if it
-    asks for one all the same, or is cut off while asking, the calls are dropped. ``max_turns`` is the finish reason of a turn
-    that still wanted a tool at its end.
+    Every tool call gets its result. In the last model call the model may not call tools, so that it answers. Tool calls of that
+    reply, and of a reply that was cut off, are dropped. If the model calls tools in the last reply, the turn's finish reason is
+    ``max_turns``.
 
     Raises:
-        SpassError: a model call failed for good, or a tool so that the turn cannot go on.
+        SpassError: a model call failed after all retries, or a tool failed so that the turn cannot continue.
     """
     yield TurnStarted()
-    spoken = list(conversation)
+    messages = list(conversation)
     for number in range(1, context.max_turns + 1):
         last = number == context.max_turns
         yield InferenceStarted(number)
         finished: InferenceFinished | None = None
-        async with aclosing(context.model(spoken, may_call_tools=not last)) as events:
+        async with aclosing(context.model(messages, may_call_tools=not last)) as events:
             async for event in events:
                 if isinstance(event, InferenceFinished):
-                    finished = _settled(event, last=last)
+                    finished = _drop_calls(event, last=last)
                     yield finished
                 else:
                     yield event
@@ -46,16 +46,16 @@ async def run(context: KindContext, conversation: Sequence[Message]) -> AsyncGen
         if not calls:
             yield TurnFinished(finished.finish_reason)
             return
-        spoken.append(finished.message)
+        messages.append(finished.message)
         for call in calls:
             yield ToolCallStarted(call)
-        for answer in await context.tools(calls):
-            spoken.append(answer.message)
-            yield answer
+        for result in await context.tools(calls):
+            messages.append(result.message)
+            yield result
 
 
-def _settled(finished: InferenceFinished, *, last: bool) -> InferenceFinished:
-    """``finished`` with the tool calls that will be run, and a reason that fits them."""
+def _drop_calls(finished: InferenceFinished, *, last: bool) -> InferenceFinished:
+    """Return ``finished`` with only those tool calls that will be executed, and the finish reason that matches them."""
     calls, reason = finished.message.tool_calls, finished.finish_reason
     if not calls:
         return replace(finished, finish_reason=FinishReason.STOP) if reason is FinishReason.TOOL_CALLS else finished

@@ -1,4 +1,4 @@
-"""Every agent kind by name. A kind is a function from a context and a conversation to the events of one turn."""
+"""The agent kinds by name. A kind is a function that takes a context and a conversation and yields the events of one turn."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
