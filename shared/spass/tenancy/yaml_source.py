@@ -92,7 +92,7 @@ def load_yaml(path: Path, *, shown: str | None = None) -> YamlSource:
     return parse_yaml(text, file)
 
 
-def parse_yaml(text: str, file: str) -> YamlSource:
+def parse_yaml(text: str, file: str, *, loader: type = _LOADER) -> YamlSource:
     """Return the document in ``text``, which messages call ``file``.
 
     Raises:
@@ -100,7 +100,7 @@ def parse_yaml(text: str, file: str) -> YamlSource:
     """
     reader = _Reader(file)
     try:
-        return YamlSource(file, reader.read_document(yaml.parse(text, Loader=_LOADER)), reader.lines)
+        return YamlSource(file, reader.read_document(yaml.parse(text, Loader=loader)), reader.lines)
     except yaml.MarkedYAMLError as error:
         line = min(error.problem_mark.line + 1, len(text.splitlines()) or 1) if error.problem_mark else None
         raise ConfigError(

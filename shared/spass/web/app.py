@@ -1,4 +1,4 @@
-"""The ASGI app. A Lambda function serves one route with it, the laptop all routes."""
+"""The ASGI app. A Lambda function serves one route with it, and the laptop serves all routes."""
 
 import gc
 from collections.abc import AsyncIterator, Sequence

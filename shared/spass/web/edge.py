@@ -1,4 +1,4 @@
-"""The outermost layer. It gives each answer its request id, each failure its envelope, and each request one line in the log."""
+"""The outermost layer. It adds the request id to each answer, answers every failure, and writes one log line per request."""
 
 import re
 import time
@@ -25,7 +25,7 @@ _UNSAFE_ESCAPE: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNO
 
 
 class EdgeMiddleware:
-    """Answer every request, whatever fails inside the app."""
+    """ASGI middleware that answers every request, even if the app raises an exception."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -77,14 +77,14 @@ def _check_path(method: str, scope: Scope) -> RouteNotFound | None:
 
 
 def normalize_path(path: str) -> str:
-    """Return ``path`` with one leading slash and no trailing one. API Gateway picks the same route for all these spellings, and
-    passes the path on as it was sent.
+    """Return ``path`` with one leading slash and without a trailing one. API Gateway chooses the same route with and without
+    extra slashes, and passes the path on unchanged.
     """
     return "/" + path.strip("/") if path.startswith("/") else path
 
 
 class _ResponseSender:
-    """Send a response, with the headers that every response has, and without its body if ``omit_body``."""
+    """A sender that adds the headers of every response, and leaves out the body if ``omit_body``."""
 
     def __init__(self, exchange: Exchange, send: Send, *, omit_body: bool) -> None:
         self._exchange = exchange

@@ -104,7 +104,7 @@ def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], s
     details = redact_members(error.details, redact)
     message = redact(error.message)
     if isinstance(error, InvalidRequest) and "errors" not in details:
-        details["errors"] = [_single_report(error, message, redact)]
+        details["errors"] = [_build_single_report(error, message, redact)]
     body = ErrorBody(
         code=error.code,
         message=message,
@@ -115,7 +115,7 @@ def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], s
     return Error(error=body, request_id=request_id)
 
 
-def _single_report(error: InvalidRequest, message: str, redact: Callable[[str], str]) -> dict[str, Json]:
+def _build_single_report(error: InvalidRequest, message: str, redact: Callable[[str], str]) -> dict[str, Json]:
     """Return the entry of ``details.errors`` for an error that validation did not find."""
     param = error.param
     if param is None:
@@ -153,7 +153,7 @@ def error_response(
 def from_validation(error: RequestValidationError) -> InvalidRequest:
     """Return pydantic's errors as one ``InvalidRequest``. Omit values and cut long names, so that the answer stays small."""
     problems = error.errors()
-    reports = [_report(problem, error.body) for problem in problems[:_MAX_REPORTS]]
+    reports = [_build_report(problem, error.body) for problem in problems[:_MAX_REPORTS]]
     if not reports:
         return InvalidRequest("The request is not valid.")
     loc, message = reports[0]["loc"], str(reports[0]["message"])
@@ -165,7 +165,7 @@ def from_validation(error: RequestValidationError) -> InvalidRequest:
     return InvalidRequest(message, param=".".join(map(str, path)) if path else None, details={"errors": [*reports]})
 
 
-def _report(problem: Mapping[str, Any], body: object) -> dict[str, Json]:
+def _build_report(problem: Mapping[str, Any], body: object) -> dict[str, Json]:
     """Return one of pydantic's errors as an entry of ``details.errors``."""
     kind = str(problem["type"])
     loc = tuple(problem["loc"])
@@ -175,7 +175,7 @@ def _report(problem: Mapping[str, Any], body: object) -> dict[str, Json]:
     if kind in {"union_tag_invalid", "union_tag_not_found"}:  # pydantic's message contains the value
         context = problem["ctx"]
         loc = (*loc, str(context["discriminator"]).strip("'"))
-        message = f"must be one of {context['expected_tags']}" if "expected_tags" in context else "is missing"
+        message = f"must be one of {context['expected_tags']}" if "expected_tags" in context else explain_error("missing", "")
     parts: list[Json] = [part if isinstance(part, int) else str(part)[:_MAX_LOC_CHARACTERS] for part in loc]
     return {"loc": parts, "message": message[:_MAX_MESSAGE_CHARACTERS], "type": kind}
 

@@ -23,7 +23,7 @@ _KEY: Final = "spass.exchange"
 class Exchange:
     """The state of one request. The edge creates it, and the route adds the caller.
 
-    ``started`` is in seconds of ``time.monotonic``. ``route`` is the route's path template, ``error`` the code of the failure.
+    ``started`` is in seconds of ``time.monotonic``. ``route`` is the path template of the route. ``error`` is the error's code.
     ``idempotency`` identifies a request with an Idempotency-Key.
     """
 
