@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Distant(FaultPlan):
     """An AWS as far away as the real one, in seconds; a call of ``operation`` beyond the ``most`` allowed fails the test."""
 
-    LATENCY: Final = {"s3": (0.02, 0.06), "dynamodb": (0.004, 0.012)}
+    LATENCY: Final = {"s3": (0.02, 0.06), "dynamodb": (0.004, 0.012), "sqs": (0.004, 0.012)}
 
     def __init__(self, operation: str = "", most: int = 0) -> None:
         super().__init__()

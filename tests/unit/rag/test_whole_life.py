@@ -71,8 +71,8 @@ class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seconds = 1_000_000_000
         self.put: dict[str, int] = {}
-        for room in ("writer", "delete", "patch", "merge_job"):
-            patch.setattr(f"spass.rag.write.{room}.now_s", lambda: self.seconds)
+        for module in ("index.manifest", "write.merge_job"):
+            patch.setattr(f"spass.rag.{module}.now_s", lambda: self.seconds)
         put, list_objects = TenantObjects.put, TenantObjects.list_objects
 
         async def put_now(objects: TenantObjects, key: str, body: bytes, *, transient: bool = False) -> None:

@@ -1,6 +1,6 @@
 """A cache of objects from the bucket, in memory, with a budget in bytes.
 
-There is no invalidation: a segment's objects are written once, under a name that is never used again.
+There is no invalidation: a segment's objects are written once, under a name of their own.
 """
 
 import asyncio
@@ -124,5 +124,5 @@ class ObjectCache:
         self._uses[name] = min(self._uses.get(name, 0) + 1, _MAX_USES)
         self._until_halving -= 1
         if self._until_halving <= 0:
-            self._uses = {used: uses // 2 for used, uses in self._uses.items() if uses > 1}
+            self._uses = {name: uses // 2 for name, uses in self._uses.items() if uses > 1}
             self._until_halving = _HALVING_INTERVAL * max(len(self._uses), len(self._bodies), 16)

@@ -46,12 +46,12 @@ class Directory:
 def encode_meta(lines: bytes) -> bytes:
     """Return the object for ``lines``, each of which is one JSON object."""
     counts = _count_fields(lines)
-    kept = sorted(counts.fields, key=lambda field: (-counts.fields[field], field))[:MAX_COLUMNS]
-    bodies = [*_columns(lines, kept), lines]
+    listed = sorted(counts.fields, key=lambda field: (-counts.fields[field], field))[:MAX_COLUMNS]
+    bodies = [*_columns(lines, listed), lines]
     ends = list(accumulate(map(len, bodies)))
     spans = list(pairwise([0, *ends]))
-    entries = dict(zip(kept, spans, strict=False))
-    whole = {"lines": spans[-1], "complete": counts.complete and len(kept) == len(counts.fields), "columns": entries}
+    entries = dict(zip(listed, spans, strict=False))
+    whole = {"lines": spans[-1], "complete": counts.complete and len(listed) == len(counts.fields), "columns": entries}
     directory = json.dumps(whole, separators=(",", ":")).encode()
     return b"".join((_SIZE.pack(len(directory)), directory, *bodies))
 
@@ -103,18 +103,18 @@ def _count_fields(lines: bytes) -> _Counts:
 
 def _columns(lines: bytes, fields: Sequence[str]) -> list[bytes]:
     """Return the columns of ``fields`` in their order. Null is not a value."""
-    found: dict[str, tuple[array[int], list[Json]]] = {field: (array("I"), []) for field in fields}
+    columns: dict[str, tuple[array[int], list[Json]]] = {field: (array("I"), []) for field in fields}
     for row, metadata in _rows(lines):
-        for field in metadata.keys() & found.keys():
+        for field in metadata.keys() & columns.keys():
             if metadata[field] is not None:
-                rows, values = found[field]
+                rows, values = columns[field]
                 rows.append(row)
                 values.append(metadata[field])
-    columns = []
+    encoded = []
     for field in fields:
-        rows, values = found.pop(field)
-        columns.append(encode_column(rows, list(map(metadata_key, values))))
-    return columns
+        rows, values = columns.pop(field)  # frees its memory
+        encoded.append(encode_column(rows, list(map(metadata_key, values))))
+    return encoded
 
 
 def _rows(lines: bytes) -> Iterator[tuple[int, Mapping[str, Json]]]:
@@ -166,11 +166,11 @@ class Column:
         matching = np.zeros(len(self._values), np.bool_)
         for first, end in condition.key_ranges(self._values):
             matching[first:end] = True
-        found = matching[self._codes]
-        if len(found) == rows:
-            return found
+        matches = matching[self._codes]
+        if len(matches) == rows:
+            return matches
         mask = np.full(rows, condition.matches(NULL))
-        mask[self._rows] = found
+        mask[self._rows] = matches
         return mask
 
 

@@ -140,14 +140,15 @@ def check_limits(documents: Sequence[NewDocument]) -> None:
         raise TooManyDocuments(
             f"A request may hold {MAX_DOCUMENTS} documents, this one holds {len(documents)}; send several.", param="documents"
         )
-    seen: set[str] = set()
+    ids: set[str] = set()
     for number, document in enumerate(documents):
         where = f"documents.{number}"
-        if document.id in seen:
+        if document.id in ids:
             raise DuplicateDocumentId(f"The id {document.id!r} occurs twice in this request.", param=f"{where}.id")
-        seen.add(document.id)
-        _check_text(document.text, f"{where}.text")
-        _check_metadata(document.metadata, f"{where}.metadata")
+        ids.add(document.id)
+        _check_size(len(document.text.encode()), MAX_TEXT_BYTES, f"{where}.text")
+        where = f"{where}.metadata"
+        _check_size(len(metadata_json(document.metadata, where)), MAX_METADATA_BYTES, where)
 
 
 def check_patch(patch: DocumentPatch) -> None:
@@ -156,16 +157,8 @@ def check_patch(patch: DocumentPatch) -> None:
     Raises:
         InvalidRequest, DocumentTooLarge: as ``check_limits``.
     """
-    _check_text(patch.text, "text")
-    _check_metadata(patch.metadata, "metadata")
-
-
-def _check_text(text: str, where: str) -> None:
-    _check_size(len(text.encode()), MAX_TEXT_BYTES, where)
-
-
-def _check_metadata(metadata: dict[str, Any], where: str) -> None:
-    _check_size(len(metadata_json(metadata, where)), MAX_METADATA_BYTES, where)
+    _check_size(len(patch.text.encode()), MAX_TEXT_BYTES, "text")
+    _check_size(len(metadata_json(patch.metadata)), MAX_METADATA_BYTES, "metadata")
 
 
 def _check_size(size: int, limit: int, where: str) -> None:

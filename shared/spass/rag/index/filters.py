@@ -82,12 +82,12 @@ class FilterCondition:
     minimum: MetadataKey | None = None
     maximum: MetadataKey | None = None
 
-    def matches(self, found: MetadataKey) -> bool:
+    def matches(self, key: MetadataKey) -> bool:
         return (
-            (self.one_of is None or found in self.one_of)
-            and found != self.not_equal
-            and (self.minimum is None or (_comparable(found, self.minimum) and found >= self.minimum))
-            and (self.maximum is None or (_comparable(found, self.maximum) and found <= self.maximum))
+            (self.one_of is None or key in self.one_of)
+            and key != self.not_equal
+            and (self.minimum is None or (_comparable(key, self.minimum) and key >= self.minimum))
+            and (self.maximum is None or (_comparable(key, self.maximum) and key <= self.maximum))
         )
 
     def key_ranges(self, keys: Sequence[MetadataKey]) -> Iterator[KeyRange]:
@@ -115,18 +115,18 @@ class FilterCondition:
         return KeyRange(low, high)
 
 
-def _range_of_type(wanted: ValueType, keys: Sequence[MetadataKey]) -> KeyRange:
-    """Return the range of the keys of the type ``wanted``, which is empty for a type without an order."""
-    if wanted not in _ORDERED or not keys:
+def _range_of_type(type_: ValueType, keys: Sequence[MetadataKey]) -> KeyRange:
+    """Return the range of the keys that have this type. It is empty for a type without an order."""
+    if type_ not in _ORDERED or not keys:
         return KeyRange(0, 0)
     # Usually all values of a field have one type: compare the ends first.
-    first = 0 if keys[0].type == wanted else bisect_left(keys, MetadataKey(wanted, -math.inf))
-    end = len(keys) if keys[-1].type == wanted else bisect_left(keys, MetadataKey(ValueType(wanted + 1), -math.inf))
+    first = 0 if keys[0].type == type_ else bisect_left(keys, MetadataKey(type_, -math.inf))
+    end = len(keys) if keys[-1].type == type_ else bisect_left(keys, MetadataKey(ValueType(type_ + 1), -math.inf))
     return KeyRange(first, end)
 
 
-def _comparable(found: MetadataKey, bound: MetadataKey) -> bool:
-    return found.type == bound.type and bound.type in _ORDERED
+def _comparable(key: MetadataKey, bound: MetadataKey) -> bool:
+    return key.type == bound.type and bound.type in _ORDERED
 
 
 def _range_of_key(key: MetadataKey, keys: Sequence[MetadataKey]) -> KeyRange:

@@ -50,10 +50,10 @@ class Block(NamedTuple):
 def blocks(segment: Segment, dimensions: int) -> list[Block]:
     """Return the blocks of ``segment`` in the order of rows."""
     width = dimensions * _FLOAT_BYTES
-    at_once = max(1, BLOCK_BYTES // width)
-    is_whole_object = segment.rows <= at_once
-    firsts = range(0, segment.rows, at_once)
-    ends = [min(first + at_once, segment.rows) for first in firsts]
+    block_rows = max(1, BLOCK_BYTES // width)
+    is_whole_object = segment.rows <= block_rows
+    firsts = range(0, segment.rows, block_rows)
+    ends = [min(first + block_rows, segment.rows) for first in firsts]
     starts = [HEADER_BYTES + first * width if first else 0 for first in firsts]
     return [
         Block(segment.id, first, end - first, start, HEADER_BYTES + end * width, is_whole_object)
@@ -82,7 +82,7 @@ class SegmentObjects:
         body = self._cache.get(name)
         if body is None:
             body = await self._store.objects.get(name.key)
-            self._keep(name, part, body)
+            self._put_in_cache(name, part, body)
         return body
 
     async def _read_cached(self, name: ObjectName) -> bytes:
@@ -100,12 +100,12 @@ class SegmentObjects:
     async def _put(self, segment: str, part: str, body: bytes) -> None:
         name = self._name(segment, part)
         await self._store.objects.put(name.key, body)
-        self._keep(name, part, body)
+        self._put_in_cache(name, part, body)
 
     def _name(self, segment: str, part: str) -> ObjectName:
         return ObjectName(self._store.tenant, f"{self._prefix}/{segment}/{part}")
 
-    def _keep(self, name: ObjectName, part: str, body: bytes) -> None:
+    def _put_in_cache(self, name: ObjectName, part: str, body: bytes) -> None:
         """Cache a whole object, unless it is so large that it is cached in parts or not at all."""
         if part not in _LARGE or len(body) <= _LARGE[part]:
             self._cache.put(name, body)
@@ -195,10 +195,10 @@ class SegmentObjects:
         for group, body in zip(groups, bodies, strict=True):
             for start, end in group:
                 pieces[start] = body[start - group[0][0] : end - group[0][0]]
-        found = [pieces[start] or b"" for start, _ in spans]
-        for name, piece in zip(names, found, strict=True):
+        in_order = [pieces[start] or b"" for start, _ in spans]
+        for name, piece in zip(names, in_order, strict=True):
             self._cache.put(name, piece)
-        return found
+        return in_order
 
 
 def _range_name(part: str, start: int, end: int) -> str:

@@ -99,7 +99,7 @@ def encode_array(array: npt.NDArray[np.float32] | npt.NDArray[np.uint64]) -> byt
 def _array(stored: bytes, dtype: np.dtype[Number]) -> npt.NDArray[Number]:
     header = io.BytesIO(stored)
     np.lib.format.read_magic(header)
-    shape, fortran_order, found = np.lib.format.read_array_header_1_0(header)
-    if found != dtype or fortran_order or header.tell() != HEADER_BYTES:
+    shape, fortran_order, stored_dtype = np.lib.format.read_array_header_1_0(header)
+    if stored_dtype != dtype or fortran_order or header.tell() != HEADER_BYTES:
         raise ValueError("not an array of a segment")
     return np.frombuffer(stored, dtype, offset=HEADER_BYTES).reshape(shape)

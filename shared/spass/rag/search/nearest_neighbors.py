@@ -4,7 +4,7 @@ read while one is scanned."""
 import asyncio
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import anyio.to_thread
@@ -13,7 +13,7 @@ from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import Block, SegmentObjects, blocks, map_limited
 from spass.rag.index.segments import Vectors, decode_rows
-from spass.rag.search.scan import ScanBlock, ScoredRow, keep_top_k, scan_top_k
+from spass.rag.search.scan import MIN_SCORE, ScanBlock, ScoredRow, keep_top_k, scan_top_k
 from spass.rag.search.selection import ALL, Selection, select
 
 _MAX_GROUP_BYTES: Final = 24 * 2**20  # of vectors that one group reads; the group before it is in memory at the same time
@@ -33,7 +33,7 @@ class VectorQuery:
 
 
 class Neighbor(NamedTuple):
-    """A row found by a query."""
+    """A row that a query found."""
 
     score: float
     id: str
@@ -52,7 +52,7 @@ class _ScanUnit(NamedTuple):
 async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[Neighbor]:
     """Return the ``top_k`` neighbors, best first. Equal scores are in the order of ids."""
     groups = _group_units(objects, await _select_units(objects, segments, query))
-    top_rows = _TopRows(query)
+    rows: list[ScoredRow] = []
     next_blocks = asyncio.ensure_future(_load_blocks(objects, groups[0])) if groups else None
     try:
         for next_group in [*groups[1:], None]:
@@ -60,32 +60,19 @@ async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], que
                 break
             scan_blocks = await next_blocks
             next_blocks = asyncio.ensure_future(_load_blocks(objects, next_group)) if next_group else None
-            top_rows.add(await _scan(scan_blocks, query, top_rows.floor))
+            rows = keep_top_k(rows + await _scan(scan_blocks, query, _floor(rows, query)), query.top_k)
             del scan_blocks
     finally:
         if next_blocks is not None:
             next_blocks.cancel()
             await asyncio.gather(next_blocks, return_exceptions=True)  # a read that is not needed any more may fail
-    return await _resolve_ids(objects, segments, top_rows.found, query.top_k)
+    return await _resolve_ids(objects, segments, rows, query.top_k)
 
 
-@dataclass(slots=True)
-class _TopRows:
-    """The best rows of the groups that have been scanned. Another row must have a score of at least ``floor`` to be one of
-    them."""
-
-    query: VectorQuery
-    found: list[ScoredRow] = field(default_factory=list)
-    floor: float = -2.0
-
-    def __post_init__(self) -> None:
-        if self.query.min_score is not None:
-            self.floor = self.query.min_score
-
-    def add(self, found: list[ScoredRow]) -> None:
-        self.found = keep_top_k(self.found + found, self.query.top_k)
-        if len(self.found) >= self.query.top_k:
-            self.floor = max(self.floor, self.found[self.query.top_k - 1].score)
+def _floor(rows: Sequence[ScoredRow], query: VectorQuery) -> float:
+    """Return the score that another row needs to be among the best, given the best ``rows`` of the groups before it."""
+    floor = MIN_SCORE if query.min_score is None else query.min_score
+    return max(floor, rows[query.top_k - 1].score) if len(rows) >= query.top_k else floor
 
 
 async def _select_units(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[_ScanUnit]:
@@ -123,13 +110,11 @@ async def _load_blocks(objects: SegmentObjects, group: Sequence[_ScanUnit]) -> l
     missing = [n for n, body in enumerate(bodies) if body is None]
     for n, body in zip(missing, await asyncio.gather(*(objects.block(group[n].block) for n in missing)), strict=True):
         bodies[n] = body
-    return [_scan_block(unit, body or b"") for unit, body in zip(group, bodies, strict=True)]
-
-
-def _scan_block(unit: _ScanUnit, body: bytes) -> ScanBlock:
-    block = unit.block
-    vectors = decode_rows(body, block.rows, header=block.first == 0)
-    return ScanBlock(unit.number, block.first, vectors, unit.selected.excluded, unit.selected.included)
+    scan_blocks = []
+    for (number, block, selected), stored in zip(group, bodies, strict=True):
+        vectors = decode_rows(stored or b"", block.rows, header=block.first == 0)
+        scan_blocks.append(ScanBlock(number, block.first, vectors, selected.excluded, selected.included))
+    return scan_blocks
 
 
 async def _scan(scan_blocks: Sequence[ScanBlock], query: VectorQuery, floor: float) -> list[ScoredRow]:
@@ -139,11 +124,11 @@ async def _scan(scan_blocks: Sequence[ScanBlock], query: VectorQuery, floor: flo
 
 
 async def _resolve_ids(
-    objects: SegmentObjects, segments: Sequence[Segment], found: Sequence[ScoredRow], top_k: int
+    objects: SegmentObjects, segments: Sequence[Segment], rows: Sequence[ScoredRow], top_k: int
 ) -> list[Neighbor]:
-    """Return the ``top_k`` best of ``found`` with their ids. Only the ids of segments with a row in ``found`` are read."""
-    numbers = sorted({scored.segment for scored in found})
+    """Return the ``top_k`` best of ``rows`` with their ids. Only the ids of segments with a row in ``rows`` are read."""
+    numbers = sorted({scored.segment for scored in rows})
     loaded = await map_limited(lambda number: objects.ids(segments[number]), numbers, limit=_MAX_CONCURRENT_READS)
     ids = dict(zip(numbers, loaded, strict=True))
-    neighbors = (Neighbor(score, ids[number][row], segments[number], row) for score, number, row in found)
+    neighbors = (Neighbor(score, ids[number][row], segments[number], row) for score, number, row in rows)
     return heapq.nsmallest(top_k, neighbors, key=lambda neighbor: (-neighbor.score, neighbor.id))

@@ -145,11 +145,11 @@ class Reader:
 
         async def page(manifest: Manifest, objects: SegmentObjects) -> DocumentPage:
             loaded = await load_live_ids(objects, manifest.segments)
-            found, more = await _page(objects, loaded, after, limit)
-            lines = await _lines(objects, found)
+            locations, more = await _page(objects, loaded, after, limit)
+            lines = await _lines(objects, locations)
             fitting = len(list(takewhile(PageSizeLimit(entry_overhead=_TIMES).add, lines)))
-            documents = tuple(map(decode_document, lines[:fitting], (location.stored for location in found)))
-            more = more or fitting < len(found)
+            documents = tuple(map(decode_document, lines[:fitting], (location.stored for location in locations)))
+            more = more or fitting < len(locations)
             return DocumentPage(documents=documents, next_cursor=encode_cursor(owner, documents[-1].id) if more else None)
 
         return await self._read(scope, index_id, page)
@@ -168,21 +168,21 @@ class Reader:
         return SegmentObjects(scope.store, index_id, manifest.generation, self._cache)
 
 
-async def _lines(objects: SegmentObjects, found: Sequence[Neighbor | DocumentLocation]) -> list[bytes]:
-    """Read the lines of docs.jsonl of ``found``, in their order. The lines of one segment are read together."""
+async def _lines(objects: SegmentObjects, locations: Sequence[Neighbor | DocumentLocation]) -> list[bytes]:
+    """Read the lines of docs.jsonl at ``locations``, in their order. The lines of one segment are read together."""
     by_segment: dict[str, list[Neighbor | DocumentLocation]] = {}
-    for one in found:
-        by_segment.setdefault(one.segment.id, []).append(one)
+    for item in locations:
+        by_segment.setdefault(item.segment.id, []).append(item)
 
     async def read(group: list[Neighbor | DocumentLocation]) -> dict[str, bytes]:
-        group.sort(key=lambda one: one.row)
-        lines = await objects.lines(group[0].segment, [one.row for one in group])
-        return dict(zip((one.id for one in group), lines, strict=True))
+        group.sort(key=lambda item: item.row)
+        lines = await objects.lines(group[0].segment, [item.row for item in group])
+        return dict(zip((item.id for item in group), lines, strict=True))
 
     lines: dict[str, bytes] = {}
     for group in await map_limited(read, by_segment.values(), limit=_MAX_CONCURRENT_READS):
         lines |= group
-    return [lines[one.id] for one in found]
+    return [lines[item.id] for item in locations]
 
 
 def _live_locations(live: LiveIds, after: str) -> Iterator[DocumentLocation]:
@@ -197,12 +197,12 @@ async def _page(
     """Return the documents of one page, as far as the sizes of their lines allow, and whether there are more."""
     stored = await map_limited(lambda live: objects.read(live.segment.id, OFFSETS), loaded, limit=_MAX_CONCURRENT_READS)
     offsets = {live.segment.id: decode_offsets(body) for live, body in zip(loaded, stored, strict=True)}
-    found: list[DocumentLocation] = []
+    locations: list[DocumentLocation] = []
     size = 0
     for location in heapq.merge(*(_live_locations(live, after) for live in loaded), key=attrgetter("id")):
         ends = offsets[location.segment.id]
         size += int(ends[location.row + 1] - ends[location.row])
-        if found and (len(found) == limit or size > PAGE_BYTES):
-            return found, True
-        found.append(location)
-    return found, False
+        if locations and (len(locations) == limit or size > PAGE_BYTES):
+            return locations, True
+        locations.append(location)
+    return locations, False

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,11 +15,11 @@ from spass.rag.index.segments import RowNumbers, Vectors
 
 DECIMALS: Final = 6
 _SCORE_SCALE: Final = 10.0**DECIMALS
-_RESCORE_ROWS: Final = 2048  # scored in float64 at once; bounds the memory
+_RESCORE_ROWS: Final = 2048  # scored in float64 together, to bound the memory
 _CPU_CACHED_NUMBERS: Final = 2**20  # float32 numbers that stay in the cache of the processor between queries
 _PARTITION_MAX_SCORES: Final = 32_768  # with more scores, the maxima of groups are faster than a partition
 _GROUPS: Final = 2048
-_MIN_SCORE: Final = -2.0  # below every score
+MIN_SCORE: Final = -2.0  # below every score
 _FLOAT32_ROUNDOFF: Final = 2.0**-24  # rounding of one float32 operation, relative
 
 
@@ -43,7 +44,7 @@ class ScoredRow(NamedTuple):
     row: int
 
 
-def scan_top_k(blocks: Sequence[ScanBlock], query: Vectors, top_k: int, floor: float = _MIN_SCORE) -> list[ScoredRow]:
+def scan_top_k(blocks: Sequence[ScanBlock], query: Vectors, top_k: int, floor: float = MIN_SCORE) -> list[ScoredRow]:
     """Return the ``top_k`` best rows of ``blocks`` for the normalised (d,) float32 ``query`` with a score of at least ``floor``,
     best first. If rows tie with the last one, all of them are returned: the caller knows their ids and chooses.
 
@@ -56,32 +57,33 @@ def scan_top_k(blocks: Sequence[ScanBlock], query: Vectors, top_k: int, floor: f
         return []
     scores = _scan(blocks, ends, query)
     error = float32_error_bound(len(query))
-    threshold = min(max(_score_threshold(scores, top_k) - 2 * error, floor - error, _MIN_SCORE), -_MIN_SCORE)
+    threshold = min(max(_score_threshold(scores, top_k) - 2 * error, floor - error, MIN_SCORE), -MIN_SCORE)
     candidates = (scores >= threshold).nonzero()[0]
     query64 = query.astype(np.float64)
-    found: list[ScoredRow] = []
+    scored_rows: list[ScoredRow] = []
     for start in range(0, len(candidates), _RESCORE_ROWS):
         rescored = _rescore(blocks, ends, candidates[start : start + _RESCORE_ROWS].tolist(), query64)
-        found = keep_top_k(found + [scored for scored in rescored if scored.score >= floor], top_k)
-    return found
+        scored_rows = keep_top_k(scored_rows + [scored for scored in rescored if scored.score >= floor], top_k)
+    return scored_rows
 
 
-def keep_top_k(found: list[ScoredRow], top_k: int) -> list[ScoredRow]:
-    """Return the ``top_k`` best of ``found`` and all rows that tie with the last of them, best first. Of each segment, at most
-    ``top_k`` are returned: ties are resolved by id, which is the order of rows. The rows of one segment must be in that order."""
-    found.sort(key=_score, reverse=True)
-    if len(found) <= top_k:
-        return found
-    lowest = found[top_k - 1].score
-    kept: list[ScoredRow] = []
+def keep_top_k(scored_rows: list[ScoredRow], top_k: int) -> list[ScoredRow]:
+    """Return the ``top_k`` best of ``scored_rows`` and all rows that tie with the last of them, best first. Of each segment, at
+    most ``top_k`` are returned: ties are resolved by id, which is the order of rows. The rows of one segment must be in that
+    order."""
+    scored_rows.sort(key=attrgetter("score"), reverse=True)
+    if len(scored_rows) <= top_k:
+        return scored_rows
+    lowest = scored_rows[top_k - 1].score
+    best: list[ScoredRow] = []
     counts: dict[int, int] = {}  # by segment
-    for scored in found:
+    for scored in scored_rows:
         if scored.score < lowest:
             break
         count = counts[scored.segment] = counts.get(scored.segment, 0) + 1
         if count <= top_k:
-            kept.append(scored)
-    return kept
+            best.append(scored)
+    return best
 
 
 def _scan(blocks: Sequence[ScanBlock], ends: Sequence[int], query: Vectors) -> Vectors:
@@ -144,10 +146,6 @@ def _rescore(
         ScoredRow(round(max(-1.0, min(1.0, score)) * _SCORE_SCALE) / _SCORE_SCALE, segment, row)
         for score, (segment, row) in zip(rescored, rows, strict=True)
     ]
-
-
-def _score(scored: ScoredRow) -> float:
-    return scored.score
 
 
 def float32_error_bound(dimensions: int) -> float:

@@ -46,14 +46,14 @@ async def select(objects: SegmentObjects, segment: Segment, filter_: Filter | No
     deleted = await _deleted_rows(objects, segment)
     if filter_ is None:
         return ALL if deleted is None else Selection(excluded=deleted)
-    found = np.ones(segment.rows, np.bool_)
+    mask = np.ones(segment.rows, np.bool_)
     for field, condition in filter_.fields.items():
-        found &= await _mask(objects, segment, field, condition)
+        mask &= await _mask(objects, segment, field, condition)
     if deleted is not None:
-        found[deleted] = False
-    if np.count_nonzero(found) * _FULL_SCAN_FRACTION < segment.rows:
-        return Selection(included=np.flatnonzero(found))
-    return Selection(excluded=np.flatnonzero(~found))
+        mask[deleted] = False
+    if np.count_nonzero(mask) * _FULL_SCAN_FRACTION < segment.rows:
+        return Selection(included=np.flatnonzero(mask))
+    return Selection(excluded=np.flatnonzero(~mask))
 
 
 async def _deleted_rows(objects: SegmentObjects, segment: Segment) -> RowNumbers | None:

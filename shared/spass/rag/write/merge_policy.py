@@ -69,16 +69,16 @@ def choose_merge(segments: Sequence[Segment], new_rows: int, dimensions: int) ->
 def _choose_for_free_slots(segments: Sequence[Segment], size: int, dimensions: int) -> list[Segment]:
     """Choose the smallest of ``segments``: enough to leave the headroom and one more free, if that is not too much to read, and
     at least enough for the new segment."""
-    must = max(0, len(segments) + 1 - MAX_SEGMENTS)
-    wanted = len(segments) + 2 - (MAX_SEGMENTS - HEADROOM)
+    required = max(0, len(segments) + 1 - MAX_SEGMENTS)
+    preferred = len(segments) + 2 - (MAX_SEGMENTS - HEADROOM)
     smallest_first = sorted(segments, key=lambda segment: (stored_bytes(segment, dimensions), segment.id))
     chosen: list[Segment] = []
-    for segment in smallest_first[:wanted]:
+    for segment in smallest_first[:preferred]:
         size += stored_bytes(segment, dimensions)
-        if size > (_FULL_BYTES if len(chosen) < must else _MANY_SEGMENTS_BYTES):
+        if size > (_FULL_BYTES if len(chosen) < required else _MANY_SEGMENTS_BYTES):
             break
         chosen.append(segment)
-    if len(chosen) >= must:
+    if len(chosen) >= required:
         return chosen
     if choose_job_inputs(segments, dimensions):
         raise StorageUnavailable("The index is being merged; try again.", retry_after=10)
@@ -109,9 +109,9 @@ def choose_job_inputs(segments: Sequence[Segment], dimensions: int) -> list[Segm
         return [segment for segment, size in zip(candidates, running, strict=True) if size <= max_bytes]
 
     for _, members in groupby(large, _tier):
-        several = list(members)
-        if len(several) >= _MERGE_FACTOR:
-            return fitting(several)
+        tier = list(members)
+        if len(tier) >= _MERGE_FACTOR:
+            return fitting(tier)
     if len(small) >= _MANY_SMALL_SEGMENTS:
         return fitting(small)
     mostly_deleted = [s for s in segments if s.deleted_rows >= _MIN_DELETED_ROWS and s.deleted_rows * _DELETED_SHARE >= s.rows]
