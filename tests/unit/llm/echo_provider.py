@@ -1,4 +1,4 @@
-"""A provider as somebody would add one: one class in one file."""
+"""An example of a new provider: one class in one file."""
 
 from collections.abc import AsyncGenerator
 
@@ -9,7 +9,7 @@ from spass.tenancy.config import BackendConfig
 
 
 class Echo:
-    """Says what it is told."""
+    """A provider that repeats the last message."""
 
     def __init__(self, backend: BackendConfig, key: str | None) -> None:
         pass

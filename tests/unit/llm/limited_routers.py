@@ -18,12 +18,12 @@ from spass.testing.model import ScriptedModel
 from tests.unit.aws.memory_table import MemoryTable
 
 BEGIN = 1_800_000_000.0
-"""The wall clock when the loop's shows 0: it begins a bucket of a window."""
+"""The wall clock, in seconds, at the start of the event loop. A window of a limit begins then."""
 
 
 class Model(ScriptedModel):
-    """What stands behind a backend: takes ``seconds`` to each answer of ``usage``, or fails; ``breaks`` after the first token. It
-    keeps the times of its calls."""
+    """The model behind a backend. An answer takes ``seconds`` and has ``usage``. A call may fail before its answer
+    (``failures``) or after the first token (``breaks``). ``began`` has the times of the calls."""
 
     def __init__(self) -> None:
         super().__init__(self._answer, vectors=self._vectors)
@@ -59,7 +59,7 @@ class Model(ScriptedModel):
 
 
 class RouterFleet:
-    """``limits`` are the fields of each backend; ``workers`` many processes have routers of their own."""
+    """One router per worker. ``limits`` are the fields of each backend."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RouterFleet:
         return asyncio.get_running_loop().time()
 
     @property
-    def tries(self) -> dict[str, int]:
+    def attempts(self) -> dict[str, int]:
         return {name: len(model.began) for name, model in self.models.items()}
 
     def context(self, tokens: int, seconds: float) -> CallContext:
@@ -106,18 +106,18 @@ class RouterFleet:
         request = ChatRequest(model, (Message(Role.USER, "Hi"),))
         return self.routers[worker].chat(request, self.context(tokens, seconds))
 
-    async def say(self, tokens: int = 0, *, seconds: float = 270.0, worker: int = 0, model: str = "m") -> str | None:
-        """Makes a call; gives the backend that answered."""
+    async def call(self, tokens: int = 0, *, seconds: float = 270.0, worker: int = 0, model: str = "m") -> str | None:
+        """Make a call and return the backend that answered."""
         chat = self.chat(tokens, seconds=seconds, worker=worker, model=model)
         async with aclosing(chat):
             assert "".join([delta.content async for delta in chat]) == "Hello"
         return chat.routing.backend
 
     def used(self, backend: str = "a") -> object:
-        """The tokens of the last minute, as the table has them."""
+        """Return the tokens of the last minute from the table."""
         return self.table.items[backend_limit(backend, 0)]["used"]
 
-    def held(self, backend: str = "a") -> int:
+    def active_calls(self, backend: str = "a") -> int:
         active = self.table.items[backend_limit(backend, 0)]["active"]
         assert isinstance(active, int)
         return active

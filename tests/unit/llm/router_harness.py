@@ -1,4 +1,4 @@
-"""A router over scripted backends, with a clock that only sleep and answers move."""
+"""A router over scripted backends. Only ``sleep`` and answers advance its clock."""
 
 from contextlib import aclosing
 
@@ -24,7 +24,7 @@ Outcome = BackendError | Deltas | EmbeddingReply
 
 
 class ScriptedProvider(ScriptedModel):
-    """A model that gives ``outcomes`` in their order, the last one for ever. Each try takes ``seconds`` of the world's time."""
+    """A model that gives ``outcomes`` in their order and repeats the last one. Each attempt takes ``seconds``."""
 
     def __init__(self, harness: "RouterHarness", outcomes: list[Outcome]) -> None:
         super().__init__(lambda *_: self._next(), vectors=lambda _: self._embedded())
@@ -34,7 +34,7 @@ class ScriptedProvider(ScriptedModel):
 
     @property
     def models(self) -> list[str]:
-        """The model's name at each try."""
+        """Return the name of the model in each attempt."""
         return [*(request.model for request in self.requests), *(request.model for request in self.embeddings)]
 
     async def aclose(self) -> None:
@@ -62,11 +62,11 @@ def then(*outcomes: Outcome) -> list[Outcome]:
 
 
 class RouterHarness:
-    """Backends a, b, … with the given outcomes, a clock that only sleep and answers move, and dice that show ``dice``."""
+    """Backends a, b, … with scripted outcomes. Only ``sleep`` and answers advance the clock. ``random()`` returns ``dice``."""
 
     def __init__(self, *scripts: Outcome | list[Outcome], dice: float = 1.0, retries: int = 3, **config: float | str) -> None:
         self.time = 1000.0
-        self.naps: list[float] = []
+        self.pauses: list[float] = []
         self.keys: dict[str, str] = {}
         self.order: list[str] = []
         self.providers = {
@@ -84,7 +84,7 @@ class RouterHarness:
     @property
     def router(self) -> Router:
         async def sleep(seconds: float) -> None:
-            self.naps.append(seconds)
+            self.pauses.append(seconds)
             self.time += seconds
 
         return Router(
@@ -98,8 +98,8 @@ class RouterHarness:
     def context(self, seconds: float = 270.0) -> CallContext:
         return CallContext(Deadline(self.time + seconds), request_id=RequestId("req_outer"), expected=EXPECTED)
 
-    def sends(self) -> None:
-        """Have every request reach its model whole."""
+    def mark_sent(self) -> None:
+        """Mark every request as sent."""
         for provider in self.providers.values():
             provider.sent = True
 
@@ -110,7 +110,7 @@ class RouterHarness:
         return await self.router.embed(EmbeddingRequest("m", ("text",) * texts), self.context(), routing)
 
     @property
-    def tries(self) -> dict[str, int]:
+    def attempts(self) -> dict[str, int]:
         return {name: len(provider.models) for name, provider in self.providers.items()}
 
 

@@ -1,4 +1,4 @@
-"""A scripted provider on the other side of httpx, and short ways to ask it."""
+"""A scripted upstream behind httpx, and functions that call a provider with it."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +29,7 @@ Payload = dict[str, Json]
 
 @dataclass(frozen=True)
 class Answer:
-    """What the provider sends: a status and a body in the given pieces, after which ``breaks`` is raised."""
+    """An answer of the provider: a status and the pieces of its body. Then the body raises ``breaks``, if it is set."""
 
     status: int = 200
     chunks: Sequence[bytes] = ()
@@ -39,7 +39,7 @@ class Answer:
 
 
 def whole(payload: Json, status: int = 200, **headers: str) -> Answer:
-    """One JSON body."""
+    """Return an answer with one JSON body."""
     return Answer(status, [json.dumps(payload).encode()], {name.replace("_", "-"): value for name, value in headers.items()})
 
 
@@ -63,7 +63,7 @@ class _Body(httpx.AsyncByteStream):
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """A request as it came in."""
+    """A request that the upstream received."""
 
     url: str
     headers: httpx.Headers
@@ -71,15 +71,15 @@ class ReceivedRequest:
 
 
 class Upstream:
-    """Gives ``answers`` in their order and the last one for ever; an exception is raised as the transport would."""
+    """Return ``answers`` in their order, and repeat the last one. An exception is raised as the transport would raise it."""
 
     def __init__(self, *answers: Answer | Exception) -> None:
         self._answers = list(answers)
-        self.asked: list[ReceivedRequest] = []
+        self.requests: list[ReceivedRequest] = []
         self.transport = httpx.MockTransport(self._answer)
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(ReceivedRequest(str(request.url), request.headers, cast(Payload, json.loads(request.content))))
+        self.requests.append(ReceivedRequest(str(request.url), request.headers, cast(Payload, json.loads(request.content))))
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -87,8 +87,8 @@ class Upstream:
 
     @property
     def body(self) -> Payload:
-        """The body of the last request."""
-        return self.asked[-1].body
+        """Return the body of the last request."""
+        return self.requests[-1].body
 
 
 class ProviderClass(Protocol):
@@ -116,10 +116,10 @@ def request(*messages: Message, stream: bool = False) -> ChatRequest:
     return ChatRequest("model-1", messages or (QUESTION,), stream=stream)
 
 
-async def deltas_of(provider: Provider, asked: ChatRequest | None = None, seconds: float = 30.0) -> list[ChatDelta]:
-    async with aclosing(provider.chat(asked or request(), context(seconds))) as deltas:
+async def deltas_of(provider: Provider, chat_request: ChatRequest | None = None, seconds: float = 30.0) -> list[ChatDelta]:
+    async with aclosing(provider.chat(chat_request or request(), context(seconds))) as deltas:
         return [delta async for delta in deltas]
 
 
-async def reply_of(provider: Provider, asked: ChatRequest | None = None) -> ChatReply:
-    return collect_deltas(await deltas_of(provider, asked))
+async def reply_of(provider: Provider, chat_request: ChatRequest | None = None) -> ChatReply:
+    return collect_deltas(await deltas_of(provider, chat_request))

@@ -1,4 +1,4 @@
-"""One try takes what its provider counted, and an estimate of the rest."""
+"""The usage of an attempt: the provider's counts, and an estimate of the rest."""
 
 import pytest
 
@@ -16,12 +16,12 @@ def heard(*pieces: tuple[int, TokenUsage | None]) -> tuple[TokenUsage, bool]:
     return attempt.usage, attempt.estimated
 
 
-def test_a_try_that_was_never_sent_takes_nothing() -> None:
+def test_an_attempt_that_was_not_sent_has_no_usage() -> None:
     attempt = Attempt(EXPECTED)
     assert (attempt.usage, attempt.estimated) == (TokenUsage(), False)
 
 
-def test_a_try_whose_answer_is_lost_takes_what_was_expected() -> None:
+def test_an_attempt_whose_answer_is_lost_has_the_expected_usage() -> None:
     assert heard() == (EXPECTED, True)
 
 
@@ -37,7 +37,7 @@ def test_a_try_whose_answer_is_lost_takes_what_was_expected() -> None:
         ([(0, TokenUsage(7, 0))], TokenUsage(7, 0), False),
     ],
 )
-def test_what_the_provider_did_not_count_is_estimated(
+def test_text_that_the_provider_did_not_count_is_estimated(
     pieces: list[tuple[int, TokenUsage | None]], usage: TokenUsage, estimated: bool
 ) -> None:
     assert heard(*pieces) == (usage, estimated)
@@ -54,7 +54,7 @@ def test_what_the_provider_did_not_count_is_estimated(
         ([(0, TokenUsage(7, 0)), (40, None), (0, TokenUsage(0, 12))], TokenUsage(7, 12), False),
     ],
 )
-def test_the_last_count_holds_and_text_after_it_is_added(
+def test_text_after_the_last_count_is_added_to_it(
     pieces: list[tuple[int, TokenUsage | None]], usage: TokenUsage, estimated: bool
 ) -> None:
     assert heard(*pieces) == (usage, estimated)

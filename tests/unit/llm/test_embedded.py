@@ -1,4 +1,4 @@
-"""The embedded model against vectors that sentence-transformers made of the same weights, and at its borders."""
+"""The embedded model, compared with the vectors of sentence-transformers for the same weights."""
 
 import hashlib
 import importlib.util
@@ -56,14 +56,14 @@ def test_vectors_equal_those_of_sentence_transformers(model: MiniLM) -> None:
     np.testing.assert_allclose(vectors, np.array(REFERENCE["vectors"]), atol=3e-6)
 
 
-def test_a_text_means_the_same_alone_and_in_company(model: MiniLM) -> None:
+def test_a_vector_does_not_depend_on_the_other_texts(model: MiniLM) -> None:
     texts = [str(text) for text in REFERENCE["texts"]]
     together = embed(model, texts)
     alone = np.concatenate([embed(model, [text]) for text in texts])
     np.testing.assert_allclose(together, alone, atol=2e-6)
 
 
-def test_a_long_text_is_the_mean_of_its_windows(model: MiniLM) -> None:
+def test_the_vector_of_a_long_text_is_the_mean_of_its_windows(model: MiniLM) -> None:
     (ids,) = model.tokenize(["Berlin has many parks and lakes. " * 200])
     room = WINDOW - 2
     windows = model.embed_tokens([ids[start : start + room] for start in range(0, len(ids), room)])
@@ -76,7 +76,7 @@ def test_every_vector_has_length_one(model: MiniLM) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_provider_answers_packed_rows_and_counts_tokens(provider: EmbeddedProvider) -> None:
+async def test_the_provider_returns_packed_rows_and_counts_tokens(provider: EmbeddedProvider) -> None:
     reply = await provider.embed(EmbeddingRequest(MODEL, tuple(REFERENCE["texts"][:2])), soon())
     assert (reply.count, reply.dimensions) == (2, 384)
     np.testing.assert_allclose(np.frombuffer(reply.data, "<f4").reshape(2, 384), np.array(REFERENCE["vectors"][:2]), atol=3e-6)
@@ -85,7 +85,7 @@ async def test_the_provider_answers_packed_rows_and_counts_tokens(provider: Embe
 
 
 @pytest.mark.anyio
-async def test_it_refuses_chat_and_other_models(provider: EmbeddedProvider) -> None:
+async def test_chat_and_other_models_are_refused(provider: EmbeddedProvider) -> None:
     with pytest.raises(BackendBadRequest):
         await provider.embed(EmbeddingRequest("nomic-embed-text-v1.5", ("x",)), soon())
     with pytest.raises(BackendBadRequest):
@@ -94,13 +94,13 @@ async def test_it_refuses_chat_and_other_models(provider: EmbeddedProvider) -> N
 
 
 @pytest.mark.anyio
-async def test_it_stops_at_the_deadline(provider: EmbeddedProvider) -> None:
+async def test_embedding_stops_at_the_deadline(provider: EmbeddedProvider) -> None:
     with pytest.raises(BackendTimeout):
         await provider.embed(EmbeddingRequest(MODEL, ("x",)), CallContext(Deadline.after(0)))
 
 
 @pytest.mark.anyio
-async def test_one_long_text_stops_at_the_deadline_too(provider: EmbeddedProvider) -> None:
+async def test_embedding_one_long_text_stops_at_the_deadline(provider: EmbeddedProvider) -> None:
     began = time.monotonic()
     with pytest.raises(BackendTimeout):
         await provider.embed(EmbeddingRequest(MODEL, ("word " * 200_000,)), CallContext(Deadline.after(1)))
@@ -108,7 +108,7 @@ async def test_one_long_text_stops_at_the_deadline_too(provider: EmbeddedProvide
 
 
 @pytest.mark.anyio
-async def test_missing_weights_are_a_backend_that_is_not_there(
+async def test_missing_weights_make_the_backend_unavailable(
     provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPASS_MODEL", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Which backend answers, when it is asked again, and what the caller hears when none does. Time here is simulated."""
+"""Failover, retries and final errors of the router. Time is simulated."""
 
 import json
 import math
@@ -53,13 +53,13 @@ pytestmark = pytest.mark.anyio
 GONE = BackendUnavailable("gone")
 
 
-async def test_the_first_backend_answers_and_the_record_says_so() -> None:
+async def test_the_first_backend_answers_and_is_recorded() -> None:
     harness = RouterHarness(HELLO, HELLO)
     chat = harness.chat()
     assert (chat.routing.backend, chat.routing.attempts) == (None, 0)
     assert await text_of(chat) == "Hello"
     assert (chat.routing.backend, chat.routing.attempts) == ("a", 1)
-    assert harness.tries == {"a": 1, "b": 0}
+    assert harness.attempts == {"a": 1, "b": 0}
 
 
 async def test_lower_priority_numbers_go_first() -> None:
@@ -71,79 +71,79 @@ async def test_lower_priority_numbers_go_first() -> None:
     assert chat.routing.backend == "b"
 
 
-async def test_a_failing_backend_is_followed_by_the_next_at_once_and_the_row_wraps_round() -> None:
+async def test_failing_backends_are_attempted_in_turn() -> None:
     harness = RouterHarness(BUSY, BUSY)
     chat = harness.chat()
     assert isinstance(await error_from_response(chat), UpstreamError)
-    assert harness.tries == {"a": 2, "b": 2}
+    assert harness.attempts == {"a": 2, "b": 2}
     assert (chat.routing.backend, chat.routing.attempts) == ("b", 4)
-    assert harness.naps == [1.0, 2.0]
+    assert harness.pauses == [1.0, 2.0]
 
 
-async def test_the_second_backend_helps_out_without_a_pause() -> None:
+async def test_failover_to_the_second_backend_has_no_pause() -> None:
     harness = RouterHarness(BUSY, HELLO)
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (chat.routing.backend, chat.routing.attempts, harness.naps) == ("b", 2, [])
+    assert (chat.routing.backend, chat.routing.attempts, harness.pauses) == ("b", 2, [])
 
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
-async def test_retries_come_after_the_first_try_and_count_over_all_backends(retries: int) -> None:
+async def test_retries_are_counted_over_all_backends(retries: int) -> None:
     harness = RouterHarness(BUSY, BUSY, BUSY, retries=retries)
     await error_from_response(harness.chat())
-    assert sum(harness.tries.values()) == 1 + retries
+    assert sum(harness.attempts.values()) == 1 + retries
 
 
-async def test_pauses_double_up_to_their_bound() -> None:
+async def test_pauses_double_up_to_the_maximum() -> None:
     harness = RouterHarness(BUSY, retries=6, retry_base_delay=2.0, retry_max_delay=10.0)
     await error_from_response(harness.chat())
-    assert harness.naps == [2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+    assert harness.pauses == [2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
 
 
 async def test_the_jitter_is_full() -> None:
     harness = RouterHarness(BUSY, dice=0.25)
     await error_from_response(harness.chat())
-    assert harness.naps == [0.25, 0.5, 1.0]
+    assert harness.pauses == [0.25, 0.5, 1.0]
     harness = RouterHarness(BUSY, dice=0.0)
     await error_from_response(harness.chat())
-    assert harness.naps == []
+    assert harness.pauses == []
 
 
-async def test_retry_after_is_waited_for() -> None:
+async def test_the_pause_lasts_at_least_retry_after() -> None:
     harness = RouterHarness(then(BackendRateLimited("slow", retry_after=7.0), HELLO))
     assert await text_of(harness.chat()) == "Hello"
-    assert harness.naps == [7.0]
+    assert harness.pauses == [7.0]
 
 
-async def test_a_longer_pause_of_ours_covers_a_shorter_one_of_theirs() -> None:
+async def test_a_backoff_longer_than_retry_after_is_the_pause() -> None:
     harness = RouterHarness(then(BackendUnavailable("slow", retry_after=0.5), HELLO))
     await text_of(harness.chat())
-    assert harness.naps == [1.0]
+    assert harness.pauses == [1.0]
 
 
 async def test_retry_after_is_capped() -> None:
     harness = RouterHarness(then(BackendRateLimited("slow", retry_after=3600.0), HELLO), retry_max_delay=20.0)
     assert await text_of(harness.chat()) == "Hello"
-    assert harness.naps == [20.0]
+    assert harness.pauses == [20.0]
 
 
-async def test_a_backend_that_asks_for_time_is_passed_over_for_one_that_does_not() -> None:
+async def test_a_backend_with_retry_after_is_attempted_later() -> None:
     harness = RouterHarness(BackendRateLimited("slow", retry_after=30.0), then(BUSY, BUSY, HELLO))
     assert await text_of(harness.chat()) == "Hello"
-    assert harness.tries == {"a": 1, "b": 3}
+    assert harness.attempts == {"a": 1, "b": 3}
 
 
 @pytest.mark.parametrize("seconds", [1.0, 7.0])
-async def test_a_pause_that_the_deadline_forbids_is_not_slept_through(seconds: float) -> None:
+async def test_a_pause_beyond_the_deadline_fails_immediately(seconds: float) -> None:
     harness = RouterHarness(BUSY)
     assert isinstance(await error_from_response(harness.chat(seconds=1.0)), UpstreamTimeout)
-    assert (harness.naps, harness.tries) == ([], {"a": 1})
+    assert (harness.pauses, harness.attempts) == ([], {"a": 1})
     harness = RouterHarness(BackendRateLimited("slow", retry_after=7.0))
     failure = await error_from_response(harness.chat(seconds=seconds))
-    assert (type(failure), failure.retry_after, harness.naps) == (RateLimited, 7.0, [])
+    assert (type(failure), failure.retry_after, harness.pauses) == (RateLimited, 7.0, [])
 
 
-async def test_one_deadline_covers_all_tries() -> None:
+async def test_one_deadline_covers_all_attempts() -> None:
     harness = RouterHarness(BackendTimeout("slow"), BackendTimeout("slow"), retries=20)
     for provider in harness.providers.values():
         provider.seconds = 100.0
@@ -152,7 +152,7 @@ async def test_one_deadline_covers_all_tries() -> None:
     assert chat.routing.attempts == 3
 
 
-async def test_a_backend_that_is_slow_while_time_is_left_is_a_failing_one() -> None:
+async def test_a_timeout_before_the_deadline_is_a_failure_of_the_backend() -> None:
     harness = RouterHarness(BackendTimeout("slow"), retries=1)
     harness.providers["a"].seconds = 10.0
     assert isinstance(await error_from_response(harness.chat()), UpstreamError)
@@ -160,32 +160,32 @@ async def test_a_backend_that_is_slow_while_time_is_left_is_a_failing_one() -> N
     assert await text_of(harness.chat()) == "Hello"
 
 
-async def test_a_backend_that_got_the_request_and_timed_out_is_not_asked_again() -> None:
+async def test_a_backend_that_timed_out_after_sending_is_not_retried() -> None:
     harness = RouterHarness(BackendTimeout("slow"))
-    harness.sends()
+    harness.mark_sent()
     chat = harness.chat()
     assert isinstance(await error_from_response(chat), UpstreamError)
-    assert (harness.tries, chat.routing.lost_usage, chat.routing.estimated) == ({"a": 1}, EXPECTED, True)
+    assert (harness.attempts, chat.routing.lost_usage, chat.routing.estimated) == ({"a": 1}, EXPECTED, True)
 
 
-async def test_another_backend_takes_what_one_did_not_answer_in_time() -> None:
+async def test_a_timeout_fails_over_to_another_backend() -> None:
     harness = RouterHarness(BackendTimeout("slow"), then(BUSY, HELLO))
     harness.providers["a"].sent = True
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (harness.tries, chat.routing.lost_usage) == ({"a": 1, "b": 2}, EXPECTED)
+    assert (harness.attempts, chat.routing.lost_usage) == ({"a": 1, "b": 2}, EXPECTED)
 
 
-async def test_a_time_out_before_the_request_was_sent_is_repeated_and_costs_nothing() -> None:
+async def test_a_timeout_before_sending_is_retried_and_not_billed() -> None:
     harness = RouterHarness(then(BackendTimeout("no connection"), HELLO))
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (harness.tries, chat.routing.lost_usage) == ({"a": 2}, TokenUsage())
+    assert (harness.attempts, chat.routing.lost_usage) == ({"a": 2}, TokenUsage())
 
 
-async def test_every_lost_answer_adds_up_with_the_one_that_came() -> None:
+async def test_the_usage_of_lost_answers_is_added() -> None:
     harness = RouterHarness(then(GONE, GONE, HELLO))
-    harness.sends()
+    harness.mark_sent()
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
     assert (chat.routing.answered_usage, chat.routing.lost_usage) == (TokenUsage(10, 2), EXPECTED + EXPECTED)
@@ -203,27 +203,27 @@ async def test_every_lost_answer_adds_up_with_the_one_that_came() -> None:
         (GONE, EXPECTED),
     ],
 )
-async def test_an_answer_of_status_200_that_only_names_an_error_costs_nothing(failure: BackendError, lost: TokenUsage) -> None:
+async def test_an_answer_that_contains_only_an_error_is_not_billed(failure: BackendError, lost: TokenUsage) -> None:
     harness = RouterHarness(failure, retries=0)
-    harness.sends()
+    harness.mark_sent()
     chat = harness.chat()
     await error_from_response(chat)
     assert (chat.routing.usage, chat.routing.estimated) == (lost, lost == EXPECTED)
 
 
-async def test_vectors_that_are_none_and_those_that_never_come_were_paid_for() -> None:
+async def test_wrong_and_lost_vectors_are_billed() -> None:
     good = vectors((1.0, 2.0), (1.0, 2.0))
     harness = RouterHarness(then(vectors((1.0, 2.0)), BackendUnavailable("gone"), good))
-    harness.sends()
+    harness.mark_sent()
     routing = RoutingRecord()
     await harness.embed(routing=routing)
     assert (routing.answered_usage, routing.lost_usage, routing.estimated) == (TokenUsage(4), EXPECTED, True)
 
 
-async def test_a_request_without_time_left_asks_nobody() -> None:
+async def test_a_request_after_its_deadline_makes_no_attempt() -> None:
     harness = RouterHarness(HELLO)
     assert isinstance(await error_from_response(harness.chat(seconds=0)), UpstreamTimeout)
-    assert harness.tries == {"a": 0}
+    assert harness.attempts == {"a": 0}
 
 
 @pytest.mark.parametrize(
@@ -233,41 +233,41 @@ async def test_a_request_without_time_left_asks_nobody() -> None:
         (BackendContextLength("too long"), ContextLengthExceeded),
     ],
 )
-async def test_a_refused_request_is_refused_everywhere(failure: BackendError, error: type[SpassError]) -> None:
+async def test_a_bad_request_is_not_sent_to_other_backends(failure: BackendError, error: type[SpassError]) -> None:
     harness = RouterHarness(failure, HELLO)
     raised = await error_from_response(harness.chat())
     assert (type(raised), raised.message) == (error, failure.message)
-    assert harness.tries == {"a": 1, "b": 0}
+    assert harness.attempts == {"a": 1, "b": 0}
 
 
-async def test_a_refused_key_moves_on_to_the_next_backend_and_costs_no_retry() -> None:
+async def test_a_refused_key_fails_over_without_a_retry() -> None:
     harness = RouterHarness(BackendAuthError("bad key", status=401), HELLO, retries=0)
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (chat.routing.backend, chat.routing.attempts, harness.naps) == ("b", 2, [])
+    assert (chat.routing.backend, chat.routing.attempts, harness.pauses) == ("b", 2, [])
 
 
-async def test_keys_refused_everywhere_are_an_upstream_error_that_repeats_none_of_it() -> None:
+async def test_keys_refused_everywhere_are_an_upstream_error() -> None:
     harness = RouterHarness(BackendAuthError("bad key sk-123", status=401), BackendAuthError("bad key", status=403))
     failure = await error_from_response(harness.chat())
     assert isinstance(failure, UpstreamError)
     assert "sk-123" not in failure.message
-    assert harness.tries == {"a": 1, "b": 1}
+    assert harness.attempts == {"a": 1, "b": 1}
 
 
-async def test_a_refused_key_is_not_tried_again_while_others_are() -> None:
+async def test_a_backend_that_refused_its_key_is_not_retried() -> None:
     harness = RouterHarness(BackendAuthError("bad key"), then(BUSY, HELLO))
     assert await text_of(harness.chat()) == "Hello"
-    assert harness.tries == {"a": 1, "b": 2}
+    assert harness.attempts == {"a": 1, "b": 2}
 
 
-async def test_nothing_is_retried_after_a_first_token() -> None:
+async def test_no_retry_follows_the_first_token() -> None:
     harness = RouterHarness((ChatDelta("Hel"), BUSY), HELLO)
     got = []
     with pytest.raises(UpstreamError):
         async for delta in harness.chat():
             got.append(delta.content)
-    assert (got, harness.tries) == (["Hel"], {"a": 1, "b": 0})
+    assert (got, harness.attempts) == (["Hel"], {"a": 1, "b": 0})
 
 
 async def test_a_stream_that_breaks_before_its_first_token_is_retried() -> None:
@@ -275,49 +275,51 @@ async def test_a_stream_that_breaks_before_its_first_token_is_retried() -> None:
     assert await text_of(harness.chat()) == "Hello"
 
 
-@pytest.mark.parametrize(("waits", "said"), [((9.0, 4.0), 4.0), ((None, 5.0), 5.0), ((None, None), 1.0)])
-async def test_when_all_say_429_the_caller_hears_when_to_come_back(waits: tuple[float | None, float | None], said: float) -> None:
+@pytest.mark.parametrize(("waits", "expected"), [((9.0, 4.0), 4.0), ((None, 5.0), 5.0), ((None, None), 1.0)])
+async def test_429_from_all_backends_is_rate_limited_with_retry_after(
+    waits: tuple[float | None, float | None], expected: float
+) -> None:
     harness = RouterHarness(*(BackendRateLimited("slow", retry_after=wait) for wait in waits), retries=1)
     failure = await error_from_response(harness.chat())
-    assert (type(failure), failure.retry_after) == (RateLimited, said)
+    assert (type(failure), failure.retry_after) == (RateLimited, expected)
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "said"),
+    ("a", "b", "expected"),
     [
-        ((1.0, 30.0), None, 30.0),  # what it said last
+        ((1.0, 30.0), None, 30.0),  # its last retry_after
         ((20.0,), (5.0, 60.0), 15.0),  # five seconds later
         ((3.0, None), None, 1.0),
     ],
 )
-async def test_the_caller_hears_what_each_backend_said_last_as_of_now(
-    a: tuple[float | None, ...], b: tuple[float | None, ...] | None, said: float
+async def test_retry_after_uses_the_last_answer_of_each_backend(
+    a: tuple[float | None, ...], b: tuple[float | None, ...] | None, expected: float
 ) -> None:
     answers = [then(*(BackendRateLimited("slow", retry_after=wait) for wait in waits)) for waits in (a, b) if waits]
     harness = RouterHarness(*answers, retries=sum(len(waits) for waits in (a, b) if waits) - 1, retry_base_delay=0.001)
     failure = await error_from_response(harness.chat())
     assert isinstance(failure, RateLimited)
-    assert failure.retry_after == pytest.approx(said, abs=0.1)
+    assert failure.retry_after == pytest.approx(expected, abs=0.1)
 
 
-async def test_when_only_some_say_429_it_is_an_upstream_error() -> None:
+async def test_429_from_some_backends_is_an_upstream_error() -> None:
     assert isinstance(await error_from_response(RouterHarness(BackendRateLimited("slow"), BUSY).chat()), UpstreamError)
 
 
-async def test_a_refused_key_does_not_hide_that_the_rest_say_429() -> None:
+async def test_a_refused_key_does_not_hide_429_from_the_others() -> None:
     assert isinstance(
         await error_from_response(RouterHarness(BackendAuthError("bad key"), BackendRateLimited("slow")).chat()), RateLimited
     )
 
 
-async def test_leaving_early_closes_the_provider() -> None:
+async def test_closing_the_stream_closes_the_answer_of_the_provider() -> None:
     harness = RouterHarness(HELLO)
     async with aclosing(harness.chat()) as chat:
         await anext(chat)
     assert harness.providers["a"].closed == 1
 
 
-async def test_every_failed_try_is_one_log_line_without_the_providers_words(
+async def test_each_failed_attempt_is_logged_without_the_providers_message(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     await text_of(RouterHarness(BackendAuthError("bad key sk-1234 at https://x", status=401), then(BUSY, HELLO)).chat())
@@ -330,7 +332,7 @@ async def test_every_failed_try_is_one_log_line_without_the_providers_words(
     ]
 
 
-ASKED = ChatRequest(
+SAMPLING_REQUEST = ChatRequest(
     "m",
     (Message(Role.USER, "Hi"),),
     temperature=0.2,
@@ -342,28 +344,28 @@ ASKED = ChatRequest(
 
 
 @pytest.mark.parametrize("sampling", [True, False])
-async def test_a_model_that_takes_no_sampling_is_sent_none_by_any_backend(sampling: bool) -> None:
+async def test_sampling_fields_are_removed_for_models_without_sampling(sampling: bool) -> None:
     harness = RouterHarness(BUSY, HELLO)
     harness.models = [ModelConfig(name="m", context_window=10, sampling=sampling)]
-    await text_of(harness.router.chat(ASKED, harness.context()))
-    plain = replace(ASKED, temperature=None, top_p=None, extra={"user": "u"})
-    assert [provider.requests for provider in harness.providers.values()] == [[ASKED if sampling else plain]] * 2
+    await text_of(harness.router.chat(SAMPLING_REQUEST, harness.context()))
+    plain = replace(SAMPLING_REQUEST, temperature=None, top_p=None, extra={"user": "u"})
+    assert [provider.requests for provider in harness.providers.values()] == [[SAMPLING_REQUEST if sampling else plain]] * 2
 
 
-async def test_a_provider_that_refuses_before_its_first_delta_is_heard() -> None:
+async def test_an_error_raised_by_chat_itself_is_handled() -> None:
     config = LlmConfig(backends=(BackendConfig(name="e", provider="embedded", supported_models=("m",)),))
     router = Router(config, [], lambda _: None)
-    assert isinstance(await error_from_response(router.chat(ASKED, CallContext(Deadline.after(10)))), UpstreamRejected)
+    assert isinstance(await error_from_response(router.chat(SAMPLING_REQUEST, CallContext(Deadline.after(10)))), UpstreamRejected)
 
 
-async def test_a_model_that_nobody_serves_is_said_so() -> None:
+async def test_a_model_that_no_backend_serves_is_an_error() -> None:
     harness = RouterHarness(HELLO)
     failure = await error_from_response(harness.chat("gpt-unknown"))
     assert isinstance(failure, NoBackendAvailable)
     assert (harness.router.serves("m"), harness.router.serves("gpt-unknown")) == (True, False)
 
 
-async def test_a_backend_without_its_key_is_skipped_and_only_the_log_names_the_variable(
+async def test_only_the_log_names_the_variable_of_a_missing_key(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     harness = RouterHarness(HELLO, HELLO)
@@ -382,13 +384,13 @@ async def test_a_backend_without_its_key_is_skipped_and_only_the_log_names_the_v
     assert await text_of(harness.chat()) == "Hello"
 
 
-async def test_a_key_set_later_is_found_and_then_not_asked_for_again() -> None:
-    asked: list[str] = []
+async def test_a_key_that_is_set_later_is_read_once() -> None:
+    variables: list[str] = []
     harness = RouterHarness(HELLO)
 
     def key_of(variable: str) -> str | None:
-        asked.append(variable)
-        return "secret" if len(asked) > 1 else None
+        variables.append(variable)
+        return "secret" if len(variables) > 1 else None
 
     config = LlmConfig(backends=(BackendConfig(name="a", provider="anthropic"),))
     router = Router(config, [], key_of, provider_of=lambda backend, key: harness.providers["a"])
@@ -397,17 +399,17 @@ async def test_a_key_set_later_is_found_and_then_not_asked_for_again() -> None:
     assert isinstance(await error_from_response(router.chat(request, context)), NoBackendAvailable)
     for _ in range(3):
         assert await text_of(router.chat(request, context)) == "Hello"
-    assert asked == ["ANTHROPIC_API_KEY"] * 2
+    assert variables == ["ANTHROPIC_API_KEY"] * 2
     await router.aclose()
     assert harness.providers["a"].closed == 4
 
 
-async def test_a_refused_key_is_read_again_and_a_new_one_taken() -> None:
+async def test_a_refused_key_is_read_again() -> None:
     keys = ["old", "old", "new"]
-    made: list[str | None] = []
+    keys_used: list[str | None] = []
 
     def provider_of(backend: BackendConfig, key: str | None) -> ScriptedProvider:
-        made.append(key)
+        keys_used.append(key)
         return ScriptedProvider(RouterHarness(), [HELLO if key == "new" else BackendAuthError("bad key", status=401)])
 
     config = LlmConfig(backends=(BackendConfig(name="a", provider="anthropic"),))
@@ -418,10 +420,10 @@ async def test_a_refused_key_is_read_again_and_a_new_one_taken() -> None:
         assert isinstance(await error_from_response(router.chat(request, context)), UpstreamError)
     assert await text_of(router.chat(request, context)) == "Hello"
     assert await text_of(router.chat(request, context)) == "Hello"
-    assert made == ["old", "new"]
+    assert keys_used == ["old", "new"]
 
 
-async def test_a_key_that_cannot_be_read_stops_only_the_backend_that_needs_it() -> None:
+async def test_an_unreadable_key_stops_only_its_backend() -> None:
     def key_of(variable: str) -> str | None:
         raise StorageUnavailable("not now")
 
@@ -468,13 +470,13 @@ def test_backends_serve_by_list_mapping_or_name(backend: dict[str, object], serv
 
 
 @given(st.text(max_size=12))
-def test_every_name_belongs_to_one_provider_or_to_ollama(model: str) -> None:
+def test_each_model_name_belongs_to_one_provider(model: str) -> None:
     providers = ["xai", "anthropic", "openai", "ollama", "embedded"]
     serving = [name for name in providers if serves(BackendConfig.model_validate({"provider": name}), model)]
     assert serving == [provider_of_model(model) or "ollama"]
 
 
-async def test_failover_keeps_the_order_of_the_file_among_equals() -> None:
+async def test_failover_keeps_the_order_of_the_file_for_equal_priorities() -> None:
     backends = [
         BackendConfig(name=name, provider="xai", priority=priority) for name, priority in zip("abcd", (2, 1, 2, 1), strict=True)
     ]
@@ -494,7 +496,7 @@ def vectors(*rows: Sequence[float]) -> EmbeddingReply:
     return EmbeddingReply(pack_rows(rows), len(rows), len(rows[0]), TokenUsage(2))
 
 
-async def test_vectors_are_passed_on_with_their_backend() -> None:
+async def test_vectors_are_returned_and_their_backend_is_recorded() -> None:
     good = vectors((1.0, 2.0), (3.0, -3.4e38))
     routing = RoutingRecord()
     assert await RouterHarness(BUSY, good).embed(routing=routing) == good
@@ -513,7 +515,7 @@ async def test_vectors_are_passed_on_with_their_backend() -> None:
         EmbeddingReply(b"\0" * 15, 2, 2, TokenUsage()),
     ],
 )
-async def test_wrong_vectors_never_get_through(bad: EmbeddingReply) -> None:
+async def test_wrong_vectors_are_a_failure(bad: EmbeddingReply) -> None:
     harness = RouterHarness(bad, retries=1)
     routing = RoutingRecord()
     with pytest.raises(UpstreamError):
@@ -538,7 +540,7 @@ failures = st.one_of(
     st.floats(0, 1, exclude_max=True),
     st.floats(0, 50),
 )
-def test_no_row_of_failures_breaks_the_bounds(
+def test_attempts_and_pauses_stay_within_their_limits(
     scripts: list[list[BackendError]], retries: int, seconds: float, dice: float, each: float
 ) -> None:
 
@@ -551,23 +553,24 @@ def test_no_row_of_failures_breaks_the_bounds(
         failure = await error_from_response(chat)
         assert isinstance(failure, UpstreamError | UpstreamTimeout | RateLimited)
         assert chat.routing.attempts <= 1 + retries + len(scripts)
-        assert all(0 < nap < 60.001 for nap in harness.naps)
+        assert all(0 < nap < 60.001 for nap in harness.pauses)
         assert harness.time <= begun + seconds + each
 
     anyio.run(run)
 
 
 @given(st.lists(st.lists(failures, min_size=1, max_size=6), min_size=1, max_size=4), st.integers(0, 8), st.booleans())
-def test_each_billable_try_is_counted_and_none_follows_its_backends_time_out(
-    scripts: list[list[BackendError]], retries: int, sent: bool
-) -> None:
+def test_each_billable_attempt_is_counted(scripts: list[list[BackendError]], retries: int, sent: bool) -> None:
     async def run() -> None:
         harness = RouterHarness(*(then(*script) for script in scripts), retries=retries)
         if sent:
-            harness.sends()
+            harness.mark_sent()
         chat = harness.chat()
         await error_from_response(chat)
-        tried = [[*script, *[script[-1]] * tries][:tries] for script, tries in zip(scripts, harness.tries.values(), strict=True)]
+        tried = [
+            [*script, *[script[-1]] * attempts][:attempts]
+            for script, attempts in zip(scripts, harness.attempts.values(), strict=True)
+        ]
         lost = [failure for row in tried for failure in row if isinstance(failure, BackendTimeout) or failure.status is None]
         assert chat.routing.usage == sum([EXPECTED] * len(lost) * sent, TokenUsage())
         if sent:

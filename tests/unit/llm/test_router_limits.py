@@ -1,5 +1,4 @@
-"""What backends may take is kept to by all workers together, and who finds no room goes on, waits or hears when to come back.
-Time here is virtual."""
+"""Limits of backends, which all workers share. A request without room fails over, waits or fails. Time is virtual."""
 
 import asyncio
 import itertools
@@ -43,64 +42,64 @@ def anyio_backend() -> tuple[str, Mapping[str, object]]:
     return BACKEND
 
 
-async def test_a_backend_without_limits_costs_no_table_call() -> None:
+async def test_a_backend_without_limits_makes_no_table_call() -> None:
     harness = RouterFleet({}, {}, strategy="least-loaded")
     for _ in range(3):
-        await harness.say(10**9)
+        await harness.call(10**9)
     await harness.routers[0].embed(EmbeddingRequest("m", ("text",)), harness.context(1000, 10))
     assert harness.table.calls == 0
 
 
-async def test_a_limited_backend_costs_two_table_calls() -> None:
+async def test_a_limited_backend_makes_two_table_calls() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 2})
-    await harness.say(10)
+    await harness.call(10)
     for _ in range(5):
         before = harness.table.calls
-        await harness.say(10)
+        await harness.call(10)
         assert harness.table.calls == before + 2
 
 
-async def test_200_parallel_calls_of_many_workers_never_exceed_the_limit_in_any_minute() -> None:
+async def test_parallel_calls_of_many_workers_stay_within_the_tokens_a_minute() -> None:
     harness = RouterFleet({"rate_limit_tpm": 2500}, workers=8)
     harness.models["a"].usage = TokenUsage(20, 20)
     harness.models["a"].seconds = 3.0
-    calls = [harness.say(50, seconds=2000, worker=number % 8) for number in range(200)]
+    calls = [harness.call(50, seconds=2000, worker=number % 8) for number in range(200)]
     assert set(await asyncio.gather(*calls)) == {"a"}
     began = sorted(harness.models["a"].began)
     assert max(sum(first <= one < first + 60 for one in began) for first in began) * 40 <= 2500
     assert began[-1] - began[0] < 200 * 40 / 2500 * 65, "the limit was never used up"
 
 
-async def test_a_backend_s_tokens_a_minute_bind_calls_that_outlast_the_minute() -> None:
+async def test_tokens_a_minute_limit_calls_longer_than_a_minute() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000}, workers=2)
     harness.models["a"].usage, harness.models["a"].seconds = TokenUsage(20, 33_000), 90.0
     for worker in (0, 1, 0):
-        await harness.say(50, worker=worker)
+        await harness.call(50, worker=worker)
     began = harness.models["a"].began
     assert all(later - earlier >= 90 + 60 for earlier, later in itertools.pairwise(began))
 
 
-async def test_200_parallel_calls_of_many_workers_are_never_more_at_once_than_the_limit() -> None:
+async def test_parallel_calls_of_many_workers_stay_within_the_concurrency() -> None:
     harness = RouterFleet({"max_concurrent": 7}, workers=8)
     harness.models["a"].seconds = 1.0
-    await asyncio.gather(*[harness.say(seconds=900, worker=number % 8) for number in range(200)])
-    assert (harness.models["a"].most_active, harness.held()) == (7, 0)
+    await asyncio.gather(*[harness.call(seconds=900, worker=number % 8) for number in range(200)])
+    assert (harness.models["a"].most_active, harness.active_calls()) == (7, 0)
 
 
-async def test_what_is_full_at_one_backend_goes_to_the_next_at_once() -> None:
+async def test_a_full_backend_fails_over_without_a_pause() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {})
     harness.models["a"].usage = TokenUsage(30, 30)
     began = harness.now
-    assert [await harness.say(60) for _ in range(3)] == ["a", "b", "b"]
+    assert [await harness.call(60) for _ in range(3)] == ["a", "b", "b"]
     assert harness.now == began
 
 
-async def test_where_all_are_full_a_request_waits_for_the_first_room_which_is_no_retry() -> None:
+async def test_waiting_for_room_does_not_count_as_a_retry() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {"rate_limit_tpm": 100}, retries=0)
     began = harness.now
-    await harness.say(100)
+    await harness.call(100)
     await asyncio.sleep(20)
-    await harness.say(100)
+    await harness.call(100)
     chat = harness.chat(100)
     async with aclosing(chat):
         assert "".join([delta.content async for delta in chat]) == "Hello"
@@ -108,11 +107,11 @@ async def test_where_all_are_full_a_request_waits_for_the_first_room_which_is_no
     assert began + 65 <= harness.now < began + 66
 
 
-async def test_room_that_falls_free_early_is_taken_early() -> None:
+async def test_room_that_is_released_early_is_used_early() -> None:
     harness = RouterFleet({"max_concurrent": 1})
     harness.models["a"].seconds = 4.0
     async with asyncio.TaskGroup() as group:
-        first, second = (group.create_task(harness.say()) for _ in range(2))
+        first, second = (group.create_task(harness.call()) for _ in range(2))
     assert (first.result(), second.result()) == ("a", "a")
     one, other = harness.models["a"].began
     assert one + 4.0 <= other <= one + 6.1
@@ -120,29 +119,29 @@ async def test_room_that_falls_free_early_is_taken_early() -> None:
 
 async def refused(harness: RouterFleet, tokens: int, seconds: float) -> SpassError:
     with pytest.raises(SpassError) as raised:
-        await harness.say(tokens, seconds=seconds)
+        await harness.call(tokens, seconds=seconds)
     return raised.value
 
 
-async def test_whose_deadline_is_before_the_room_hears_at_once_when_to_come_back() -> None:
+async def test_room_after_the_deadline_fails_immediately_with_retry_after() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {"rate_limit_tpm": 100})
     began = harness.now
-    await harness.say(100)
+    await harness.call(100)
     await asyncio.sleep(10)
-    await harness.say(100)
+    await harness.call(100)
     failure = await refused(harness, 100, 30)
     assert isinstance(failure, RateLimited)
     assert failure.retry_after == pytest.approx(55)
     assert harness.now == began + 10
     await asyncio.sleep(failure.retry_after or 0)
-    await harness.say(100)
+    await harness.call(100)
 
 
-async def test_who_waits_in_vain_for_a_place_hears_so_before_the_deadline() -> None:
+async def test_waiting_for_room_fails_before_the_deadline() -> None:
     harness = RouterFleet({"max_concurrent": 1})
     harness.models["a"].seconds = 50.0
     async with asyncio.TaskGroup() as group:
-        group.create_task(harness.say())
+        group.create_task(harness.call())
         await asyncio.sleep(1)
         began = harness.now
         failure = await refused(harness, 0, 10)
@@ -150,17 +149,17 @@ async def test_who_waits_in_vain_for_a_place_hears_so_before_the_deadline() -> N
         assert began + 7 < harness.now <= began + 10
 
 
-async def test_a_backend_that_fails_beside_one_that_is_full_is_no_reason_not_to_wait() -> None:
+async def test_a_request_waits_for_room_if_another_backend_fails() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {})
-    await harness.say(100)
+    await harness.call(100)
     harness.models["b"].failures = [BUSY]
-    assert await harness.say(100) == "b"
-    assert harness.tries == {"a": 1, "b": 2}
+    assert await harness.call(100) == "b"
+    assert harness.attempts == {"a": 1, "b": 2}
 
 
-async def test_too_many_here_and_a_provider_that_says_too_many_are_both_a_429() -> None:
+async def test_our_limit_and_the_providers_limit_are_both_rate_limited() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {}, retries=0)
-    await harness.say(100)
+    await harness.call(100)
     harness.models["b"].failures = [BackendRateLimited("slow", retry_after=200.0)] * 9
     failure = await refused(harness, 100, 30)
     assert isinstance(failure, RateLimited)
@@ -180,54 +179,52 @@ async def test_too_many_here_and_a_provider_that_says_too_many_are_both_a_429() 
     ],
 )
 @pytest.mark.parametrize("sent", [False, True])
-async def test_a_failed_try_gives_back_what_it_reserved_unless_it_may_be_billed(
-    failure: BackendError, taken: int, sent: bool
-) -> None:
+async def test_a_failed_attempt_releases_its_tokens_unless_billable(failure: BackendError, taken: int, sent: bool) -> None:
     taken = taken if sent else 0
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1}, retries=0)
     harness.models["a"].sent = sent
     harness.models["a"].failures = [failure]
     assert isinstance(await refused(harness, 100, 30), UpstreamError | UpstreamRejected | RateLimited)
-    assert (harness.used(), harness.held()) == (taken, 0)
+    assert (harness.used(), harness.active_calls()) == (taken, 0)
 
 
 @pytest.mark.parametrize(("usage", "taken"), [(TokenUsage(3, 4), 7), (TokenUsage(300, 400), 700), (None, 50 + 2)])
-async def test_a_call_counts_as_what_it_really_took(usage: TokenUsage | None, taken: int) -> None:
+async def test_a_call_is_settled_with_its_usage(usage: TokenUsage | None, taken: int) -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000})
     harness.models["a"].usage = usage
-    await harness.say(100)
+    await harness.call(100)
     assert harness.used() == taken
 
 
 @pytest.mark.parametrize(("usage", "taken"), [(TokenUsage(3), 3), (TokenUsage(), 50)])
-async def test_an_embedding_counts_as_what_it_really_took(usage: TokenUsage, taken: int) -> None:
+async def test_an_embedding_is_settled_with_its_usage(usage: TokenUsage, taken: int) -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000})
     harness.models["a"].usage = usage
     await harness.routers[0].embed(EmbeddingRequest("m", ("text",)), harness.context(100, 10))
-    assert (harness.used(), harness.held()) == (taken, 0)
+    assert (harness.used(), harness.active_calls()) == (taken, 0)
 
 
-async def test_whoever_leaves_early_leaves_place_and_tokens() -> None:
+async def test_closing_a_stream_settles_its_reservation() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1})
     chat = harness.chat(100)
     async with aclosing(chat):
         await anext(chat)
-        assert (harness.used(), harness.held()) == (100, 1)
-    assert (harness.used(), harness.held()) == (51, 0)
+        assert (harness.used(), harness.active_calls()) == (100, 1)
+    assert (harness.used(), harness.active_calls()) == (51, 0)
 
 
-async def test_whoever_is_cancelled_leaves_place_and_tokens() -> None:
+async def test_a_cancelled_call_settles_its_reservation() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1})
     harness.models["a"].seconds = 100.0
-    asking = asyncio.create_task(harness.say(100))
+    asking = asyncio.create_task(harness.call(100))
     await asyncio.sleep(1)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert (harness.used(), harness.held()) == (51, 0)
+    assert (harness.used(), harness.active_calls()) == (51, 0)
 
 
-async def test_whoever_is_cancelled_before_an_answer_begins_leaves_what_it_reserved() -> None:
+async def test_a_call_cancelled_before_its_answer_settles_its_reservation() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1})
 
     async def thinks(_: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
@@ -236,48 +233,48 @@ async def test_whoever_is_cancelled_before_an_answer_begins_leaves_what_it_reser
         yield ChatDelta("Well.")
 
     harness.models["a"].script = thinks
-    asking = asyncio.create_task(harness.say(100))
+    asking = asyncio.create_task(harness.call(100))
     await asyncio.sleep(1)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert (harness.used(), harness.held()) == (100, 0)
+    assert (harness.used(), harness.active_calls()) == (100, 0)
 
 
-async def test_a_long_answer_keeps_its_place_until_it_ends() -> None:
+async def test_a_long_answer_renews_its_reservation() -> None:
     harness = RouterFleet({"max_concurrent": 1}, workers=2)
     harness.models["a"].seconds = 200.0
     async with asyncio.TaskGroup() as group:
-        group.create_task(harness.say())
+        group.create_task(harness.call())
         for _ in range(12):
             await asyncio.sleep(15)
             with pytest.raises(RateLimited):
-                await harness.say(seconds=1, worker=1)
+                await harness.call(seconds=1, worker=1)
     harness.models["a"].seconds = 0.0
-    assert await harness.say(seconds=1, worker=1) == "a"
+    assert await harness.call(seconds=1, worker=1) == "a"
 
 
-async def test_while_nobody_knows_whether_there_is_room_a_backend_that_needs_none_answers() -> None:
+async def test_an_unreadable_limit_fails_over_to_a_backend_without_limits() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {}, {"max_concurrent": 1}, strategy="failover")
 
     async def down(write: Update) -> Item | None:
         raise StorageUnavailable("not now")
 
     harness.table.write = down  # type: ignore[method-assign]
-    assert await harness.say(10) == "b"
+    assert await harness.call(10) == "b"
     alone = RouterFleet({"rate_limit_tpm": 100})
     alone.table.write = down  # type: ignore[method-assign]
     assert isinstance(await refused(alone, 10, 30), StorageUnavailable)
 
 
 class UnableModel(Model):
-    """A provider that sees that it cannot do what is asked."""
+    """A provider that does not support the request."""
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         raise BackendUnsupported("It has no pictures.", param="messages")
 
 
-async def test_what_a_provider_cannot_do_takes_none_of_its_limit_and_is_no_attempt() -> None:
+async def test_an_unsupported_request_takes_nothing_of_the_limit() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 2})
     harness.models["a"] = UnableModel()
     chat = harness.chat(100)
@@ -288,7 +285,7 @@ async def test_what_a_provider_cannot_do_takes_none_of_its_limit_and_is_no_attem
 
 
 class SlowTable(MemoryTable):
-    """A table that takes long to say that it cannot."""
+    """A table that fails after a long time."""
 
     async def write(self, write: Update) -> Item | None:
         await asyncio.sleep(60)
@@ -300,5 +297,5 @@ async def test_no_reservation_outlasts_its_request() -> None:
     harness.table = SlowTable()
     began = harness.now
     with pytest.raises(UpstreamTimeout):
-        await harness.say(10, seconds=20)
+        await harness.call(10, seconds=20)
     assert harness.now - began <= 20.1

@@ -1,4 +1,4 @@
-"""Which backend is tried first: by priority, each in turn, or the one with the most room. Time here is virtual."""
+"""The order of backends: by priority, in turn, or by load. Time is virtual."""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,60 +24,60 @@ def anyio_backend() -> tuple[str, Mapping[str, object]]:
     return BACKEND
 
 
-async def test_failover_takes_the_lowest_priority_number_that_answers() -> None:
+async def test_failover_uses_the_lowest_priority_number_that_answers() -> None:
     harness = RouterFleet({"priority": 2}, {"priority": 1}, {"priority": 3})
-    assert [await harness.say() for _ in range(3)] == ["b"] * 3
+    assert [await harness.call() for _ in range(3)] == ["b"] * 3
     harness.models["b"].failures = [BUSY]
-    assert await harness.say() == "a"
+    assert await harness.call() == "a"
 
 
-async def test_round_robin_gives_every_backend_the_same() -> None:
+async def test_round_robin_divides_requests_equally() -> None:
     harness = RouterFleet({}, {}, {}, strategy="round-robin")
-    assert spread([await harness.say() for _ in range(30)]) == {"a": 10, "b": 10, "c": 10}
+    assert spread([await harness.call() for _ in range(30)]) == {"a": 10, "b": 10, "c": 10}
 
 
-async def test_round_robin_divides_what_a_backend_that_is_down_would_get_among_the_others() -> None:
+async def test_round_robin_divides_the_requests_of_a_failing_backend() -> None:
     harness = RouterFleet({}, {}, {}, strategy="round-robin", retry_base_delay=0)
     harness.models["b"].failures = [BUSY] * 99
-    answered = spread([await harness.say() for _ in range(31)])
+    answered = spread([await harness.call() for _ in range(31)])
     assert abs(answered["a"] - answered["c"]) <= 1
-    assert harness.tries["b"] == 1
+    assert harness.attempts["b"] == 1
 
 
-async def test_round_robin_is_fair_for_each_model_whatever_is_asked_between() -> None:
+async def test_round_robin_takes_turns_for_each_model() -> None:
     harness = RouterFleet({}, {}, {"supported_models": ("other",)}, {"supported_models": ("other",)}, strategy="round-robin")
     answered = []
     for _ in range(10):
-        answered.append(await harness.say())
-        answered.append(await harness.say(model="other"))
+        answered.append(await harness.call())
+        answered.append(await harness.call(model="other"))
     assert spread(answered) == {"a": 5, "b": 5, "c": 5, "d": 5}
 
 
-async def test_processes_that_make_one_call_each_do_not_all_begin_with_the_same_backend() -> None:
+async def test_round_robin_starts_at_a_random_backend() -> None:
     harness = RouterFleet({}, {}, {}, strategy="round-robin", workers=60)
-    assert {await harness.say(worker=number) for number in range(60)} == {"a", "b", "c"}
+    assert {await harness.call(worker=number) for number in range(60)} == {"a", "b", "c"}
 
 
-async def test_least_loaded_takes_the_backend_with_the_most_room() -> None:
+async def test_least_loaded_uses_the_backend_with_the_lowest_load() -> None:
     harness = RouterFleet({"max_concurrent": 10}, {"max_concurrent": 5}, strategy="least-loaded")
     async with AsyncExitStack() as stack:
         for _ in range(9):
             chat = await stack.enter_async_context(aclosing(harness.chat()))
             await anext(chat)
-        assert (harness.held("a"), harness.held("b")) == (6, 3)
+        assert (harness.active_calls("a"), harness.active_calls("b")) == (6, 3)
 
 
-async def test_least_loaded_knows_what_other_workers_have_under_way() -> None:
+async def test_least_loaded_counts_the_calls_of_other_workers() -> None:
     harness = RouterFleet({"max_concurrent": 10}, {"max_concurrent": 10}, strategy="least-loaded", workers=12)
     async with AsyncExitStack() as stack:
         for number in range(12):
             chat = await stack.enter_async_context(aclosing(harness.chat(worker=number)))
             await anext(chat)
             await asyncio.sleep(1.1)
-        assert (harness.held("a"), harness.held("b")) == (6, 6)
+        assert (harness.active_calls("a"), harness.active_calls("b")) == (6, 6)
 
 
-async def test_least_loaded_without_limits_goes_by_what_this_worker_has_under_way() -> None:
+async def test_least_loaded_without_limits_counts_the_calls_of_this_worker() -> None:
     harness = RouterFleet({}, {}, {}, strategy="least-loaded")
     async with AsyncExitStack() as stack:
         chats = [await stack.enter_async_context(aclosing(harness.chat())) for _ in range(9)]
@@ -87,7 +87,7 @@ async def test_least_loaded_without_limits_goes_by_what_this_worker_has_under_wa
     assert harness.table.calls == 0
 
 
-async def test_least_loaded_asks_about_all_backends_and_all_their_shards_at_once() -> None:
+async def test_least_loaded_reads_all_shards_concurrently() -> None:
     harness = RouterFleet({"max_concurrent": 100}, {"max_concurrent": 100}, {"max_concurrent": 100}, strategy="least-loaded")
     get = harness.table.get
 
@@ -97,7 +97,7 @@ async def test_least_loaded_asks_about_all_backends_and_all_their_shards_at_once
 
     harness.table.get = slow  # type: ignore[method-assign]
     started = asyncio.get_running_loop().time()
-    await harness.say()
+    await harness.call()
     assert asyncio.get_running_loop().time() - started < 0.6
 
 
@@ -108,7 +108,7 @@ async def test_least_loaded_works_while_the_table_does_not_answer() -> None:
         raise StorageUnavailable("not now")
 
     harness.table.get = down  # type: ignore[method-assign]
-    assert await harness.say() in ("a", "b")
+    assert await harness.call() in ("a", "b")
 
 
 async def test_a_new_provider_is_one_file_and_one_line_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,14 +25,14 @@ def test_pieces_of_two_tool_calls_join_by_index() -> None:
     assert (reply.finish_reason, reply.usage, reply.cost_usd) == (FinishReason.TOOL_CALLS, TokenUsage(3, 4), Decimal("0.5"))
 
 
-def test_an_answer_that_calls_no_tool_does_not_end_for_calling_one() -> None:
-    said = collect_deltas([ChatDelta("Done."), ChatDelta(finish_reason=FinishReason.TOOL_CALLS)])
-    assert said.finish_reason is FinishReason.STOP
+def test_an_answer_without_tool_calls_does_not_end_with_tool_calls() -> None:
+    reply = collect_deltas([ChatDelta("Done."), ChatDelta(finish_reason=FinishReason.TOOL_CALLS)])
+    assert reply.finish_reason is FinishReason.STOP
     assert collect_deltas([ChatDelta(finish_reason=FinishReason.LENGTH)]).finish_reason is FinishReason.LENGTH
     assert collect_deltas([ChatDelta(tool_calls=(ToolCallDelta(0, "a", "one"),))]).finish_reason is FinishReason.TOOL_CALLS
 
 
-def test_a_refusal_is_apart_from_the_text_until_it_is_spoken() -> None:
+def test_a_refusal_is_separate_from_the_text() -> None:
     reply = collect_deltas([ChatDelta(refusal="I can"), ChatDelta(refusal="not.", finish_reason=FinishReason.STOP)])
     assert (reply.message.content, reply.refusal) == ("", "I cannot.")
     assert (reply.refusal_as_text.message.content, reply.refusal_as_text.finish_reason) == (
@@ -43,7 +43,7 @@ def test_a_refusal_is_apart_from_the_text_until_it_is_spoken() -> None:
     assert plain.refusal_as_text == plain
 
 
-def test_a_call_that_cost_nothing_is_not_one_whose_cost_nobody_said() -> None:
+def test_a_cost_of_zero_differs_from_an_unknown_cost() -> None:
     assert collect_deltas([ChatDelta(cost_usd=Decimal(0))]).cost_usd == 0
     assert collect_deltas([ChatDelta()]).cost_usd is None
 
@@ -53,7 +53,7 @@ def test_a_call_that_cost_nothing_is_not_one_whose_cost_nobody_said() -> None:
         lambda n: st.lists(st.lists(st.floats(width=32, allow_nan=False), min_size=n, max_size=n), min_size=1)
     )
 )
-def test_packed_rows_come_back_and_are_little_endian(rows: list[list[float]]) -> None:
+def test_packed_rows_are_little_endian_and_read_back(rows: list[list[float]]) -> None:
     data = pack_rows(rows)
     assert data == b"".join(struct.pack(f"<{len(row)}f", *row) for row in rows)
     assert EmbeddingReply(data, len(rows), len(rows[0]), TokenUsage()).rows() == rows

@@ -1,4 +1,4 @@
-"""Nobody's credentials for AWS, and no look for real ones."""
+"""Set invalid AWS credentials, so that tests do not use real ones."""
 
 import pytest
 

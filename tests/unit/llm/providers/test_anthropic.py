@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, both ways."""
+"""Anthropic's Messages API, blocking and streaming."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def answer(*blocks: Payload, stop: str | None = "end_turn") -> Payload:
     return {"type": "message", "role": "assistant", "content": blocks, "stop_reason": stop, "usage": usage}
 
 
-def said(words: str) -> Payload:
+def text_block(words: str) -> Payload:
     return {"type": "text", "text": words}
 
 
@@ -80,11 +80,11 @@ def block(index: int, content: Payload) -> Payload:
     return {"type": "content_block_start", "index": index, "content_block": content}
 
 
-def more(index: int, **delta: Json) -> Payload:
+def block_delta(index: int, **delta: Json) -> Payload:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
-def stopped(index: int) -> Payload:
+def block_stop(index: int) -> Payload:
     return {"type": "content_block_stop", "index": index}
 
 
@@ -99,30 +99,40 @@ STREAM = sse(
     start(),
     PING,
     block(0, {"type": "thinking", "thinking": "", "signature": ""}),
-    more(0, type="thinking_delta", thinking="hm"),
-    more(0, type="signature_delta", signature="xyz"),
-    stopped(0),
-    block(1, said("")),
-    more(1, type="text_delta", text="In Kö"),
-    more(1, type="text_delta", text="ln 😀"),
-    stopped(1),
+    block_delta(0, type="thinking_delta", thinking="hm"),
+    block_delta(0, type="signature_delta", signature="xyz"),
+    block_stop(0),
+    block(1, text_block("")),
+    block_delta(1, type="text_delta", text="In Kö"),
+    block_delta(1, type="text_delta", text="ln 😀"),
+    block_stop(1),
     block(2, {**USE, "input": {}}),
-    more(2, type="input_json_delta", partial_json=""),
-    more(2, type="input_json_delta", partial_json='{"city": "Kö'),
-    more(2, type="input_json_delta", partial_json='ln"}'),
-    stopped(2),
+    block_delta(2, type="input_json_delta", partial_json=""),
+    block_delta(2, type="input_json_delta", partial_json='{"city": "Kö'),
+    block_delta(2, type="input_json_delta", partial_json='ln"}'),
+    block_stop(2),
     block(3, {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}}),
-    stopped(3),
+    block_stop(3),
     end("tool_use"),
     STOP,
 )
 
 
-async def test_what_is_known_of_the_cost_comes_with_the_first_words() -> None:
-    """So that a caller who leaves then pays for it."""
-    thinking = [block(0, {"type": "thinking", "thinking": ""}), more(0, type="thinking_delta", thinking="t" * 40), stopped(0)]
-    later = more(2, type="thinking_delta", thinking="l" * 20)
-    words = [block(1, said("")), more(1, type="text_delta", text="Tea"), more(1, type="text_delta", text="!"), stopped(1), later]
+async def test_the_first_delta_has_the_prompt_tokens() -> None:
+    """A caller who disconnects after the first delta pays for the prompt."""
+    thinking = [
+        block(0, {"type": "thinking", "thinking": ""}),
+        block_delta(0, type="thinking_delta", thinking="t" * 40),
+        block_stop(0),
+    ]
+    later = block_delta(2, type="thinking_delta", thinking="l" * 20)
+    words = [
+        block(1, text_block("")),
+        block_delta(1, type="text_delta", text="Tea"),
+        block_delta(1, type="text_delta", text="!"),
+        block_stop(1),
+        later,
+    ]
     stream = sse(start(), *thinking, *words, end("end_turn"), STOP)
     deltas = await deltas_of(provider_at(Upstream(text(stream)), "anthropic"), request(stream=True))
     assert [(delta.content, delta.characters, delta.usage) for delta in deltas] == [
@@ -135,7 +145,7 @@ async def test_what_is_known_of_the_cost_comes_with_the_first_words() -> None:
 
 BLOCKING = answer(
     {"type": "thinking", "thinking": "hm", "signature": "xyz"},
-    said("In Köln 😀"),
+    text_block("In Köln 😀"),
     USE,
     {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}},
     stop="tool_use",
@@ -143,28 +153,28 @@ BLOCKING = answer(
 
 
 @pytest.mark.parametrize("base_url", [None, "https://api.anthropic.com", "https://api.anthropic.com/v1"])
-async def test_the_key_the_version_and_the_address_are_anthropics(base_url: str | None) -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_requests_have_the_key_the_version_and_the_address(base_url: str | None) -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     assert (await reply_of(anthropic(upstream, base_url))).message.content == "Hi"
-    assert upstream.asked[0].url == "https://api.anthropic.com/v1/messages"
-    assert upstream.asked[0].headers["x-api-key"] == KEY
-    assert upstream.asked[0].headers["anthropic-version"] == "2023-06-01"
-    assert "authorization" not in upstream.asked[0].headers
+    assert upstream.requests[0].url == "https://api.anthropic.com/v1/messages"
+    assert upstream.requests[0].headers["x-api-key"] == KEY
+    assert upstream.requests[0].headers["anthropic-version"] == "2023-06-01"
+    assert "authorization" not in upstream.requests[0].headers
 
 
-async def test_a_plain_question_is_asked_with_the_limit_the_format_demands() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_a_plain_question_has_the_default_token_limit() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream))
     assert upstream.body == {
         "model": "model-1",
         "max_tokens": DEFAULT_MAX_TOKENS,
-        "messages": [{"role": "user", "content": [said(QUESTION.content)]}],
+        "messages": [{"role": "user", "content": [text_block(QUESTION.content)]}],
     }
 
 
-async def test_choices_are_mapped_and_hints_that_the_format_has_not_are_left_out() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
-    asked = ChatRequest(
+async def test_fields_are_mapped_and_unknown_hints_omitted() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
+    chat_request = ChatRequest(
         "claude",
         (QUESTION,),
         temperature=0.5,
@@ -175,7 +185,7 @@ async def test_choices_are_mapped_and_hints_that_the_format_has_not_are_left_out
         extra={"logit_bias": {}, "reasoning_effort": "low", "user": "u"},
         stream=False,
     )
-    await reply_of(anthropic(upstream), asked)
+    await reply_of(anthropic(upstream), chat_request)
     assert {name: upstream.body[name] for name in upstream.body if name not in {"model", "messages"}} == {
         "max_tokens": 9,
         "temperature": 0.5,
@@ -183,12 +193,12 @@ async def test_choices_are_mapped_and_hints_that_the_format_has_not_are_left_out
         "stop_sequences": ["END"],
         "output_config": {"effort": "low"},
     }
-    await reply_of(anthropic(upstream), replace(asked, top_p=1.0))  # which narrows nothing, and newer models refuse both
+    await reply_of(anthropic(upstream), replace(chat_request, top_p=1.0))  # which narrows nothing, and newer models refuse both
     assert "top_p" not in upstream.body
 
 
-async def test_a_schema_that_must_be_matched_without_fail_is_the_models_promise() -> None:
-    upstream = Upstream(whole(answer(said("{}"))))
+async def test_a_strict_schema_is_sent_to_the_provider() -> None:
+    upstream = Upstream(whole(answer(text_block("{}"))))
     schema: Payload = {"type": "object", "properties": {}, "additionalProperties": False}
     wanted: Payload = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     strict = replace(WEATHER, strict=True)
@@ -198,8 +208,8 @@ async def test_a_schema_that_must_be_matched_without_fail_is_the_models_promise(
     assert [cast(Payload, tool).get("strict") for tool in cast(list[Json], upstream.body["tools"])] == [True, None]
 
 
-async def test_pictures_go_as_bytes_or_by_their_address() -> None:
-    upstream = Upstream(whole(answer(said("A cat."))))
+async def test_pictures_are_sent_as_bytes_or_urls() -> None:
+    upstream = Upstream(whole(answer(text_block("A cat."))))
     far, near = Image("https://example.com/cat.png", "high"), Image("data:image/png;base64,iVBORw0KGgo=")
     await reply_of(anthropic(upstream), request(Message(Role.USER, "Which?", parts=(far, "Which?", near))))
     assert upstream.body["messages"] == [
@@ -207,15 +217,15 @@ async def test_pictures_go_as_bytes_or_by_their_address() -> None:
             "role": "user",
             "content": [
                 {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}},
-                said("Which?"),
+                text_block("Which?"),
                 {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
             ],
         }
     ]
 
 
-async def test_names_and_ids_that_are_too_long_are_cut_and_still_told_apart() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_long_names_and_ids_are_cut_and_stay_unique() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     calls = (ToolCall("x" * 80 + "1", "n" * 80, "{}"), ToolCall("x" * 80 + "2", "n.", "{}"))
     answers = [Message(Role.TOOL, "rain", tool_call_id=call.id) for call in reversed(calls)]
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", calls), *answers))
@@ -227,8 +237,8 @@ async def test_names_and_ids_that_are_too_long_are_cut_and_still_told_apart() ->
     assert [block["name"] for block in blocks if "name" in block] == ["n" * 64, "n_"]
 
 
-async def test_system_messages_are_lifted_wherever_they_stand() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_all_system_messages_are_in_the_system_field() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(
         anthropic(upstream),
         request(Message(Role.SYSTEM, "One."), QUESTION, Message(Role.SYSTEM, " "), Message(Role.SYSTEM, "Two.")),
@@ -237,22 +247,22 @@ async def test_system_messages_are_lifted_wherever_they_stand() -> None:
     assert [message["role"] for message in cast(list[Payload], upstream.body["messages"])] == ["user"]
 
 
-async def test_tool_calls_and_their_results_go_as_blocks_with_all_results_in_one_message() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
-    asked = request(
+async def test_tool_results_become_blocks_of_one_message() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
+    chat_request = request(
         QUESTION,
         Message(Role.ASSISTANT, "I look it up. ", (CALL, ToolCall("call.2", "now", ""))),
         Message(Role.TOOL, "rain", tool_call_id="call_1"),
         Message(Role.TOOL, "", tool_call_id="call.2"),
         Message(Role.USER, "And?"),
     )
-    await reply_of(anthropic(upstream), replace(asked, tools=(WEATHER,)))
+    await reply_of(anthropic(upstream), replace(chat_request, tools=(WEATHER,)))
     assert upstream.body["messages"] == [
-        {"role": "user", "content": [said(QUESTION.content)]},
+        {"role": "user", "content": [text_block(QUESTION.content)]},
         {
             "role": "assistant",
             "content": [
-                said("I look it up."),
+                text_block("I look it up."),
                 {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"city": "Köln"}},
                 {"type": "tool_use", "id": "call_2", "name": "now", "input": {}},
             ],
@@ -262,7 +272,7 @@ async def test_tool_calls_and_their_results_go_as_blocks_with_all_results_in_one
             "content": [
                 {"type": "tool_result", "tool_use_id": "call_1", "content": "rain"},
                 {"type": "tool_result", "tool_use_id": "call_2", "content": ""},
-                said("And?"),
+                text_block("And?"),
             ],
         },
     ]
@@ -273,38 +283,38 @@ async def test_tool_calls_and_their_results_go_as_blocks_with_all_results_in_one
     "arguments",
     ["{", "[1]", "null", "[" * 100_000, '{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"a":' * 975 + "1" + "}" * 975],
 )
-async def test_arguments_that_are_no_object_to_everybody_are_shown_as_they_were_written(arguments: str) -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_arguments_that_are_not_an_object_are_wrapped(arguments: str) -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", (ToolCall("a", "b", arguments),))))
     messages = cast(list[dict[str, list[Payload]]], upstream.body["messages"])
     assert messages[1]["content"][0]["input"] == {"not_an_object": arguments}
 
 
-async def test_blank_arguments_are_no_arguments() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_blank_arguments_become_an_empty_object() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", (ToolCall("a", "b", " \n"),))))
     messages = cast(list[dict[str, list[Payload]]], upstream.body["messages"])
     assert messages[1]["content"][0]["input"] == {}
 
 
-async def test_a_conversation_that_begins_with_a_summary_still_begins_with_the_user() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_a_conversation_that_begins_with_a_summary_has_a_user_turn_first() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(Message(Role.ASSISTANT, "[compaction summary]"), QUESTION))
     assert [message["role"] for message in cast(list[Payload], upstream.body["messages"])] == ["user", "assistant", "user"]
 
 
 @pytest.mark.parametrize("silence", [(), (Message(Role.USER, " \n"),)])
-async def test_where_the_user_has_said_nothing_yet_the_model_is_told_to_begin(silence: tuple[Message, ...]) -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_a_conversation_without_user_messages_gets_a_placeholder(silence: tuple[Message, ...]) -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(Message(Role.SYSTEM, "Greet."), *silence))
     assert upstream.body["system"] == "Greet."
-    assert upstream.body["messages"] == [{"role": "user", "content": [said("(Begin.)")]}]
+    assert upstream.body["messages"] == [{"role": "user", "content": [text_block("(Begin.)")]}]
 
 
-async def test_blank_texts_are_left_out_since_the_format_refuses_them() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_blank_texts_are_omitted() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, ""), Message(Role.USER, " ")))
-    assert upstream.body["messages"] == [{"role": "user", "content": [said(QUESTION.content)]}]
+    assert upstream.body["messages"] == [{"role": "user", "content": [text_block(QUESTION.content)]}]
 
 
 @pytest.mark.parametrize(
@@ -318,34 +328,34 @@ async def test_blank_texts_are_left_out_since_the_format_refuses_them() -> None:
     ],
 )
 async def test_tool_choices_are_mapped(choice: ToolChoice | None, sent: Json) -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), replace(request(), tools=(WEATHER,), tool_choice=choice))
     assert upstream.body.get("tool_choice") == sent
 
 
-async def test_one_call_at_a_time_can_be_asked_for() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_parallel_tool_calls_can_be_disabled() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), replace(request(), tools=(WEATHER,), extra={"parallel_tool_calls": False}))
     assert upstream.body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
 
 
-async def test_tools_that_only_the_history_knows_are_declared_and_barred() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_tools_of_the_history_are_defined_and_not_callable() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     history = (QUESTION, Message(Role.ASSISTANT, "", (CALL,)), Message(Role.TOOL, "rain", tool_call_id=CALL.id))
     await reply_of(anthropic(upstream), request(*history))
     assert upstream.body["tools"] == [{"name": "weather", "description": "", "input_schema": {"type": "object"}}]
     assert upstream.body["tool_choice"] == {"type": "none"}
 
 
-async def test_a_wanted_json_answer_is_asked_for_in_words() -> None:
-    upstream = Upstream(whole(answer(said("{}"))))
+async def test_a_json_response_format_becomes_an_instruction() -> None:
+    upstream = Upstream(whole(answer(text_block("{}"))))
     wanted: Payload = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     await reply_of(anthropic(upstream), replace(request(), response_format=wanted))
     assert "JSON" in str(upstream.body["system"])
     assert '{"type": "object"}' in str(upstream.body["system"])
 
 
-async def test_a_collected_stream_is_the_blocking_reply() -> None:
+async def test_a_collected_stream_equals_the_blocking_reply() -> None:
     blocking = await reply_of(anthropic(Upstream(whole(BLOCKING))))
     streamed = await reply_of(anthropic(Upstream(text(STREAM))), request(stream=True))
     assert streamed == blocking
@@ -355,7 +365,7 @@ async def test_a_collected_stream_is_the_blocking_reply() -> None:
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=30))
-def test_where_the_network_cuts_a_stream_changes_nothing(cuts: list[int]) -> None:
+def test_the_size_of_chunks_does_not_change_the_answer(cuts: list[int]) -> None:
     async def received(chunks: list[bytes]) -> list[ChatDelta]:
         return await deltas_of(anthropic(Upstream(Answer(chunks=chunks))), request(stream=True))
 
@@ -368,22 +378,27 @@ tool_uses = st.lists(st.tuples(st.text("ab_", min_size=1, max_size=4), st.dictio
 
 
 @given(st.lists(words, max_size=4), tool_uses, st.integers(1, 9), st.sampled_from(["end_turn", "max_tokens", "tool_use"]))
-def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
+def test_any_collected_stream_equals_the_blocking_reply(
     contents: list[str], uses: list[tuple[str, dict[str, str]]], size: int, reason: str
 ) -> None:
     blocks: list[Payload] = [
         {"type": "tool_use", "id": f"t_{n}", "name": name, "input": args} for n, (name, args) in enumerate(uses)
     ]
-    blocking = answer(said("".join(contents)), *blocks, stop=reason)
-    events = [start(), block(0, said("")), *(more(0, type="text_delta", text=content) for content in contents), stopped(0)]
+    blocking = answer(text_block("".join(contents)), *blocks, stop=reason)
+    events = [
+        start(),
+        block(0, text_block("")),
+        *(block_delta(0, type="text_delta", text=content) for content in contents),
+        block_stop(0),
+    ]
     for index, use in enumerate(blocks, start=1):
         written = json.dumps(use["input"], ensure_ascii=False)
         events += [block(index, {**use, "input": {}}), PING]
         events += [
-            more(index, type="input_json_delta", partial_json=written[at : at + size])
+            block_delta(index, type="input_json_delta", partial_json=written[at : at + size])
             for at in range(0, len(written) if use["input"] else 0, size)
         ]
-        events.append(stopped(index))
+        events.append(block_stop(index))
 
     async def compare() -> None:
         stream = sse(*events, end(reason), STOP)
@@ -394,7 +409,7 @@ def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
 
 
 @pytest.mark.parametrize(
-    ("said_reason", "meant"),
+    ("stop_reason", "expected"),
     [
         ("end_turn", FinishReason.STOP),
         ("stop_sequence", FinishReason.STOP),
@@ -406,11 +421,11 @@ def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
         ("something_new", FinishReason.STOP),
     ],
 )
-async def test_stop_reasons_are_mapped(said_reason: str, meant: FinishReason) -> None:
-    blocking = await deltas_of(anthropic(Upstream(whole(answer(stop=said_reason)))))
-    streamed = await deltas_of(anthropic(Upstream(text(sse(start(), end(said_reason), STOP)))), request(stream=True))
+async def test_stop_reasons_are_mapped(stop_reason: str, expected: FinishReason) -> None:
+    blocking = await deltas_of(anthropic(Upstream(whole(answer(stop=stop_reason)))))
+    streamed = await deltas_of(anthropic(Upstream(text(sse(start(), end(stop_reason), STOP)))), request(stream=True))
     for deltas in (blocking, streamed):
-        assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [meant]
+        assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -424,20 +439,20 @@ async def test_stop_reasons_are_mapped(said_reason: str, meant: FinishReason) ->
         ("something_new", BackendUnavailable),
     ],
 )
-async def test_an_error_event_is_the_failure_it_names(kind: str, failure: type[BackendError]) -> None:
-    stream = sse(start(), block(0, said("")), {"type": "error", "error": {"type": kind, "message": "so it is"}})
+async def test_each_error_event_has_its_failure(kind: str, failure: type[BackendError]) -> None:
+    stream = sse(start(), block(0, text_block("")), {"type": "error", "error": {"type": kind, "message": "so it is"}})
     with pytest.raises(failure, match="so it is"):
         await deltas_of(anthropic(Upstream(text(stream))), request(stream=True))
 
 
-async def test_a_prompt_that_is_too_long_is_told_apart() -> None:
+async def test_a_prompt_that_is_too_long_raises_context_length() -> None:
     error: Payload = {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens > 200000 maximum"}
     with pytest.raises(BackendContextLength, match="210000"):
         await reply_of(anthropic(Upstream(whole({"type": "error", "error": error}, 400))))
 
 
-@pytest.mark.parametrize("events", [(), (start(),), (start(), block(0, said("Hi")), stopped(0)), (PING, STOP)])
-async def test_a_stream_without_its_end_is_a_failure(events: tuple[Payload, ...]) -> None:
+@pytest.mark.parametrize("events", [(), (start(),), (start(), block(0, text_block("Hi")), block_stop(0)), (PING, STOP)])
+async def test_an_incomplete_stream_is_a_failure(events: tuple[Payload, ...]) -> None:
     with pytest.raises(BackendUnavailable):
         await deltas_of(anthropic(Upstream(text(sse(*events)))), request(stream=True))
 
@@ -455,7 +470,7 @@ async def test_a_stream_without_its_end_is_a_failure(events: tuple[Payload, ...]
         b'{"content": ' + b"[" * 100_000,
     ],
 )
-async def test_an_answer_that_is_none_is_a_failure_and_no_crash(body: bytes) -> None:
+async def test_a_malformed_answer_is_a_failure(body: bytes) -> None:
     with pytest.raises(BackendUnavailable):
         await deltas_of(anthropic(Upstream(text(body))))
 
@@ -482,7 +497,7 @@ events_like: st.SearchStrategy[Payload] = st.fixed_dictionaries(
 
 
 @given(st.lists(events_like, max_size=6))
-def test_no_order_of_events_crashes_the_provider(events: list[Payload]) -> None:
+def test_events_in_any_order_give_deltas_or_a_failure(events: list[Payload]) -> None:
     async def survive() -> None:
         with suppress(BackendError):
             await deltas_of(anthropic(Upstream(text(sse(*events)))), request(stream=True))
@@ -501,22 +516,22 @@ def test_halves_of_surrogate_pairs_are_joined_or_replaced(pieces: list[str], str
     if stream:
         events = [
             start(),
-            *(more(0, type="text_delta", text=words) for words in pieces),
+            *(block_delta(0, type="text_delta", text=words) for words in pieces),
             block(1, {**USE, "input": {}}),
-            *(more(1, type="input_json_delta", partial_json=words) for words in pieces),
+            *(block_delta(1, type="input_json_delta", partial_json=words) for words in pieces),
             end("tool_use"),
             STOP,
         ]
         body = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
     else:
-        body = json.dumps(answer(said(joined), {**USE, "input": {"x": joined}}))
+        body = json.dumps(answer(text_block(joined), {**USE, "input": {"x": joined}}))
     reply = anyio.run(reply_of, anthropic(Upstream(text(body))), request(stream=stream))
     expected = joined.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     assert reply.message.content == expected
     assert reply.message.tool_calls[0].arguments == (expected if stream else json.dumps({"x": expected}, ensure_ascii=False))
 
 
-def test_a_body_of_ids_that_are_all_alike_takes_no_time() -> None:
+def test_the_work_for_equal_ids_is_linear() -> None:
     calls = [ToolCall(chr(0x4E00 + number), "weather", "{}") for number in range(9000)]
     results = [Message(Role.TOOL, "rain", tool_call_id=call.id) for call in reversed(calls)]
     started = time.process_time()
@@ -528,7 +543,7 @@ def test_a_body_of_ids_that_are_all_alike_takes_no_time() -> None:
     st.lists(st.lists(st.sampled_from(["a.b", "a:b", "a_b", "a_b_2", "", "call_0", "ü"]), min_size=1, max_size=4), max_size=4),
     st.randoms(use_true_random=False),
 )
-def test_each_result_answers_its_own_call_whatever_the_ids_were(turns: list[list[str]], dice: Random) -> None:
+def test_each_result_has_the_id_of_its_call(turns: list[list[str]], dice: Random) -> None:
     history = [QUESTION]
     for identities in turns:
         calls = [ToolCall(identity, "weather", json.dumps({"is": number})) for number, identity in enumerate(identities)]
@@ -556,10 +571,8 @@ def test_each_result_answers_its_own_call_whatever_the_ids_were(turns: list[list
         ("lots", None),
     ],
 )
-async def test_a_count_that_cannot_be_believed_says_nothing_and_takes_no_answer_away(
-    usage: Json, tokens: TokenUsage | None
-) -> None:
-    body = answer(said("Hi")) | {"usage": usage}
+async def test_an_invalid_token_count_does_not_fail_the_answer(usage: Json, tokens: TokenUsage | None) -> None:
+    body = answer(text_block("Hi")) | {"usage": usage}
     reply = await reply_of(anthropic(Upstream(whole(body))))
     assert (reply.message.content, reply.usage) == ("Hi", tokens)
 
@@ -575,7 +588,7 @@ async def test_a_count_that_cannot_be_believed_says_nothing_and_takes_no_answer_
         ("lots", {"output_tokens": -5}, TokenUsage()),
     ],
 )
-async def test_a_stream_is_counted_by_what_is_said_at_its_end(first: Json, last: Json, tokens: TokenUsage) -> None:
+async def test_the_last_usage_of_a_stream_counts(first: Json, last: Json, tokens: TokenUsage) -> None:
     begin: Payload = {"type": "message_start", "message": {"content": [], "stop_reason": None, "usage": first}}
     end: Payload = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": last}
     stream = sse(begin, block(0, {"type": "text", "text": "Hi"}), end, {"type": "message_stop"})

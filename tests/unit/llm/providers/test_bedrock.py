@@ -1,4 +1,4 @@
-"""Amazon Bedrock, both ways: Converse and ConverseStream."""
+"""Amazon Bedrock: Converse and ConverseStream."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ def answer(*blocks: Payload, stop: str = "end_turn") -> Payload:
     return {"output": {"message": message}, "stopReason": stop, "usage": usage, "metrics": {"latencyMs": 7}}
 
 
-def said(words: str) -> Payload:
+def text_block(words: str) -> Payload:
     return {"text": words}
 
 
@@ -82,15 +82,15 @@ NOW: Payload = {"toolUse": {"toolUseId": "tooluse_2", "name": "now", "input": {}
 THOUGHT: Payload = {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "xyz"}}}
 
 
-def begun(block: int, use: Payload) -> bytes:
+def block_start(block: int, use: Payload) -> bytes:
     return event("contentBlockStart", {"contentBlockIndex": block, "start": use})
 
 
-def more(block: int, **delta: Json) -> bytes:
+def block_delta(block: int, **delta: Json) -> bytes:
     return event("contentBlockDelta", {"contentBlockIndex": block, "delta": delta, "p": "abcd"})
 
 
-def stopped(block: int) -> bytes:
+def block_stop(block: int) -> bytes:
     return event("contentBlockStop", {"contentBlockIndex": block})
 
 
@@ -103,24 +103,24 @@ METADATA = event("metadata", {"usage": answer()["usage"], "metrics": {"latencyMs
 STREAM = b"".join(
     [
         START,
-        more(0, reasoningContent={"text": "hm"}),
-        more(0, reasoningContent={"signature": "xyz"}),
-        stopped(0),
-        more(1, text="In Kö"),
-        more(1, text="ln 😀"),
-        stopped(1),
-        begun(2, {"toolUse": {"toolUseId": "tooluse_1", "name": "weather"}}),
-        more(2, toolUse={"input": ""}),
-        more(2, toolUse={"input": '{"city": "Kö'}),
-        more(2, toolUse={"input": 'ln"}'}),
-        stopped(2),
-        begun(3, {"toolUse": {"toolUseId": "tooluse_2", "name": "now"}}),
-        stopped(3),
+        block_delta(0, reasoningContent={"text": "hm"}),
+        block_delta(0, reasoningContent={"signature": "xyz"}),
+        block_stop(0),
+        block_delta(1, text="In Kö"),
+        block_delta(1, text="ln 😀"),
+        block_stop(1),
+        block_start(2, {"toolUse": {"toolUseId": "tooluse_1", "name": "weather"}}),
+        block_delta(2, toolUse={"input": ""}),
+        block_delta(2, toolUse={"input": '{"city": "Kö'}),
+        block_delta(2, toolUse={"input": 'ln"}'}),
+        block_stop(2),
+        block_start(3, {"toolUse": {"toolUseId": "tooluse_2", "name": "now"}}),
+        block_stop(3),
         end("tool_use"),
         METADATA,
     ]
 )
-BLOCKING = answer(THOUGHT, said("In Köln 😀"), USE, NOW, stop="tool_use")
+BLOCKING = answer(THOUGHT, text_block("In Köln 😀"), USE, NOW, stop="tool_use")
 
 
 @pytest.mark.parametrize(
@@ -134,18 +134,18 @@ BLOCKING = answer(THOUGHT, said("In Köln 😀"), USE, NOW, stop="tool_use")
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_model_stands_in_the_path_and_no_key_is_needed(model: str, encoded: str, stream: bool) -> None:
-    upstream = Upstream(text(START + more(0, text="Hi") + end("end_turn")) if stream else whole(answer(said("Hi"))))
+async def test_the_model_is_in_the_path_and_no_key_is_required(model: str, encoded: str, stream: bool) -> None:
+    upstream = Upstream(text(START + block_delta(0, text="Hi") + end("end_turn")) if stream else whole(answer(text_block("Hi"))))
     reply = await reply_of(bedrock(upstream), replace(request(stream=stream), model=model))
     assert reply.message.content == "Hi"
-    asked = upstream.asked[0]
+    received = upstream.requests[0]
     operation = "converse-stream" if stream else "converse"
-    assert asked.url == f"https://bedrock-runtime.eu-central-1.amazonaws.com/model/{encoded}/{operation}"
-    assert asked.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
-    assert "/eu-central-1/bedrock/aws4_request" in asked.headers["authorization"]
-    assert asked.headers["x-amz-security-token"] == "session"
-    assert "model" not in asked.body
-    assert "stream" not in asked.body
+    assert received.url == f"https://bedrock-runtime.eu-central-1.amazonaws.com/model/{encoded}/{operation}"
+    assert received.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+    assert "/eu-central-1/bedrock/aws4_request" in received.headers["authorization"]
+    assert received.headers["x-amz-security-token"] == "session"
+    assert "model" not in received.body
+    assert "stream" not in received.body
 
 
 @pytest.mark.parametrize(
@@ -157,36 +157,36 @@ async def test_the_model_stands_in_the_path_and_no_key_is_needed(model: str, enc
         ("http://127.0.0.1:8080/bedrock", "eu-central-1"),
     ],
 )
-async def test_the_region_is_the_addresses_or_the_environments(base_url: str, region: str) -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_the_region_comes_from_the_address_or_the_environment(base_url: str, region: str) -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream, base_url=base_url))
-    assert upstream.asked[0].url.startswith(f"{base_url}/model/")
-    assert f"/{region}/bedrock/" in upstream.asked[0].headers["authorization"]
+    assert upstream.requests[0].url.startswith(f"{base_url}/model/")
+    assert f"/{region}/bedrock/" in upstream.requests[0].headers["authorization"]
 
 
-async def test_a_key_of_bedrocks_takes_the_place_of_the_signature() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_a_key_is_sent_instead_of_a_signature() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream, key=KEY))
-    assert upstream.asked[0].headers["authorization"] == f"Bearer {KEY}"
-    assert "x-amz-date" not in upstream.asked[0].headers
+    assert upstream.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert "x-amz-date" not in upstream.requests[0].headers
 
 
-async def test_a_backend_without_a_key_is_used_and_named_as_the_operator_maps_it() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_a_backend_without_a_key_uses_the_mapped_model_name() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     served = backend("bedrock", model_names={"claude-sonnet-4.5": CLAUDE})
 
     def no_key(variable: str) -> str | None:
         raise AssertionError(variable)
 
     router = Router(LlmConfig(backends=(served,)), [], no_key, provider_of=lambda _, key: bedrock(upstream, key))
-    asked = replace(request(), model="claude-sonnet-4.5")
-    assert [delta.content async for delta in router.chat(asked, context())] == ["Hi"]
-    assert upstream.asked[0].url.endswith("-v1%3A0/converse")
+    chat_request = replace(request(), model="claude-sonnet-4.5")
+    assert [delta.content async for delta in router.chat(chat_request, context())] == ["Hi"]
+    assert upstream.requests[0].url.endswith("-v1%3A0/converse")
 
 
 @dataclass
 class Wire:
-    """A server on a free loopback port that keeps what it read, byte for byte, and answers with ``stream``."""
+    """A server on a free loopback port that records the bytes of a request and answers with ``stream``."""
 
     stream: bytes
     line: str = ""
@@ -208,7 +208,7 @@ class Wire:
         writer.close()
 
 
-async def test_what_goes_over_the_wire_is_what_was_signed() -> None:
+async def test_the_signature_matches_the_bytes_sent() -> None:
     wire = Wire(STREAM)
     listening = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
@@ -235,26 +235,26 @@ async def test_what_goes_over_the_wire_is_what_was_signed() -> None:
 
 @pytest.mark.parametrize("missing", ["AWS_REGION", "AWS_ACCESS_KEY_ID"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_without_a_region_or_credentials_the_backend_is_out(
+async def test_a_missing_region_or_credentials_fail_the_call(
     missing: str, stream: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(missing)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    upstream = Upstream(whole(answer(said("Hi"))))
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     with pytest.raises(BackendAuthError, match="cannot be signed"):
         await reply_of(bedrock(upstream), request(stream=stream))
-    assert upstream.asked == []
+    assert upstream.requests == []
     (line,) = capsys.readouterr().out.splitlines()
     reason = {"AWS_REGION": "no region", "AWS_ACCESS_KEY_ID": "no credentials"}[missing]
     assert {"event": "not_signed", "backend": "bedrock", "reason": reason}.items() <= json.loads(line).items()
 
 
-async def test_everything_asked_for_is_in_the_body() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_every_field_of_a_request_is_in_the_body() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     strict = ToolSpec("add", " ", {"type": "object"}, strict=True)
     schema: Payload = {"name": "x", "schema": {"type": "object"}, "strict": True}
-    asked = ChatRequest(
+    chat_request = ChatRequest(
         CLAUDE,
         (Message(Role.SYSTEM, "One."), QUESTION, Message(Role.SYSTEM, " "), Message(Role.SYSTEM, "Two.")),
         tools=(WEATHER, strict),
@@ -267,10 +267,10 @@ async def test_everything_asked_for_is_in_the_body() -> None:
         response_format={"type": "json_schema", "json_schema": schema},
         extra={"reasoning_effort": "low", "logit_bias": {}, "presence_penalty": 0, "user": "u", "parallel_tool_calls": True},
     )
-    await reply_of(bedrock(upstream), asked)
+    await reply_of(bedrock(upstream), chat_request)
     assert upstream.body == {
-        "system": [said("One."), said("Two.")],
-        "messages": [{"role": "user", "content": [said(QUESTION.content)]}],
+        "system": [text_block("One."), text_block("Two.")],
+        "messages": [{"role": "user", "content": [text_block(QUESTION.content)]}],
         "inferenceConfig": {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["END", "\n"]},
         "toolConfig": {
             "tools": [
@@ -295,11 +295,11 @@ async def test_everything_asked_for_is_in_the_body() -> None:
     }
 
 
-async def test_a_plain_question_is_asked_plainly() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_the_body_of_a_plain_question_has_no_other_fields() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream), replace(request(), temperature=0.0))
     assert upstream.body == {
-        "messages": [{"role": "user", "content": [said(QUESTION.content)]}],
+        "messages": [{"role": "user", "content": [text_block(QUESTION.content)]}],
         "inferenceConfig": {"temperature": 0.0},
     }
 
@@ -314,7 +314,7 @@ async def test_a_plain_question_is_asked_plainly() -> None:
     ],
 )
 async def test_tool_choices_are_mapped(choice: ToolChoice | None, sent: Json) -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream), replace(request(), tools=(WEATHER,), tool_choice=choice))
     assert cast(Payload, upstream.body["toolConfig"]).get("toolChoice") == sent
 
@@ -328,15 +328,15 @@ HISTORY = (
 )
 
 
-async def test_tool_calls_and_their_results_go_as_blocks_with_all_results_in_one_message() -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_tool_results_become_blocks_of_one_message() -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream), replace(request(*HISTORY), tools=(WEATHER,)))
     assert upstream.body["messages"] == [
-        {"role": "user", "content": [said(QUESTION.content)]},
+        {"role": "user", "content": [text_block(QUESTION.content)]},
         {
             "role": "assistant",
             "content": [
-                said("I look it up."),
+                text_block("I look it up."),
                 {"toolUse": {"toolUseId": "call_1", "name": "weather", "input": {"city": "Köln"}}},
                 {"toolUse": {"toolUseId": "call_2", "name": "no_w", "input": {}}},
             ],
@@ -344,33 +344,37 @@ async def test_tool_calls_and_their_results_go_as_blocks_with_all_results_in_one
         {
             "role": "user",
             "content": [
-                {"toolResult": {"toolUseId": "call_1", "content": [said("rain")]}},
-                {"toolResult": {"toolUseId": "call_2", "content": [said("(nothing)")]}},
-                said("And?"),
+                {"toolResult": {"toolUseId": "call_1", "content": [text_block("rain")]}},
+                {"toolResult": {"toolUseId": "call_2", "content": [text_block("(nothing)")]}},
+                text_block("And?"),
             ],
         },
     ]
 
 
-@pytest.mark.parametrize("barred", [{"tools": (WEATHER,), "tool_choice": "none"}, {}])
-async def test_where_no_tool_may_be_called_earlier_calls_are_told_in_words(barred: dict[str, object]) -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
-    asked = request(*HISTORY)
-    await reply_of(bedrock(upstream), replace(asked, tools=(WEATHER,), tool_choice="none") if barred else asked)
+@pytest.mark.parametrize("no_choice", [{"tools": (WEATHER,), "tool_choice": "none"}, {}])
+async def test_earlier_tool_calls_become_text_if_no_tool_may_be_called(no_choice: dict[str, object]) -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
+    chat_request = request(*HISTORY)
+    await reply_of(bedrock(upstream), replace(chat_request, tools=(WEATHER,), tool_choice="none") if no_choice else chat_request)
     assert "toolConfig" not in upstream.body
     assert upstream.body["messages"] == [
-        {"role": "user", "content": [said(QUESTION.content)]},
+        {"role": "user", "content": [text_block(QUESTION.content)]},
         {
             "role": "assistant",
             "content": [
-                said("I look it up."),
-                said('[Called the tool weather with {"city": "Köln"}]'),
-                said("[Called the tool no w with {}]"),
+                text_block("I look it up."),
+                text_block('[Called the tool weather with {"city": "Köln"}]'),
+                text_block("[Called the tool no w with {}]"),
             ],
         },
         {
             "role": "user",
-            "content": [said("[Result of a tool call]\nrain"), said("[Result of a tool call]\n(nothing)"), said("And?")],
+            "content": [
+                text_block("[Result of a tool call]\nrain"),
+                text_block("[Result of a tool call]\n(nothing)"),
+                text_block("And?"),
+            ],
         },
     ]
 
@@ -380,7 +384,7 @@ turns = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(" ab"
 
 
 @given(turns)
-def test_any_history_is_sent_in_turns_that_bedrock_takes(history: list[tuple[str, str, list[str]]]) -> None:
+def test_any_history_becomes_valid_alternating_turns(history: list[tuple[str, str, list[str]]]) -> None:
     messages = [Message(Role.SYSTEM, "x")]
     for role, words, ids in history:
         if role == "user":
@@ -388,9 +392,9 @@ def test_any_history_is_sent_in_turns_that_bedrock_takes(history: list[tuple[str
         else:
             messages.append(Message(Role.ASSISTANT, words, tuple(ToolCall(name, name, "{}") for name in ids)))
             messages += [Message(Role.TOOL, words, tool_call_id=name) for name in ids]
-    upstream = Upstream(whole(answer(said("Hi"))))
-    asked = replace(request(*messages, QUESTION), tools=(WEATHER,))
-    anyio.run(reply_of, bedrock(upstream, key=KEY), asked)
+    upstream = Upstream(whole(answer(text_block("Hi"))))
+    chat_request = replace(request(*messages, QUESTION), tools=(WEATHER,))
+    anyio.run(reply_of, bedrock(upstream, key=KEY), chat_request)
     sent = cast(list[dict[str, list[dict[str, dict[str, str]]]]], upstream.body["messages"])
     roles = [str(message["role"]) for message in sent]
     assert roles[0] == "user"
@@ -416,8 +420,8 @@ def test_any_history_is_sent_in_turns_that_bedrock_takes(history: list[tuple[str
 LETTERS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
-async def test_pictures_go_as_bytes() -> None:
-    upstream = Upstream(whole(answer(said("A cat."))))
+async def test_pictures_are_sent_as_bytes() -> None:
+    upstream = Upstream(whole(answer(text_block("A cat."))))
     parts = (
         "What is this?",
         Image(f"data:image/png;base64,{PNG}", "low"),
@@ -427,15 +431,15 @@ async def test_pictures_go_as_bytes() -> None:
     )
     await reply_of(bedrock(upstream), request(Message(Role.USER, "What is this?\nAnd this?", parts=parts)))
     assert cast(list[Payload], upstream.body["messages"])[0]["content"] == [
-        said("What is this?"),
+        text_block("What is this?"),
         {"image": {"format": "png", "source": {"bytes": PNG}}},
-        said("And this?"),
+        text_block("And this?"),
         {"image": {"format": "webp", "source": {"bytes": PNG}}},
     ]
 
 
 @pytest.mark.parametrize(
-    ("asked", "param"),
+    ("chat_request", "param"),
     [
         (replace(request(), extra={"presence_penalty": 0.5}), "presence_penalty"),
         (replace(request(), extra={"frequency_penalty": -0.5}), "frequency_penalty"),
@@ -447,17 +451,17 @@ async def test_pictures_go_as_bytes() -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_converse_has_not_is_refused_before_anything_is_sent(asked: ChatRequest, param: str, stream: bool) -> None:
-    upstream = Upstream(whole(answer(said("Hi"))))
+async def test_unsupported_fields_are_rejected_before_sending(chat_request: ChatRequest, param: str, stream: bool) -> None:
+    upstream = Upstream(whole(answer(text_block("Hi"))))
     with pytest.raises(BackendUnsupported, match="Bedrock") as raised:
-        await reply_of(bedrock(upstream), replace(asked, stream=stream))
+        await reply_of(bedrock(upstream), replace(chat_request, stream=stream))
     assert raised.value.param == param
-    assert upstream.asked == []
+    assert upstream.requests == []
 
 
 @pytest.mark.parametrize("kind", ["json_object", "json_schema"])
-async def test_json_that_need_not_match_without_fail_is_asked_for_in_words(kind: str) -> None:
-    upstream = Upstream(whole(answer(said("{}"))))
+async def test_json_without_a_strict_schema_becomes_an_instruction(kind: str) -> None:
+    upstream = Upstream(whole(answer(text_block("{}"))))
     schema: Payload = {"json_schema": {"name": "x", "schema": {"type": "object"}}} if kind == "json_schema" else {}
     await reply_of(bedrock(upstream), replace(request(), response_format={"type": kind, **schema}))
     assert "outputConfig" not in upstream.body
@@ -465,7 +469,7 @@ async def test_json_that_need_not_match_without_fail_is_asked_for_in_words(kind:
     assert ('{"type": "object"}' in str(upstream.body["system"])) == (kind == "json_schema")
 
 
-async def test_a_collected_stream_is_the_blocking_reply() -> None:
+async def test_a_collected_stream_equals_the_blocking_reply() -> None:
     blocking = await reply_of(bedrock(Upstream(whole(BLOCKING))))
     streamed = await reply_of(bedrock(Upstream(text(STREAM))), request(stream=True))
     assert streamed == blocking
@@ -475,7 +479,7 @@ async def test_a_collected_stream_is_the_blocking_reply() -> None:
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=30))
-def test_where_the_network_cuts_a_stream_changes_nothing(cuts: list[int]) -> None:
+def test_the_size_of_chunks_does_not_change_the_answer(cuts: list[int]) -> None:
     async def received(chunks: list[bytes]) -> list[ChatDelta]:
         return await deltas_of(bedrock(Upstream(Answer(chunks=chunks)), key=KEY), request(stream=True))
 
@@ -488,29 +492,31 @@ tool_uses = st.lists(st.tuples(st.text("ab_", min_size=1, max_size=4), st.dictio
 
 
 @given(st.lists(words, max_size=4), tool_uses, st.integers(1, 9), st.sampled_from(["end_turn", "max_tokens", "tool_use"]))
-def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
+def test_any_collected_stream_equals_the_blocking_reply(
     contents: list[str], uses: list[tuple[str, dict[str, str]]], size: int, reason: str
 ) -> None:
     begins: list[dict[str, Json]] = [{"toolUseId": f"t_{n}", "name": name} for n, (name, _) in enumerate(uses)]
     blocks: list[Payload] = [{"toolUse": {**use, "input": args}} for use, (_, args) in zip(begins, uses, strict=True)]
-    events = [START, *(more(0, text=content) for content in contents), stopped(0)]
+    events = [START, *(block_delta(0, text=content) for content in contents), block_stop(0)]
     for index, (use, (_, args)) in enumerate(zip(begins, uses, strict=True), start=1):
         written = json.dumps(args, ensure_ascii=False)
-        events.append(begun(index, {"toolUse": use}))
-        events += [more(index, toolUse={"input": written[at : at + size]}) for at in range(0, len(written) if args else 0, size)]
-        events.append(stopped(index))
+        events.append(block_start(index, {"toolUse": use}))
+        events += [
+            block_delta(index, toolUse={"input": written[at : at + size]}) for at in range(0, len(written) if args else 0, size)
+        ]
+        events.append(block_stop(index))
 
     async def compare() -> None:
         stream = b"".join([*events, end(reason), METADATA])
         streamed = await reply_of(bedrock(Upstream(text(stream)), key=KEY), request(stream=True))
-        blocking = answer(said("".join(contents)), *blocks, stop=reason)
+        blocking = answer(text_block("".join(contents)), *blocks, stop=reason)
         assert streamed == await reply_of(bedrock(Upstream(whole(blocking)), key=KEY))
 
     anyio.run(compare)
 
 
 @pytest.mark.parametrize(
-    ("said_reason", "meant"),
+    ("stop_reason", "expected"),
     [
         ("end_turn", FinishReason.STOP),
         ("stop_sequence", FinishReason.STOP),
@@ -522,16 +528,16 @@ def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
         ("something_new", FinishReason.STOP),
     ],
 )
-async def test_stop_reasons_are_mapped(said_reason: str, meant: FinishReason) -> None:
-    blocking = await deltas_of(bedrock(Upstream(whole(answer(stop=said_reason)))))
-    streamed = await deltas_of(bedrock(Upstream(text(START + end(said_reason) + METADATA))), request(stream=True))
+async def test_stop_reasons_are_mapped(stop_reason: str, expected: FinishReason) -> None:
+    blocking = await deltas_of(bedrock(Upstream(whole(answer(stop=stop_reason)))))
+    streamed = await deltas_of(bedrock(Upstream(text(START + end(stop_reason) + METADATA))), request(stream=True))
     for deltas in (blocking, streamed):
-        assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [meant]
+        assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [expected]
 
 
 @pytest.mark.parametrize("reason", ["malformed_model_output", "malformed_tool_use"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_that_the_model_spoiled_is_a_failure(reason: str, stream: bool) -> None:
+async def test_a_malformed_model_output_is_a_failure(reason: str, stream: bool) -> None:
     upstream = Upstream(text(START + end(reason) + METADATA) if stream else whole(answer(stop=reason)))
     with pytest.raises(BackendUnavailable, match="malformed"):
         await deltas_of(bedrock(upstream), request(stream=stream))
@@ -584,7 +590,7 @@ FAILURES: list[tuple[str, int, str, type[BackendError]]] = [
 @pytest.mark.parametrize(("kind", "status", "message", "failure"), FAILURES)
 @pytest.mark.parametrize("suffix", ["", ":http://internal.amazon.com/coral/com.amazon.bedrock/"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_each_exception_means_its_failure(
+async def test_each_exception_has_its_failure(
     kind: str, status: int, message: str, failure: type[BackendError], suffix: str, stream: bool
 ) -> None:
     refusal = whole({"message": message}, status, x_amzn_errortype=kind + suffix)
@@ -597,13 +603,13 @@ async def test_each_exception_means_its_failure(
 @pytest.mark.parametrize(
     "message", ["This model doesn't support tool use in streaming mode.", "The model is unsupported for streaming."]
 )
-async def test_a_model_that_bedrock_does_not_stream_answers_as_a_whole(message: str) -> None:
+async def test_a_model_that_cannot_stream_gets_a_blocking_request(message: str) -> None:
     refusal = whole({"message": message}, 400, x_amzn_errortype="ValidationException")
     upstream = Upstream(refusal, whole(BLOCKING))
-    asked = replace(request(stream=True), tools=(WEATHER,))
-    assert (await reply_of(bedrock(upstream), asked)).message.content == "In Köln 😀"
-    assert [one.url.rpartition("/")[2] for one in upstream.asked] == ["converse-stream", "converse"]
-    assert upstream.asked[0].body == upstream.asked[1].body
+    chat_request = replace(request(stream=True), tools=(WEATHER,))
+    assert (await reply_of(bedrock(upstream), chat_request)).message.content == "In Köln 😀"
+    assert [one.url.rpartition("/")[2] for one in upstream.requests] == ["converse-stream", "converse"]
+    assert upstream.requests[0].body == upstream.requests[1].body
 
 
 @pytest.mark.parametrize(
@@ -619,10 +625,10 @@ async def test_a_model_that_bedrock_does_not_stream_answers_as_a_whole(message: 
     ],
 )
 @pytest.mark.parametrize("after", [0, 1, 2])
-async def test_an_exception_inside_a_stream_is_the_failure_it_names(
+async def test_an_exception_inside_a_stream_has_its_failure(
     kind: str, message: str, failure: type[BackendError], after: int
 ) -> None:
-    stream = [START, more(0, text="Hi")][:after]
+    stream = [START, block_delta(0, text="Hi")][:after]
     got: list[str] = []
     with pytest.raises(failure, match=message) as raised:
         async with aclosing(
@@ -636,13 +642,13 @@ async def test_an_exception_inside_a_stream_is_the_failure_it_names(
     assert got == ["Hi"][: max(0, after - 1)]
 
 
-async def test_an_error_without_a_name_of_its_own_ends_the_stream_too() -> None:
+async def test_an_error_message_without_a_type_ends_the_stream() -> None:
     error = frame({":message-type": "error", ":error-code": "Internal", ":error-message": "no"}, b"")
     with pytest.raises(BackendUnavailable):
         await deltas_of(bedrock(Upstream(text(START + error))), request(stream=True))
 
 
-async def test_who_we_are_to_aws_comes_back_in_no_error() -> None:
+async def test_errors_do_not_contain_our_arn() -> None:
     message = (
         "User: arn:aws:sts::123456789012:assumed-role/gw/fn is not authorized to perform: bedrock:InvokeModel on resource: "
         "arn:aws:bedrock:eu-central-1::foundation-model/x at bedrock-runtime.eu-central-1.amazonaws.com"
@@ -654,13 +660,13 @@ async def test_who_we_are_to_aws_comes_back_in_no_error() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, len(START), len(START) + 20, len(STREAM) - len(METADATA) - 1])
-async def test_a_stream_without_its_end_is_a_failure(cut: int) -> None:
+async def test_an_incomplete_stream_is_a_failure(cut: int) -> None:
     with pytest.raises(BackendUnavailable):
         await deltas_of(bedrock(Upstream(text(STREAM[:cut]))), request(stream=True))
 
 
-async def test_a_stream_that_ended_but_for_its_figures_has_ended() -> None:
-    reply = await reply_of(bedrock(Upstream(text(START + more(0, text="Hi") + end("end_turn")))), request(stream=True))
+async def test_a_stream_without_usage_is_complete() -> None:
+    reply = await reply_of(bedrock(Upstream(text(START + block_delta(0, text="Hi") + end("end_turn")))), request(stream=True))
     assert (reply.message.content, reply.finish_reason, reply.usage) == ("Hi", FinishReason.STOP, None)
 
 
@@ -672,11 +678,11 @@ async def test_a_stream_that_ended_but_for_its_figures_has_ended() -> None:
         event("messageStop", {"stopReason": 7}),
         event("contentBlockDelta", []),
         frame({":event-type": "contentBlockDelta", ":message-type": "event"}, b"{"),
-        START + more(5, toolUse={"input": "{}"}),
-        START + begun(0, {"toolUse": {"toolUseId": "", "name": "x"}}),
+        START + block_delta(5, toolUse={"input": "{}"}),
+        START + block_start(0, {"toolUse": {"toolUseId": "", "name": "x"}}),
     ],
 )
-async def test_a_stream_that_is_none_is_a_failure(body: bytes) -> None:
+async def test_a_malformed_stream_is_a_failure(body: bytes) -> None:
     with pytest.raises(BackendUnavailable):
         await deltas_of(bedrock(Upstream(text(body))), request(stream=True))
 
@@ -687,17 +693,17 @@ async def test_a_stream_that_is_none_is_a_failure(body: bytes) -> None:
         b"",
         b"{}",
         b"[]",
-        json.dumps({**answer(said("Hi")), "stopReason": ""}).encode(),
+        json.dumps({**answer(text_block("Hi")), "stopReason": ""}).encode(),
         json.dumps(answer({"toolUse": {"toolUseId": "x", "name": ""}})).encode(),
         json.dumps({"output": {}, "stopReason": "end_turn"}).encode(),
     ],
 )
-async def test_an_answer_that_is_none_is_a_failure(body: bytes) -> None:
+async def test_a_malformed_answer_is_a_failure(body: bytes) -> None:
     with pytest.raises(BackendUnavailable):
         await reply_of(bedrock(Upstream(text(body))))
 
 
-async def test_half_a_surrogate_pair_waits_for_its_other_half() -> None:
+async def test_half_a_surrogate_pair_waits_for_the_other_half() -> None:
     halves = [
         b'{"contentBlockIndex": 0, "delta": {"text": "\\ud83d"}}',
         b'{"contentBlockIndex": 0, "delta": {"text": "\\ude00"}}',
@@ -718,10 +724,10 @@ async def test_half_a_surrogate_pair_waits_for_its_other_half() -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_count_that_cannot_be_believed_says_nothing_and_takes_no_answer_away(
-    usage: Json, tokens: TokenUsage | None, stream: bool
-) -> None:
-    streamed = Answer(chunks=[START, more(0, text="Hi"), stopped(0), end("end_turn"), event("metadata", {"usage": usage})])
-    upstream = Upstream(streamed if stream else whole(answer(said("Hi")) | {"usage": usage}))
+async def test_an_invalid_token_count_does_not_fail_the_answer(usage: Json, tokens: TokenUsage | None, stream: bool) -> None:
+    streamed = Answer(
+        chunks=[START, block_delta(0, text="Hi"), block_stop(0), end("end_turn"), event("metadata", {"usage": usage})]
+    )
+    upstream = Upstream(streamed if stream else whole(answer(text_block("Hi")) | {"usage": usage}))
     reply = await reply_of(bedrock(upstream, KEY), request(stream=stream))
     assert (reply.message.content, reply.usage) == ("Hi", tokens)

@@ -1,4 +1,4 @@
-"""Titan's and Cohere's vectors, by InvokeModel."""
+"""Embeddings of Titan and Cohere with InvokeModel."""
 
 import json
 import math
@@ -29,20 +29,20 @@ async def embedded(upstream: Upstream, model: str, *texts: str) -> EmbeddingRepl
 
 
 @pytest.mark.parametrize("model", ["amazon.titan-embed-text-v1", TITAN])
-async def test_titan_is_asked_text_by_text(model: str) -> None:
+async def test_titan_gets_one_request_per_text(model: str) -> None:
     upstream = Upstream(
         whole({"embedding": [1, 2], "inputTextTokenCount": 3, "embeddingsByType": {"float": [1, 2]}}),
         whole({"embedding": [0.5, -1], "inputTextTokenCount": 4}),
     )
     reply = await embedded(upstream, model, "a", "b")
-    assert [asked.body for asked in upstream.asked] == [{"inputText": "a"}, {"inputText": "b"}]
-    assert upstream.asked[0].url.endswith(f"/model/{model.replace(':', '%3A')}/invoke")
+    assert [chat_request.body for chat_request in upstream.requests] == [{"inputText": "a"}, {"inputText": "b"}]
+    assert upstream.requests[0].url.endswith(f"/model/{model.replace(':', '%3A')}/invoke")
     assert reply.rows() == [[1.0, 2.0], [0.5, -1.0]]
     assert (reply.count, reply.dimensions, reply.usage) == (2, 2, TokenUsage(7))
 
 
 @pytest.mark.parametrize("count", [-1, 0, 10**13, None, "many"])
-async def test_an_unbelievable_count_says_nothing_of_the_total_and_drops_no_vector(count: Json) -> None:
+async def test_an_invalid_token_count_makes_the_usage_unknown(count: Json) -> None:
     upstream = Upstream(
         whole({"embedding": [1, 2], "inputTextTokenCount": 3}), whole({"embedding": [3, 4], "inputTextTokenCount": count})
     )
@@ -52,18 +52,18 @@ async def test_an_unbelievable_count_says_nothing_of_the_total_and_drops_no_vect
 
 @pytest.mark.parametrize("model", [COHERE, "eu.cohere.embed-v4:0"])
 @pytest.mark.parametrize("by_type", [True, False])
-async def test_cohere_is_asked_for_all_at_once(model: str, by_type: bool) -> None:
+async def test_cohere_gets_all_texts_in_one_request(model: str, by_type: bool) -> None:
     rows: Json = [[1, 2], [0.5, -1]]
     upstream = Upstream(whole({"embeddings": {"float": rows} if by_type else rows, "response_type": "x"}))
     reply = await embedded(upstream, model, "a", "b")
-    assert [asked.body for asked in upstream.asked] == [
+    assert [chat_request.body for chat_request in upstream.requests] == [
         {"texts": ["a", "b"], "input_type": "search_document", "embedding_types": ["float"], "truncate": "NONE"}
     ]
     assert reply.rows() == [[1.0, 2.0], [0.5, -1.0]]
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "dimensions"),
     [
         ("amazon.titan-embed-text-v1", {}),
         (TITAN, {"dimensions": 512}),
@@ -71,7 +71,7 @@ async def test_cohere_is_asked_for_all_at_once(model: str, by_type: bool) -> Non
         ("eu.cohere.embed-v4:0", {"output_dimension": 512}),
     ],
 )
-async def test_the_catalogues_dimensions_are_said_to_models_that_have_several(model: str, told: dict[str, int]) -> None:
+async def test_dimensions_are_sent_to_models_with_several_dimensions(model: str, dimensions: dict[str, int]) -> None:
     row = [1.0] * 512
     upstream = Upstream(whole({"embedding": row, "embeddings": [row]}))
     served = backend("bedrock", supported_models=("vectors",), model_names={"vectors": model})
@@ -79,15 +79,15 @@ async def test_the_catalogues_dimensions_are_said_to_models_that_have_several(mo
         LlmConfig(backends=(served,)),
         [ModelConfig(name="vectors", kind="embedding", dimensions=512, context_window=512)],
         lambda _: KEY,
-        provider_of=lambda made, key: Bedrock(made, KEY, transport=upstream.transport),
+        provider_of=lambda backend_config, key: Bedrock(backend_config, KEY, transport=upstream.transport),
     )
     reply = await router.embed(EmbeddingRequest("vectors", ("a",)), context())
     assert reply.dimensions == 512
-    assert {name: value for name, value in upstream.body.items() if "dimension" in name} == told
+    assert {name: value for name, value in upstream.body.items() if "dimension" in name} == dimensions
 
 
-def told_apart(request: httpx.Request) -> httpx.Response:
-    """A vector for each text: how many letters and how many other characters it has."""
+def embed_letter_counts(request: httpx.Request) -> httpx.Response:
+    """Return a vector for each text: its number of letters and its number of other characters."""
     texts = cast(list[str], json.loads(request.content)["texts"])
     assert 0 < len(texts) <= 96
     rows = [[sum(map(str.isalpha, text)) + 1.0, sum(not letter.isalpha() for letter in text) + 1.0] for text in texts]
@@ -97,12 +97,12 @@ def told_apart(request: httpx.Request) -> httpx.Response:
 @given(
     st.lists(st.builds(lambda letters, times: letters * times, st.text("aä€😀 ", max_size=3), st.integers(0, 3000)), max_size=4)
 )
-def test_a_text_longer_than_cohere_reads_is_the_middle_of_its_windows(texts: list[str]) -> None:
+def test_the_vector_of_a_long_text_is_the_mean_of_its_windows(texts: list[str]) -> None:
     sent: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         sent.extend(json.loads(request.content)["texts"])
-        return told_apart(request)
+        return embed_letter_counts(request)
 
     async def vectors() -> EmbeddingReply:
         provider = Bedrock(backend("bedrock"), KEY, transport=httpx.MockTransport(answer))
@@ -117,12 +117,12 @@ def test_a_text_longer_than_cohere_reads_is_the_middle_of_its_windows(texts: lis
             assert math.hypot(*row) == pytest.approx(1)
 
 
-async def test_many_windows_are_as_many_requests_as_cohere_needs() -> None:
+async def test_windows_are_sent_in_batches_of_96() -> None:
     sizes: list[int] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         sizes.append(len(json.loads(request.content)["texts"]))
-        return told_apart(request)
+        return embed_letter_counts(request)
 
     provider = Bedrock(backend("bedrock"), KEY, transport=httpx.MockTransport(answer))
     reply = await provider.embed(EmbeddingRequest(COHERE, ("a" * 2048,) * 96), context())
@@ -131,14 +131,14 @@ async def test_many_windows_are_as_many_requests_as_cohere_needs() -> None:
     assert reply.rows()[0] == pytest.approx(expected)
 
 
-async def test_a_model_of_another_family_is_the_operators_mistake() -> None:
+async def test_a_model_of_another_family_is_an_auth_error() -> None:
     upstream = Upstream(whole({}))
     with pytest.raises(BackendAuthError, match="Titan's and Cohere's"):
         await embedded(upstream, "amazon.nova-2-multimodal-embeddings-v1:0", "a")
-    assert upstream.asked == []
+    assert upstream.requests == []
 
 
-async def test_a_text_that_is_too_long_is_told_apart() -> None:
+async def test_a_text_that_is_too_long_raises_context_length() -> None:
     error = whole(
         {"message": "400 Bad Request: Too many input tokens. Max input tokens: 8192, request input token count: 9000"},
         400,
@@ -159,11 +159,11 @@ async def test_a_text_that_is_too_long_is_told_apart() -> None:
         (COHERE, {"embeddings": "x"}),
     ],
 )
-async def test_vectors_that_are_none_are_a_failure(model: str, payload: Payload) -> None:
+async def test_malformed_vectors_are_a_failure(model: str, payload: Payload) -> None:
     with pytest.raises(BackendUnavailable):
         await embedded(Upstream(whole(payload)), model, "a", "b")
 
 
-async def test_windows_of_different_lengths_have_no_middle() -> None:
+async def test_windows_with_vectors_of_different_lengths_are_a_failure() -> None:
     with pytest.raises(BackendUnavailable):
         await embedded(Upstream(whole({"embeddings": [[1.0], [1.0, 2.0]]})), COHERE, "a" * 2000)

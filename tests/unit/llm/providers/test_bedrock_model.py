@@ -1,4 +1,4 @@
-"""Bedrock's format, held against the service's own description of it, which botocore ships."""
+"""Our requests to Bedrock match the description of the service that botocore contains."""
 
 import json
 from collections.abc import Iterator
@@ -84,13 +84,13 @@ requests = st.builds(
 
 
 @given(requests)
-def test_whatever_is_asked_the_body_is_what_the_service_describes(request: ChatRequest) -> None:
+def test_the_body_of_any_request_matches_the_model_of_the_service(request: ChatRequest) -> None:
     body = converse_body(request)
     assert complaints(body) == ""
     assert body["messages"]
 
 
-def test_a_body_that_is_not_is_found_out() -> None:
+def test_an_invalid_body_does_not_match_the_model_of_the_service() -> None:
     assert "unknown" in complaints({"messages": [{"role": "user", "content": [{"txt": "Hi"}]}]}).lower()
 
 
@@ -102,7 +102,7 @@ def events() -> Iterator[dict[str, Any]]:
         yield create_parser("rest-json")._event_stream_parser.parse(message.to_response_dict(), shape)  # type: ignore[attr-defined]
 
 
-def test_the_stream_of_these_tests_is_what_the_service_describes() -> None:
+def test_the_streams_of_our_tests_match_the_model_of_the_service() -> None:
     read = list(events())
     deltas = [event["contentBlockDelta"]["delta"] for event in read if "contentBlockDelta" in event]
     assert "".join(delta.get("text", "") for delta in deltas) == "In Köln 😀"
@@ -113,7 +113,7 @@ def test_the_stream_of_these_tests_is_what_the_service_describes() -> None:
     assert read[-1]["metadata"]["usage"]["cacheReadInputTokens"] == 100
 
 
-def test_the_answer_of_these_tests_is_what_the_service_describes() -> None:
+def test_the_answers_of_our_tests_match_the_model_of_the_service() -> None:
     response = {"status_code": 200, "headers": {}, "body": json.dumps(BLOCKING).encode()}
     read = create_parser("rest-json").parse(response, answered_by("Converse"))
     content = read["output"]["message"]["content"]
@@ -125,5 +125,5 @@ def test_the_answer_of_these_tests_is_what_the_service_describes() -> None:
 @pytest.mark.parametrize(
     "name", ["ThrottlingException", "ModelNotReadyException", "ModelTimeoutException", "ModelErrorException"]
 )
-def test_the_exceptions_that_mean_something_here_are_the_services(name: str) -> None:
+def test_the_exceptions_that_we_translate_exist_in_the_service(name: str) -> None:
     assert name in {shape.name for shape in operation("Converse").error_shapes}

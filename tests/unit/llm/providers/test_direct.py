@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a socket: what is an answer, what is none, and which connections serve again."""
+"""HTTP/1.1 over a socket: parsing of answers and reuse of connections."""
 
 import asyncio
 import ssl
@@ -24,12 +24,12 @@ CHUNKED = (
 
 
 class Peer:
-    """Answers each request with the next of ``answers``, in the pieces that it is given in; then hangs up."""
+    """A server that answers each request with the next of ``answers``, piece by piece, and then closes the connection."""
 
     def __init__(self, *answers: Sequence[bytes]) -> None:
         self.answers = list(answers)
         self.connections = 0
-        self.asked: list[bytes] = []
+        self.send: list[bytes] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -37,7 +37,7 @@ class Peer:
             while self.answers:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line), 0)
-                self.asked.append(head + await reader.readexactly(length))
+                self.send.append(head + await reader.readexactly(length))
                 for piece in self.answers.pop(0):
                     writer.write(piece)
                     await writer.drain()
@@ -58,19 +58,19 @@ async def serving(peer: Peer, secure: ssl.SSLContext | None = None) -> AsyncIter
         await server.wait_closed()
 
 
-async def asked(transport: DirectTransport, url: str, content: bytes = b"{}") -> tuple[httpx.Response, bytes]:
+async def send(transport: DirectTransport, url: str, content: bytes = b"{}") -> tuple[httpx.Response, bytes]:
     response = await transport.handle_async_request(httpx.Request("POST", url, content=content))
     return response, b"".join([piece async for piece in response.aiter_bytes()])
 
 
 async def answer_to(*answers: Sequence[bytes]) -> tuple[httpx.Response, bytes]:
-    """What is made of the last of ``answers``, which are asked for one after the other."""
+    """Request ``answers`` one after the other, and return the last answer."""
     transport = DirectTransport(keepalive=5)
     async with serving(Peer(*answers)) as url:
         try:
             for _ in answers[:-1]:
-                await asked(transport, url)
-            return await asked(transport, url)
+                await send(transport, url)
+            return await send(transport, url)
         finally:
             await transport.aclose()
 
@@ -87,14 +87,14 @@ async def answer_to(*answers: Sequence[bytes]) -> tuple[httpx.Response, bytes]:
         (b"HTTP/1.1 500 Oh no: \xff\r\nX-Empty:\r\nX-Many: \t a b \t\r\nContent-Length: 2\r\n\r\nhi", 500, b"hi"),
     ],
 )
-async def test_an_answer_is_read_in_whatever_pieces_it_comes(raw: bytes, status: int, body: bytes) -> None:
+async def test_an_answer_is_read_in_pieces_of_any_size(raw: bytes, status: int, body: bytes) -> None:
     for pieces in ([raw], [raw[at : at + 1] for at in range(len(raw))]):
         response, got = await answer_to(pieces)
         assert (response.status_code, got) == (status, body)
 
 
 @pytest.mark.parametrize("raw", [b"HTTP/1.0 200 OK\r\n\r\nto the end", b"HTTP/1.1 200 OK\r\nX: y\r\n\r\nto the end"])
-async def test_without_a_length_the_end_of_the_connection_is_the_end_of_the_answer(raw: bytes) -> None:
+async def test_a_body_without_length_ends_with_the_connection(raw: bytes) -> None:
     assert (await answer_to([raw]))[1] == b"to the end"
 
 
@@ -136,13 +136,13 @@ async def test_without_a_length_the_end_of_the_connection_is_the_end_of_the_answ
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n" + b"X: y\r\n" * LONGEST_HEAD,
     ],
 )
-async def test_what_is_no_answer_is_a_failure(raw: bytes) -> None:
+async def test_a_malformed_answer_is_a_failure(raw: bytes) -> None:
     with pytest.raises(httpx.RemoteProtocolError):
         await answer_to([raw])
 
 
 @given(body=st.binary(max_size=300), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20))
-def test_a_body_in_chunks_is_that_body(body: bytes, sizes: list[int]) -> None:
+def test_a_chunked_body_is_joined(body: bytes, sizes: list[int]) -> None:
     raw, at = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 0
     while at < len(body):
         size = sizes[at % len(sizes)]
@@ -152,19 +152,19 @@ def test_a_body_in_chunks_is_that_body(body: bytes, sizes: list[int]) -> None:
     assert asyncio.run(answer_to([*pieces, b"0\r\n\r\n"]))[1] == body
 
 
-async def test_one_connection_serves_again_and_asks_the_same_way() -> None:
+async def test_a_connection_is_reused_for_the_same_request() -> None:
     peer = Peer([SIMPLE], [CHUNKED], [SIMPLE])
     transport = DirectTransport(keepalive=5)
     async with serving(peer) as url:
-        assert [(await asked(transport, f"{url}/v1/ä b?c=d", b"%d" % number))[1] for number in range(3)] == [
+        assert [(await send(transport, f"{url}/v1/ä b?c=d", b"%d" % number))[1] for number in range(3)] == [
             b"hi",
             b"hello world",
             b"hi",
         ]
         await transport.aclose()
     assert peer.connections == 1
-    assert [request.partition(b"\r\n")[0] for request in peer.asked] == [b"POST /v1/%C3%A4%20b?c=d HTTP/1.1"] * 3
-    assert [request[-1:] for request in peer.asked] == [b"0", b"1", b"2"]
+    assert [request.partition(b"\r\n")[0] for request in peer.send] == [b"POST /v1/%C3%A4%20b?c=d HTTP/1.1"] * 3
+    assert [request[-1:] for request in peer.send] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize(
@@ -176,16 +176,16 @@ async def test_one_connection_serves_again_and_asks_the_same_way() -> None:
         SIMPLE + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
     ],
 )
-async def test_a_connection_of_which_more_could_come_does_not_serve_again(first: bytes) -> None:
+async def test_a_connection_with_unexpected_bytes_is_not_reused(first: bytes) -> None:
     peer = Peer([first], [SIMPLE])
     transport = DirectTransport(keepalive=5)
     async with serving(peer) as url:
-        assert [(await asked(transport, url))[1] for _ in range(2)] == [b"hi", b"hi"]
+        assert [(await send(transport, url))[1] for _ in range(2)] == [b"hi", b"hi"]
         await transport.aclose()
     assert peer.connections == 2
 
 
-async def test_a_connection_answered_before_the_request_was_whole_is_not_reused() -> None:
+async def test_a_connection_with_an_early_answer_is_not_reused() -> None:
     handlers: list[asyncio.Task[None] | None] = []
     ended = asyncio.Event()
 
@@ -202,48 +202,48 @@ async def test_a_connection_answered_before_the_request_was_whole_is_not_reused(
     server = await asyncio.start_server(answer_head, "127.0.0.1", 0)
     async with server, asyncio.timeout(10):
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        assert [(await asked(transport, url, content))[1] for content in (bytes(2**24), b"{}")] == [b"hi", b"hi"]
+        assert [(await send(transport, url, content))[1] for content in (bytes(2**24), b"{}")] == [b"hi", b"hi"]
         await transport.aclose()
         ended.set()
         await asyncio.gather(*filter(None, handlers))
     assert len(handlers) == 2
 
 
-async def test_a_connection_that_was_idle_too_long_does_not_serve_again() -> None:
+async def test_a_connection_idle_for_too_long_is_not_reused() -> None:
     peer = Peer([SIMPLE], [SIMPLE])
     transport = DirectTransport(keepalive=0)
     async with serving(peer) as url:
-        assert [(await asked(transport, url))[1] for _ in range(2)] == [b"hi", b"hi"]
+        assert [(await send(transport, url))[1] for _ in range(2)] == [b"hi", b"hi"]
         await transport.aclose()
     assert peer.connections == 2
 
 
-async def test_a_connection_that_the_other_side_has_ended_does_not_serve_again() -> None:
+async def test_a_connection_that_the_server_closed_is_not_reused() -> None:
     peer = Peer([SIMPLE])
     transport = DirectTransport(keepalive=5)
     async with serving(peer) as url:
-        await asked(transport, url)
+        await send(transport, url)
         ((idle,),) = transport._idle.values()
         while idle[0].is_quiet:
             await asyncio.sleep(0)
         peer.answers.append([SIMPLE])
-        assert (await asked(transport, url))[1] == b"hi"
+        assert (await send(transport, url))[1] == b"hi"
         await transport.aclose()
     assert peer.connections == 2
 
 
-async def test_an_answer_that_is_not_read_to_its_end_ends_its_connection() -> None:
+async def test_an_answer_not_read_to_its_end_closes_its_connection() -> None:
     peer = Peer([SIMPLE], [SIMPLE])
     transport = DirectTransport(keepalive=5)
     async with serving(peer) as url:
         response = await transport.handle_async_request(httpx.Request("POST", url))
         await response.aclose()
-        await asked(transport, url)
+        await send(transport, url)
         await transport.aclose()
     assert peer.connections == 2
 
 
-async def test_a_reader_who_takes_his_time_holds_the_sender_up_and_loses_nothing() -> None:
+async def test_a_slow_reader_pauses_the_sender_and_loses_nothing() -> None:
     body = bytes(range(256)) * 16_384
     transport = DirectTransport(keepalive=5)
     async with serving(Peer([b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body), body])) as url:
@@ -257,18 +257,18 @@ async def test_a_reader_who_takes_his_time_holds_the_sender_up_and_loses_nothing
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\x00b"])
-async def test_a_header_that_would_be_two_is_not_sent(value: str) -> None:
+async def test_a_header_value_with_a_line_break_is_refused(value: str) -> None:
     request = httpx.Request("POST", "http://127.0.0.1:9", headers={"X-Key": value})
     with pytest.raises(httpx.LocalProtocolError):
         await DirectTransport(keepalive=5).handle_async_request(request)
 
 
-async def test_only_http_is_spoken() -> None:
+async def test_other_schemes_than_http_are_refused() -> None:
     with pytest.raises(httpx.UnsupportedProtocol):
         await DirectTransport(keepalive=5).handle_async_request(httpx.Request("POST", "ftp://127.0.0.1/"))
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_untrusted_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = self_signed(tmp_path)
     secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     secure.load_cert_chain(certificate)
@@ -277,12 +277,12 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, 
         async with serving(Peer([SIMPLE], [SIMPLE]), secure) as url:
             direct._certificates.cache_clear()
             with pytest.raises(httpx.ConnectError):
-                await asked(transport, url)
+                await send(transport, url)
             monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
             direct._certificates.cache_clear()
-            assert (await asked(transport, url))[1] == b"hi"
+            assert (await send(transport, url))[1] == b"hi"
             with pytest.raises(httpx.ConnectError):
-                await asked(transport, url.replace("127.0.0.1", "localhost"))
+                await send(transport, url.replace("127.0.0.1", "localhost"))
             await transport.aclose()
     finally:
         direct._certificates.cache_clear()
@@ -298,7 +298,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, 
         ("http://localhost:8000/v1", None),
     ],
 )
-def test_a_proxy_of_the_environment_is_for_the_world_outside(
+def test_the_proxy_of_the_environment_is_not_used_for_loopback(
     url: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", "proxy.example.com:3128")

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a provider, and what it is called then."""
+"""Errors on the way to a provider, and the failures that they become."""
 
 import asyncio
 import gzip
@@ -85,7 +85,7 @@ def test_every_exception_of_httpx_is_translated(kind: type[Exception]) -> None:
 )
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_provider_that_cannot_be_reached_fails_so(
+async def test_each_connection_error_has_its_failure(
     error: Exception, failure: type[BackendError], provider: str, stream: bool
 ) -> None:
     with pytest.raises(failure):
@@ -116,7 +116,7 @@ async def test_a_provider_that_cannot_be_reached_fails_so(
 )
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "xai", "bedrock"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_each_status_means_its_failure(status: int, failure: type[BackendError], provider: str, stream: bool) -> None:
+async def test_each_status_has_its_failure(status: int, failure: type[BackendError], provider: str, stream: bool) -> None:
     with pytest.raises(failure) as raised:
         await deltas_of(
             provider_at(Upstream(whole({"error": {"message": "so it is"}}, status)), provider), request(stream=stream)
@@ -142,7 +142,7 @@ async def test_each_status_means_its_failure(status: int, failure: type[BackendE
         ('{"error": {"error": {"error": null}}}', "The provider answered 400."),
     ],
 )
-def test_the_words_of_an_error_are_found_in_whatever_shape(body: str, message: str) -> None:
+def test_the_message_is_found_in_each_error_format(body: str, message: str) -> None:
     assert error_from_response(400, {}, body.encode()).message == message
 
 
@@ -156,7 +156,7 @@ def test_the_words_of_an_error_are_found_in_whatever_shape(body: str, message: s
         '{"error": {"type": "exceed_context_size_error", "message": "the request exceeds the available context size"}}',
     ],
 )
-def test_a_prompt_that_is_too_long_is_told_apart(body: str) -> None:
+def test_a_prompt_that_is_too_long_raises_context_length(body: str) -> None:
     assert type(error_from_response(400, {}, body.encode())) is BackendContextLength
 
 
@@ -168,7 +168,7 @@ def test_a_prompt_that_is_too_long_is_told_apart(body: str) -> None:
         '{"error": {"message": "Please reduce the length of the messages or completion."}}',
     ],
 )
-def test_a_prompt_that_leaves_no_room_for_the_answer_is_too_long_as_well(body: str) -> None:
+def test_a_prompt_without_room_for_the_answer_raises_context_length(body: str) -> None:
     assert type(error_from_response(400, {}, body.encode())) is BackendContextLength
 
 
@@ -182,7 +182,7 @@ def test_a_prompt_that_leaves_no_room_for_the_answer_is_too_long_as_well(body: s
         ("The model is unsupported for streaming. It said", BackendBadRequest),
     ],
 )
-def test_a_model_that_cannot_stream_is_told_apart(message: str, failure: type[BackendError]) -> None:
+def test_a_model_that_cannot_stream_raises_cannot_stream(message: str, failure: type[BackendError]) -> None:
     assert type(error_from_response(400, {}, json.dumps({"error": {"message": message}}).encode())) is failure
 
 
@@ -197,7 +197,7 @@ def test_a_model_that_cannot_stream_is_told_apart(message: str, failure: type[Ba
         "The model `x` does not exist or you do not have access to it.",
     ],
 )
-def test_what_a_shorter_prompt_would_not_mend_is_the_requests_fault(message: str) -> None:
+def test_other_limits_of_a_request_are_not_context_length(message: str) -> None:
     failed = error_from_response(400, {}, json.dumps({"error": {"message": message}}).encode())
     assert (type(failed), failed.message) == (BackendBadRequest, message)
 
@@ -225,7 +225,7 @@ def test_what_a_shorter_prompt_would_not_mend_is_the_requests_fault(message: str
         {"error": {"message": "no", "code": "insufficient_quota"}},
     ],
 )
-def test_a_refused_key_or_account_is_ours_whatever_the_status(status: int, payload: object) -> None:
+def test_a_refused_key_or_account_is_an_auth_error_at_any_status(status: int, payload: object) -> None:
     assert type(error_from_response(status, {}, json.dumps(payload).encode())) is BackendAuthError
 
 
@@ -262,14 +262,14 @@ WRITTEN = (
 @pytest.mark.parametrize("written", WRITTEN)
 @pytest.mark.parametrize("message", QUOTING)
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
-def test_no_word_that_a_caller_wrote_decides_what_an_error_means(status: int, message: str, written: str) -> None:
+def test_quoted_text_of_a_caller_does_not_decide_the_failure(status: int, message: str, written: str) -> None:
     error = {"message": message.replace("{}", written), "type": "invalid_request_error", "param": "response_format", "code": None}
     for body in ({"error": error}, {"error": error["message"]}, {"type": "error", "error": error}):
         assert type(error_from_response(status, {}, json.dumps(body).encode())) is BackendBadRequest
 
 
 @pytest.mark.parametrize("written", WRITTEN)
-def test_no_word_that_a_caller_wrote_makes_a_rate_limit_one_of_its_size(written: str) -> None:
+def test_quoted_text_does_not_turn_a_rate_limit_into_a_size_limit(written: str) -> None:
     body = {"error": {"message": f"Rate limit reached for '{written}'. Try again in 6s.", "type": "tokens"}}
     assert type(error_from_response(429, {}, json.dumps(body).encode())) is BackendRateLimited
 
@@ -296,13 +296,13 @@ def test_no_word_that_a_caller_wrote_makes_a_rate_limit_one_of_its_size(written:
         ),
     ],
 )
-def test_a_request_above_a_rate_limit_is_told_apart_from_a_limit_that_is_used_up(status: int, message: str) -> None:
+def test_a_request_above_a_rate_limit_is_too_large(status: int, message: str) -> None:
     body = {"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}
     assert type(error_from_response(status, {"retry-after": "60"}, json.dumps(body).encode())) is BackendRequestTooLarge
 
 
 @pytest.mark.parametrize("afford", ["0", "-3"])
-def test_an_account_that_affords_nothing_is_no_matter_of_the_request(afford: str) -> None:
+def test_an_account_without_balance_is_an_auth_error(afford: str) -> None:
     message = (
         f"This request requires more credits, or fewer max_tokens. You requested up to 10 tokens, but can only afford {afford}."
     )
@@ -312,7 +312,7 @@ def test_an_account_that_affords_nothing_is_no_matter_of_the_request(afford: str
 
 
 @pytest.mark.parametrize("code", ["The caller does not have permission to execute the specified operation", "permission-denied"])
-def test_words_that_a_provider_does_not_like_are_the_requests_fault(code: str) -> None:
+def test_content_that_xai_forbids_is_a_bad_request(code: str) -> None:
     body = {
         "code": code,
         "error": "Content violates usage guidelines. Team: t, Model: grok-4, Failed check: SAFETY_CHECK_TYPE_BIO",
@@ -323,14 +323,14 @@ def test_words_that_a_provider_does_not_like_are_the_requests_fault(code: str) -
 @pytest.mark.parametrize(
     "body", [b'{"error":' * 700 + b"1" + b"}" * 700, b'[[{"error": ["x"]}]]', b"[]", b"null", b'{"error": {"details": 3}}']
 )
-def test_an_error_body_of_any_shape_is_read(body: bytes) -> None:
+def test_an_error_body_of_any_shape_has_a_failure(body: bytes) -> None:
     assert error_from_response(400, {}, body).message == "The provider answered 400."
 
 
 XAI_KEY = "Incorrect API key provided: xa***yz. You can obtain an API key from https://console.x.ai."
 
 
-async def test_a_key_refused_as_a_bad_request_moves_on_and_is_hidden_from_the_caller() -> None:
+async def test_a_key_refused_with_status_400_fails_over_and_is_redacted() -> None:
     refused = Upstream(whole({"code": "Client specified an invalid argument", "error": XAI_KEY}, 400))
     serving = Upstream(whole({"choices": [{"message": {"content": "Hi"}}]}))
     backends = (backend("xai", supported_models=("m",)), backend("openai", supported_models=("m",), priority=2))
@@ -338,22 +338,22 @@ async def test_a_key_refused_as_a_bad_request_moves_on_and_is_hidden_from_the_ca
 
     def router(config: LlmConfig) -> Router:
         return Router(
-            config, [], lambda _: KEY, provider_of=lambda made, key: provider_at(upstreams[made.provider], made.provider)
+            config, [], lambda _: KEY, provider_of=lambda served, key: provider_at(upstreams[served.provider], served.provider)
         )
 
-    asked = replace(request(), model="m")
-    assert [delta.content async for delta in router(LlmConfig(backends=backends)).chat(asked, context())] == ["Hi"]
+    chat_request = replace(request(), model="m")
+    assert [delta.content async for delta in router(LlmConfig(backends=backends)).chat(chat_request, context())] == ["Hi"]
     with pytest.raises(UpstreamError) as raised:
-        await anext(router(LlmConfig(backends=backends[:1])).chat(asked, context()))
+        await anext(router(LlmConfig(backends=backends[:1])).chat(chat_request, context()))
     assert "xa***yz" not in raised.value.message
     assert "API key" not in raised.value.message
-    assert len(refused.asked) == 2
+    assert len(refused.requests) == 2
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "xai"])
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("inside", [True, False])
-async def test_where_a_backend_is_comes_back_in_no_error(provider: str, stream: bool, inside: bool) -> None:
+async def test_errors_do_not_contain_the_address_of_the_backend(provider: str, stream: bool, inside: bool) -> None:
     error: dict[str, Json] = {
         "message": "Bad at myhost, MYHOST:9000 AKIAABCDEFGHIJKLMNOP",
         "type": "rate_limit_error",
@@ -369,14 +369,14 @@ async def test_where_a_backend_is_comes_back_in_no_error(provider: str, stream: 
     assert raised.value.message == "Bad at […], […] […]"
 
 
-async def test_neither_the_key_nor_an_address_comes_back_in_an_error() -> None:
+async def test_errors_contain_neither_key_nor_address() -> None:
     message = f"Bad key {KEY}, see https://internal.example.com/x"
     with pytest.raises(BackendAuthError) as raised:
         await reply_of(provider_at(Upstream(whole({"error": {"message": message}}, 401))))
     assert str(raised.value) == raised.value.message == "Bad key […], see […]"
 
 
-async def test_no_log_line_shows_an_address_or_the_key(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_lines_contain_neither_key_nor_address(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         for status in (200, 500):
             with suppress(BackendError):
@@ -415,7 +415,7 @@ async def test_retry_after_reaches_the_failure() -> None:
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])
-async def test_a_stream_that_breaks_in_the_middle_is_a_failure_after_what_came(provider: str) -> None:
+async def test_a_broken_stream_fails_after_its_first_deltas(provider: str) -> None:
     first = {
         "openai": b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n',
         "anthropic": b'data: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hi"}}\n\n',
@@ -429,7 +429,7 @@ async def test_a_stream_that_breaks_in_the_middle_is_a_failure_after_what_came(p
     assert got == ["Hi"]
 
 
-async def test_a_reader_who_leaves_closes_the_response() -> None:
+async def test_closing_the_iterator_closes_the_response() -> None:
     closed: list[bool] = []
     answer = Answer(chunks=[b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n'] * 3, on_close=lambda: closed.append(True))
     async with aclosing(provider_at(Upstream(answer)).chat(request(stream=True), context())) as deltas:
@@ -438,11 +438,11 @@ async def test_a_reader_who_leaves_closes_the_response() -> None:
     assert closed == [True]
 
 
-async def test_a_provider_without_time_left_is_not_asked() -> None:
+async def test_no_request_is_sent_after_the_deadline() -> None:
     upstream = Upstream(text(""))
     with pytest.raises(BackendTimeout):
         await deltas_of(provider_at(upstream), seconds=0)
-    assert upstream.asked == []
+    assert upstream.requests == []
 
 
 class Slow(httpx.AsyncByteStream):
@@ -452,7 +452,7 @@ class Slow(httpx.AsyncByteStream):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_provider_that_trickles_is_cut_off_at_the_deadline(stream: bool) -> None:
+async def test_a_slow_answer_ends_at_the_deadline(stream: bool) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Slow()))
     provider = make_openai(transport)
     begun = time.monotonic()
@@ -467,7 +467,7 @@ def make_openai(transport: httpx.AsyncBaseTransport, timeout: float = 120) -> Pr
 
 @dataclass
 class Paced(httpx.AsyncByteStream):
-    """Pieces of a whole answer, each after so many seconds."""
+    """A body whose pieces arrive at intervals of some seconds."""
 
     pauses: Sequence[float]
     stream: bool
@@ -487,20 +487,20 @@ def paced(pauses: Sequence[float], *, stream: bool) -> Provider:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_that_flows_is_not_cut_off_however_long_it_takes(stream: bool) -> None:
+async def test_an_answer_may_take_longer_than_the_read_timeout(stream: bool) -> None:
     assert await deltas_of(paced([0.1] * 6, stream=stream), request(stream=stream))
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("pauses", [[5.0, 0.0], [0.0, 0.0, 5.0]])
-async def test_a_silence_longer_than_the_backends_timeout_ends_the_try(stream: bool, pauses: Sequence[float]) -> None:
+async def test_a_silence_above_the_read_timeout_ends_the_attempt(stream: bool, pauses: Sequence[float]) -> None:
     begun = time.monotonic()
     with pytest.raises(BackendTimeout):
         await deltas_of(paced(pauses, stream=stream), request(stream=stream))
     assert time.monotonic() - begun < 3
 
 
-async def test_a_provider_that_begins_no_answer_is_given_up_after_the_backends_timeout() -> None:
+async def test_an_answer_that_does_not_begin_ends_at_the_timeout() -> None:
     async def silent(_: httpx.Request) -> httpx.Response:
         await asyncio.sleep(5)
         return httpx.Response(200)
@@ -509,19 +509,19 @@ async def test_a_provider_that_begins_no_answer_is_given_up_after_the_backends_t
         await deltas_of(make_openai(httpx.MockTransport(silent), timeout=0.1))
 
 
-async def test_an_answer_that_flows_ends_at_the_deadline_of_the_request() -> None:
+async def test_an_answer_ends_at_the_deadline_of_the_request() -> None:
     with pytest.raises(BackendTimeout):
         await deltas_of(paced([0.1] * 50, stream=True), request(stream=True), seconds=0.4)
 
 
-async def test_an_error_whose_words_do_not_come_is_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_without_a_body_in_time_has_the_failure_of_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_ERROR_SECONDS", 0.1)
     transport = httpx.MockTransport(lambda _: httpx.Response(401, stream=Slow()))
     with pytest.raises(BackendAuthError):
         await deltas_of(make_openai(transport))
 
 
-async def test_the_deadline_never_strikes_whoever_reads() -> None:
+async def test_a_slow_reader_does_not_time_out() -> None:
     upstream = Upstream(text(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n' * 2 + b"data: [DONE]\n\n"))
     got = []
     async for delta in provider_at(upstream).chat(request(stream=True), context(0.1)):
@@ -530,7 +530,7 @@ async def test_the_deadline_never_strikes_whoever_reads() -> None:
     assert got[:2] == ["Hi", "Hi"]
 
 
-async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_RESPONSE_BYTES", 1000)
     with pytest.raises(BackendUnavailable, match="too long"):
         await reply_of(provider_at(Upstream(Answer(chunks=[b" " * 600] * 10))))
@@ -540,7 +540,7 @@ async def test_a_compressed_answer_is_neither_requested_nor_read() -> None:
     upstream = Upstream(Answer(chunks=[gzip.compress(b"{}")], headers={"content-encoding": "gzip"}))
     with pytest.raises(BackendUnavailable, match="compressed"):
         await reply_of(provider_at(upstream))
-    assert upstream.asked[0].headers["accept-encoding"] == "identity"
+    assert upstream.requests[0].headers["accept-encoding"] == "identity"
 
 
 async def test_a_compressed_error_has_the_failure_of_its_status() -> None:
@@ -548,19 +548,19 @@ async def test_a_compressed_error_has_the_failure_of_its_status() -> None:
         await reply_of(provider_at(Upstream(Answer(429, [gzip.compress(b"{}")], {"content-encoding": "gzip"}))))
 
 
-async def test_an_endless_error_is_still_its_status() -> None:
+async def test_an_endless_error_has_the_failure_of_its_status() -> None:
     with pytest.raises(BackendUnavailable) as raised:
         await reply_of(provider_at(Upstream(Answer(500, [b"x" * 40_000] * 10))))
     assert raised.value.status == 500
 
 
-async def test_a_key_that_no_header_can_hold_is_our_mistake_and_no_crash() -> None:
+async def test_a_key_that_no_header_can_contain_is_a_failure() -> None:
     for key in ("schlüssel", "two\nlines"):
         with pytest.raises(BackendError):
             await reply_of(provider_at(Upstream(whole({})), key=key))
 
 
-def test_one_provider_serves_several_event_loops_one_after_the_other() -> None:
+def test_a_provider_works_in_several_event_loops() -> None:
     provider = provider_at(Upstream(whole({"choices": [{"message": {"content": "Hi"}}]})))
     for _ in range(3):
         assert anyio.run(reply_of, provider).message.content == "Hi"
@@ -568,5 +568,5 @@ def test_one_provider_serves_several_event_loops_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_every_registered_provider_can_be_made(name: str) -> None:
+def test_every_registered_provider_can_be_created(name: str) -> None:
     assert callable(make_provider(backend(name), None).chat)

@@ -1,4 +1,4 @@
-"""A new provider is one file and one line of the registry: the documented one answers as it stands there."""
+"""The provider that ``docs/providers.md`` describes: one file and one line of the registry."""
 
 import json
 import re
@@ -34,27 +34,27 @@ async def test_a_new_provider_is_one_file_and_one_line(tmp_path: Path, monkeypat
     monkeypatch.setattr(providers, "__path__", [*providers.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(PROVIDERS, name, registered)
-    asked: list[httpx.Request] = []
+    requests: list[httpx.Request] = []
 
     def answer(sent: httpx.Request) -> httpx.Response:
-        asked.append(sent)
+        requests.append(sent)
         return httpx.Response(200, json={"choices": [{"message": {"content": "Bonjour"}}]})
 
-    whole = Connection.__init__
+    original_init = Connection.__init__
 
-    def over_there(self: Connection, *given: object, **named: object) -> None:
-        whole(self, *given, **{**named, "transport": httpx.MockTransport(answer)})  # type: ignore[arg-type]
+    def connect_to_mock(self: Connection, *arguments: object, **options: object) -> None:
+        original_init(self, *arguments, **{**options, "transport": httpx.MockTransport(answer)})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Connection, "__init__", over_there)
+    monkeypatch.setattr(Connection, "__init__", connect_to_mock)
     (tmp_path / "gateway.yaml").write_text(gateway)
     config = load_gateway_config(tmp_path / "gateway.yaml", check_backend=check_backend)
     assert not config.warnings
     router = Router(config.llm, config.models, {"MISTRAL_API_KEY": KEY}.get, provider_of=make_provider)
-    asking = replace(request(), model="mistral-large-latest", seed=7)
-    deltas = [delta async for delta in router.chat(asking, context())]
+    chat_request = replace(request(), model="mistral-large-latest", seed=7)
+    deltas = [delta async for delta in router.chat(chat_request, context())]
     assert [delta.content for delta in deltas] == ["Bonjour"]
-    assert str(asked[0].url) == "https://api.mistral.ai/v1/chat/completions"
-    assert asked[0].headers["authorization"] == f"Bearer {KEY}"
-    body = json.loads(asked[0].content)
+    assert str(requests[0].url) == "https://api.mistral.ai/v1/chat/completions"
+    assert requests[0].headers["authorization"] == f"Bearer {KEY}"
+    body = json.loads(requests[0].content)
     assert (body["model"], body["random_seed"]) == ("mistral-large-latest", 7)
     del sys.modules[module]

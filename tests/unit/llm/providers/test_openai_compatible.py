@@ -1,4 +1,4 @@
-"""OpenAI, xAI and Ollama: one format, three addresses."""
+"""OpenAI, xAI and Ollama: three providers with one format."""
 
 import base64
 import json
@@ -101,30 +101,30 @@ BLOCKING = answer({"role": "assistant", "content": "In Köln 😀", "tool_calls"
         ("ollama", "http://gpu:11434/v1", "http://gpu:11434/v1/chat/completions"),
     ],
 )
-async def test_each_provider_is_asked_at_its_address(provider: str, base_url: str | None, url: str) -> None:
+async def test_each_provider_has_its_address(provider: str, base_url: str | None, url: str) -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
     assert (await reply_of(provider_at(upstream, provider, base_url=base_url))).message.content == "Hi"
-    assert upstream.asked[0].url == url
+    assert upstream.requests[0].url == url
 
 
-async def test_the_key_is_a_bearer_token_and_without_a_key_there_is_none() -> None:
+async def test_the_key_is_a_bearer_token() -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
     await reply_of(provider_at(upstream))
     await reply_of(provider_at(upstream, "ollama", key=None))
-    assert [asked.headers.get("authorization") for asked in upstream.asked] == [f"Bearer {KEY}", None]
+    assert [chat_request.headers.get("authorization") for chat_request in upstream.requests] == [f"Bearer {KEY}", None]
 
 
-async def test_the_headers_of_the_call_go_along_and_cannot_replace_the_key() -> None:
+async def test_the_headers_of_a_call_cannot_replace_the_key() -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
     surroundings = context(SPASS_Caller_Depth="2", Authorization="Bearer of the caller")
     [_] = [delta async for delta in provider_at(upstream).chat(request(), surroundings)]
-    assert upstream.asked[0].headers["spass-caller-depth"] == "2"
-    assert upstream.asked[0].headers["authorization"] == f"Bearer {KEY}"
+    assert upstream.requests[0].headers["spass-caller-depth"] == "2"
+    assert upstream.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-async def test_everything_asked_for_is_in_the_body() -> None:
+async def test_every_field_of_a_request_is_in_the_body() -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
-    asked = ChatRequest(
+    chat_request = ChatRequest(
         "gpt-x",
         (
             Message(Role.SYSTEM, "Be brief."),
@@ -142,7 +142,7 @@ async def test_everything_asked_for_is_in_the_body() -> None:
         response_format={"type": "json_object"},
         extra={"logit_bias": {"1": 2}, "model": "another"},
     )
-    await reply_of(provider_at(upstream, base_url="http://127.0.0.1:9/v1"), asked)
+    await reply_of(provider_at(upstream, base_url="http://127.0.0.1:9/v1"), chat_request)
     assert upstream.body == {
         "model": "gpt-x",
         "messages": [
@@ -169,12 +169,12 @@ async def test_everything_asked_for_is_in_the_body() -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-async def test_a_tool_choice_goes_along_only_with_tools(choice: ToolChoice) -> None:
+async def test_a_tool_choice_is_sent_only_with_tools(choice: ToolChoice) -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
-    asked = replace(request(), tool_choice=choice, extra={"parallel_tool_calls": False})
-    await reply_of(provider_at(upstream), replace(asked, tools=(WEATHER,)))
+    chat_request = replace(request(), tool_choice=choice, extra={"parallel_tool_calls": False})
+    await reply_of(provider_at(upstream), replace(chat_request, tools=(WEATHER,)))
     assert (upstream.body["tool_choice"], upstream.body["parallel_tool_calls"]) == (choice, False)
-    await reply_of(provider_at(upstream), asked)
+    await reply_of(provider_at(upstream), chat_request)
     assert not {"tool_choice", "parallel_tool_calls"} & set(upstream.body)
 
 
@@ -186,7 +186,7 @@ REASONING = {"reasoning_content": "r" * 40, "reasoning": "r" * 40}  # some serve
 async def test_reasoning_is_counted_and_not_passed_on(names: list[str], stream: bool) -> None:
     thought = {name: REASONING[name] for name in names}
     streamed = sse(chunk(**thought), chunk(content="Tea"), chunk(**thought), chunk("stop"))
-    blocking = {"choices": [{"message": {"content": "Tea", **{name: 2 * said for name, said in thought.items()}}}]}
+    blocking = {"choices": [{"message": {"content": "Tea", **{name: 2 * text for name, text in thought.items()}}}]}
     deltas = await deltas_of(provider_at(Upstream(text(streamed) if stream else whole(blocking))), request(stream=stream))
     assert sum(delta.characters for delta in deltas) == 80 + len("Tea")
     assert deltas[0].content == "Tea", "nothing has begun before the first text"
@@ -194,7 +194,7 @@ async def test_reasoning_is_counted_and_not_passed_on(names: list[str], stream: 
 
 
 @pytest.mark.parametrize("reasoning", [None, 3, {"text": "hm"}, ["hm"]])
-async def test_reasoning_that_is_no_text_spoils_no_answer(reasoning: Json) -> None:
+async def test_reasoning_that_is_not_text_is_ignored(reasoning: Json) -> None:
     answered = whole({"choices": [{"message": {"content": "Tea", "reasoning": reasoning, "reasoning_content": reasoning}}]})
     assert (await reply_of(provider_at(Upstream(answered)))).message.content == "Tea"
 
@@ -204,16 +204,16 @@ async def test_an_answer_of_reasoning_alone_is_counted() -> None:
     assert [delta.characters for delta in deltas] == [40]
 
 
-async def test_openai_itself_and_reasoning_models_get_the_new_name_of_the_token_limit() -> None:
+async def test_openai_and_reasoning_models_get_max_completion_tokens() -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
     elsewhere = "http://127.0.0.1:9/v1"
     for base_url, model in ((None, "gpt-4o"), (elsewhere, "o3-mini"), (elsewhere, "llama"), (None, "o1-x")):
         await reply_of(provider_at(upstream, base_url=base_url), ChatRequest(model, (QUESTION,), max_tokens=5))
-    names = [next(name for name in asked.body if "tokens" in name) for asked in upstream.asked]
+    names = [next(name for name in chat_request.body if "tokens" in name) for chat_request in upstream.requests]
     assert names == ["max_completion_tokens", "max_completion_tokens", "max_tokens", "max_completion_tokens"]
 
 
-async def test_a_stream_asks_for_its_usage() -> None:
+async def test_a_stream_requests_its_usage() -> None:
     upstream = Upstream(text(STREAM))
     await deltas_of(provider_at(upstream), request(stream=True))
     assert upstream.body["stream"] is True
@@ -221,7 +221,7 @@ async def test_a_stream_asks_for_its_usage() -> None:
 
 
 @pytest.mark.parametrize("provider", ["openai", "xai", "ollama"])
-async def test_a_collected_stream_is_the_blocking_reply(provider: str) -> None:
+async def test_a_collected_stream_equals_the_blocking_reply(provider: str) -> None:
     blocking = await reply_of(provider_at(Upstream(whole(BLOCKING)), provider))
     streamed = await reply_of(provider_at(Upstream(text(STREAM)), provider), request(stream=True))
     assert streamed == blocking
@@ -229,13 +229,13 @@ async def test_a_collected_stream_is_the_blocking_reply(provider: str) -> None:
     assert (blocking.finish_reason, blocking.usage) == (FinishReason.TOOL_CALLS, TokenUsage(11, 7))
 
 
-async def test_tokens_come_one_by_one() -> None:
+async def test_each_chunk_is_one_delta() -> None:
     deltas = await deltas_of(provider_at(Upstream(text(STREAM))), request(stream=True))
     assert [delta.content for delta in deltas if delta.content] == ["In Kö", "ln 😀"]
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=30))
-def test_where_the_network_cuts_a_stream_changes_nothing(cuts: list[int]) -> None:
+def test_the_size_of_chunks_does_not_change_the_answer(cuts: list[int]) -> None:
     async def received(chunks: list[bytes]) -> list[ChatDelta]:
         return await deltas_of(provider_at(Upstream(Answer(chunks=chunks))), request(stream=True))
 
@@ -248,7 +248,7 @@ tool_calls = st.lists(st.tuples(st.text("ab_", min_size=1, max_size=4), st.lists
 
 
 @given(st.lists(words, max_size=5), tool_calls, st.sampled_from(["stop", "length"]))
-def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
+def test_any_collected_stream_equals_the_blocking_reply(
     contents: list[str], calls: list[tuple[str, list[str]]], finish: str
 ) -> None:
     whole_calls: list[Json] = [
@@ -270,7 +270,7 @@ def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("reason", "expected"),
     [
         ("stop", FinishReason.STOP),
         ("length", FinishReason.LENGTH),
@@ -279,14 +279,14 @@ def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
         (None, FinishReason.STOP),
     ],
 )
-async def test_finish_reasons_are_mapped(said: str | None, meant: FinishReason) -> None:
-    [delta] = await deltas_of(provider_at(Upstream(whole(answer({"content": "Hi"}, said)))))
-    assert delta.finish_reason is meant
-    streamed = await deltas_of(provider_at(Upstream(text(sse(chunk(content="Hi"), chunk(said))))), request(stream=True))
-    assert streamed[-1].finish_reason is meant
+async def test_finish_reasons_are_mapped(reason: str | None, expected: FinishReason) -> None:
+    [delta] = await deltas_of(provider_at(Upstream(whole(answer({"content": "Hi"}, reason)))))
+    assert delta.finish_reason is expected
+    streamed = await deltas_of(provider_at(Upstream(text(sse(chunk(content="Hi"), chunk(reason))))), request(stream=True))
+    assert streamed[-1].finish_reason is expected
 
 
-async def test_stop_after_tool_calls_means_that_the_model_waits_for_results() -> None:
+async def test_stop_after_tool_calls_becomes_tool_calls() -> None:
     message: Payload = {"content": None, "tool_calls": [TOOL_CALL]}
     assert (await reply_of(provider_at(Upstream(whole(answer(message, "stop")))))).finish_reason is FinishReason.TOOL_CALLS
     stream = sse(chunk(tool_calls=[piece(0, "{}", "a", "weather")]), chunk("stop"))
@@ -294,7 +294,7 @@ async def test_stop_after_tool_calls_means_that_the_model_waits_for_results() ->
     assert streamed.finish_reason is FinishReason.TOOL_CALLS
 
 
-async def test_two_calls_under_one_index_stay_two() -> None:
+async def test_two_calls_with_one_index_stay_separate() -> None:
     stream = sse(
         chunk(tool_calls=[piece(0, "{}", "a", "one")]),
         chunk(tool_calls=[piece(0, '{"x":', "b", "two")]),
@@ -305,7 +305,7 @@ async def test_two_calls_under_one_index_stay_two() -> None:
     assert reply.message.tool_calls == (ToolCall("a", "one", "{}"), ToolCall("b", "two", '{"x":1}'))
 
 
-async def test_an_id_repeated_with_every_piece_is_still_one_call() -> None:
+async def test_an_id_repeated_in_every_chunk_is_one_call() -> None:
     stream = sse(
         chunk(tool_calls=[piece(0, "{", "a", "one")]), chunk(tool_calls=[piece(0, "}", "a", "one")]), chunk("tool_calls")
     )
@@ -313,7 +313,7 @@ async def test_an_id_repeated_with_every_piece_is_still_one_call() -> None:
     assert reply.message.tool_calls == (ToolCall("a", "one", "{}"),)
 
 
-async def test_calls_without_an_id_or_index_get_their_own_and_arguments_may_be_an_object() -> None:
+async def test_calls_without_id_or_index_get_one() -> None:
     call: Payload = {"function": {"name": "weather", "arguments": {"city": "Köln"}}}
     reply = await reply_of(provider_at(Upstream(whole(answer({"tool_calls": [call, call]})))))
     first, second = reply.message.tool_calls
@@ -337,7 +337,7 @@ async def test_calls_without_an_id_or_index_get_their_own_and_arguments_may_be_a
         ({}, None),
     ],
 )
-async def test_a_cost_that_the_provider_says_is_taken_over(fields: Payload, cost: Decimal | None) -> None:
+async def test_the_cost_of_the_provider_is_read(fields: Payload, cost: Decimal | None) -> None:
     assert (await reply_of(provider_at(Upstream(whole({**answer({"content": "Hi"}), **fields}))))).cost_usd == cost
 
 
@@ -367,9 +367,7 @@ async def test_a_cost_that_the_provider_says_is_taken_over(fields: Payload, cost
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_count_that_cannot_be_believed_says_nothing_and_takes_no_answer_away(
-    usage: Json, tokens: TokenUsage | None, stream: bool
-) -> None:
+async def test_an_invalid_token_count_does_not_fail_the_answer(usage: Json, tokens: TokenUsage | None, stream: bool) -> None:
     body: Payload = {
         "choices": [{"message": {"content": "Hi"}, "delta": {"content": "Hi"}, "finish_reason": "stop"}],
         "usage": usage,
@@ -379,13 +377,13 @@ async def test_a_count_that_cannot_be_believed_says_nothing_and_takes_no_answer_
     assert (reply.message.content, reply.usage) == ("Hi", tokens)
 
 
-async def test_a_count_of_five_thousand_digits_takes_no_answer_away() -> None:
+async def test_a_count_of_5000_digits_does_not_fail_the_answer() -> None:
     body = b'{"choices": [{"message": {"content": "Hi"}}], "usage": {"prompt_tokens": %s}}' % (b"9" * 5000)
     reply = await reply_of(provider_at(Upstream(text(body))))
     assert (reply.message.content, reply.usage) == ("Hi", TokenUsage())
 
 
-async def test_a_provider_that_says_no_usage_has_none() -> None:
+async def test_an_answer_without_usage_has_none() -> None:
     assert (await reply_of(provider_at(Upstream(whole({"choices": [{"message": {"content": "Hi"}}]}))))).usage is None
 
 
@@ -400,23 +398,23 @@ async def test_a_provider_that_says_no_usage_has_none() -> None:
         sse(chunk(content="Hi"), done=False) + b"data: [DO",
     ],
 )
-async def test_a_stream_without_its_end_is_a_failure(stream: bytes) -> None:
+async def test_an_incomplete_stream_is_a_failure(stream: bytes) -> None:
     with pytest.raises(BackendUnavailable):
         await deltas_of(provider_at(Upstream(text(stream))), request(stream=True))
 
 
-async def test_a_stream_may_end_by_its_finish_reason_alone() -> None:
+async def test_a_stream_may_end_with_its_finish_reason() -> None:
     stream = sse(chunk(content="Hi"), chunk("stop"), done=False)
     assert (await reply_of(provider_at(Upstream(text(stream))), request(stream=True))).message.content == "Hi"
 
 
-async def test_what_follows_the_end_of_a_stream_is_not_read() -> None:
+async def test_bytes_after_the_end_of_a_stream_are_ignored() -> None:
     stream = sse(chunk(content="Hi"), chunk("stop")) + b"data: {never\n\n"
     assert (await reply_of(provider_at(Upstream(text(stream))), request(stream=True))).message.content == "Hi"
 
 
 @pytest.mark.parametrize("pieces", [1, 7])
-async def test_a_whole_answer_of_a_server_that_overlooks_stream_is_read_as_one(pieces: int) -> None:
+async def test_a_whole_answer_in_place_of_a_stream_is_read(pieces: int) -> None:
     body = (
         b"\n "
         + json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "usage": USAGE}, indent=1).encode()
@@ -427,7 +425,7 @@ async def test_a_whole_answer_of_a_server_that_overlooks_stream_is_read_as_one(p
     assert (reply.message.content, reply.usage) == ("Hi", TokenUsage(11, 7))
 
 
-async def test_an_error_in_place_of_a_stream_is_the_failure_it_names() -> None:
+async def test_an_error_in_place_of_a_stream_has_its_failure() -> None:
     with pytest.raises(BackendRateLimited, match="slow down"):
         await deltas_of(provider_at(Upstream(whole({"error": {"code": 429, "message": "slow down"}}))), request(stream=True))
 
@@ -442,28 +440,28 @@ UNVERIFIED: Payload = {
 }
 
 
-async def test_what_a_provider_does_not_stream_is_asked_for_as_a_whole() -> None:
+async def test_a_model_that_cannot_stream_gets_a_blocking_request() -> None:
     upstream = Upstream(whole(UNVERIFIED, 400), whole(BLOCKING))
     assert await reply_of(provider_at(upstream), request(stream=True)) == await reply_of(provider_at(Upstream(whole(BLOCKING))))
-    streamed, blocking = (asked.body for asked in upstream.asked)
+    streamed, blocking = (chat_request.body for chat_request in upstream.requests)
     assert (streamed["stream"], "stream" in blocking, "stream_options" in blocking) == (True, False, False)
 
 
-async def test_what_a_provider_refuses_both_ways_is_refused() -> None:
+async def test_a_request_refused_both_ways_is_a_bad_request() -> None:
     upstream = Upstream(whole(UNVERIFIED, 400))
     with pytest.raises(BackendCannotStream):
         await deltas_of(provider_at(upstream), request(stream=True))
-    assert len(upstream.asked) == 2
+    assert len(upstream.requests) == 2
 
 
-async def test_a_stream_that_has_begun_is_not_followed_by_a_whole_answer() -> None:
+async def test_a_stream_that_began_is_not_requested_as_a_whole() -> None:
     error: Payload = {"error": {**cast(Payload, UNVERIFIED["error"]), "code": 400}}
     upstream, one_try = Upstream(text(sse(chunk(content="Hi"), error)), whole(BLOCKING)), context()
     with pytest.raises(BackendCannotStream):
         async with aclosing(provider_at(upstream).chat(request(stream=True), one_try)) as deltas:
             async for delta in deltas:
                 one_try.attempt.record_chunk(delta.characters, delta.usage)
-    assert len(upstream.asked) == 1
+    assert len(upstream.requests) == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -482,7 +480,7 @@ async def test_a_stream_that_has_begun_is_not_followed_by_a_whole_answer() -> No
         ({"type": ["invalid_request_error"], "code": {}}, BackendUnavailable),
     ],
 )
-async def test_an_error_inside_an_answer_is_told_by_its_code_and_type(
+async def test_the_code_or_type_of_an_error_inside_an_answer_decides(
     error: Payload, failure: type[BackendError], stream: bool
 ) -> None:
     payload: Payload = {"error": {"message": "Failed to call a function.", **error}}
@@ -492,7 +490,7 @@ async def test_an_error_inside_an_answer_is_told_by_its_code_and_type(
     assert type(raised.value) is failure
 
 
-async def test_an_error_inside_a_stream_is_the_failure_it_names() -> None:
+async def test_an_error_inside_a_stream_has_its_failure() -> None:
     error: Payload = {"error": {"code": 429, "message": "slow down, sk-abc12345678"}}
     with pytest.raises(BackendRateLimited, match=r"^slow down, \[…\]$"):
         await deltas_of(provider_at(Upstream(text(sse(chunk(content="Hi"), error)))), request(stream=True))
@@ -516,7 +514,7 @@ async def test_an_error_inside_a_stream_is_the_failure_it_names() -> None:
         b"\xff\xfe",
     ],
 )
-async def test_an_answer_that_is_none_is_a_failure_and_no_crash(body: bytes) -> None:
+async def test_a_malformed_answer_is_a_failure(body: bytes) -> None:
     with pytest.raises(BackendUnavailable):
         await deltas_of(provider_at(Upstream(text(body))))
     with pytest.raises(BackendError):
@@ -544,7 +542,7 @@ payload_like = st.fixed_dictionaries(
 
 
 @given(payload_like)
-def test_no_payload_whatever_crashes_a_provider(payload: Payload) -> None:
+def test_any_payload_gives_an_answer_or_a_failure(payload: Payload) -> None:
     async def survive() -> None:
         body = json.dumps(payload)
         for stream, sent in ((False, body), (True, f"data: {body}\n\ndata: [DONE]\n\n")):
@@ -557,7 +555,7 @@ def test_no_payload_whatever_crashes_a_provider(payload: Payload) -> None:
     anyio.run(survive)
 
 
-async def test_half_a_surrogate_pair_is_neither_sent_nor_kept() -> None:
+async def test_half_a_surrogate_pair_is_replaced() -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
     await reply_of(provider_at(upstream), request(Message(Role.USER, "a\ud800b")))
     messages = cast(list[dict[str, str]], upstream.body["messages"])
@@ -568,17 +566,17 @@ HALVES = r"ok \ud800 x \ud83d\ude00"
 WHOLE = "ok \ufffd x 😀"
 
 
-async def test_half_a_surrogate_pair_that_a_provider_escapes_costs_no_answer() -> None:
+async def test_half_an_escaped_surrogate_pair_does_not_fail_the_answer() -> None:
     call = '{"id": "c", "function": {"name": "weather", "arguments": "HALVES"}}'
     body = '{"choices": [{"message": {"content": "HALVES", "refusal": "HALVES", "tool_calls": [CALL]}, "finish_reason": "stop"}]}'
     upstream = Upstream(text(body.replace("CALL", call).replace("HALVES", HALVES)))
     reply = await reply_of(provider_at(upstream))
     assert (reply.message.content, reply.refusal, reply.message.tool_calls[0].arguments) == (WHOLE, WHOLE, WHOLE)
-    assert len(upstream.asked) == 1
+    assert len(upstream.requests) == 1
 
 
 @given(st.lists(st.sampled_from(["\ud83d", "\ude00", "\ud800", "a", "ö", "😀", ""]), min_size=1, max_size=8))
-def test_halves_of_one_character_that_come_apart_are_joined_and_lone_ones_replaced(pieces: list[str]) -> None:
+def test_halves_of_surrogate_pairs_are_joined_or_replaced(pieces: list[str]) -> None:
     def delta(words: str) -> Payload:
         return chunk(content=words, refusal=words, tool_calls=[piece(0, words, "c", "weather")])
 
@@ -590,14 +588,14 @@ def test_halves_of_one_character_that_come_apart_are_joined_and_lone_ones_replac
 
 @pytest.mark.parametrize("provider", ["openai", "xai", "ollama"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_refusal_is_received_as_one(provider: str, stream: bool) -> None:
+async def test_a_refusal_is_separate_from_the_content(provider: str, stream: bool) -> None:
     blocking = whole(answer({"content": None, "refusal": "I cannot."}))
     streamed = text(sse(chunk(role="assistant", content="", refusal=None), chunk(refusal="I can"), chunk("stop", refusal="not.")))
     reply = await reply_of(provider_at(Upstream(streamed if stream else blocking), provider), request(stream=stream))
     assert (reply.message.content, reply.refusal, reply.finish_reason) == ("", "I cannot.", FinishReason.STOP)
 
 
-async def test_a_tools_strictness_and_a_speakers_name_are_sent() -> None:
+async def test_strict_tools_and_names_of_messages_are_sent() -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
     tools = (replace(WEATHER, strict=True), replace(WEATHER, name="other", strict=False), replace(WEATHER, name="third"))
     await reply_of(provider_at(upstream), replace(request(replace(QUESTION, name="anna")), tools=tools))
@@ -616,14 +614,14 @@ async def embedded(data: Json, usage: Payload | None = None) -> EmbeddingReply:
 
 
 @pytest.mark.parametrize("form", ["numbers", "base64"])
-async def test_vectors_come_in_the_order_of_the_texts(form: str) -> None:
+async def test_vectors_are_in_the_order_of_the_texts(form: str) -> None:
     second: Json = [0.5, -1.0] if form == "numbers" else vector(0.5, -1.0)
     reply = await embedded([{"index": 1, "embedding": second}, {"index": 0, "embedding": [1, 2]}], {"prompt_tokens": 4})
     assert (reply.count, reply.dimensions, reply.usage) == (2, 2, TokenUsage(4))
     assert reply.rows() == [[1.0, 2.0], [0.5, -1.0]]
 
 
-async def test_pictures_go_as_they_came() -> None:
+async def test_pictures_are_sent_unchanged() -> None:
     upstream = Upstream(whole(answer({"content": "A cat."})))
     far, near = Image("https://example.com/cat.png", "low"), Image("data:image/png;base64,iVBORw0KGgo=")
     await reply_of(provider_at(upstream), request(Message(Role.USER, "Which?", parts=(far, "Which?", near))))
@@ -639,18 +637,18 @@ async def test_pictures_go_as_they_came() -> None:
     ]
 
 
-async def test_the_embedding_request_names_model_and_texts() -> None:
+async def test_an_embedding_request_has_model_and_texts() -> None:
     upstream = Upstream(whole({"data": [{"embedding": [1.0]}]}))
     await provider_at(upstream, "ollama").embed(EmbeddingRequest("nomic", ("a",)), context())
     assert upstream.body == {"model": "nomic", "input": ["a"]}
-    assert upstream.asked[0].url.endswith("/v1/embeddings")
+    assert upstream.requests[0].url.endswith("/v1/embeddings")
 
 
-@pytest.mark.parametrize(("model", "told"), [("text-embedding-3-large", 1024), ("text-embedding-ada-002", None)])
-async def test_openais_models_that_come_in_several_dimensions_are_told_the_catalogues(model: str, told: int | None) -> None:
+@pytest.mark.parametrize(("model", "dimensions"), [("text-embedding-3-large", 1024), ("text-embedding-ada-002", None)])
+async def test_dimensions_are_sent_to_openai_models_with_several_dimensions(model: str, dimensions: int | None) -> None:
     upstream = Upstream(whole({"data": [{"embedding": [1.0] * 1024}]}))
     await provider_at(upstream).embed(EmbeddingRequest(model, ("a",), 1024), context())
-    assert upstream.body.get("dimensions") == told
+    assert upstream.body.get("dimensions") == dimensions
 
 
 @pytest.mark.parametrize(
@@ -669,18 +667,18 @@ async def test_openais_models_that_come_in_several_dimensions_are_told_the_catal
         ["x"],
     ],
 )
-async def test_vectors_that_are_none_are_a_failure(data: Json) -> None:
+async def test_malformed_vectors_are_a_failure(data: Json) -> None:
     with pytest.raises(BackendUnavailable):
         await embedded(data)
 
 
-async def test_a_reply_without_text_or_reason_is_an_empty_one() -> None:
+async def test_an_answer_without_text_is_an_empty_reply() -> None:
     reply = await reply_of(provider_at(Upstream(whole(answer({"content": None})))))
     assert reply == ChatReply(Message(Role.ASSISTANT, ""), FinishReason.STOP, TokenUsage(11, 7))
     assert collect_deltas([]).message.content == ""
 
 
-def test_a_stream_of_many_tool_calls_takes_time_that_grows_as_they_do() -> None:
+def test_the_work_for_many_tool_calls_is_linear() -> None:
     reader = OpenAiReader()
     calls = [{"index": 0, "id": f"call_{number}", "function": {"name": "weather", "arguments": "{}"}} for number in range(30_000)]
     events = [ServerSentEvent("message", json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]})) for call in calls]

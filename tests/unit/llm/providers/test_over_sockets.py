@@ -1,4 +1,4 @@
-"""The same providers over real sockets: what breaks there breaks as it does in the world."""
+"""Providers over real sockets, with servers that fail in the middle of an answer."""
 
 import asyncio
 import subprocess
@@ -30,7 +30,7 @@ Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[Non
 
 @dataclass
 class Server:
-    """A server on a free loopback port that reads a request and then does as ``behaviour`` does."""
+    """A server on a free loopback port that reads a request and then runs ``behaviour``."""
 
     behaviour: Behaviour
     port: int = 0
@@ -110,7 +110,7 @@ async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-async def test_connections_are_used_again_also_after_streams() -> None:
+async def test_connections_are_reused_also_after_streams() -> None:
     async with serving(chunked(FIRST, LAST)) as (server, provider):
         for _ in range(3):
             assert (await reply_of(provider, request(stream=True))).message.content == "Hi"
@@ -121,13 +121,13 @@ async def test_connections_are_used_again_also_after_streams() -> None:
     assert server.connections == 1
 
 
-async def test_a_connection_lost_in_the_middle_of_a_stream_is_a_failure() -> None:
+async def test_a_connection_that_ends_during_a_stream_is_a_failure() -> None:
     async with serving(chunked(FIRST, ends=False)) as (_, provider):
         with pytest.raises(BackendUnavailable):
             await deltas_of(provider, request(stream=True))
 
 
-async def test_a_body_shorter_than_it_said_is_a_failure() -> None:
+async def test_a_body_shorter_than_its_content_length_is_a_failure() -> None:
     async def short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + OK)
         writer.close()
@@ -137,7 +137,7 @@ async def test_a_body_shorter_than_it_said_is_a_failure() -> None:
             await reply_of(provider)
 
 
-async def test_what_is_no_http_is_a_failure() -> None:
+async def test_an_answer_that_is_not_http_is_a_failure() -> None:
     async def rubbish(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
         writer.close()
@@ -147,7 +147,7 @@ async def test_what_is_no_http_is_a_failure() -> None:
             await reply_of(provider)
 
 
-async def test_a_port_where_nobody_listens_is_a_failure() -> None:
+async def test_a_refused_connection_is_a_failure() -> None:
     async with serving(whole(OK)) as (server, _):
         pass
     provider = make_provider(server.backend, KEY)
@@ -156,14 +156,14 @@ async def test_a_port_where_nobody_listens_is_a_failure() -> None:
     await provider.aclose()
 
 
-async def test_a_silent_provider_is_cut_off_in_time() -> None:
+async def test_a_silent_provider_times_out() -> None:
     async with serving(hang) as (server, provider):
         with pytest.raises(BackendTimeout):
             await deltas_of(provider, request(stream=True), seconds=0.3)
         await asyncio.wait_for(server.gone.wait(), 5)
 
 
-async def test_whoever_leaves_in_the_middle_hangs_up_on_the_provider() -> None:
+async def test_closing_a_stream_closes_the_connection() -> None:
     async with serving(hang) as (server, _):
         router = Router(LlmConfig(backends=(server.backend,)), [], lambda _: None)
         async with aclosing(router.chat(request(stream=True), context())) as chat:
@@ -173,7 +173,7 @@ async def test_whoever_leaves_in_the_middle_hangs_up_on_the_provider() -> None:
         await router.aclose()
 
 
-async def test_a_cancelled_request_hangs_up_on_the_provider() -> None:
+async def test_cancelling_a_request_closes_the_connection() -> None:
     async with serving(hang) as (server, provider):
         task = asyncio.create_task(deltas_of(provider, request(stream=True)))
         while not server.connections:
@@ -185,7 +185,7 @@ async def test_a_cancelled_request_hangs_up_on_the_provider() -> None:
         await asyncio.wait_for(server.gone.wait(), 5)
 
 
-async def test_a_stream_that_broke_after_its_first_token_is_not_begun_again() -> None:
+async def test_a_stream_that_breaks_after_its_first_token_is_not_retried() -> None:
     async with serving(chunked(FIRST, ends=False)) as (server, _):
         router = Router(LlmConfig(backends=(server.backend,)), [], lambda _: None)
         with pytest.raises(UpstreamError):
@@ -195,7 +195,7 @@ async def test_a_stream_that_broke_after_its_first_token_is_not_begun_again() ->
     assert server.connections == 1
 
 
-def test_the_router_costs_no_http_client_until_a_backend_is_used() -> None:
+def test_importing_the_router_does_not_import_an_http_client() -> None:
     code = "import sys, spass.llm.router; sys.exit(bool({'httpx', 'numpy'} & set(sys.modules)))"
     path = str(Path(spass.__file__).parents[1])
     assert subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": path}).returncode == 0

@@ -31,7 +31,7 @@ PIECE_BYTES: Final = 37  # so that events and characters are cut anywhere
 
 
 class Expected(NamedTuple):
-    """What a reply says. ``pieces`` are the texts of the deltas that have one; a blocking answer is one delta."""
+    """An expected reply. ``pieces`` are the texts of its deltas; a blocking answer is one delta."""
 
     pieces: tuple[str, ...]
     finish_reason: FinishReason
@@ -208,7 +208,7 @@ async def test_a_documented_answer_is_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_documented_error_is_its_failure(name: str, stream: bool) -> None:
+async def test_a_documented_error_has_its_failure(name: str, stream: bool) -> None:
     async with replaying(name) as provider:
         with pytest.raises(BackendError) as raised:
             await deltas_of(provider, request(stream=stream))
@@ -217,7 +217,7 @@ async def test_a_documented_error_is_its_failure(name: str, stream: bool) -> Non
 
 
 @pytest.mark.parametrize("name", BROKEN_STREAMS)
-async def test_a_documented_error_inside_a_stream_comes_after_its_text(name: str) -> None:
+async def test_a_documented_error_inside_a_stream_follows_its_text(name: str) -> None:
     pieces, kind, message = BROKEN_STREAMS[name]
     got: list[ChatDelta] = []
     async with replaying(name) as provider:
@@ -236,7 +236,7 @@ async def test_a_documented_embedding_is_read(name: str) -> None:
     assert (reply.count, reply.dimensions, reply.usage) == (1, 3, TokenUsage(tokens))
 
 
-async def test_the_reasoning_of_a_documented_stream_is_counted_and_not_passed_on() -> None:
+async def test_the_reasoning_of_a_documented_stream_is_only_counted() -> None:
     events = [json.loads(text.partition("data: ")[2]) for text in load("anthropic/streamed_thinking")["sse"]]
     reasoning = "".join(one.get("delta", {}).get("thinking", "") for one in events)
     async with replaying("anthropic/streamed_thinking") as provider:

@@ -1,4 +1,4 @@
-"""A request that reached its provider whole and was not refused may be billed."""
+"""A request counts as sent if the provider received all of it and did not refuse it. Then it may be billed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,15 +20,15 @@ BODY = {"x": "y"}
 
 
 async def posted(base_url: str, *, seconds: float = 30.0, transport: httpx.AsyncBaseTransport | None = None) -> CallContext:
-    """The context of a request that fails, or does not."""
-    connection, one_try = Connection(backend(), base_url, {}, transport=transport), context(seconds)
+    """Send a request, which may fail, and return its context."""
+    connection, call_context = Connection(backend(), base_url, {}, transport=transport), context(seconds)
     try:
-        await connection.post("/chat", BODY, one_try)
+        await connection.post("/chat", BODY, call_context)
     except BackendError:
         pass
     finally:
         await connection.aclose()
-    return one_try
+    return call_context
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,20 +62,20 @@ async def test_a_request_counts_as_sent_unless_an_error_status_refuses_it(behavi
         assert (await posted(f"http://127.0.0.1:{server.port}", seconds=0.3)).attempt.sent is sent
 
 
-async def test_where_nobody_listens_nothing_is_sent() -> None:
+async def test_a_refused_connection_does_not_count_as_sent() -> None:
     async with serving(whole(b"{}")) as (server, _):
         pass
     assert not (await posted(f"http://127.0.0.1:{server.port}")).attempt.sent
 
 
-async def test_without_time_left_nothing_is_sent() -> None:
+async def test_a_request_after_its_deadline_does_not_count_as_sent() -> None:
     async with serving(whole(b"{}")) as (server, _):
         assert not (await posted(f"http://127.0.0.1:{server.port}", seconds=0)).attempt.sent
     assert server.connections == 0
 
 
 @pytest.mark.parametrize("large", [False, True])
-async def test_a_cancelled_request_counts_as_sent_once_it_has_left_whole(large: bool) -> None:
+async def test_a_cancelled_request_counts_as_sent_if_all_of_it_was_sent(large: bool) -> None:
     reached: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,21 +84,21 @@ async def test_a_cancelled_request_counts_as_sent_once_it_has_left_whole(large: 
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     connection = Connection(backend(), f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", {})
-    one_try = context()
+    call_context = context()
     body = {"x": "y" * (32 * 1024 * 1024 if large else 10)}
-    asking = asyncio.create_task(connection.post("/chat", body, one_try))
+    asking = asyncio.create_task(connection.post("/chat", body, call_context))
     server_side = await reached
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert one_try.attempt.sent is not large
+    assert call_context.attempt.sent is not large
     await connection.aclose()
     server_side.transport.abort()
     listening.close()
     await asyncio.sleep(0.01)  # for what was aborted to close
 
 
-async def test_a_request_that_is_cancelled_while_it_connects_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_cancelled_while_it_connects_does_not_count_as_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     connecting = asyncio.Event()
 
     async def create_connection(*_: object, **__: object) -> None:
@@ -106,13 +106,13 @@ async def test_a_request_that_is_cancelled_while_it_connects_was_not_sent(monkey
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", create_connection)
-    connection, one_try = Connection(backend(), "http://127.0.0.1:9", {}), context()
-    asking = asyncio.create_task(connection.post("/chat", BODY, one_try))
+    connection, call_context = Connection(backend(), "http://127.0.0.1:9", {}), context()
+    asking = asyncio.create_task(connection.post("/chat", BODY, call_context))
     await connecting.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert not one_try.attempt.sent
+    assert not call_context.attempt.sent
 
 
 @pytest.mark.parametrize("status", [504, 524])
@@ -140,12 +140,12 @@ async def test_a_request_cancelled_while_the_body_of_a_504_is_read_counts_as_sen
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_model_that_timed_out_may_be_billed(provider: str, stream: bool) -> None:
+async def test_a_timeout_of_the_model_counts_as_sent(provider: str, stream: bool) -> None:
     timed_out = Answer(408, headers={"x-amzn-errortype": "ModelTimeoutException"}) if provider == "bedrock" else Answer(504)
-    one_try, asked = context(), provider_at(Upstream(timed_out), provider, base_url="http://x")
+    call_context, provider_under_test = context(), provider_at(Upstream(timed_out), provider, base_url="http://x")
     with pytest.raises(BackendTimeout):
-        _ = [delta async for delta in asked.chat(request(stream=stream), one_try)]
-    assert one_try.attempt.sent
+        _ = [delta async for delta in provider_under_test.chat(request(stream=stream), call_context)]
+    assert call_context.attempt.sent
 
 
 @pytest.mark.parametrize(
@@ -164,20 +164,20 @@ async def test_a_model_that_timed_out_may_be_billed(provider: str, stream: bool)
         (httpx.RemoteProtocolError("no"), True),
     ],
 )
-async def test_through_a_proxy_the_exception_tells_whether_it_was_sent(error: Exception, sent: bool) -> None:
+async def test_through_a_proxy_the_exception_decides_if_it_counts_as_sent(error: Exception, sent: bool) -> None:
     assert (await posted("http://x", transport=Upstream(error).transport)).attempt.sent is sent
 
 
-async def test_a_second_request_that_is_refused_does_not_unsend_the_first() -> None:
+async def test_a_refused_second_request_leaves_the_first_sent() -> None:
     upstream = Upstream(answering({}), Answer(429))
-    connection, one_try = Connection(backend(), "http://x", {}, transport=upstream.transport), context()
-    await connection.post("/embed", BODY, one_try)
+    connection, call_context = Connection(backend(), "http://x", {}, transport=upstream.transport), context()
+    await connection.post("/embed", BODY, call_context)
     with pytest.raises(BackendError):
-        await connection.post("/embed", BODY, one_try)
-    assert one_try.attempt.sent
+        await connection.post("/embed", BODY, call_context)
+    assert call_context.attempt.sent
 
 
-async def test_a_reused_connection_tells_of_its_last_request_alone() -> None:
+async def test_a_reused_connection_reports_only_its_last_request() -> None:
     answers = [whole(b"{}"), refuses]
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

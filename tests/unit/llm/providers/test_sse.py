@@ -21,15 +21,15 @@ def test_each_kind_of_line_end_ends_a_line(end: str) -> None:
     assert parse(body.encode()) == [ServerSentEvent("ping", "{}"), ServerSentEvent("message", "a\nb")]
 
 
-def test_comments_unknown_fields_and_events_without_data_are_nothing() -> None:
+def test_comments_unknown_fields_and_events_without_data_are_skipped() -> None:
     assert parse(b": keep-alive\n\nid: 7\nretry: 10\nevent: x\n\ndata: y\n\n") == [ServerSentEvent("message", "y")]
 
 
-def test_a_colon_may_stand_without_a_space_and_only_one_space_is_eaten() -> None:
+def test_one_space_after_the_colon_is_removed() -> None:
     assert [event.data for event in parse(b"data:a\n\ndata:  b\n\ndata\n\n")] == ["a", " b", ""]
 
 
-def test_an_event_is_given_as_soon_as_it_is_whole() -> None:
+def test_an_event_is_returned_when_it_is_complete() -> None:
     parser = SseParser()
     assert parser.feed(b"data: a\r\n\r") == [ServerSentEvent("message", "a")]
     assert parser.feed(b"") == []
@@ -41,15 +41,15 @@ def test_the_end_of_the_body_completes_an_event_that_lacks_its_blank_line() -> N
     assert parse(b"data: [DONE]") == [ServerSentEvent("message", "[DONE]")]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_field() -> None:
+def test_a_byte_order_mark_is_removed() -> None:
     assert parse(b"\xef\xbb\xbfdata: a\n\n") == [ServerSentEvent("message", "a")]
 
 
-def test_bytes_that_are_no_utf8_do_not_break_the_parser() -> None:
+def test_invalid_utf8_is_replaced() -> None:
     assert parse(b"data: \xff\n\n") == [ServerSentEvent("message", "�")]
 
 
-def test_an_event_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_event_raises_event_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_SSE_EVENT_BYTES", 100)
     parser = SseParser()
     for _ in range(10):
@@ -64,7 +64,7 @@ def test_an_event_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     st.sampled_from(["\n", "\r\n", "\r"]),
     st.lists(st.integers(0, 200), max_size=20),
 )
-def test_where_chunks_are_cut_changes_nothing(texts: list[str], end: str, cuts: list[int]) -> None:
+def test_the_size_of_chunks_changes_nothing(texts: list[str], end: str, cuts: list[int]) -> None:
     body = "".join(f"event: e{end}data: {text}{end}{end}" for text in texts).encode()
     borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     pieces = [body[start:stop] for start, stop in pairwise(borders)]

@@ -1,4 +1,4 @@
-"""What a request asks for and a provider has not: refused, unless another backend has it."""
+"""Requests with fields that a provider does not support."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ from tests.unit.llm.scripted_upstream import (
 
 pytestmark = pytest.mark.anyio
 
-FAR = request(Message(Role.USER, "Look.", parts=("Look.", Image("https://example.com/cat.png"))))
+IMAGE_URL = request(Message(Role.USER, "Look.", parts=("Look.", Image("https://example.com/cat.png"))))
 TOOLS = replace(request(), tools=(WEATHER,))
 
 
@@ -36,18 +36,18 @@ def extra(**fields: Json) -> ChatRequest:
     return replace(TOOLS, extra=fields)
 
 
-WISHES: Mapping[str, ChatRequest] = {
+REQUESTS: Mapping[str, ChatRequest] = {
     "presence_penalty": extra(presence_penalty=1),
     "frequency_penalty": extra(frequency_penalty=1),
     "logit_bias": extra(logit_bias={"1": 5}),
     "verbosity": extra(verbosity="high"),
     "parallel_tool_calls": extra(parallel_tool_calls=False),
     "tool_choice": replace(TOOLS, tool_choice="required"),
-    "messages": FAR,
+    "messages": IMAGE_URL,
     "stop": replace(request(), stop=("END", "\n")),
     "reasoning_effort": extra(reasoning_effort="none"),
 }
-LACKING = {
+UNSUPPORTED = {
     "openai": set[str](),
     "xai": {"logit_bias", "verbosity"},
     "ollama": {"logit_bias", "verbosity", "parallel_tool_calls", "tool_choice", "messages"},
@@ -73,48 +73,48 @@ ANSWERS = {
     "anthropic": whole({"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}),
     "bedrock": whole({"output": {"message": {"content": [{"text": "Hi"}]}}, "stopReason": "end_turn"}),
 }
-HI = whole({"choices": [{"message": {"content": "Hi"}}]})
+ANSWER = whole({"choices": [{"message": {"content": "Hi"}}]})
 
 
-@pytest.mark.parametrize("field", WISHES)
-@pytest.mark.parametrize("provider", LACKING)
-async def test_a_provider_does_what_is_asked_or_says_what_it_has_not(provider: str, field: str) -> None:
-    upstream = Upstream(ANSWERS.get(provider, HI))
-    asked = provider_at(upstream, provider)
-    if field in LACKING[provider]:
+@pytest.mark.parametrize("field", REQUESTS)
+@pytest.mark.parametrize("provider", UNSUPPORTED)
+async def test_a_provider_sends_each_field_or_rejects_it(provider: str, field: str) -> None:
+    upstream = Upstream(ANSWERS.get(provider, ANSWER))
+    target = provider_at(upstream, provider)
+    if field in UNSUPPORTED[provider]:
         with pytest.raises(BackendUnsupported) as raised:
-            await reply_of(asked, WISHES[field])
-        assert (raised.value.param, upstream.asked) == (field, [])
+            await reply_of(target, REQUESTS[field])
+        assert (raised.value.param, upstream.requests) == (field, [])
     else:
-        assert (await reply_of(asked, WISHES[field])).message.content == "Hi"
+        assert (await reply_of(target, REQUESTS[field])).message.content == "Hi"
 
 
-@pytest.mark.parametrize("provider", LACKING)
-async def test_what_happens_anyway_is_no_wish(provider: str) -> None:
-    nothing = extra(
+@pytest.mark.parametrize("provider", UNSUPPORTED)
+async def test_default_values_are_accepted(provider: str) -> None:
+    defaults = extra(
         presence_penalty=0, frequency_penalty=0.0, logit_bias={}, verbosity="medium", parallel_tool_calls=True, user="u"
     )
-    upstream = Upstream(ANSWERS.get(provider, HI))
-    for asked in (
-        replace(nothing, tool_choice="auto", seed=7, top_p=1.0, temperature=1.0),
+    upstream = Upstream(ANSWERS.get(provider, ANSWER))
+    for chat_request in (
+        replace(defaults, tool_choice="auto", seed=7, top_p=1.0, temperature=1.0),
         replace(request(), tool_choice="required", extra={"parallel_tool_calls": False}),  # without tools
         replace(TOOLS, tool_choice="none", extra={"parallel_tool_calls": False}),
     ):
-        assert (await reply_of(provider_at(upstream, provider), asked)).message.content == "Hi"
+        assert (await reply_of(provider_at(upstream, provider), chat_request)).message.content == "Hi"
 
 
-@pytest.mark.parametrize("provider", LACKING)
-async def test_a_temperature_above_a_scale_is_the_most_that_it_has(provider: str) -> None:
-    for asked, to_one in ((0.5, 0.5), (1.0, 1.0), (1.5, 1.0)):
-        upstream = Upstream(ANSWERS.get(provider, HI))
-        await reply_of(provider_at(upstream, provider), replace(request(), temperature=asked))
-        told = upstream.body.get("inferenceConfig", upstream.body)
-        assert isinstance(told, dict)
-        assert told["temperature"] == (to_one if provider in {"anthropic", "bedrock"} else asked)
+@pytest.mark.parametrize("provider", UNSUPPORTED)
+async def test_a_temperature_above_the_maximum_is_limited_to_it(provider: str) -> None:
+    for temperature, limited in ((0.5, 0.5), (1.0, 1.0), (1.5, 1.0)):
+        upstream = Upstream(ANSWERS.get(provider, ANSWER))
+        await reply_of(provider_at(upstream, provider), replace(request(), temperature=temperature))
+        sent = upstream.body.get("inferenceConfig", upstream.body)
+        assert isinstance(sent, dict)
+        assert sent["temperature"] == (limited if provider in {"anthropic", "bedrock"} else temperature)
 
 
-async def test_ollama_is_shown_no_tools_that_it_may_not_call() -> None:
-    upstream = Upstream(HI)
+async def test_ollama_gets_no_tools_if_the_choice_is_none() -> None:
+    upstream = Upstream(ANSWER)
     await reply_of(provider_at(upstream, "ollama"), replace(TOOLS, tool_choice="none"))
     assert not {"tools", "tool_choice"} & set(upstream.body)
     await reply_of(provider_at(upstream, "ollama"), TOOLS)
@@ -122,12 +122,12 @@ async def test_ollama_is_shown_no_tools_that_it_may_not_call() -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", NamedTool("weather")])
-async def test_a_choice_that_ollama_would_overlook_is_refused(choice: NamedTool) -> None:
+async def test_a_tool_choice_that_ollama_ignores_is_rejected(choice: NamedTool) -> None:
     with pytest.raises(BackendUnsupported, match="ollama does not support 'tool_choice'"):
-        await reply_of(provider_at(Upstream(HI), "ollama"), replace(TOOLS, tool_choice=choice))
+        await reply_of(provider_at(Upstream(ANSWER), "ollama"), replace(TOOLS, tool_choice=choice))
 
 
-async def routed(asked: ChatRequest, upstreams: Mapping[str, Upstream]) -> str:
+async def route(chat_request: ChatRequest, upstreams: Mapping[str, Upstream]) -> str:
     backends = tuple(
         backend(name, supported_models=("model-1",), priority=number) for number, name in enumerate(upstreams, start=1)
     )
@@ -140,21 +140,21 @@ async def routed(asked: ChatRequest, upstreams: Mapping[str, Upstream]) -> str:
         [],
         lambda _: KEY,
         timing=Timing(sleep=no_sleep),
-        provider_of=lambda made, key: provider_at(upstreams[made.provider], made.provider),
+        provider_of=lambda served, key: provider_at(upstreams[served.provider], served.provider),
     )
-    return "".join([delta.content async for delta in router.chat(asked, context())])
+    return "".join([delta.content async for delta in router.chat(chat_request, context())])
 
 
-async def test_a_backend_that_has_it_answers_though_a_preferred_one_has_not() -> None:
-    upstreams = {"bedrock": Upstream(ANSWERS["bedrock"]), "openai": Upstream(HI)}
-    assert await routed(FAR, upstreams) == "Hi"
-    assert (len(upstreams["bedrock"].asked), len(upstreams["openai"].asked)) == (0, 1)
+async def test_a_backend_that_supports_the_request_answers() -> None:
+    upstreams = {"bedrock": Upstream(ANSWERS["bedrock"]), "openai": Upstream(ANSWER)}
+    assert await route(IMAGE_URL, upstreams) == "Hi"
+    assert (len(upstreams["bedrock"].requests), len(upstreams["openai"].requests)) == (0, 1)
 
 
-async def test_if_no_backend_has_it_the_caller_hears_the_field() -> None:
-    upstreams = {"bedrock": Upstream(ANSWERS["bedrock"]), "ollama": Upstream(HI)}
+async def test_if_no_backend_supports_the_request_the_error_names_the_field() -> None:
+    upstreams = {"bedrock": Upstream(ANSWERS["bedrock"]), "ollama": Upstream(ANSWER)}
     with pytest.raises(InvalidRequest, match="data: URLs") as raised:
-        await routed(FAR, upstreams)
+        await route(IMAGE_URL, upstreams)
     assert raised.value.param == "messages"
 
 
@@ -162,16 +162,16 @@ async def test_if_no_backend_has_it_the_caller_hears_the_field() -> None:
     ("answer", "error"),
     [(whole({}, 429), RateLimited), (whole({}, 500), UpstreamError), (whole({}, 401), UpstreamError)],
 )
-async def test_if_only_the_backend_that_has_it_failed_its_failure_is_the_answer(answer: Answer, error: type[SpassError]) -> None:
+async def test_the_failure_of_a_backend_that_supports_the_request_is_raised(answer: Answer, error: type[SpassError]) -> None:
     for order in (("ollama", "openai"), ("openai", "ollama")):
         with pytest.raises(error):
-            await routed(FAR, {name: Upstream(answer if name == "openai" else HI) for name in order})
+            await route(IMAGE_URL, {name: Upstream(answer if name == "openai" else ANSWER) for name in order})
 
 
-async def test_a_refusal_is_about_the_request_and_not_about_the_backend() -> None:
-    upstream = Upstream(HI)
+async def test_rejecting_a_request_does_not_stop_the_backend() -> None:
+    upstream = Upstream(ANSWER)
     with pytest.raises(InvalidRequest):
-        await routed(FAR, {"ollama": upstream})
-    assert await routed(request(QUESTION), {"ollama": upstream}) == "Hi"
+        await route(IMAGE_URL, {"ollama": upstream})
+    assert await route(request(QUESTION), {"ollama": upstream}) == "Hi"
     with pytest.raises(NoBackendAvailable):
-        await routed(replace(request(), model="model-2"), {"ollama": upstream})
+        await route(replace(request(), model="model-2"), {"ollama": upstream})

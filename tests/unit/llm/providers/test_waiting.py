@@ -1,5 +1,4 @@
-"""How long a request waits: for a connection, for which the provider's clock does not run, and for the provider. Time here is
-virtual."""
+"""The waits of a request: for a connection, and then for the provider. Time is virtual."""
 
 import asyncio
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ def anyio_backend() -> tuple[str, Mapping[str, object]]:
 
 
 class Steady(httpx.AsyncBaseTransport):
-    """Answers each request after three seconds."""
+    """A transport that answers each request after three seconds."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(SECONDS)
@@ -47,7 +46,7 @@ async def embed(provider: OpenAi, within: CallContext) -> EmbeddingReply | Backe
         return failure
 
 
-async def test_a_backends_timeout_does_not_run_while_a_request_waits_for_a_connection() -> None:
+async def test_the_timeout_does_not_run_while_waiting_for_a_connection() -> None:
     provider = OpenAi(backend(max_concurrent=2, timeout=SECONDS + 1), "key", transport=Steady())
     began = asyncio.get_running_loop().time()
     answers = await asyncio.gather(*[ask(provider, context(60)) for _ in range(10)])
@@ -55,7 +54,7 @@ async def test_a_backends_timeout_does_not_run_while_a_request_waits_for_a_conne
     assert asyncio.get_running_loop().time() - began == pytest.approx(5 * SECONDS)
 
 
-async def test_waiting_for_a_connection_ends_with_the_deadline_and_leaves_none_behind() -> None:
+async def test_waiting_for_a_connection_ends_at_the_deadline() -> None:
     provider = OpenAi(backend(max_concurrent=1, timeout=60), "key", transport=Steady())
     answers = await asyncio.gather(*[ask(provider, context(SECONDS * 1.5)) for _ in range(3)])
     assert [isinstance(answer, BackendTimeout) for answer in answers] == [False, False, True]
@@ -64,7 +63,7 @@ async def test_waiting_for_a_connection_ends_with_the_deadline_and_leaves_none_b
 
 @dataclass
 class Slow(httpx.AsyncBaseTransport):
-    """Begins each answer after so many ``seconds``."""
+    """A transport that begins each answer after ``seconds``."""
 
     seconds: float
 
