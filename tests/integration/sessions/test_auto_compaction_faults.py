@@ -84,7 +84,7 @@ async def points_of(
 
 @pytest.mark.parametrize(("occasion", "overflow"), CASES)
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_turn_that_compacts_is_recorded_once_whichever_call_goes_wrong(
+async def test_a_turn_that_compacts_is_recorded_once_if_any_call_fails(
     harness: "SessionHarness",
     fault: Fault,
     occasion: CompactionBeforeTurn | CompactionWithinTurn,
@@ -124,7 +124,7 @@ async def test_a_turn_that_compacts_is_recorded_once_whichever_call_goes_wrong(
 
 
 @pytest.mark.parametrize("fault", list(Fault) if SOAK else [Fault.CRASH_AFTER, Fault.LOST_REPLY])
-async def test_the_next_try_may_go_wrong_as_well(harness: "SessionHarness", fault: Fault) -> None:
+async def test_a_turn_is_recorded_once_if_its_retry_fails_too(harness: "SessionHarness", fault: Fault) -> None:
     """The first try and the next each meet a fault: at one of the two commits; in a soak, at every pair of calls."""
     points = range(len(await points_of(harness, CompactionBeforeTurn())))
     tried, others = (points, list(Fault)) if SOAK else (points[-2:], [Fault.CRASH_BEFORE, Fault.LOST_REPLY])
@@ -145,9 +145,7 @@ async def test_the_next_try_may_go_wrong_as_well(harness: "SessionHarness", faul
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_without_a_key_the_turn_is_there_whole_or_not_at_all_and_no_hold_stays(
-    harness: "SessionHarness", fault: Fault
-) -> None:
+async def test_without_a_key_the_turn_is_whole_or_absent_and_no_hold_remains(harness: "SessionHarness", fault: Fault) -> None:
     points = await points_of(harness, CompactionBeforeTurn(), None)
     for point, name in enumerate(points):
         where = f"{fault} at {point} ({name})"
@@ -166,7 +164,7 @@ async def test_without_a_key_the_turn_is_there_whole_or_not_at_all_and_no_hold_s
         assert members[-1].hold is None, where
 
 
-async def test_a_crash_between_the_two_commits_leaves_a_whole_chain_whose_hold_expires(harness: "SessionHarness") -> None:
+async def test_a_crash_between_the_two_commits_leaves_a_whole_chain(harness: "SessionHarness") -> None:
     points = await points_of(harness, CompactionBeforeTurn(), None)
     session = await full_session(harness, CompactionBeforeTurn())
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=len(points) - 1)), pytest.raises(Crash):
@@ -184,7 +182,7 @@ async def test_a_crash_between_the_two_commits_leaves_a_whole_chain_whose_hold_e
     assert (await visible_history(harness, await chain(harness, session)))[8:] == turn_texts("hello")
 
 
-async def test_a_source_lost_while_its_summary_is_written_stays_as_its_new_holder_left_it(
+async def test_a_source_lost_during_its_summary_is_not_changed(
     harness: "SessionHarness",
 ) -> None:
     session = await full_session(harness, CompactionBeforeTurn())
@@ -203,7 +201,7 @@ async def test_a_source_lost_while_its_summary_is_written_stays_as_its_new_holde
     assert await visible_history(harness, [only]) == turn_texts(f"a {PAST}") + turn_texts("b") + turn_texts("heir")
 
 
-async def test_of_two_turns_that_both_compact_one_goes_on_and_the_other_is_sent_after_it(harness: "SessionHarness") -> None:
+async def test_of_two_compacting_turns_the_second_is_redirected_to_the_successor(harness: "SessionHarness") -> None:
     session = await full_session(harness, CompactionBeforeTurn())
 
     async def meanwhile() -> None:

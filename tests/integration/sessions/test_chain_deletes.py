@@ -28,7 +28,7 @@ def chains(store: TenantStore) -> ChainBuilder:
     return ChainBuilder(store)
 
 
-async def test_an_archived_session_leads_to_its_deleted_successor_which_is_not_there(
+async def test_an_archived_session_with_a_deleted_successor_raises_not_found(
     harness: SessionHarness, chains: ChainBuilder
 ) -> None:
     source = await harness.session()
@@ -44,7 +44,9 @@ async def test_an_archived_session_leads_to_its_deleted_successor_which_is_not_t
 
 
 @pytest.mark.parametrize("doomed", [0, 1, 2])
-async def test_a_member_goes_alone_with_its_bodies(chains: ChainBuilder, doomed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleting_a_member_deletes_only_its_own_bodies(
+    chains: ChainBuilder, doomed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     members = await chains.chain(3, keep=2)
     said = {member: await chains.said(member) for member in members if member != members[doomed]}
@@ -58,7 +60,7 @@ async def test_a_member_goes_alone_with_its_bodies(chains: ChainBuilder, doomed:
     ]
 
 
-async def test_a_delete_and_a_commit_race_and_either_is_whole(chains: ChainBuilder) -> None:
+async def test_a_racing_delete_and_commit_are_each_whole_or_absent(chains: ChainBuilder) -> None:
     """The job's hold has run out, so that the delete may begin; the job does not know."""
     for number in range(ROUNDS):
         session = await chains.session(plain_turn("hello"))

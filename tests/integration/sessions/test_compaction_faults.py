@@ -144,7 +144,7 @@ async def calls(deployment: SimulatedDeployment, headers: Mapping[str, str]) -> 
 
 @pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "once"}], ids=["without a key", "with a key"])
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_whichever_call_goes_wrong_a_session_is_compacted_once(
+async def test_a_session_is_compacted_once_if_any_call_fails(
     deployment: SimulatedDeployment, fault: Fault, key: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
     points = await calls(deployment, key)
@@ -171,7 +171,7 @@ def _agrees(answer: httpx.Response | None, successor: SessionId, where: str) -> 
         assert answer.json()["successor_session_id"] == successor, where
 
 
-async def test_whichever_two_calls_of_a_commit_go_wrong_a_session_is_compacted_once(
+async def test_a_session_is_compacted_once_if_any_two_calls_of_the_commit_fail(
     deployment: SimulatedDeployment, record_property: Callable[[str, object], None]
 ) -> None:
     """In a soak, whichever two calls of the whole compaction."""
@@ -194,7 +194,7 @@ async def test_whichever_two_calls_of_a_commit_go_wrong_a_session_is_compacted_o
     record_property("pairs_tried", tried)
 
 
-async def test_however_many_calls_go_wrong_a_session_is_compacted_once(
+async def test_a_session_is_compacted_once_if_many_calls_fail(
     deployment: SimulatedDeployment, record_property: Callable[[str, object], None]
 ) -> None:
     seeds = 3000 if SOAK else 60
@@ -213,7 +213,7 @@ async def test_however_many_calls_go_wrong_a_session_is_compacted_once(
     record_property("seeds_tried", seeds)
 
 
-async def test_what_comes_again_after_all_is_done_changes_nothing(deployment: SimulatedDeployment) -> None:
+async def test_repeated_messages_and_steps_after_the_end_change_nothing(deployment: SimulatedDeployment) -> None:
     case = await Case.of(deployment, {})
     answer = await deployment.compact(case.source)
     assert answer is not None
@@ -227,7 +227,7 @@ async def test_what_comes_again_after_all_is_done_changes_nothing(deployment: Si
     assert list(deployment.table.items()) == stored
 
 
-async def test_steps_that_run_twice_at_once_make_one_successor(deployment: SimulatedDeployment) -> None:
+async def test_steps_that_run_twice_concurrently_create_one_successor(deployment: SimulatedDeployment) -> None:
     """As when the state machine gives a step up that still runs, and calls for it again."""
     case = await Case.of(deployment, {})
     answer = await deployment.compact(case.source, {"Prefer": "respond-async"})
@@ -241,7 +241,7 @@ async def test_steps_that_run_twice_at_once_make_one_successor(deployment: Simul
     assert found.id == await case.retried({})
 
 
-async def test_a_job_that_nobody_can_carry_out_fails_and_leaves_the_session_as_it_was(deployment: SimulatedDeployment) -> None:
+async def test_a_job_whose_steps_always_fail_leaves_the_session_unchanged(deployment: SimulatedDeployment) -> None:
     case = await Case.of(deployment, {})
     deployment.points.faults = dict.fromkeys(range(5, 25), Fault.TIMEOUT)  # each of ten tries makes its call twice
     answer = await deployment.compact(case.source, {"Prefer": "respond-async"})

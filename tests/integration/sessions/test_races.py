@@ -36,7 +36,7 @@ async def questions(harness: "SessionHarness", session: SessionId) -> list[str]:
     return [turn[0].message.content for turn in turns]
 
 
-async def test_eight_turns_racing_on_one_session_lose_and_double_nothing(harness: "SessionHarness") -> None:
+async def test_of_eight_racing_turns_each_answered_one_is_stored_once(harness: "SessionHarness") -> None:
     session = await harness.session()
     told: list[str] = []
     refused = 0
@@ -63,7 +63,7 @@ async def test_eight_turns_racing_on_one_session_lose_and_double_nothing(harness
         assert len(history) % 4 == 0
 
 
-async def test_turns_racing_on_a_session_they_compact_lose_and_double_nothing(
+async def test_of_racing_turns_that_compact_each_answered_one_is_stored_once(
     harness: "SessionHarness",
 ) -> None:
     """Each writer begins at the first session every time and is sent on, link by link, to where the others have got to."""
@@ -127,7 +127,7 @@ async def test_a_late_owner_whose_hold_was_taken_over_cannot_commit(harness: "Se
     assert await questions(harness, session) == ["in time", "late"]
 
 
-async def test_a_late_owner_does_not_free_the_session_of_its_successor(harness: "SessionHarness") -> None:
+async def test_a_late_owner_does_not_release_the_hold_of_the_next_one(harness: "SessionHarness") -> None:
     session = await harness.session()
     late_pause, heir_pause = harness.pause(), harness.pause()
     late = harness.turn(session, "late", pause=late_pause)
@@ -145,7 +145,7 @@ async def test_a_late_owner_does_not_free_the_session_of_its_successor(harness: 
     assert await questions(harness, session) == ["heir"]
 
 
-async def test_a_delete_races_with_turns_and_one_of_them_wins(harness: "SessionHarness") -> None:
+async def test_a_delete_and_racing_turns_exclude_each_other(harness: "SessionHarness") -> None:
     for _ in range(ROUNDS * 3):
         session = await harness.session()
 
@@ -180,7 +180,7 @@ STEPS = st.lists(
 
 @settings(max_examples=SCHEDULES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-async def test_however_requests_faults_and_time_interleave_each_is_there_once_if_answered(
+async def test_answered_requests_are_stored_once_under_any_interleaving(
     harness: "SessionHarness", steps: list[tuple[int, tuple[Fault, int] | None, int, int]]
 ) -> None:
     """Each step sends request ``n`` (with its own key), perhaps under a fault, perhaps beside the next step; time passes."""
@@ -214,7 +214,7 @@ async def test_however_requests_faults_and_time_interleave_each_is_there_once_if
 
 @settings(max_examples=SCHEDULES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-async def test_the_same_holds_of_requests_that_compact_the_session_and_are_sent_after_it(
+async def test_answered_requests_that_compact_are_stored_once_under_any_interleaving(
     harness: "SessionHarness", steps: list[tuple[int, tuple[Fault, int] | None, int, int]]
 ) -> None:
     session = await harness.session(keep=4)

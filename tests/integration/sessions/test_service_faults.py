@@ -53,7 +53,7 @@ def process_of(harness: "SessionHarness") -> Sessions:
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_session_is_created_once_whichever_call_goes_wrong(
+async def test_a_session_is_created_once_if_any_call_fails(
     harness: "SessionHarness", scope: Scope, sessions: Sessions, fault: Fault
 ) -> None:
     async def create(key: str) -> object:
@@ -87,7 +87,7 @@ async def test_a_session_is_created_once_whichever_call_goes_wrong(
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_deleted_session_is_gone_at_once_and_wholly_in_the_end(
+async def test_a_deleted_session_is_hidden_first_and_finally_removed(
     harness: "SessionHarness", scope: Scope, sessions: Sessions, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def session() -> SessionId:
@@ -121,7 +121,7 @@ async def test_a_deleted_session_is_gone_at_once_and_wholly_in_the_end(
         assert (await sessions.page(scope, AGENT, None, 100)).sessions == []
 
 
-async def test_a_body_that_no_turn_points_to_is_deleted_with_its_session_alone(
+async def test_an_uncommitted_body_is_deleted_with_its_session_only(
     harness: "SessionHarness", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)

@@ -73,7 +73,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("overflow", [False, True])
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_turn_is_recorded_once_whichever_call_goes_wrong(
+async def test_a_turn_is_recorded_once_if_any_call_fails(
     harness: "SessionHarness",
     fault: Fault,
     overflow: bool,
@@ -106,7 +106,7 @@ async def test_a_turn_is_recorded_once_whichever_call_goes_wrong(
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_retry_may_go_wrong_as_well(harness: "SessionHarness", fault: Fault) -> None:
+async def test_a_turn_is_recorded_once_if_calls_of_its_retry_fail(harness: "SessionHarness", fault: Fault) -> None:
     """The first try and its retry each meet a fault, at the commit; in a soak, at every pair of calls."""
     points = range(len(await calls_of_a_turn(harness, "count")))
     tried = list(points) if os.environ.get("SPASS_SOAK") else [points[-1]]
@@ -125,7 +125,7 @@ async def test_a_retry_may_go_wrong_as_well(harness: "SessionHarness", fault: Fa
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_without_a_key_a_turn_that_went_wrong_is_there_whole_or_not_at_all(harness: "SessionHarness", fault: Fault) -> None:
+async def test_without_a_key_a_failed_turn_is_whole_or_absent(harness: "SessionHarness", fault: Fault) -> None:
     points = await calls_of_a_turn(harness, None)
     assert len(points) >= 3, points
     for point, name in enumerate(points):
@@ -188,7 +188,7 @@ class UncertainCommits(FaultPlan):
         raise storage_timeout()
 
 
-async def test_a_commit_that_never_replies_but_took_effect_is_found_by_reading(harness: "SessionHarness") -> None:
+async def test_a_commit_without_a_reply_is_found_by_reading(harness: "SessionHarness") -> None:
     session = await harness.session()
     with inject(UncertainCommits()) as plan:
         answer = await harness.turn(session, "hello", "key").answer()
@@ -198,7 +198,7 @@ async def test_a_commit_that_never_replies_but_took_effect_is_found_by_reading(h
     assert await harness.turn(session, "hello", "key").answer() == TurnAnswer(answer.answer, replayed=True)
 
 
-async def test_a_commit_refused_because_its_earlier_try_took_effect_is_found_by_reading(harness: "SessionHarness") -> None:
+async def test_a_commit_refused_after_an_earlier_success_is_found_by_reading(harness: "SessionHarness") -> None:
     session = await harness.session()
     with inject(UncertainCommits(forgets=True, replies_from=2)) as plan:
         answer = await harness.turn(session, "hello").answer()
@@ -207,7 +207,7 @@ async def test_a_commit_refused_because_its_earlier_try_took_effect_is_found_by_
     assert (await harness.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
 
 
-async def test_a_commit_given_up_cannot_take_effect_later(harness: "SessionHarness") -> None:
+async def test_an_abandoned_commit_cannot_take_effect_later(harness: "SessionHarness") -> None:
     session = await harness.session()
     with inject(UncertainCommits(arrives=False)) as plan, pytest.raises(StorageUnavailable):
         await harness.turn(session, "hello", "key").answer()
@@ -220,23 +220,21 @@ async def test_a_commit_given_up_cannot_take_effect_later(harness: "SessionHarne
     assert not (await harness.turn(session, "hello", "key").answer()).replayed
 
 
-async def test_a_large_commit_given_up_leaves_nothing_in_the_bucket(harness: "SessionHarness", small_items: None) -> None:
+async def test_an_abandoned_large_commit_leaves_no_body(harness: "SessionHarness", small_items: None) -> None:
     session = await harness.session()
     with inject(UncertainCommits(arrives=False)), pytest.raises(StorageUnavailable):
         await harness.turn(session, "hello", "key").answer()
     assert await harness.store.objects.list_keys(f"sessions/{session}/") == []
 
 
-async def test_a_large_commit_whose_end_is_unknown_keeps_its_body(harness: "SessionHarness", small_items: None) -> None:
+async def test_a_large_commit_with_an_unknown_outcome_keeps_its_body(harness: "SessionHarness", small_items: None) -> None:
     session = await harness.session()
     with inject(UncertainCommits()):
         await harness.turn(session, "hello", "key").answer()
     assert len(await harness.history(session)) == len(ROLES)
 
 
-async def test_a_large_turn_that_lost_its_session_leaves_nothing_in_the_bucket(
-    harness: "SessionHarness", small_items: None
-) -> None:
+async def test_a_large_turn_that_lost_its_session_leaves_no_body(harness: "SessionHarness", small_items: None) -> None:
     session = await harness.session()
     late = harness.turn(session, "late", pause=(pause := harness.pause()))
     await pause.reached.wait()

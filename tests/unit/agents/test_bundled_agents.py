@@ -31,7 +31,7 @@ def agents() -> AgentRegistry:
         ("librarian", "claude-opus-4.7", ["rag_query"], None),
     ],
 )
-def test_each_bundled_agent_is_what_the_predecessor_had(
+def test_each_bundled_agent_equals_that_of_the_predecessor(
     agents: AgentRegistry, name: str, model: str, tools: list[str], rag_index: str | None
 ) -> None:
     agent = agents.get(name)
@@ -40,7 +40,7 @@ def test_each_bundled_agent_is_what_the_predecessor_had(
     assert agent.system_prompt
 
 
-def test_no_bundled_agent_sets_what_its_model_is_not_sent(agents: AgentRegistry) -> None:
+def test_bundled_agents_set_only_parameters_that_their_models_receive(agents: AgentRegistry) -> None:
     config = load_gateway_config(ROOT / "gateway.yaml")
     specs = [agents.get(name) for name in BUNDLED]
     assert not [spec.name for spec in specs if spec.temperature is not None and not config.model(spec.model).sampling]
@@ -56,7 +56,7 @@ def test_the_list_shows_six_fields(agents: AgentRegistry) -> None:
     }
 
 
-def test_the_full_config_holds_every_field_with_its_default(agents: AgentRegistry) -> None:
+def test_the_full_config_contains_every_field_with_its_default(agents: AgentRegistry) -> None:
     config = AgentConfig.with_defaults(agents.get("berlin-rag"), rag_top_k=7).to_dict()
     assert config["max_turns"] == 10
     assert config["rag_top_k"] == 3

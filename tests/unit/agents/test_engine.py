@@ -30,7 +30,7 @@ def scope() -> Scope:
     return scope_for()
 
 
-async def test_the_model_hears_the_system_prompt_the_history_and_the_message(harness: EngineHarness, scope: Scope) -> None:
+async def test_the_model_receives_the_system_prompt_the_history_and_the_message(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("Tennis."))
     history = [Message(Role.USER, "Ich mag Tennis."), Message(Role.ASSISTANT, "Notiert.")]
     spec = agent(temperature=0.3, max_tokens=99)
@@ -54,21 +54,21 @@ async def test_an_agent_without_a_system_prompt_sends_none(harness: EngineHarnes
     assert contents(harness.model.requests[0].messages) == [("user", "Hi")]
 
 
-async def test_an_empty_answer_of_the_past_is_not_sent_again(harness: EngineHarness, scope: Scope) -> None:
+async def test_an_empty_answer_in_the_history_is_not_sent(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("Hi."))
     history = [Message(Role.USER, "a"), Message(Role.ASSISTANT, "")]
     collect([event async for event in harness.engine.run(scope, agent(), history, "b")])
     assert contents(harness.model.requests[0].messages)[1:] == [("user", "a"), ("user", "b")]
 
 
-async def test_a_tenant_says_how_many_passages_where_the_agent_does_not(harness: EngineHarness, scope: Scope) -> None:
+async def test_the_tenants_rag_top_k_applies_if_the_agent_has_none(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("1791."), says("1791."))
     for spec in (agent(rag_index="berlin-info"), agent(rag_index="berlin-info", rag_top_k=1)):
         collect([event async for event in harness.engine.run(scope, spec, (), "Wann?")])
     assert [top_k for *_, top_k in harness.reader.queries] == [7, 1]
 
 
-async def test_what_is_retrieved_stands_before_the_message_as_data_and_in_no_event(harness: EngineHarness, scope: Scope) -> None:
+async def test_passages_precede_the_message_as_data_and_appear_in_no_event(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("1791."))
     spec = agent(rag_index="berlin-info", rag_top_k=1)
     outcome = collect([event async for event in harness.engine.run(scope, spec, (), "Wann wurde das Tor gebaut?")])
@@ -85,20 +85,20 @@ async def test_what_is_retrieved_stands_before_the_message_as_data_and_in_no_eve
 
 
 @pytest.mark.parametrize("tenant", ["demo", "other"])
-async def test_an_index_that_is_absent_or_somebody_elses_adds_nothing(harness: EngineHarness, tenant: str) -> None:
+async def test_a_missing_index_and_one_of_another_tenant_add_nothing(harness: EngineHarness, tenant: str) -> None:
     harness.will_say(says("Weiß nicht."))
     spec = agent(rag_index="berlin-info" if tenant == "other" else "nowhere")
     collect([event async for event in harness.engine.run(scope_for(tenant), spec, (), "Wann?")])
     assert contents(harness.model.requests[0].messages) == [("system", "Be brief."), ("user", "Wann?")]
 
 
-async def test_a_long_message_is_searched_for_by_its_beginning(harness: EngineHarness, scope: Scope) -> None:
+async def test_only_the_beginning_of_a_long_message_is_the_query(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("Viel."))
     collect([event async for event in harness.engine.run(scope, agent(rag_index="berlin-info"), (), "x" * 200_000)])
     assert len(harness.reader.queries[0][2]) == 2000
 
 
-async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_record(harness: EngineHarness, scope: Scope) -> None:
+async def test_a_tool_runs_in_the_callers_tenant_and_every_call_is_audited_once(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(
         says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}'), ("calculator", '{"expression": "6*7"}')),
         says("42, 1791."),
@@ -117,7 +117,7 @@ async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_recor
     assert scope.tally.total.usd == Decimal("0.00004")
 
 
-async def test_an_answer_that_asks_for_too_much_at_once_is_told_so(harness: EngineHarness, scope: Scope) -> None:
+async def test_tool_calls_above_the_limit_get_an_error_as_result(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", *[("calculator", '{"expression": "1+1"}')] * 40), says("2, mostly."))
     outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")])
     results = [json.loads(message.content) for message in outcome.messages if message.role is Role.TOOL]
@@ -125,7 +125,9 @@ async def test_an_answer_that_asks_for_too_much_at_once_is_told_so(harness: Engi
     assert outcome.content == "2, mostly."
 
 
-async def test_a_tool_the_agent_lacks_is_refused_and_the_model_goes_on(harness: EngineHarness, scope: Scope) -> None:
+async def test_a_tool_that_the_agent_does_not_list_is_refused_and_the_turn_continues(
+    harness: EngineHarness, scope: Scope
+) -> None:
     harness.will_say(says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}')), says("Schade."))
     outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "Tor?")])
     assert harness.reader.queries == []
@@ -134,7 +136,7 @@ async def test_a_tool_the_agent_lacks_is_refused_and_the_model_goes_on(harness: 
 
 
 @pytest.mark.parametrize("name", ["functions.calculator", "", "calculate this, please " * 9, "rechner\n", "größe", "half \ud800"])
-async def test_a_tool_name_made_up_is_sent_back_in_a_form_that_providers_take(
+async def test_an_invented_tool_name_is_rewritten_so_that_providers_accept_it(
     harness: EngineHarness, scope: Scope, name: str
 ) -> None:
     harness.will_say(says("", (name, "{}")), says("Never mind."))
@@ -144,7 +146,7 @@ async def test_a_tool_name_made_up_is_sent_back_in_a_form_that_providers_take(
     assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
 
 
-async def test_in_the_last_call_tools_are_named_but_may_not_be_called(harness: EngineHarness, scope: Scope) -> None:
+async def test_the_last_call_lists_the_tools_and_forbids_calling_them(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", ("calculator", '{"expression": "1"}')), says("Eins."))
     outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"], max_turns=2), (), "?")])
     first, last = harness.model.requests
@@ -153,7 +155,7 @@ async def test_in_the_last_call_tools_are_named_but_may_not_be_called(harness: E
     assert outcome.finish_reason is FinishReason.STOP
 
 
-async def test_the_model_is_asked_for_a_stream_and_a_stream_collected_is_the_reply(harness: EngineHarness, scope: Scope) -> None:
+async def test_the_request_is_streamed_and_the_collected_stream_is_the_reply(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("one moment please", ("calculator", '{"expression": "6*7"}')), says("it is forty two"))
     events = [event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")]
     assert [request.stream for request in harness.model.requests] == [True, True]
@@ -166,7 +168,7 @@ async def test_the_model_is_asked_for_a_stream_and_a_stream_collected_is_the_rep
     assert (outcome.content, outcome.usage, outcome.turns) == ("it is forty two", TokenUsage(20, 10), 2)
 
 
-async def test_a_refusal_is_the_agents_answer_and_the_reason_says_so(harness: EngineHarness, scope: Scope) -> None:
+async def test_a_refusal_is_the_answer_with_finish_reason_content_filter(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(ChatDelta(refusal="I cannot.", finish_reason=FinishReason.STOP))
     events = [event async for event in harness.engine.run(scope, agent(), (), "?")]
     assert "".join(event.text for event in events if isinstance(event, Token)) == "I cannot."
@@ -175,14 +177,14 @@ async def test_a_refusal_is_the_agents_answer_and_the_reason_says_so(harness: En
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-async def test_sub_calls_stand_one_deeper(harness: EngineHarness, depth: int) -> None:
+async def test_sub_calls_have_the_next_depth(harness: EngineHarness, depth: int) -> None:
     """A request as deep as may arrive still gets its answer; a gateway that it calls in turn refuses."""
     harness.will_say(says("Hi."))
     collect([event async for event in harness.engine.run(scope_for(depth=depth), agent(), (), "Hi")])
     assert harness.model.contexts[0].headers["SPASS-Caller-Depth"] == str(depth + 1)
 
 
-async def test_what_can_be_refused_is_refused_before_anything_is_written(harness: EngineHarness) -> None:
+async def test_a_model_that_is_not_allowed_is_refused_before_any_write(harness: EngineHarness) -> None:
     stranger = scope_for(models=["other-model"])
     with pytest.raises(ModelNotAllowed):
         await chat(harness.engine, stranger, agent(rag_index="berlin-info"), "Hi")
@@ -197,7 +199,7 @@ async def test_a_model_that_fails_fails_the_turn(harness: EngineHarness, scope: 
     assert [status for _, status in table_of(scope).audited("chat")] == ["ok", "upstream_rejected"]
 
 
-async def test_a_chat_answers_the_whole_reply(harness: EngineHarness, scope: Scope) -> None:
+async def test_a_chat_returns_all_fields_of_a_reply(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", ("calculator", '{"expression": "6*7"}')), says("42"))
     reply: Any = (await chat(harness.engine, scope, agent(tools=["calculator"]), "?")).to_dict()
     message, calls = reply["message"], reply["tool_calls"]
@@ -255,9 +257,7 @@ async def test_a_conversation_too_long_for_the_provider_is_sent_with_a_shorter_h
     assert [status for _, status in table_of(scope).audited("chat")] == ["context_length_exceeded", "ok"]
 
 
-async def test_relief_after_a_tool_runs_no_tool_twice_and_holds_for_the_rest_of_the_turn(
-    harness: EngineHarness, scope: Scope
-) -> None:
+async def test_shortening_after_a_tool_call_repeats_no_tool_and_lasts_for_the_turn(harness: EngineHarness, scope: Scope) -> None:
     call = ("calculator", '{"expression": "6*7"}')
     harness.will_say(says("", call), TOO_LONG, says("", call), says("42"))
     spec, shorten_history = agent(tools=["calculator"]), CountingShortener(SHORT)
@@ -269,7 +269,7 @@ async def test_relief_after_a_tool_runs_no_tool_twice_and_holds_for_the_rest_of_
     assert [len(request.messages) for request in harness.model.requests] == [4, 6, 5, 7]
 
 
-async def test_what_was_retrieved_stays_in_the_shorter_conversation(harness: EngineHarness, scope: Scope) -> None:
+async def test_passages_stay_in_the_shortened_conversation(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(TOO_LONG, says("1791."))
     spec = agent(rag_index="berlin-info", rag_top_k=1)
     collect([event async for event in harness.engine.run(scope, spec, LONG, "Wann?", shorten_history=CountingShortener(SHORT))])
@@ -288,13 +288,13 @@ async def test_a_conversation_that_stays_too_long_fails_after_one_shortening(
     assert (shorten_history.asked, len(harness.model.requests)) == (1, 2 if shorter else 1)
 
 
-async def test_without_relief_a_conversation_too_long_fails_the_turn(harness: EngineHarness, scope: Scope) -> None:
+async def test_a_too_long_conversation_that_cannot_be_shortened_fails_the_turn(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(TOO_LONG)
     with pytest.raises(ContextLengthExceeded):
         await chat(harness.engine, scope, agent(), "?")
 
 
-async def test_what_was_said_already_is_not_said_again(harness: EngineHarness, scope: Scope) -> None:
+async def test_a_stream_that_has_started_is_not_repeated(harness: EngineHarness, scope: Scope) -> None:
     harness.model.script = [ChatDelta("Once upon "), TOO_LONG]
     shorten_history = CountingShortener(SHORT)
     events: list[Event] = []
@@ -305,7 +305,7 @@ async def test_what_was_said_already_is_not_said_again(harness: EngineHarness, s
     assert shorten_history.asked == 0
 
 
-async def test_a_session_lost_while_relief_was_sought_fails_the_turn_with_that(harness: EngineHarness, scope: Scope) -> None:
+async def test_losing_the_session_during_the_shortening_fails_the_turn(harness: EngineHarness, scope: Scope) -> None:
     async def lost() -> Sequence[Message] | None:
         raise SessionBusy("Another request took this session over.", retry_after=1)
 
@@ -314,7 +314,7 @@ async def test_a_session_lost_while_relief_was_sought_fails_the_turn_with_that(h
         collect([event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=lost)])
 
 
-async def test_a_kind_that_leaves_the_history_out_is_not_given_it_again(
+async def test_a_conversation_without_the_history_is_not_changed_by_shortening(
     harness: EngineHarness, scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forgetful(context: KindContext, conversation: Sequence[Message]) -> AsyncGenerator[Event, None]:

@@ -97,7 +97,7 @@ async def test_an_answer_without_tools_is_one_model_call() -> None:
     ]
 
 
-async def test_a_tool_is_run_and_its_result_read() -> None:
+async def test_a_tool_is_executed_and_the_model_receives_its_result() -> None:
     script = ScriptedContext([ScriptedReply("let me", ("calculator",), FinishReason.TOOL_CALLS), ScriptedReply("42")])
     outcome = collect(await turn(script))
     call = ToolCall("call_0_0", "calculator", "{}")
@@ -108,7 +108,7 @@ async def test_a_tool_is_run_and_its_result_read() -> None:
     assert (outcome.turns, outcome.usage, outcome.finish_reason) == (2, TokenUsage(20, 2), FinishReason.STOP)
 
 
-async def test_the_calls_of_one_answer_are_made_together_and_reported_in_order() -> None:
+async def test_the_calls_of_one_answer_run_together_and_are_reported_in_order() -> None:
     script = ScriptedContext([ScriptedReply("", ("slowest", "slow", "x")), ScriptedReply("done")])
     events = await turn(script)
     assert script.asked == [("slowest", "slow", "x")]
@@ -117,7 +117,7 @@ async def test_the_calls_of_one_answer_are_made_together_and_reported_in_order()
     assert kinds == [(ToolCallStarted, name) for name in names] + [(ToolCallFinished, name) for name in names]
 
 
-async def test_the_last_call_may_not_ask_for_tools() -> None:
+async def test_the_last_model_call_may_not_call_tools() -> None:
     script = ScriptedContext([ScriptedReply("", ("x",)), ScriptedReply("", ("x",)), ScriptedReply("all I know")], max_turns=3)
     outcome = collect(await turn(script))
     assert script.allowed == [True, True, False]
@@ -125,7 +125,7 @@ async def test_the_last_call_may_not_ask_for_tools() -> None:
 
 
 @pytest.mark.parametrize("max_turns", [1, 2, 5])
-async def test_a_model_that_never_stops_asking_is_stopped(max_turns: int) -> None:
+async def test_a_model_that_always_calls_tools_stops_after_max_turns(max_turns: int) -> None:
     outcome = collect(await turn(ScriptedContext([ScriptedReply("hm", ("x",), FinishReason.TOOL_CALLS)], max_turns=max_turns)))
     assert (outcome.turns, len(outcome.tool_calls)) == (max_turns, max_turns - 1)
     assert outcome.finish_reason is FinishReason.MAX_TURNS
@@ -134,19 +134,19 @@ async def test_a_model_that_never_stops_asking_is_stopped(max_turns: int) -> Non
 
 
 @pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
-async def test_a_model_cut_off_while_asking_ends_the_turn_with_no_call_left_open(reason: FinishReason) -> None:
+async def test_tool_calls_of_a_truncated_answer_are_dropped(reason: FinishReason) -> None:
     script = ScriptedContext([ScriptedReply("let me", ("x",), reason)])
     outcome = collect(await turn(script))
     assert (outcome.turns, outcome.finish_reason, outcome.tool_calls) == (1, reason, [])
     check_well_formed(outcome.messages)
 
 
-async def test_calls_count_whatever_reason_the_provider_gives() -> None:
+async def test_tool_calls_are_executed_with_any_finish_reason() -> None:
     outcome = collect(await turn(ScriptedContext([ScriptedReply("", ("x",), FinishReason.STOP), ScriptedReply("done")])))
     assert len(outcome.tool_calls) == 1
 
 
-async def test_a_reason_of_tool_calls_without_calls_is_an_end() -> None:
+async def test_finish_reason_tool_calls_without_calls_ends_the_turn() -> None:
     assert (
         collect(await turn(ScriptedContext([ScriptedReply("done", (), FinishReason.TOOL_CALLS)]))).finish_reason
         is FinishReason.STOP
@@ -168,7 +168,7 @@ async def test_a_failure_of_the_tools_fails_the_turn() -> None:
     assert not any(isinstance(event, TurnFinished) for event in events)
 
 
-async def test_a_reader_who_leaves_closes_the_model() -> None:
+async def test_closing_the_events_closes_the_model_stream() -> None:
     closed: list[bool] = []
 
     class Watched(ScriptedContext):
@@ -196,7 +196,7 @@ lines = st.builds(
 
 
 @given(script=st.lists(lines, min_size=1, max_size=6), max_turns=st.integers(1, 6))
-async def test_every_turn_ends_well_formed_within_its_bound(script: list[ScriptedReply], max_turns: int) -> None:
+async def test_every_turn_is_well_formed_and_ends_within_max_turns(script: list[ScriptedReply], max_turns: int) -> None:
     context = ScriptedContext(script, max_turns)
     events = await turn(context)
     outcome = collect(events)

@@ -74,28 +74,28 @@ def test_a_model_must_be_a_chat_model_of_the_catalogue(tmp_path: Path, model: st
     )
 
 
-def test_a_gateway_file_without_the_models_of_the_agents_is_told_of_another_folder(tmp_path: Path) -> None:
+def test_a_missing_model_is_reported_with_a_hint_at_the_agents_folder(tmp_path: Path) -> None:
     said = problems(tmp_path, good=GOOD.replace("talker", "nobody"))
     assert "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models" in said
 
 
-def test_the_name_is_the_files(tmp_path: Path) -> None:
+def test_the_name_must_equal_the_name_of_the_file(tmp_path: Path) -> None:
     assert "other.yaml:1: name: must be the file's name, 'other'" in problems(tmp_path, other=GOOD)
 
 
 @pytest.mark.parametrize("text", ["", "- a", "just words", "name: good", "name: [", "name: g/d\nmodel: talker"])
-def test_what_is_no_agent_is_a_problem_and_no_crash(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_an_agent_is_reported_as_a_problem(tmp_path: Path, text: str) -> None:
     assert "good.yaml" in problems(tmp_path, good=text)
 
 
-def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
+def test_the_problems_of_all_files_are_reported_together(tmp_path: Path) -> None:
     said = problems(tmp_path, good=GOOD, one="name: one\nmodel: nobody\n", two="name: two\nmodel: talker\nfoo: 1\n")
     assert "one.yaml" in said
     assert "two.yaml" in said
     assert "good.yaml" not in said
 
 
-def test_a_file_with_the_other_ending_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+def test_a_file_that_ends_in_yml_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "agent.yml").write_text(GOOD)
     assert "rename it to agent.yaml" in problems(tmp_path)
 

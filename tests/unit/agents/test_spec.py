@@ -26,6 +26,6 @@ def test_a_message_is_text(message: str) -> None:
         {"message": "Hallo", "model": "x"},
     ],
 )
-def test_anything_else_is_refused(body: dict[str, object]) -> None:
+def test_an_invalid_message_is_refused(body: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         MessageBody.model_validate(body)

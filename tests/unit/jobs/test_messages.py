@@ -28,19 +28,19 @@ def locate(key: str) -> UploadedFile | None:
     return uploaded_file(key, None, "")
 
 
-def test_an_event_names_the_object_by_its_key_unescaped_and_its_version() -> None:
+def test_an_event_becomes_a_file_with_the_unescaped_key_and_the_version() -> None:
     file = file_of(put_event("uploads/t/books/große Datei+1.md", "v1", sequencer="-"))
     assert file == UploadedFile(TENANT, BOOKS, "books/große Datei+1.md", None, "große Datei+1.md", "v1", "v1")
 
 
 @pytest.mark.parametrize("version", [None, "null", ""])
-def test_an_object_without_a_version_is_told_by_the_events_order(version: str | None) -> None:
+def test_an_object_without_a_version_is_identified_by_its_sequencer(version: str | None) -> None:
     file = file_of(put_event("uploads/t/books/a.md", version, "tag"))
     assert (file.version, file.revision) == (None, "00tag")
 
 
 @given(st.text("0123456789ABCDEF", min_size=1, max_size=20), st.text("0123456789ABCDEF", min_size=1, max_size=20))
-def test_sequencers_compare_as_strings_once_filled_with_zeros_on_the_right(one: str, other: str) -> None:
+def test_padded_sequencers_compare_as_strings(one: str, other: str) -> None:
     """https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html"""
     length = max(len(one), len(other))
     first, second = (one.ljust(length, "0"), other.ljust(length, "0"))
@@ -50,7 +50,7 @@ def test_sequencers_compare_as_strings_once_filled_with_zeros_on_the_right(one: 
 
 
 @pytest.mark.parametrize("sequencer", ["no hex", "0x1", "1" * 65, "-1"])
-def test_what_is_no_sequencer_orders_nothing(sequencer: str) -> None:
+def test_a_malformed_sequencer_becomes_empty(sequencer: str) -> None:
     assert _sequencer(sequencer) == ""
 
 
@@ -68,11 +68,11 @@ def _sequencer(sequencer: str) -> str:
         ("uploads/t/books/a.md", 0, False),
     ],
 )
-def test_a_folder_of_the_console_is_a_key_with_a_slash_at_its_end_and_nothing_in_it(key: str, size: int, folder: bool) -> None:
+def test_an_empty_object_whose_key_ends_in_a_slash_is_skipped(key: str, size: int, folder: bool) -> None:
     assert (parse(put_event(key, "v", size=size)) == []) is folder
 
 
-def test_a_message_may_hold_several_events() -> None:
+def test_a_message_can_contain_several_events() -> None:
     records = [json.loads(put_event(f"uploads/t/books/{n}.md", "v"))["Records"][0] for n in range(3)]
     files = parse(json.dumps({"Records": records}))
     assert [f"uploads/t/{file.key}" for file in files if isinstance(file, UploadedFile)] == [
@@ -91,16 +91,16 @@ def test_a_message_may_hold_several_events() -> None:
     ],
     ids=lambda job: type(job).__name__,
 )
-def test_a_job_that_is_sent_is_the_job_that_arrives(job: Job) -> None:
+def test_parsing_is_the_inverse_of_writing_a_job(job: Job) -> None:
     assert parse(body_of(job)) == [job]
 
 
-def test_the_form_of_a_job_that_an_operator_sends_by_hand_is_fixed() -> None:
+def test_the_documented_body_of_an_ingest_job_is_parsed() -> None:
     body = {"job": "ingest", "tenant": "t", "index": "books", "upload": UPLOAD}
     assert parse(json.dumps(body)) == [IngestUpload(TENANT, BOOKS, UPLOAD)]
 
 
-def test_the_buckets_greeting_asks_for_nothing() -> None:
+def test_the_test_event_of_the_bucket_has_no_task() -> None:
     assert parse('{"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "spass"}') == []
 
 
@@ -123,17 +123,17 @@ def test_the_buckets_greeting_asks_for_nothing() -> None:
         put_event("uploads/t/books/a.md", "v", name="ObjectRemoved:Delete"),
     ],
 )
-def test_what_nobody_understands_is_said_to_be_unknown_and_raises_nothing(body: str) -> None:
+def test_a_malformed_message_becomes_unknown(body: str) -> None:
     (task,) = parse(body)
     assert isinstance(task, Unknown)
 
 
 @given(st.text())
-def test_no_body_whatever_raises(body: str) -> None:
+def test_parsing_never_raises(body: str) -> None:
     assert all(isinstance(task, Unknown) for task in parse(body))
 
 
-def test_a_key_leads_to_tenant_index_and_file() -> None:
+def test_a_key_names_tenant_index_and_file() -> None:
     form = locate(f"uploads/t/{upload_key(IndexId('books'), UPLOAD, 'a.md')}")
     assert form is not None
     assert (form.tenant, form.index, form.form_upload, form.filename) == ("t", "books", UPLOAD, "a.md")
@@ -170,11 +170,11 @@ def test_a_folder_has_no_filename(key: str) -> None:
         "uploads/t",
     ],
 )
-def test_a_key_without_a_tenant_or_an_index_leads_nowhere(key: str) -> None:
+def test_a_key_without_a_tenant_or_an_index_is_not_a_file(key: str) -> None:
     assert locate(key) is None
 
 
-def test_every_revision_of_a_key_has_an_upload_of_its_own() -> None:
+def test_every_revision_of_a_key_has_its_own_upload() -> None:
     files = [uploaded_file(f"uploads/t/books/{name}.md", None, revision) for name in "ab" for revision in ("", "v1", "v2")]
     found = {file.own_upload for file in files if file}
     assert len(found) == 6

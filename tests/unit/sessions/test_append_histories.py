@@ -115,7 +115,7 @@ def long_turns_lie_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_acknowledged_is_lost_doubled_or_out_of_order(seed: int, record_property: Callable[[str, object], None]) -> None:
+def test_answered_turns_are_stored_once_and_in_order(seed: int, record_property: Callable[[str, object], None]) -> None:
     schedule, gateway, chains = history(seed)
     assert violations(chains, gateway.log) + gateway.trespasses == [], f"SPASS_SEED={seed}"
     assert schedule.happened.keys() == MANY_FAULTS.odds.keys(), "everything has happened that can"

@@ -82,7 +82,9 @@ async def sessions(harness: "SessionsHarness") -> int:
 
 
 @pytest.mark.parametrize(("more", "compacts"), [(0, False), (1, True)])
-async def test_it_takes_more_than_four_fifths_of_the_window(harness: "SessionsHarness", more: int, compacts: bool) -> None:
+async def test_a_session_is_compacted_above_80_percent_of_the_window(
+    harness: "SessionsHarness", more: int, compacts: bool
+) -> None:
     session = await session_of(harness, ("a" * 300, "b" * 300), ("c" * 50, "d" * 50))
     answer = await harness.turn(session, "e" * (ROOM - 700 + more), quick).answer()
     assert (answer.answer.body["compacted"] == session) is compacts
@@ -90,7 +92,9 @@ async def test_it_takes_more_than_four_fifths_of_the_window(harness: "SessionsHa
 
 
 @pytest.mark.parametrize(("keep", "compacts"), [(3, True), (4, False), (5, False)])
-async def test_it_takes_more_live_messages_than_are_kept(harness: "SessionsHarness", keep: int, compacts: bool) -> None:
+async def test_a_session_is_compacted_if_it_has_more_messages_than_it_keeps(
+    harness: "SessionsHarness", keep: int, compacts: bool
+) -> None:
     session = await session_of(harness, ("a" * 300, "b" * 300), ("c" * 300, "d" * 300), keep=keep)
     harness.summarizer.failure = SummaryFailed("No.")
     answer = await harness.turn(session, "hello", quick).answer()
@@ -98,7 +102,9 @@ async def test_it_takes_more_live_messages_than_are_kept(harness: "SessionsHarne
 
 
 @pytest.mark.parametrize(("strategy", "compacts"), [("auto", True), ("manual", False), ("off", False)])
-async def test_it_takes_a_session_that_wants_it(harness: "SessionsHarness", strategy: CompactStrategy, compacts: bool) -> None:
+async def test_only_sessions_with_strategy_auto_are_compacted_before_a_turn(
+    harness: "SessionsHarness", strategy: CompactStrategy, compacts: bool
+) -> None:
     session = await full_session(harness, strategy=strategy)
     await harness.turn(session, "hello", quick).answer()
     assert len(harness.summarizer.asked) == compacts
@@ -126,7 +132,7 @@ async def test_the_turn_runs_and_is_recorded_on_the_successor(harness: "Sessions
     assert await sessions(harness) == 2
 
 
-async def test_a_summary_is_asked_of_what_is_not_kept_in_half_of_the_time_that_is_left(harness: "SessionsHarness") -> None:
+async def test_a_summary_covers_the_messages_not_kept_and_gets_half_of_the_time(harness: "SessionsHarness") -> None:
     session = await full_session(harness)
     scope = harness.scope()
     await harness.turn(session, "hello", quick, scope=scope).answer()
@@ -137,7 +143,7 @@ async def test_a_summary_is_asked_of_what_is_not_kept_in_half_of_the_time_that_i
     assert scope.tally.total.sub_calls == 1, "what it cost is on the turn's bill"
 
 
-async def test_an_earlier_summary_goes_into_the_next_one_apart_from_what_was_said(harness: "SessionsHarness") -> None:
+async def test_an_earlier_summary_is_passed_separately_from_the_messages(harness: "SessionsHarness") -> None:
     session = await full_session(harness)
     second = SessionId(str((await harness.turn(session, "hello", quick).answer()).answer.body["session"]))
     third = SessionId(str((await harness.turn(second, "x" * 800, quick).answer()).answer.body["session"]))
@@ -159,7 +165,7 @@ async def test_an_earlier_summary_goes_into_the_next_one_apart_from_what_was_sai
     ],
     ids=lambda failure: failure.code,
 )
-async def test_a_compaction_that_fails_leaves_the_turn_to_the_session_as_it_was(
+async def test_after_a_failed_compaction_the_turn_runs_in_the_unchanged_session(
     harness: "SessionsHarness", failure: SpassError
 ) -> None:
     session = await full_session(harness)
@@ -172,14 +178,14 @@ async def test_a_compaction_that_fails_leaves_the_turn_to_the_session_as_it_was(
     assert await sessions(harness) == 1
 
 
-async def test_nothing_older_than_what_is_kept_is_said_and_hurts_nobody(harness: "SessionsHarness") -> None:
+async def test_a_turn_continues_when_there_is_nothing_to_compact(harness: "SessionsHarness") -> None:
     session = await session_of(harness, ("a" * 500, "b" * 500), keep=1)
     answer = await harness.turn(session, "hello", quick).answer()
     assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, "nothing_to_compact")
     assert harness.summarizer.asked == []
 
 
-async def test_a_bucket_that_refuses_what_is_kept_leaves_the_session_as_it_was(
+async def test_a_failed_upload_of_the_kept_messages_leaves_the_session_unchanged(
     harness: "SessionsHarness",
 ) -> None:
     session = await session_of(harness, ("old " * 100, "old " * 100), ("x" * INLINE_BYTES, "newer"))
@@ -199,7 +205,7 @@ async def test_a_bucket_that_refuses_what_is_kept_leaves_the_session_as_it_was(
     assert (source.archived_at, source.hold) == (None, None)
 
 
-async def test_a_commit_whose_end_nobody_knows_fails_the_turn_before_its_agent_is_asked(harness: "SessionsHarness") -> None:
+async def test_an_unknown_outcome_of_the_compaction_fails_the_turn_before_its_agent_runs(harness: "SessionsHarness") -> None:
     session = await full_session(harness)
 
     class Silent(FaultPlan):
@@ -218,7 +224,7 @@ async def test_a_commit_whose_end_nobody_knows_fails_the_turn_before_its_agent_i
     assert (source.hold, source.archived_at, source.message_count) == (None, None, 4)
 
 
-async def test_a_commit_whose_end_nobody_knows_leaves_no_successor_held(harness: "SessionsHarness") -> None:
+async def test_an_unknown_outcome_of_the_compaction_leaves_no_hold_on_the_successor(harness: "SessionsHarness") -> None:
     session = await full_session(harness)
 
     class Deaf(FaultPlan):
@@ -263,7 +269,9 @@ async def test_a_session_too_long_for_the_provider_is_compacted_within_the_turn(
 
 
 @pytest.mark.parametrize("strategy", ["manual", "off"])
-async def test_one_that_nobody_shall_compact_stays_too_long(harness: "SessionsHarness", strategy: CompactStrategy) -> None:
+async def test_a_too_long_session_without_strategy_auto_is_not_compacted(
+    harness: "SessionsHarness", strategy: CompactStrategy
+) -> None:
     session = await session_of(harness, ("old", "older"), ("new", "newer"), strategy=strategy)
     with pytest.raises(ContextLengthExceeded):
         await too_long(harness, session)
@@ -271,7 +279,7 @@ async def test_one_that_nobody_shall_compact_stays_too_long(harness: "SessionsHa
     assert (await head(harness, session)).hold is None
 
 
-async def test_one_that_holds_no_more_than_it_keeps_stays_too_long(harness: "SessionsHarness") -> None:
+async def test_a_too_long_session_that_keeps_all_messages_is_not_compacted(harness: "SessionsHarness") -> None:
     session = await session_of(harness, ("old", "older"))
     with pytest.raises(ContextLengthExceeded):
         await too_long(harness, session)
@@ -279,7 +287,7 @@ async def test_one_that_holds_no_more_than_it_keeps_stays_too_long(harness: "Ses
 
 
 @pytest.mark.parametrize("failure", [None, SummaryFailed("No.")])
-async def test_a_turn_compacts_once_however_it_went(harness: "SessionsHarness", failure: SpassError | None) -> None:
+async def test_a_turn_attempts_only_one_compaction(harness: "SessionsHarness", failure: SpassError | None) -> None:
     session = await full_session(harness)
     harness.summarizer.failure = failure
     with pytest.raises(ContextLengthExceeded):
@@ -288,14 +296,14 @@ async def test_a_turn_compacts_once_however_it_went(harness: "SessionsHarness", 
     assert ((await head(harness, session)).archived_at is None) is bool(failure)
 
 
-async def test_relief_is_given_once(harness: "SessionsHarness") -> None:
+async def test_the_history_is_shortened_once_per_turn(harness: "SessionsHarness") -> None:
     session = await session_of(harness, ("old", "older"), ("new", "newer"))
     with pytest.raises(ContextLengthExceeded):
         await too_long(harness, session, tries=2)
     assert len(harness.summarizer.asked) == 1
 
 
-async def test_a_turn_that_breaks_on_the_successor_leaves_it_free_and_the_chain_whole(harness: "SessionsHarness") -> None:
+async def test_a_turn_that_fails_after_its_compaction_leaves_the_successor_released(harness: "SessionsHarness") -> None:
     session = await full_session(harness)
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -312,7 +320,7 @@ async def test_a_turn_that_breaks_on_the_successor_leaves_it_free_and_the_chain_
     assert (await said(harness, successor))[1:] == ["new", "newer", "hello", "yes"]
 
 
-async def test_a_request_is_replayed_alike_from_the_source_and_from_the_successor(harness: "SessionsHarness") -> None:
+async def test_source_and_successor_replay_the_same_answer(harness: "SessionsHarness") -> None:
     session = await full_session(harness)
     meanwhile: list[SpassError] = []
 
@@ -367,7 +375,7 @@ def thinking(harness: "SessionsHarness", session: SessionId) -> Respond:
     return respond
 
 
-async def test_the_hold_lives_through_a_long_summary_and_then_on_the_successor(harness: "SessionsHarness", often: None) -> None:
+async def test_the_hold_is_renewed_during_the_summary_and_then_on_the_successor(harness: "SessionsHarness", often: None) -> None:
     session = await full_session(harness)
 
     async def slowly() -> None:
@@ -380,7 +388,7 @@ async def test_the_hold_lives_through_a_long_summary_and_then_on_the_successor(h
     assert answer.answer.body["compacted"] == session
 
 
-async def test_no_renewal_meets_the_source_once_it_is_archived(harness: "SessionsHarness", often: None) -> None:
+async def test_an_archived_source_is_not_renewed(harness: "SessionsHarness", often: None) -> None:
     session = await full_session(harness)
 
     class SlowReplies(FaultPlan):
@@ -398,7 +406,7 @@ async def test_no_renewal_meets_the_source_once_it_is_archived(harness: "Session
     assert not any(session in key for key in later)
 
 
-async def test_a_hold_lost_while_the_summary_is_written_ends_the_turn(harness: "SessionsHarness", often: None) -> None:
+async def test_losing_the_hold_during_the_summary_fails_the_turn(harness: "SessionsHarness", often: None) -> None:
     session = await full_session(harness)
 
     async def overtaken() -> None:
@@ -418,7 +426,7 @@ async def test_a_hold_lost_while_the_summary_is_written_ends_the_turn(harness: "
     assert await sessions(harness) == 1
 
 
-async def test_a_turn_that_compacts_costs_one_transaction_more(harness: "SessionsHarness") -> None:
+async def test_a_compaction_adds_one_transaction_to_a_turn(harness: "SessionsHarness") -> None:
     session = await full_session(harness)
     with inject(FaultPlan()) as plan:
         await harness.turn(session, "hello", quick).answer()

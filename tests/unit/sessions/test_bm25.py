@@ -41,7 +41,7 @@ def test_folding_twice_changes_nothing(text: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=127), max_size=40))
-def test_plain_text_has_the_same_words_beside_other_signs(text: str) -> None:
+def test_ascii_text_has_the_same_words_next_to_other_scripts(text: str) -> None:
     assert words(f"{text} ü") == [*words(text), "u"]
 
 
@@ -57,11 +57,11 @@ def test_a_rare_word_weighs_more_than_a_common_one() -> None:
     assert ranked("the kraken", "the the the", "a kraken", "the sea", "the end")[0] == "a kraken"
 
 
-def test_of_two_texts_with_the_word_the_shorter_speaks_more_of_it() -> None:
+def test_the_shorter_of_two_texts_with_the_word_has_the_higher_score() -> None:
     assert ranked("berlin", "berlin is one of many words here", "berlin is") == ["berlin is", "berlin is one of many words here"]
 
 
-def test_what_holds_no_word_of_the_query_is_not_found() -> None:
+def test_a_text_without_a_word_of_the_query_is_not_found() -> None:
     assert ranked("kraken", "the sea", "") == []
     assert ranked("?!", "?!") == []
 
@@ -77,7 +77,7 @@ def test_scores_are_those_of_the_published_formula() -> None:
     assert ranking.scored() == [(0, round(first, 6)), (1, round(second, 6))]
 
 
-def test_an_excerpt_shows_the_place_where_most_words_stand_together() -> None:
+def test_an_excerpt_is_the_passage_with_most_words_of_the_query() -> None:
     text = "alpha " + "x " * 500 + "the ALPHA and the Béta " + "y " * 500 + "beta"
     shown = excerpt(text, {"alpha": 1.0, "beta": 1.0}, 100)
     assert "ALPHA and the Béta" in shown
@@ -96,7 +96,9 @@ def test_an_excerpt_prefers_the_heavier_word() -> None:
     length=st.integers(20, 120),
     word=st.sampled_from(["zebra", "Zébra"]),
 )
-def test_an_excerpt_holds_the_word_and_is_no_longer_than_asked(before: str, after: str, length: int, word: str) -> None:
+def test_an_excerpt_contains_the_word_and_has_at_most_the_requested_length(
+    before: str, after: str, length: int, word: str
+) -> None:
     text = f"{before} {word} {after}"
     shown = excerpt(text, {"zebra": 1.0}, length)
     assert len(shown) <= length

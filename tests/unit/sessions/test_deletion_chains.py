@@ -57,7 +57,7 @@ async def nothing_but_a_head_is_left(chains: ChainBuilder, session: SessionId) -
 
 @pytest.mark.parametrize("overflow", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("order", [[0], [1], [3], [1, 2], [3, 0, 2, 1]], ids=str)
-async def test_a_member_goes_alone_and_the_others_stay_as_they_are(
+async def test_deleting_a_member_does_not_change_the_others(
     chains: ChainBuilder, order: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if overflow:
@@ -84,7 +84,7 @@ async def test_a_member_goes_alone_and_the_others_stay_as_they_are(
 
 
 @pytest.mark.parametrize("doomed", [0, 1, 2])
-async def test_what_is_left_of_a_chain_goes_on_and_is_deleted_in_the_end(chains: ChainBuilder, doomed: int) -> None:
+async def test_the_other_members_of_a_chain_can_be_used_and_deleted(chains: ChainBuilder, doomed: int) -> None:
     members = await chains.chain(3)
     await chains.delete(members[doomed])
     if doomed < 2:
@@ -99,7 +99,7 @@ async def test_what_is_left_of_a_chain_goes_on_and_is_deleted_in_the_end(chains:
     assert await listed(chains) == set()
 
 
-async def test_a_session_that_a_job_holds_is_not_deleted_until_the_job_is_dead(chains: ChainBuilder) -> None:
+async def test_a_session_held_by_a_job_cannot_be_deleted_before_the_hold_expires(chains: ChainBuilder) -> None:
     session = await chains.session(plain_turn("hello"))
     source, live = await chains.hold(session, "job_7"), await load_turns(chains.store, session, 1)
     with pytest.raises(CompactionInProgress) as refused:
@@ -156,7 +156,7 @@ async def whole_or_not_at_all(chains: ChainBuilder, source: SessionId) -> str:
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_whatever_call_of_a_delete_fails_the_next_delete_ends_it(
+async def test_the_next_delete_completes_a_delete_in_which_any_call_failed(
     chains: ChainBuilder, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def middle() -> list[SessionId]:
@@ -215,7 +215,7 @@ async def test_a_delete_after_any_faulty_commit_removes_one_session_and_leaves_n
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_nothing_is_compacted_of_a_session_whose_delete_began_and_failed(chains: ChainBuilder, fault: Fault) -> None:
+async def test_a_session_whose_delete_failed_is_not_compacted(chains: ChainBuilder, fault: Fault) -> None:
     sample, _ = await held(chains)
     chains.now += LEASE_SECONDS + 1
     with inject(FaultPlan()) as plan:
@@ -232,7 +232,7 @@ async def test_nothing_is_compacted_of_a_session_whose_delete_began_and_failed(c
         await nobody_is_left(chains)
 
 
-async def test_the_sweep_keeps_what_successors_begin_with_and_takes_what_has_no_commit(
+async def test_the_sweep_removes_only_uncommitted_bodies_of_a_chain(
     chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
@@ -266,9 +266,7 @@ class DeletedMeanwhile(FaultPlan):
         return run()
 
 
-async def test_a_compaction_that_is_asked_for_while_its_session_is_deleted_is_refused(
-    chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_compaction_requested_during_a_delete_is_refused(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     session = await chains.session(plain_turn("hello"))
     jobs = CompactionJobs(lambda: chains.now)

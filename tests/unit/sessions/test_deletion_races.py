@@ -162,7 +162,7 @@ def bodies_lie_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
 
 
-def test_a_compaction_and_deletes_race_and_each_is_whole(record_property: Callable[[str, object], None]) -> None:
+def test_racing_compactions_and_deletes_take_effect_wholly_or_not_at_all(record_property: Callable[[str, object], None]) -> None:
     ends: Counter[str] = Counter()
     for seed in SEEDS:
         schedule = Schedule(seed, WORSE)

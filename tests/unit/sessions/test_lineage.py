@@ -53,13 +53,13 @@ def texts(answer: dict[str, Json]) -> list[str]:
     return [str(summary["text"]) for summary in summaries if isinstance(summary, dict)]
 
 
-async def test_a_session_in_no_chain_has_a_lineage_of_nobody(chains: ChainBuilder) -> None:
+async def test_the_lineage_of_a_session_outside_a_chain_is_empty(chains: ChainBuilder) -> None:
     session = await chains.session(plain_turn("hello"))
     assert await lineage_of(chains, session) == {"session_id": session, "backward": [], "forward": [], "summaries": []}
 
 
 @pytest.mark.parametrize("at", range(4))
-async def test_from_each_member_the_chain_is_seen_both_ways_nearest_first(chains: ChainBuilder, at: int) -> None:
+async def test_each_member_shows_the_chain_in_both_directions_nearest_first(chains: ChainBuilder, at: int) -> None:
     members = await chains.chain(4, keep=2)
     answer = await lineage_of(chains, members[at])
     assert answer == {
@@ -71,7 +71,7 @@ async def test_from_each_member_the_chain_is_seen_both_ways_nearest_first(chains
     assert texts(answer) == ["summary 1", "summary 2", "summary 3"]
 
 
-async def test_a_summary_says_of_what_it_is(chains: ChainBuilder) -> None:
+async def test_a_summary_names_its_sessions_and_its_range_of_messages(chains: ChainBuilder) -> None:
     source = await chains.session(plain_turn("one"), plain_turn("two"), plain_turn("three"))
     successor = await chains.compact(source, "they counted", keep=2)
     (summary,) = (await read_chain(chains.scope, AGENT, source)).summaries
@@ -97,7 +97,7 @@ async def test_a_summary_says_of_what_it_is(chains: ChainBuilder) -> None:
         ([0, 1, 3], ["summary 2"]),
     ],
 )
-async def test_a_deleted_member_is_named_and_the_chain_is_followed_across_it(
+async def test_a_deleted_member_is_listed_and_the_chain_continues_after_it(
     chains: ChainBuilder, deleted: list[int], left: list[str]
 ) -> None:
     members = await chains.chain(4)
@@ -116,7 +116,7 @@ async def test_a_deleted_member_is_named_and_the_chain_is_followed_across_it(
         assert "truncated" not in answer
 
 
-async def test_where_not_even_a_head_is_left_the_chain_ends(chains: ChainBuilder) -> None:
+async def test_a_chain_ends_at_a_member_without_a_head(chains: ChainBuilder) -> None:
     members = await chains.chain(4)
     await chains.store.table.write(Delete(keys.session_head(chains.store.tenant, members[1])))
     answer = await lineage_of(chains, members[2])
@@ -125,7 +125,7 @@ async def test_where_not_even_a_head_is_left_the_chain_ends(chains: ChainBuilder
     assert ids((await lineage_of(chains, members[0]))["forward"]) == [f"{members[1]} deleted"]
 
 
-async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: ChainBuilder, aws: MemoryAws) -> None:
+async def test_the_lineage_is_hidden_from_other_users_agents_and_tenants(chains: ChainBuilder, aws: MemoryAws) -> None:
     members = await chains.chain(2)
     for stranger in (ChainBuilder(chains.store, user=UserId("ben")), ChainBuilder(aws.for_tenant(TenantId("other")))):
         for member in members:
@@ -138,7 +138,7 @@ async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: ChainBuil
         await read_chain(nobody, AGENT, members[0])
 
 
-async def test_of_a_longer_chain_the_nearest_members_are_shown_and_that_there_are_more(
+async def test_a_long_chain_shows_its_nearest_members_and_is_marked_truncated(
     chains: ChainBuilder,
 ) -> None:
     members = await chains.chain(6)
@@ -150,7 +150,7 @@ async def test_of_a_longer_chain_the_nearest_members_are_shown_and_that_there_ar
     assert "truncated" not in await lineage_of(chains, members[3], max_members=3)
 
 
-async def test_where_not_all_summaries_fit_the_newest_are_shown(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_newest_summaries_are_shown_if_not_all_fit(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     members = [await chains.session()]
     for number in range(4):
         await chains.say(members[-1], plain_turn(f"question {number}"))
@@ -162,7 +162,7 @@ async def test_where_not_all_summaries_fit_the_newest_are_shown(chains: ChainBui
     assert answer["truncated"] is True
 
 
-async def test_heads_are_read_in_sequence_summaries_at_once_and_all_consistently(
+async def test_a_lineage_reads_each_head_and_each_summary_once_and_consistently(
     chains: ChainBuilder,
 ) -> None:
     members = await chains.chain(5)

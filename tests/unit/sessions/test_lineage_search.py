@@ -52,7 +52,7 @@ async def found(chains: ChainBuilder, session: SessionId, query: str, limit: int
     return [(one.session, one.seq) for one in (await search(chains, session, query, limit=limit)).results]
 
 
-async def test_what_a_summary_left_out_is_found_with_its_place(chains: ChainBuilder) -> None:
+async def test_a_search_finds_a_message_that_the_summary_left_out(chains: ChainBuilder) -> None:
     source = await chains.session(
         plain_turn("The offer of Kowalski is 4711 euros.", "Noted."), plain_turn("And the weather?", "Fine.")
     )
@@ -66,7 +66,7 @@ async def test_what_a_summary_left_out_is_found_with_its_place(chains: ChainBuil
     assert (recollection.searched, recollection.truncated) == (4, False)
 
 
-async def test_what_is_still_shown_is_not_searched(chains: ChainBuilder) -> None:
+async def test_live_messages_are_not_searched(chains: ChainBuilder) -> None:
     source = await chains.session(plain_turn("one zebra"), plain_turn("two zebras"), plain_turn("three zebra"))
     assert await found(chains, source, "zebra") == []
     now = await chains.compact(source, "zebra", keep=2)
@@ -74,7 +74,7 @@ async def test_what_is_still_shown_is_not_searched(chains: ChainBuilder) -> None
     assert await found(chains, now, "zebra") == [(source, 1)], "neither what is kept, nor a summary, nor the source's rest"
 
 
-async def test_what_was_kept_is_found_once_it_is_compacted_too(chains: ChainBuilder) -> None:
+async def test_a_kept_message_is_found_after_its_own_compaction(chains: ChainBuilder) -> None:
     first = await chains.session(plain_turn("one"), plain_turn("two zebra"))
     second = await chains.compact(first, "zebra", keep=2)
     await chains.say(second, plain_turn("three"))
@@ -82,7 +82,7 @@ async def test_what_was_kept_is_found_once_it_is_compacted_too(chains: ChainBuil
     assert await found(chains, third, "zebra") == [(second, 2)], "once, where it was compacted, and no summary"
 
 
-async def test_a_session_that_was_archived_in_this_very_turn_is_searched_too(chains: ChainBuilder) -> None:
+async def test_a_session_archived_during_the_turn_is_searched(chains: ChainBuilder) -> None:
     source = await chains.session(plain_turn("one zebra"), plain_turn("two zebra"))
     now = await chains.compact(source, "animals", keep=2)
     assert await found(chains, source, "zebra") == await found(chains, now, "zebra") == [(source, 1)]
@@ -98,7 +98,7 @@ async def test_equal_scores_come_newest_first(chains: ChainBuilder) -> None:
     assert await found(chains, now, "zebra", limit=2) == [(second, 2), (first, 3)]
 
 
-async def test_what_tools_were_asked_and_said_is_found(chains: ChainBuilder) -> None:
+async def test_arguments_and_results_of_tools_are_searched(chains: ChainBuilder) -> None:
     turn = tool_turn("when?", "rag_query", '{"query": "G\\u00f6rlitz"}', '{"text": "It opened in 1847."}')
     now = await chains.compact(await chains.session(turn))
     (called,) = (await search(chains, now, "gorlitz")).results
@@ -107,7 +107,7 @@ async def test_what_tools_were_asked_and_said_is_found(chains: ChainBuilder) -> 
     assert (told.seq, told.role) == (3, Role.TOOL)
 
 
-async def test_what_an_earlier_search_found_is_not_found_again(chains: ChainBuilder) -> None:
+async def test_results_of_earlier_searches_are_not_searched(chains: ChainBuilder) -> None:
     first = await chains.session(plain_turn("the zebra is Marty"))
     second = await chains.compact(first)
     await chains.say(second, tool_turn("who?", "calculator", "{}", "zebra 1"))
@@ -117,7 +117,7 @@ async def test_what_an_earlier_search_found_is_not_found_again(chains: ChainBuil
     assert sorted(await found(chains, now, "zebra")) == sorted([(first, 1), (second, 4), (second, 12)])
 
 
-async def test_nothing_of_a_deleted_ancestor_is_found_but_what_lies_behind_it_is(chains: ChainBuilder) -> None:
+async def test_a_deleted_ancestor_is_not_searched_but_older_ones_are(chains: ChainBuilder) -> None:
     first = await chains.session(plain_turn("one zebra"))
     second = await chains.compact(first)
     await chains.say(second, plain_turn("two zebra"))
@@ -126,7 +126,7 @@ async def test_nothing_of_a_deleted_ancestor_is_found_but_what_lies_behind_it_is
     assert await found(chains, third, "zebra") == [(first, 1)]
 
 
-async def test_nothing_is_found_of_an_ancestor_whose_removal_broke_off(chains: ChainBuilder) -> None:
+async def test_an_ancestor_whose_delete_was_interrupted_is_not_searched(chains: ChainBuilder) -> None:
     first = await chains.session(plain_turn("one zebra"))
     now = await chains.compact(first)
     head = keys.session_head(chains.store.tenant, first)
@@ -135,7 +135,7 @@ async def test_nothing_is_found_of_an_ancestor_whose_removal_broke_off(chains: C
     assert await found(chains, now, "zebra") == []
 
 
-async def test_a_body_that_vanishes_as_it_is_read_costs_no_more_than_itself(
+async def test_a_body_deleted_during_the_search_hides_only_its_own_session(
     chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await chains.session(plain_turn("one zebra"))
@@ -150,7 +150,7 @@ async def test_a_body_that_vanishes_as_it_is_read_costs_no_more_than_itself(
     assert recollection.truncated
 
 
-async def test_another_user_agent_or_tenant_searches_nothing(chains: ChainBuilder, aws: MemoryAws) -> None:
+async def test_other_users_agents_and_tenants_cannot_search_the_session(chains: ChainBuilder, aws: MemoryAws) -> None:
     now = await chains.compact(await chains.session(plain_turn("one zebra")))
     for stranger in (ChainBuilder(chains.store, user=UserId("ben")), ChainBuilder(aws.for_tenant(TenantId("other")))):
         with pytest.raises(SessionNotFound):
@@ -174,7 +174,7 @@ async def test_a_search_is_bounded_by_ancestors_characters_and_time(chains: Chai
     assert out_of_time == LineageSearchResult((), 0, truncated=True)
 
 
-async def test_others_are_not_kept_waiting_by_a_long_search(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_tasks_run_during_a_long_search(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns are read several at a time, and each may be megabytes of words to count."""
     turns = lineage_search._TURNS_PER_READ
     source = await chains.session(*(plain_turn(f"alpha {number}", "Noted.") for number in range(turns)))
@@ -198,7 +198,7 @@ async def test_others_are_not_kept_waiting_by_a_long_search(chains: ChainBuilder
     assert len(set(seen)) == turns
 
 
-async def test_an_excerpt_of_a_long_message_is_short_and_holds_the_word(chains: ChainBuilder) -> None:
+async def test_the_excerpt_of_a_long_message_is_short_and_contains_the_word(chains: ChainBuilder) -> None:
     now = await chains.compact(await chains.session(plain_turn("a " * 5000 + "zebra" + " b" * 5000)))
     (one,) = (await search(chains, now, "zebra")).results
     assert len(one.excerpt) <= 1200
@@ -216,7 +216,7 @@ PLACES = ("question", "answer", "arguments", "result")
     deleted=st.sets(st.integers(0, 3), max_size=2),
     word=st.sampled_from(["kraken", "Kraków", "4711", "ЁЖИК", "ﬁnch"]),
 )
-async def test_a_planted_word_is_found_wherever_it_stands_and_only_there(  # the property's parts, all named
+async def test_a_search_finds_exactly_the_compacted_messages_with_the_word(  # the property's parts, all named
     turns: list[list[str]], keep: int, at: tuple[int, int, str], deleted: set[int], word: str
 ) -> None:
     """Beside the user's chain stand another user's, another tenant's and another of his own, with the word all over."""

@@ -143,7 +143,7 @@ def some_turns_lie_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seeds", PARTS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
-def test_the_history_that_survives_a_race_is_the_models(
+def test_the_history_after_a_race_equals_the_history_of_a_model(
     seeds: Sequence[int], record_property: Callable[[str, object], None]
 ) -> None:
     links: Counter[str] = Counter()

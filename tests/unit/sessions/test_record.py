@@ -61,19 +61,19 @@ SESSION = st.builds(
 
 
 @given(TURN)
-def test_a_turn_is_read_back_as_it_was_written(turn: TurnRecord) -> None:
+def test_a_stored_turn_is_decoded_unchanged(turn: TurnRecord) -> None:
     assert record._decode(turn.id, record._encode(turn)) == turn
     assert record._decode(turn.id, record._encode(turn).decode()) == turn
 
 
 @given(SESSION)
-def test_a_session_is_read_back_from_its_head_and_but_for_its_hold_from_its_list(session: Session) -> None:
+def test_a_session_is_decoded_from_its_head_and_without_hold_from_its_entry(session: Session) -> None:
     assert decode_session(session.attributes()) == session
     assert decode_session(session.entry() | {"hold": None}) == decode_session({**session.attributes(), "hold": None})
     assert None not in session.attributes().values()
 
 
-def test_messages_are_dated_as_they_come_and_numbered_at_the_end() -> None:
+def test_messages_get_their_times_on_arrival_and_their_numbers_at_the_end() -> None:
     recorder = TurnRecorder("turn_1", "hello", timestamp(1))
     recorder.add(InferenceFinished(Message(Role.ASSISTANT, "yes"), FinishReason.STOP), timestamp(2))
     recorded = [recorder.record(first_seq).messages for first_seq in (1, 7)]
@@ -84,7 +84,7 @@ def test_messages_are_dated_as_they_come_and_numbered_at_the_end() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("size", [1, 100_000, 174_500, 175_500, 300_000])
-async def test_a_turn_of_any_size_is_kept(harness: "SessionsHarness", size: int) -> None:
+async def test_a_turn_of_any_size_can_be_stored(harness: "SessionsHarness", size: int) -> None:
     """In UTF-8 each character is two bytes: around 175,000 of them the body outgrows its item."""
     session = await harness.create()
     await harness.say(session, "ü" * size, "short")

@@ -29,7 +29,7 @@ AGENT = AgentName("librarian")
 OTHER_AGENT = AgentName("researcher")
 
 
-async def test_what_a_client_leaves_out_comes_from_its_tenant_and_is_fixed(harness: "SessionsHarness") -> None:
+async def test_missing_options_come_from_the_tenants_settings_and_stay_fixed(harness: "SessionsHarness") -> None:
     session = await harness.sessions.create(harness.scope(), AGENT, CreateSession(compact_keep_last_n=0))
     assert SessionView.of(session).to_dict() == {
         "id": session.id,
@@ -64,12 +64,12 @@ async def test_what_a_client_leaves_out_comes_from_its_tenant_and_is_fixed(harne
         {"compact_observation_mask": "yes"},
     ],
 )
-def test_what_a_session_cannot_be_created_with_is_refused(body: dict[str, object]) -> None:
+def test_invalid_options_of_a_session_are_refused(body: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         CreateSession.model_validate(body)
 
 
-async def test_another_user_or_tenant_finds_nothing_whatever_it_asks(harness: "SessionsHarness") -> None:
+async def test_other_users_and_tenants_do_not_find_the_session(harness: "SessionsHarness") -> None:
     session = await harness.create()
     await harness.say(session, "hello")
     for scope in (harness.scope(user="ben"), harness.scope(tenant="demo-2")):
@@ -88,7 +88,7 @@ async def test_another_user_or_tenant_finds_nothing_whatever_it_asks(harness: "S
     assert len((await harness.sessions.history(harness.scope(), AGENT, session, None, 100)).messages) == 2
 
 
-async def test_through_another_agent_the_user_is_told_that_the_session_is_not_its(harness: "SessionsHarness") -> None:
+async def test_a_session_of_another_agent_raises_an_agent_mismatch(harness: "SessionsHarness") -> None:
     session = await harness.create()
     for ask in (
         harness.sessions.get(harness.scope(), OTHER_AGENT, session),
@@ -100,7 +100,7 @@ async def test_through_another_agent_the_user_is_told_that_the_session_is_not_it
     assert (await harness.sessions.page(harness.scope(), OTHER_AGENT, None, 100)).sessions == []
 
 
-async def test_a_session_is_created_once_with_its_kept_answer(harness: "SessionsHarness") -> None:
+async def test_a_claim_creates_one_session_and_stores_its_answer(harness: "SessionsHarness") -> None:
     scope = harness.scope()
     request = IdempotentRequest("d" * 64, "b" * 64)
     claim = await acquire(scope.store, request)
@@ -112,7 +112,7 @@ async def test_a_session_is_created_once_with_its_kept_answer(harness: "Sessions
     assert [found.id for found in (await harness.sessions.page(scope, AGENT, None, 100)).sessions] == [session.id]
 
 
-async def test_a_list_is_newest_first_in_pages_and_as_true_as_the_sessions(harness: "SessionsHarness") -> None:
+async def test_pages_of_the_list_are_newest_first_and_equal_the_sessions(harness: "SessionsHarness") -> None:
     made = [await harness.create(title=f"number {n}") for n in range(5)]
     await harness.create(user="ben")
     await harness.say(made[2], "hello")
@@ -127,7 +127,7 @@ async def test_a_list_is_newest_first_in_pages_and_as_true_as_the_sessions(harne
     assert listed == [SessionView.of(await harness.sessions.get(harness.scope(), AGENT, session.id)) for session in listed]
 
 
-async def test_a_cursor_is_worth_nothing_to_anybody_else(harness: "SessionsHarness") -> None:
+async def test_a_cursor_is_refused_for_other_users_tenants_and_lists(harness: "SessionsHarness") -> None:
     await harness.create()
     session = await harness.create()
     await harness.say(session, "hello")
@@ -149,7 +149,7 @@ async def test_a_cursor_is_worth_nothing_to_anybody_else(harness: "SessionsHarne
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-async def test_the_history_is_whole_and_in_order_whatever_the_page(
+async def test_pages_of_any_size_contain_the_whole_history_in_order(
     harness: "SessionsHarness", limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_TURNS_PER_READ", 2)
@@ -178,7 +178,7 @@ async def test_the_history_is_whole_and_in_order_whatever_the_page(
     }
 
 
-async def test_a_page_of_history_ends_at_its_weight_but_never_empty(
+async def test_a_page_of_history_is_limited_in_bytes_and_never_empty(
     harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 500)
@@ -191,7 +191,7 @@ async def test_a_page_of_history_ends_at_its_weight_but_never_empty(
     assert second.next_cursor is None
 
 
-async def test_a_page_of_history_ends_where_quotes_make_it_too_large_for_a_lambda(harness: "SessionsHarness") -> None:
+async def test_a_page_of_history_with_many_quotes_fits_a_lambda_response(harness: "SessionsHarness") -> None:
     session = await harness.create()
     for _ in range(4):
         await harness.say(session, '"' * 400_000)
@@ -211,7 +211,7 @@ async def test_a_page_of_history_ends_where_quotes_make_it_too_large_for_a_lambd
     "position",
     ["", "x", "1", "1:x", "1:2:3", "0:1", "-1:1", "1:" + "9" * 5000, "2:2", "4:1", "1:1\n", "\N{ARABIC-INDIC DIGIT ONE}:1"],
 )
-async def test_a_forged_position_is_no_position_of_the_history(harness: "SessionsHarness", position: str) -> None:
+async def test_a_forged_cursor_of_the_history_is_refused(harness: "SessionsHarness", position: str) -> None:
     session = await harness.create()
     for _ in range(2):
         await harness.say(session, "hello")
@@ -222,7 +222,7 @@ async def test_a_forged_position_is_no_position_of_the_history(harness: "Session
 
 
 @pytest.mark.parametrize("position", ["", "x", "ses_1", "SES_" + "0" * 26, "ses_" + "0" * 2000, "ses_" + "\0" * 26])
-async def test_a_forged_position_is_no_position_of_the_list(harness: "SessionsHarness", position: str) -> None:
+async def test_a_forged_cursor_of_the_list_is_refused(harness: "SessionsHarness", position: str) -> None:
     await harness.create()
     forged = encode_cursor(f"sessions|demo|ana|{AGENT}", position)
     with pytest.raises(InvalidRequest):
@@ -231,7 +231,7 @@ async def test_a_forged_position_is_no_position_of_the_list(harness: "SessionsHa
 
 @pytest.mark.parametrize("overflow", [False, True])
 @pytest.mark.parametrize("left", [[], [1], [1, 5], [3, 5], [1, 3, 5]])
-async def test_a_history_read_while_it_is_deleted_is_whole_or_not_there(
+async def test_a_history_read_during_a_delete_is_whole_or_not_found(
     harness: "SessionsHarness", left: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if overflow:
@@ -263,14 +263,16 @@ async def test_an_agent_is_shown_all_earlier_turns(harness: "SessionsHarness", m
     assert len(await harness.say(session, "And now?")) == 4
 
 
-async def test_half_a_surrogate_pair_from_a_model_does_not_cost_the_turn(harness: "SessionsHarness") -> None:
+async def test_half_of_a_surrogate_pair_in_an_answer_is_stored_as_a_question_mark(harness: "SessionsHarness") -> None:
     session = await harness.create()
     await harness.say(session, "hello", "broken \ud83d emoji")
     page = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
     assert page.messages[1].content == "broken ? emoji"
 
 
-async def test_a_deleted_session_leaves_nothing_behind(harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_delete_removes_all_items_and_objects_of_a_session(
+    harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = await harness.create()
     await harness.say(session, "hello")
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
@@ -288,7 +290,7 @@ async def test_a_deleted_session_leaves_nothing_behind(harness: "SessionsHarness
     assert harness.stored_objects() == []
 
 
-async def test_only_its_user_takes_up_a_delete_that_broke_off(harness: "SessionsHarness") -> None:
+async def test_only_the_owner_can_continue_an_interrupted_delete(harness: "SessionsHarness") -> None:
     session = await harness.create()
     await harness.say(session, "hello")
     store = harness.scope().store
@@ -302,7 +304,7 @@ async def test_only_its_user_takes_up_a_delete_that_broke_off(harness: "Sessions
     assert not any(session in str(item) for item in harness.stored_items() if str(item["sk"]).startswith("TURN#"))
 
 
-async def test_a_member_of_a_chain_leaves_its_links_and_no_word_when_deleted(harness: "SessionsHarness") -> None:
+async def test_a_deleted_member_of_a_chain_keeps_its_links_and_no_text(harness: "SessionsHarness") -> None:
     session = await harness.create(title="a secret")
     store = harness.scope().store
     head = keys.session_head(store.tenant, session)

@@ -19,7 +19,7 @@ async def swept(harness: SessionsHarness, after: int) -> int:
     return await sweep_bodies(harness.scope().store, int(time.time()) + after, Deadline.after(60))
 
 
-async def test_a_body_without_a_turn_goes_after_a_day(harness: SessionsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_without_a_turn_is_removed_after_a_day(harness: SessionsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.sessions.record.INLINE_BYTES", 0)
     sessions = [await harness.create() for _ in range(2)]
     for session in sessions:
@@ -35,13 +35,13 @@ async def test_a_body_without_a_turn_goes_after_a_day(harness: SessionsHarness, 
     assert await objects.list_keys("sessions/") == kept
 
 
-async def test_what_many_sweeps_have_looked_at_is_not_looked_at_for_ever(harness: SessionsHarness) -> None:
+async def test_bodies_older_than_the_lookback_are_not_checked(harness: SessionsHarness) -> None:
     await harness.scope().store.objects.put(overflow_key(SessionId("ses_1"), "turn_1"), b"{}")
     assert await swept(harness, 9 * UNCOMMITTED_SECONDS) == 0
     assert await swept(harness, 7 * UNCOMMITTED_SECONDS) == 1
 
 
-async def test_another_tenants_bodies_stay(harness: SessionsHarness) -> None:
+async def test_bodies_of_other_tenants_are_not_removed(harness: SessionsHarness) -> None:
     other = harness.scope(tenant="demo-2").store
     await other.objects.put(overflow_key(SessionId("ses_1"), "turn_1"), b"{}")
     assert await swept(harness, LATER) == 0

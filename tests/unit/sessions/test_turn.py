@@ -67,7 +67,7 @@ async def test_the_last_event_follows_the_commit(harness: "SessionsHarness") -> 
     assert turn.task.events == [TurnStarted(), InferenceStarted(1), ANSWER, FINISHED]
 
 
-async def test_the_last_event_never_comes_when_the_commit_fails(harness: "SessionsHarness") -> None:
+async def test_a_failed_commit_withholds_the_last_event(harness: "SessionsHarness") -> None:
     session = await harness.create()
 
     async def taken_over(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -87,7 +87,7 @@ async def test_the_last_event_never_comes_when_the_commit_fails(harness: "Sessio
     assert found.hold.owner == "turn_late"
 
 
-async def test_a_session_deleted_under_a_turn_whose_hold_expired_stays_deleted(harness: "SessionsHarness") -> None:
+async def test_a_turn_cannot_commit_to_a_session_deleted_after_its_hold_expired(harness: "SessionsHarness") -> None:
     session = await harness.create()
 
     async def slow(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -102,7 +102,7 @@ async def test_a_session_deleted_under_a_turn_whose_hold_expired_stays_deleted(h
     assert (await harness.sessions.page(harness.scope(), AGENT, None, 100)).sessions == []
 
 
-async def test_a_refused_turn_never_asks_its_agent(harness: "SessionsHarness") -> None:
+async def test_a_refused_turn_does_not_run_its_agent(harness: "SessionsHarness") -> None:
     session = await harness.create()
     asked = []
 
@@ -151,7 +151,7 @@ async def has_a_bug(history: Sequence[Message], shorten_history: ShortenHistory)
         (has_a_bug, ZeroDivisionError),
     ],
 )
-async def test_a_turn_that_breaks_leaves_the_session_as_it_was_and_free(
+async def test_a_failed_turn_leaves_the_session_unchanged_and_released(
     harness: "SessionsHarness", respond: turn_module.Respond, error: type[Exception]
 ) -> None:
     session = await harness.create()
@@ -161,13 +161,13 @@ async def test_a_turn_that_breaks_leaves_the_session_as_it_was_and_free(
     assert not (await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()).replayed
 
 
-async def test_a_turn_that_says_why_it_broke_answers_with_that(harness: "SessionsHarness") -> None:
+async def test_a_failed_turn_raises_the_error_of_its_event(harness: "SessionsHarness") -> None:
     with pytest.raises(RateLimited) as refused:
         await harness.turn(await harness.create(), "hello", breaks_with_an_event).answer()
     assert (refused.value.details, refused.value.retry_after) == ({"backend": "all"}, 7)
 
 
-async def test_a_client_that_goes_away_changes_nothing(harness: "SessionsHarness") -> None:
+async def test_a_turn_continues_when_its_client_disconnects(harness: "SessionsHarness") -> None:
     session = await harness.create()
     go_on = asyncio.Event()
 
@@ -189,7 +189,7 @@ async def test_a_client_that_goes_away_changes_nothing(harness: "SessionsHarness
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
 
 
-async def test_while_a_turn_runs_its_own_retry_is_told_so_and_others_that_it_is_busy(harness: "SessionsHarness") -> None:
+async def test_during_a_turn_its_retry_gets_in_progress_and_others_get_session_busy(harness: "SessionsHarness") -> None:
     session = await harness.create()
     refused: list[SpassError] = []
 
@@ -206,7 +206,7 @@ async def test_while_a_turn_runs_its_own_retry_is_told_so_and_others_that_it_is_
     assert [error.retry_after for error in refused] == [2, None, 2, 2]
 
 
-async def test_an_answered_request_is_replayed_even_if_the_session_is_busy_or_archived(
+async def test_a_stored_answer_is_replayed_even_if_the_session_is_busy_or_archived(
     harness: "SessionsHarness",
 ) -> None:
     session = await harness.create()
@@ -229,7 +229,7 @@ async def test_an_answered_request_is_replayed_even_if_the_session_is_busy_or_ar
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 4
 
 
-async def test_a_key_that_comes_back_with_another_body_lets_the_session_go(harness: "SessionsHarness") -> None:
+async def test_a_key_reused_with_another_body_releases_the_session(harness: "SessionsHarness") -> None:
     session = await harness.create()
     await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()
     with pytest.raises(IdempotencyKeyReused):
@@ -237,7 +237,7 @@ async def test_a_key_that_comes_back_with_another_body_lets_the_session_go(harne
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).hold is None
 
 
-async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(
+async def test_a_long_turn_renews_its_hold_and_stops_if_the_hold_is_lost(
     harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn_module, "renewing", lambda renew: renewing(renew, every=0.01))
@@ -279,7 +279,7 @@ async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(
         (REQUEST, ["GetItem", "Query", "UpdateItem"], ["UpdateItem", "Query", "GetItem", "TransactWriteItems"]),
     ],
 )
-async def test_a_turn_costs_four_calls_at_most_two_of_them_in_sequence_before_the_model(
+async def test_a_turn_makes_four_calls_with_two_in_sequence_before_the_model(
     harness: "SessionsHarness", request_: IdempotentRequest | None, before_model: list[str], in_all: list[str]
 ) -> None:
     session = await harness.create()
@@ -296,7 +296,7 @@ async def test_a_turn_costs_four_calls_at_most_two_of_them_in_sequence_before_th
     assert sorted(call.operation for call in plan.calls) == sorted(in_all)
 
 
-async def test_the_record_says_what_was_said_and_what_it_took(harness: "SessionsHarness") -> None:
+async def test_the_record_contains_the_messages_the_tool_runs_and_the_usage(harness: "SessionsHarness") -> None:
     session = await harness.create()
     call = ToolCall("call_1", "calculator", '{"expression": "6*7"}')
 

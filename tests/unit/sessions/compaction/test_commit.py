@@ -127,7 +127,7 @@ async def test_a_successor_has_the_options_of_its_source(compaction: Compaction,
     assert (made.compact_strategy, made.compact_keep_last_n, made.compact_observation_mask) == ("manual", 3, mask)
 
 
-async def test_both_sessions_are_listed_as_their_heads_are(compaction: Compaction) -> None:
+async def test_list_entries_equal_the_heads_of_both_sessions(compaction: Compaction) -> None:
     session = await compaction.said("one", "two")
     plan = CompactionPlan.new(session, kept_from=5)
     await compaction.commit(await compaction.hold(session), plan)
@@ -135,7 +135,7 @@ async def test_both_sessions_are_listed_as_their_heads_are(compaction: Compactio
     assert page.sessions == [SessionView.of(await compaction.head(there)) for there in (plan.successor, session)]
 
 
-async def test_a_successor_may_begin_held_by_the_turn_that_goes_on_in_it(compaction: Compaction) -> None:
+async def test_a_successor_can_start_with_the_hold_of_a_turn(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source = await compaction.hold(session, "turn_1")
     plan = CompactionPlan.new(session, kept_from=3)
@@ -144,7 +144,7 @@ async def test_a_successor_may_begin_held_by_the_turn_that_goes_on_in_it(compact
     assert made.session.hold == (await compaction.head(plan.successor)).hold == hold
 
 
-async def test_a_turn_that_came_after_the_plan_is_kept(compaction: Compaction) -> None:
+async def test_a_turn_added_after_the_plan_is_kept(compaction: Compaction) -> None:
     session = await compaction.said("one")
     plan = CompactionPlan.new(session, kept_from=3)
     await compaction.harness.say(session, "two")
@@ -152,7 +152,7 @@ async def test_a_turn_that_came_after_the_plan_is_kept(compaction: Compaction) -
     assert [stored.message.content for stored in await compaction.messages(plan.successor)][1:] == ["two", "yes"]
 
 
-async def test_a_commit_made_twice_makes_one_successor_and_answers_the_same(compaction: Compaction) -> None:
+async def test_a_repeated_commit_returns_the_first_result(compaction: Compaction) -> None:
     session = await compaction.said("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
     plan = CompactionPlan.new(session, kept_from=3)
@@ -163,7 +163,7 @@ async def test_a_commit_made_twice_makes_one_successor_and_answers_the_same(comp
     assert len(compaction.harness.stored_items()) == 2 + 2 + 1 + 1 + 2, "heads, turns, first item, summary, list entries"
 
 
-async def test_two_plans_for_one_session_make_one_successor(compaction: Compaction) -> None:
+async def test_only_one_of_two_plans_for_a_session_is_committed(compaction: Compaction) -> None:
     session = await compaction.said("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
     first = await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
@@ -174,7 +174,7 @@ async def test_two_plans_for_one_session_make_one_successor(compaction: Compacti
     assert compaction.harness.stored_items() == before
 
 
-async def test_whoever_lost_the_hold_changes_nothing(compaction: Compaction) -> None:
+async def test_a_commit_without_the_hold_changes_nothing(compaction: Compaction) -> None:
     session = await compaction.said("one", "two")
     source = await compaction.hold(session)
     compaction.harness.now += 60
@@ -185,7 +185,7 @@ async def test_whoever_lost_the_hold_changes_nothing(compaction: Compaction) -> 
     assert compaction.harness.stored_items() == before
 
 
-async def test_a_session_that_grew_since_it_was_read_is_not_cut(compaction: Compaction) -> None:
+async def test_a_session_that_grew_after_the_read_is_not_compacted(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     compaction.harness.now += 60
@@ -206,7 +206,7 @@ async def test_a_deleted_session_gets_no_successor(compaction: Compaction) -> No
     assert compaction.harness.stored_items() == []
 
 
-async def test_messages_that_are_not_at_hand_are_not_lost(compaction: Compaction) -> None:
+async def test_a_commit_without_all_live_messages_is_refused(compaction: Compaction) -> None:
     session = await compaction.said("one", "two", "three")
     source, live = await compaction.hold(session), await compaction.live(session)
     for incomplete in (live[1:], live[:-1], [live[0], live[2]], []):
@@ -218,7 +218,7 @@ async def test_messages_that_are_not_at_hand_are_not_lost(compaction: Compaction
     assert (await compaction.head(session)).archived_at is None
 
 
-async def test_a_refused_effect_refuses_the_whole_commit(compaction: Compaction) -> None:
+async def test_a_failed_condition_of_an_effect_refuses_the_whole_commit(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     ended = Check(keys.job(compaction.store.tenant, JobId(OWNER)), ITEM_EXISTS)
@@ -237,7 +237,7 @@ async def test_a_refused_effect_refuses_the_whole_commit(compaction: Compaction)
     assert compaction.harness.stored_items() == before
 
 
-async def test_large_kept_messages_lie_in_the_bucket_and_a_late_commit_leaves_none(
+async def test_large_kept_messages_overflow_and_a_late_commit_leaves_no_body(
     compaction: Compaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
@@ -253,7 +253,7 @@ async def test_large_kept_messages_lie_in_the_bucket_and_a_late_commit_leaves_no
     assert len(compaction.harness.stored_objects()) == len(bodies) + 1
 
 
-async def test_kept_tool_calls_keep_how_long_they_ran(compaction: Compaction) -> None:
+async def test_kept_tool_calls_have_their_durations(compaction: Compaction) -> None:
     session = await compaction.said("one", "two")
     source, (first, second) = await compaction.hold(session), await compaction.live(session)
     user, answer = second.messages
@@ -266,7 +266,7 @@ async def test_kept_tool_calls_keep_how_long_they_ran(compaction: Compaction) ->
     assert made.first.tools == (ToolRun("call_2", "calculator", 7),)
 
 
-async def test_after_it_the_old_owner_can_neither_renew_nor_take_the_source(compaction: Compaction) -> None:
+async def test_after_a_commit_the_owner_can_neither_renew_nor_acquire_the_source(compaction: Compaction) -> None:
     session = await compaction.said("one")
     await compaction.commit(await compaction.hold(session), CompactionPlan.new(session, kept_from=3))
     with pytest.raises(ConditionFailed):
@@ -288,7 +288,7 @@ class LateCommit(FaultPlan):
         raise storage_timeout()
 
 
-async def test_a_commit_given_up_cannot_take_effect_later(compaction: Compaction) -> None:
+async def test_an_abandoned_commit_cannot_take_effect_later(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     with inject(LateCommit()) as plan, pytest.raises(StorageUnavailable):

@@ -43,19 +43,21 @@ def should_compact(session: Session, live: Sequence[Message], message: str, wind
     st.integers(0, 90),
     st.integers(1, 100),
 )
-def test_all_three_must_hold(strategy: CompactStrategy, keep: int, sizes: list[int], new: int, window: int) -> None:
+def test_a_session_is_compacted_only_if_all_three_conditions_hold(
+    strategy: CompactStrategy, keep: int, sizes: list[int], new: int, window: int
+) -> None:
     full = Fraction(sum(sizes) + new, 4) > Fraction(80, 100) * window
     wanted = strategy == "auto" and len(sizes) > keep and full
     assert should_compact(session(strategy, keep), messages(sizes), "x" * new, window) is wanted
 
 
 @pytest.mark.parametrize(("window", "most"), [(1, 3), (10, 32), (1000, 3200), (200_000, 640_000)])
-def test_the_border_is_exact(window: int, most: int) -> None:
+def test_the_limit_of_80_percent_is_exact(window: int, most: int) -> None:
     assert not should_compact(session(), messages([most - 1]), "x", window)
     assert should_compact(session(), messages([most - 1]), "xx", window)
 
 
-def test_what_a_model_asks_of_tools_counts_and_what_lies_around_it_does_not() -> None:
+def test_names_and_arguments_of_tool_calls_count_and_their_ids_do_not() -> None:
     call = Message(Role.ASSISTANT, "ab", (ToolCall("call_of_any_length", "cd", '{"e":1}'),), None)
     result = Message(Role.TOOL, "f", (), "call_of_any_length")
     assert not should_compact(session(), [call, result], "x" * 20, 10)

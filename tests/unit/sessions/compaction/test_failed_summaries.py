@@ -87,7 +87,7 @@ EVERY = pytest.mark.parametrize(("does", "reason"), FAILURES.values(), ids=FAILU
 
 
 @EVERY
-async def test_a_turn_goes_on_in_the_session_as_it_was(store: TenantStore, does: Any, reason: str) -> None:
+async def test_a_turn_continues_in_the_unchanged_session(store: TenantStore, does: Any, reason: str) -> None:
     home = await SessionSetup(store, does).furnished()
     before = await home.history()
     turn = await home.say("Go on.", window=1)
@@ -103,7 +103,7 @@ async def test_a_turn_goes_on_in_the_session_as_it_was(store: TenantStore, does:
 
 
 @EVERY
-async def test_a_job_fails_and_gives_the_session_back_as_it_was(store: TenantStore, does: Any, reason: str) -> None:
+async def test_a_failed_job_releases_the_unchanged_session(store: TenantStore, does: Any, reason: str) -> None:
     home = await SessionSetup(store, does).furnished()
     before = await home.history(), await home.head()
     job = await home.compact()

@@ -17,7 +17,7 @@ SEEDS = range(1, 21) if os.environ.get("SPASS_SOAK") else [5]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_facts_of_the_first_generation_are_answered_in_the_fifth(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_the_fifth_generation_answers_questions_about_the_first(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """By the summary or by ``lineage_search``, with the offline stand-in; more is said than any summary could hold."""
     with ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(invocation, "_threads", thread)

@@ -59,7 +59,7 @@ def slow(deployment: SimulatedDeployment, seconds: float) -> None:
     deployment.model.before = lambda: asyncio.sleep(seconds)
 
 
-async def test_a_compaction_is_waited_for_and_answered_whole(deployment: SimulatedDeployment) -> None:
+async def test_a_request_waits_for_the_compaction_and_returns_all_its_fields(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     before = await deployment.history(session)
     answer = await deployment.compact(session, content=b"{}")
@@ -82,7 +82,7 @@ async def test_a_compaction_is_waited_for_and_answered_whole(deployment: Simulat
     assert answer.headers["spass-cost-usd"] == "0.00002"
 
 
-async def test_a_job_shows_what_it_came_to(deployment: SimulatedDeployment) -> None:
+async def test_a_finished_job_shows_its_result(deployment: SimulatedDeployment) -> None:
     result = json_of(await deployment.compact(await deployment.session()), 200)
     answer = await deployment.send("GET", f"/a1/jobs/{result['job_id']}")
     job = json_of(answer, 200)
@@ -98,7 +98,7 @@ async def test_a_job_shows_what_it_came_to(deployment: SimulatedDeployment) -> N
     assert answer.headers["spass-cost-sub-calls"] == "1"
 
 
-async def test_who_would_rather_not_wait_is_told_where_the_job_is(deployment: SimulatedDeployment) -> None:
+async def test_respond_async_returns_the_location_of_the_job(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     slow(deployment, 10)
     answer = await deployment.compact(session, ASYNC)
@@ -114,7 +114,7 @@ async def test_who_would_rather_not_wait_is_told_where_the_job_is(deployment: Si
     assert json_of(await deployment.send("GET", answer.headers["location"]), 200)["status"] == "succeeded"
 
 
-async def test_a_job_that_takes_longer_is_handed_over_after_25_seconds_and_few_looks(deployment: SimulatedDeployment) -> None:
+async def test_a_long_job_is_answered_with_202_after_25_seconds_and_few_reads(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     slow(deployment, 40)
     began = deployment.clock()
@@ -128,7 +128,7 @@ async def test_a_job_that_takes_longer_is_handed_over_after_25_seconds_and_few_l
     assert json_of(await deployment.send("GET", answer.headers["location"]), 200)["status"] == "succeeded"
 
 
-async def test_a_look_that_fails_while_a_request_waits_is_not_the_end_of_its_job(deployment: SimulatedDeployment) -> None:
+async def test_a_failed_read_does_not_end_the_wait_for_a_job(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     slow(deployment, 5)
     deployment.points = CallFaults(dict.fromkeys(range(8, 12), Fault.THROTTLE))
@@ -136,7 +136,7 @@ async def test_a_look_that_fails_while_a_request_waits_is_not_the_end_of_its_job
     assert (await deployment.head(session)).successor_session_id == answer["successor_session_id"]
 
 
-async def test_a_job_s_place_holds_behind_a_stage(deployment: SimulatedDeployment) -> None:
+async def test_the_location_of_a_job_contains_the_stage(deployment: SimulatedDeployment) -> None:
     deployment.app.root_path = "/prod"
     answer = await deployment.compact(await deployment.session(), ASYNC)
     assert answer is not None
@@ -144,20 +144,20 @@ async def test_a_job_s_place_holds_behind_a_stage(deployment: SimulatedDeploymen
 
 
 @pytest.mark.parametrize("body", [b'{"keep_last_n": 3}', b"[]", b"{"])
-async def test_a_body_that_says_anything_is_refused(deployment: SimulatedDeployment, body: bytes) -> None:
+async def test_a_body_other_than_an_empty_object_is_refused(deployment: SimulatedDeployment, body: bytes) -> None:
     session = await deployment.session()
     error_of(await deployment.compact(session, content=body), 400, "invalid_request")
     assert (await deployment.head(session)).hold is None
 
 
-async def test_a_session_that_was_compacted_names_its_successor(deployment: SimulatedDeployment) -> None:
+async def test_compacting_an_archived_session_names_its_successor(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     successor = json_of(await deployment.compact(session), 200)["successor_session_id"]
     error = error_of(await deployment.compact(session), 409, "session_archived")
     assert error["details"] == {"successor_session_id": successor}
 
 
-async def test_a_session_is_not_compacted_against_its_will_nor_without_need(
+async def test_strategy_off_and_short_sessions_are_not_compacted(
     deployment: SimulatedDeployment,
 ) -> None:
     off, short, empty = (
@@ -172,7 +172,7 @@ async def test_a_session_is_not_compacted_against_its_will_nor_without_need(
     assert deployment.stored() == stored
 
 
-async def test_an_automatic_session_may_be_compacted_by_hand(deployment: SimulatedDeployment) -> None:
+async def test_a_session_with_strategy_auto_can_be_compacted_on_request(deployment: SimulatedDeployment) -> None:
     assert json_of(await deployment.compact(await deployment.session(strategy="auto")), 200)
 
 
@@ -189,7 +189,9 @@ async def test_a_session_that_a_turn_holds_is_busy(deployment: SimulatedDeployme
     assert deployment.stored() == stored
 
 
-async def test_a_turn_that_gets_in_between_comes_first(deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_between_the_read_and_the_hold_makes_the_session_busy(
+    deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A whole turn, between the moment the session is read and the one it is held."""
     session = await deployment.session()
 
@@ -206,7 +208,7 @@ async def test_a_turn_that_gets_in_between_comes_first(deployment: SimulatedDepl
     assert not [item for item in deployment.stored() if item["sk"] == "JOB"]
 
 
-async def test_one_compaction_at_a_time(deployment: SimulatedDeployment) -> None:
+async def test_a_second_compaction_is_refused_while_one_runs(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     slow(deployment, 10)
     job = json_of(await deployment.compact(session, ASYNC), 202)["job_id"]
@@ -218,7 +220,7 @@ async def test_one_compaction_at_a_time(deployment: SimulatedDeployment) -> None
     assert (await deployment.head(session)).archived_by == job
 
 
-async def test_what_is_another_user_s_is_not_there(deployment: SimulatedDeployment) -> None:
+async def test_sessions_and_jobs_of_other_users_are_not_found(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     error_of(await deployment.send("POST", f"/a1/agents/plain/sessions/{session}/compact", user="bob"), 404, "session_not_found")
     error_of(await deployment.send("POST", f"/a1/agents/counting/sessions/{session}/compact"), 400, "session_agent_mismatch")
@@ -234,7 +236,7 @@ async def test_what_is_another_user_s_is_not_there(deployment: SimulatedDeployme
         )
 
 
-async def test_the_same_key_is_answered_the_same(deployment: SimulatedDeployment) -> None:
+async def test_a_repeated_idempotency_key_gets_the_same_answer(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     key = {"Idempotency-Key": "k"}
     first, again = await deployment.compact(session, key), await deployment.compact(session, key)
@@ -245,7 +247,7 @@ async def test_the_same_key_is_answered_the_same(deployment: SimulatedDeployment
     error_of(await deployment.compact(session, key, content=b"{}"), 422, "idempotency_key_reused")
 
 
-async def test_a_ticket_is_kept_with_its_status_and_its_place(deployment: SimulatedDeployment) -> None:
+async def test_a_replayed_202_has_the_same_status_and_location(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     key = {"Idempotency-Key": "k", **ASYNC}
     first, again = await deployment.compact(session, key), await deployment.compact(session, key)
@@ -256,7 +258,7 @@ async def test_a_ticket_is_kept_with_its_status_and_its_place(deployment: Simula
     assert again.headers["idempotency-replayed"] == "true"
 
 
-async def test_a_summary_that_failed_leaves_the_session_free_and_as_it_was(deployment: SimulatedDeployment) -> None:
+async def test_a_failed_summary_leaves_the_session_unchanged_and_released(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     head, before = await deployment.head(session), await deployment.history(session)
     deployment.model.failure = UpstreamError("Connection to http://10.0.0.7:8080/v1 refused by llm.internal.example.com.")
@@ -272,7 +274,7 @@ async def test_a_summary_that_failed_leaves_the_session_free_and_as_it_was(deplo
     assert json_of(await deployment.compact(session, {"Idempotency-Key": "k"}), 200)["job_id"] != job["id"]
 
 
-async def test_who_waited_is_told_when_to_come_back(deployment: SimulatedDeployment) -> None:
+async def test_a_waiting_request_gets_the_retry_after_of_the_failure(deployment: SimulatedDeployment) -> None:
     deployment.model.failure = RateLimited("The provider is busy.", retry_after=40)
     answer = await deployment.compact(await deployment.session())
     error_of(answer, 429, "rate_limited")
@@ -280,7 +282,7 @@ async def test_who_waited_is_told_when_to_come_back(deployment: SimulatedDeploym
     assert answer.headers["retry-after"] == "40"
 
 
-async def test_a_job_that_never_began_ends_with_its_hour_and_lets_go(deployment: SimulatedDeployment) -> None:
+async def test_a_job_that_never_started_fails_after_an_hour_and_releases_its_session(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     slow(deployment, JOB_SECONDS + 100)
     answer = await deployment.compact(session, ASYNC)
@@ -295,7 +297,7 @@ async def test_a_job_that_never_began_ends_with_its_hour_and_lets_go(deployment:
     assert again == shown
 
 
-async def test_a_deleted_successor_takes_its_summary_with_it(deployment: SimulatedDeployment) -> None:
+async def test_deleting_the_successor_deletes_the_summary(deployment: SimulatedDeployment) -> None:
     result = json_of(await deployment.compact(await deployment.session()), 200)
     with deployment.quiet():
         await delete_session(deployment.store, SessionId(result["successor_session_id"]), AGENT, USER, deployment.clock())
@@ -303,7 +305,7 @@ async def test_a_deleted_successor_takes_its_summary_with_it(deployment: Simulat
     assert job["result"] == {**result, "summary_text": None}
 
 
-async def test_a_session_that_follows_another_is_compacted_again_and_folds_the_summary_in(
+async def test_compacting_a_successor_includes_the_earlier_summary(
     deployment: SimulatedDeployment,
 ) -> None:
     first = json_of(await deployment.compact(await deployment.session(4, keep_last=8)), 200)
@@ -321,7 +323,7 @@ async def test_a_session_that_follows_another_is_compacted_again_and_folds_the_s
     assert "[compaction summary from session" not in asked
 
 
-async def test_the_call_stands_in_the_audit_of_the_request_that_asked_for_it(deployment: SimulatedDeployment) -> None:
+async def test_the_audit_of_the_request_contains_the_calls_of_its_job(deployment: SimulatedDeployment) -> None:
     answer = await deployment.compact(
         await deployment.session(), {"SPASS-Caller-Depth": "1", "SPASS-Parent-Request-Id": "req_elsewhere"}
     )
@@ -339,7 +341,7 @@ async def test_the_call_stands_in_the_audit_of_the_request_that_asked_for_it(dep
     assert context.headers == {"SPASS-Caller-Depth": "2", "SPASS-Parent-Request-Id": call["request_id"]}
 
 
-async def test_what_a_job_stores_is_no_text(deployment: SimulatedDeployment) -> None:
+async def test_the_record_of_a_job_contains_no_text_of_the_conversation(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = json_of(await deployment.compact(session), 200)["job_id"]
     (stored,) = [item for item in deployment.stored() if item["pk"] == keys.job(deployment.store.tenant, JobId(job)).pk]
@@ -362,7 +364,7 @@ async def start(deployment: SimulatedDeployment, session: SessionId) -> Job:
         )
 
 
-async def test_a_job_not_sent_before_its_request_died_is_sent_the_next_time(
+async def test_a_retry_sends_the_message_of_a_queued_job_again(
     deployment: SimulatedDeployment,
 ) -> None:
     session = await deployment.session()
@@ -378,7 +380,7 @@ async def test_a_job_not_sent_before_its_request_died_is_sent_the_next_time(
     assert (await start(deployment, session)).status == "succeeded"
 
 
-async def test_a_request_whose_job_failed_may_try_again_though_nobody_let_the_session_go(deployment: SimulatedDeployment) -> None:
+async def test_a_retry_after_a_failed_job_releases_the_session_and_starts_a_new_job(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     deployment.played = False
     failed = await start(deployment, session)
@@ -390,7 +392,7 @@ async def test_a_request_whose_job_failed_may_try_again_though_nobody_let_the_se
     assert (again.id != failed.id, again.status) == (True, "queued")
 
 
-async def test_a_job_that_cannot_be_left_to_the_queue_fails_at_once(deployment: SimulatedDeployment) -> None:
+async def test_a_job_whose_message_cannot_be_sent_fails(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     deployment.points = CallFaults({3: Fault.TIMEOUT, 4: Fault.TIMEOUT})
     error_of(await deployment.compact(session), 503, "storage_unavailable")

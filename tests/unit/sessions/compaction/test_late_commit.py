@@ -41,7 +41,7 @@ def chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChainBuilder]:
         yield ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
-async def test_it_makes_a_whole_successor_which_the_next_try_answers(chains: ChainBuilder) -> None:
+async def test_a_late_commit_creates_a_whole_successor_that_the_retry_returns(chains: ChainBuilder) -> None:
     source = await chains.session(plain_turn("one"), plain_turn("two"))
     live, plan = await load_turns(chains.store, source, 1), CompactionPlan.new(source, 3)
     summary, at = Summary("they counted", "scripted"), chains.now

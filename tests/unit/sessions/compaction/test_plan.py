@@ -29,7 +29,7 @@ TURNS = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 
 
 @given(TURNS, st.integers(0, 30), st.booleans())
-def test_no_turn_is_torn_and_enough_is_kept(turns: list[int], keep_last: int, summarised: bool) -> None:
+def test_a_cut_never_splits_a_turn_and_keeps_enough_messages(turns: list[int], keep_last: int, summarised: bool) -> None:
     messages = live(turns, summarised=summarised)
     try:
         cut = first_kept_seq(messages, keep_last, starts_with_summary=summarised)
@@ -47,7 +47,7 @@ def test_no_turn_is_torn_and_enough_is_kept(turns: list[int], keep_last: int, su
 
 
 @given(TURNS, st.integers(0, 30))
-def test_no_more_is_kept_than_it_takes(turns: list[int], keep_last: int) -> None:
+def test_a_cut_keeps_no_more_turns_than_needed(turns: list[int], keep_last: int) -> None:
     messages = live(turns)
     borders = [stored.seq for stored in messages if stored.message.role is Role.USER] + [messages[-1].seq + 1]
     best = max((seq for seq in borders if messages[-1].seq + 1 - seq >= keep_last), default=1)
@@ -58,11 +58,11 @@ def test_no_more_is_kept_than_it_takes(turns: list[int], keep_last: int) -> None
         assert first_kept_seq(messages, keep_last, starts_with_summary=False) == best
 
 
-def test_nothing_may_be_kept() -> None:
+def test_a_session_can_keep_no_message() -> None:
     assert first_kept_seq(live([0, 0]), 0, starts_with_summary=False) == 5
 
 
-def test_a_session_that_is_all_kept_or_a_summary_has_nothing_to_compact() -> None:
+def test_a_session_that_keeps_all_or_has_only_a_summary_has_nothing_to_compact() -> None:
     for messages, keep_last, summarised in ((live([0, 0]), 4, False), (live([0, 0], summarised=True), 4, True)):
         with pytest.raises(NothingToCompact) as refused:
             first_kept_seq(messages, keep_last, starts_with_summary=summarised)

@@ -92,7 +92,7 @@ async def test_the_session_is_held_from_the_request_to_the_commit(deployment: Si
     assert (await deployment.head(session)).hold is None
 
 
-async def test_the_hold_outlives_a_long_summary(deployment: SimulatedDeployment) -> None:
+async def test_the_hold_is_renewed_during_a_long_summary(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await asked(deployment, session)
     deployment.model.before = lambda: asyncio.sleep(4 * LEASE_SECONDS)
@@ -106,7 +106,7 @@ async def test_the_hold_outlives_a_long_summary(deployment: SimulatedDeployment)
     assert await drafts(deployment) == [deployment.model.script]
 
 
-async def test_a_summary_is_made_once(deployment: SimulatedDeployment) -> None:
+async def test_a_repeated_summarise_step_does_not_call_the_model_again(deployment: SimulatedDeployment) -> None:
     job = await asked(deployment, await deployment.session())
     await deployment.step("summarise", job)
     await deployment.step("summarise", job)
@@ -115,13 +115,13 @@ async def test_a_summary_is_made_once(deployment: SimulatedDeployment) -> None:
     assert await drafts(deployment) == []
 
 
-async def test_a_summary_is_to_be_written_while_its_step_may_run(deployment: SimulatedDeployment) -> None:
+async def test_the_deadline_of_a_summary_is_within_the_time_of_its_step(deployment: SimulatedDeployment) -> None:
     await deployment.step("summarise", await asked(deployment, await deployment.session()))
     (context,) = deployment.model.contexts
     assert 0 < context.deadline.remaining() <= STEP_SECONDS
 
 
-async def test_the_model_is_the_one_that_was_set_a_moment_ago(deployment: SimulatedDeployment) -> None:
+async def test_a_step_reads_the_current_summary_model_of_the_tenant(deployment: SimulatedDeployment) -> None:
     with deployment.quiet():
         earlier = await deployment.services.cascade.effective(deployment.store)
         await Cascade(deployment.services.config).change(deployment.store, {"compact_summary_model": "dear"})
@@ -131,7 +131,7 @@ async def test_the_model_is_the_one_that_was_set_a_moment_ago(deployment: Simula
     assert [request.model for request in deployment.model.requests] == ["dear"]
 
 
-async def test_the_budget_is_the_one_that_was_set_a_moment_ago(deployment: SimulatedDeployment) -> None:
+async def test_a_step_reads_the_current_budget_of_the_tenant(deployment: SimulatedDeployment) -> None:
     with deployment.quiet():
         await deployment.services.cascade.effective(deployment.store)
         await Cascade(deployment.services.config).change(deployment.store, {"monthly_budget_usd": 0})
@@ -143,7 +143,7 @@ async def test_the_budget_is_the_one_that_was_set_a_moment_ago(deployment: Simul
     assert deployment.model.requests == []
 
 
-async def test_a_try_that_could_not_keep_its_summary_stands_on_the_bill(deployment: SimulatedDeployment) -> None:
+async def test_the_cost_of_an_attempt_whose_draft_was_not_stored_is_counted(deployment: SimulatedDeployment) -> None:
     for _ in range(2):  # the first one also asks for the tenant's settings
         job = await asked(deployment, await deployment.session())
         deployment.points = CallFaults()
@@ -162,7 +162,7 @@ async def test_a_try_that_could_not_keep_its_summary_stands_on_the_bill(deployme
         assert (found.status, found.cost.sub_calls) == ("succeeded", paid)
 
 
-async def test_a_failed_job_tells_what_its_summaries_cost(deployment: SimulatedDeployment) -> None:
+async def test_a_failed_job_has_the_cost_of_its_model_calls(deployment: SimulatedDeployment) -> None:
     job = await asked(deployment, await deployment.session())
     deployment.model.script = ""
     await deployment.step("summarise", job)
@@ -170,7 +170,7 @@ async def test_a_failed_job_tells_what_its_summaries_cost(deployment: SimulatedD
     assert (found.status, found.cost.sub_calls) == ("failed", 1)
 
 
-async def test_a_failed_job_that_could_not_let_its_session_go_does_so_with_the_next_try(deployment: SimulatedDeployment) -> None:
+async def test_a_retry_releases_the_session_that_a_failed_job_could_not_release(deployment: SimulatedDeployment) -> None:
     deployment.model.script = ""
     for _ in range(2):  # the first one also asks for the tenant's settings
         job = await asked(deployment, await deployment.session())
@@ -189,7 +189,7 @@ async def test_a_failed_job_that_could_not_let_its_session_go_does_so_with_the_n
     assert (await deployment.head(session)).hold is None
 
 
-async def test_a_job_that_is_ended_as_it_commits_leaves_its_session_free(
+async def test_a_job_that_fails_during_its_commit_leaves_its_session_released(
     deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await deployment.session()
@@ -211,7 +211,7 @@ async def test_a_job_that_is_ended_as_it_commits_leaves_its_session_free(
     assert (head.hold, head.archived_at) == (None, None)
 
 
-async def test_a_turn_that_came_while_the_hold_was_lost_is_kept(deployment: SimulatedDeployment) -> None:
+async def test_a_turn_added_while_the_hold_was_lost_is_kept(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await asked(deployment, session)
     await deployment.step("plan", job)
@@ -225,7 +225,7 @@ async def test_a_turn_that_came_while_the_hold_was_lost_is_kept(deployment: Simu
     assert kept[-2:] == ["in between", "answer to in between"]
 
 
-async def test_a_step_waits_for_whoever_took_the_session_over(deployment: SimulatedDeployment) -> None:
+async def test_a_step_fails_until_the_new_holder_releases_the_session(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await asked(deployment, session)
     await deployment.step("plan", job)
@@ -240,7 +240,7 @@ async def test_a_step_waits_for_whoever_took_the_session_over(deployment: Simula
     assert (await job_of(deployment, job)).status == "succeeded"
 
 
-async def test_a_job_that_others_kept_from_its_session_says_so(deployment: SimulatedDeployment) -> None:
+async def test_a_job_that_never_got_its_hold_back_fails_with_session_busy(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await asked(deployment, session)
     await asyncio.sleep(LEASE_SECONDS + 1)
@@ -256,7 +256,7 @@ async def test_a_job_that_others_kept_from_its_session_says_so(deployment: Simul
     assert hold.owner == other
 
 
-async def test_a_job_whose_session_another_one_compacted_fails_and_says_where_it_went(deployment: SimulatedDeployment) -> None:
+async def test_a_job_fails_with_the_successor_that_another_job_created(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     late = await asked(deployment, session)
     await deployment.step("summarise", late)
@@ -289,14 +289,14 @@ async def test_a_deleted_session_leaves_no_summary(deployment: SimulatedDeployme
     assert "Berlin" not in str(deployment.stored())
 
 
-async def test_what_nobody_fetches_is_forgotten_with_the_job_s_hour(deployment: SimulatedDeployment) -> None:
+async def test_a_draft_expires_with_the_time_limit_of_its_job(deployment: SimulatedDeployment) -> None:
     job = await asked(deployment, await deployment.session())
     await deployment.step("summarise", job)
     (draft,) = [item for item in deployment.stored() if item["sk"] == "DRAFT"]
     assert draft[TTL] == (await job_of(deployment, job)).ends_at
 
 
-async def test_a_job_that_is_ended_while_it_is_summarised_stays_so(deployment: SimulatedDeployment) -> None:
+async def test_a_job_that_fails_during_its_summary_stays_failed(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await asked(deployment, session)
 
@@ -311,7 +311,7 @@ async def test_a_job_that_is_ended_while_it_is_summarised_stays_so(deployment: S
 
 
 @pytest.mark.parametrize("step", ["plan", "summarise", "commit"])
-async def test_a_step_that_takes_the_session_of_a_job_that_was_just_ended_lets_go(
+async def test_a_step_releases_the_session_if_its_job_has_failed_meanwhile(
     deployment: SimulatedDeployment, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await deployment.session()
@@ -361,7 +361,7 @@ async def test_a_late_retry_of_the_failing_step_does_not_undo_a_success(deployme
     assert deployment.stored() == stored
 
 
-async def test_a_commit_without_a_summary_is_no_commit(deployment: SimulatedDeployment) -> None:
+async def test_a_commit_without_a_summary_fails(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await asked(deployment, session)
     with pytest.raises(StepFailed):
@@ -369,14 +369,14 @@ async def test_a_commit_without_a_summary_is_no_commit(deployment: SimulatedDepl
     assert (await deployment.head(session)).archived_at is None
 
 
-async def test_a_job_that_is_gone_is_no_work(deployment: SimulatedDeployment) -> None:
+async def test_the_steps_of_a_missing_job_do_nothing(deployment: SimulatedDeployment) -> None:
     stored = deployment.stored()
     for step in ("plan", "summarise", "commit", "fail"):
         await deployment.step(step, "job_" + "0" * 26)
     assert deployment.stored() == stored
 
 
-async def test_a_renewal_that_fails_stops_a_summary_and_the_next_try_makes_it(deployment: SimulatedDeployment) -> None:
+async def test_a_failed_renewal_stops_the_summary_and_a_retry_completes_it(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await asked(deployment, session)
 
@@ -396,7 +396,7 @@ async def test_a_renewal_that_fails_stops_a_summary_and_the_next_try_makes_it(de
 
 
 @pytest.mark.parametrize("step", ["plan", "summarise", "commit"])
-async def test_after_its_hour_a_job_is_not_carried_out(deployment: SimulatedDeployment, step: str) -> None:
+async def test_a_step_after_the_time_limit_fails_the_job(deployment: SimulatedDeployment, step: str) -> None:
     session = await deployment.session()
     job = await asked(deployment, session)
     await deployment.step("summarise", job)

@@ -71,7 +71,7 @@ async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore
     assert request.max_tokens is not None
 
 
-async def test_the_mask_says_what_to_leave_out_and_without_it_nothing_does(store: TenantStore) -> None:
+async def test_only_a_masked_summary_is_told_to_leave_out_tool_output(store: TenantStore) -> None:
     model = summary_model(lambda _: said("Ana."))
     await summary_of(model, make_scope(store), SHORT, mask_observations=True)
     await summary_of(model, make_scope(store), SHORT, mask_observations=False)
@@ -83,7 +83,7 @@ async def test_the_mask_says_what_to_leave_out_and_without_it_nothing_does(store
     assert material(masked) == material(raw)
 
 
-async def test_a_model_that_takes_no_temperature_is_asked_without(store: TenantStore) -> None:
+async def test_a_model_that_rejects_the_temperature_is_called_without_it(store: TenantStore) -> None:
     def write(request: ChatRequest) -> Answer:
         if request.temperature is not None:
             return llm.BackendBadRequest("Unsupported value: 'temperature' does not support 0 with this model.")
@@ -95,7 +95,7 @@ async def test_a_model_that_takes_no_temperature_is_asked_without(store: TenantS
     assert 1 <= len(refused) <= 4, "those that were under way when the first was refused"
 
 
-async def test_a_model_that_thinks_until_it_is_cut_off_is_given_twice_the_room(store: TenantStore) -> None:
+async def test_an_answer_that_was_cut_off_is_requested_with_twice_the_tokens(store: TenantStore) -> None:
     def write(request: ChatRequest) -> Answer:
         assert request.max_tokens is not None
         return said("<think>Ana has", FinishReason.LENGTH) if request.max_tokens < 6000 else said("<think>Well.</think>Ana.")
@@ -105,7 +105,7 @@ async def test_a_model_that_thinks_until_it_is_cut_off_is_given_twice_the_room(s
     assert [request.max_tokens for request in model.requests] == [4096, 8192]
 
 
-async def test_a_tenant_without_a_summary_model_takes_the_agents(store: TenantStore) -> None:
+async def test_without_a_summary_model_the_agents_model_writes_the_summary(store: TenantStore) -> None:
     model = summary_model(lambda _: said("Ana."))
     summary = await summarizer_over(model, config(None)).summarise(
         make_scope(store), SHORT, earlier=None, mask_observations=True, fallback_model="own"
@@ -115,7 +115,7 @@ async def test_a_tenant_without_a_summary_model_takes_the_agents(store: TenantSt
 
 
 @pytest.mark.parametrize("fallback_model", ["own", None])
-async def test_without_a_configured_summary_model_a_token_has_only_the_models_it_may_use(
+async def test_without_a_summary_model_the_token_must_allow_the_agents_model(
     store: TenantStore, fallback_model: str | None
 ) -> None:
     model = summary_model(lambda _: said("Ana."))
@@ -127,7 +127,7 @@ async def test_without_a_configured_summary_model_a_token_has_only_the_models_it
     assert model.requests == []
 
 
-async def test_the_calls_are_in_the_audit_and_on_the_bill_whatever_the_token_may_use(store: TenantStore) -> None:
+async def test_calls_of_the_tenants_summary_model_are_audited_and_counted(store: TenantStore) -> None:
     scope = make_scope(store, allowed=["nothing"])
     model = summary_model(numbered())
     before = len(await audit_of(store))
@@ -140,7 +140,7 @@ async def test_the_calls_are_in_the_audit_and_on_the_bill_whatever_the_token_may
     assert scope.tally.total.usd > 0
 
 
-async def test_what_does_not_fit_is_summarised_in_parts_with_the_earlier_summary(
+async def test_a_long_conversation_is_summarised_in_parts_with_the_earlier_summary(
     store: TenantStore,
 ) -> None:
     model = summary_model(numbered())
@@ -157,7 +157,7 @@ async def test_what_does_not_fit_is_summarised_in_parts_with_the_earlier_summary
     assert [line["summary"] for line in material(last)[1:]] == [by_part[turn] for turn in sorted(by_part)]
 
 
-async def test_parts_stay_in_their_order_whichever_is_done_first(store: TenantStore) -> None:
+async def test_summaries_of_parts_keep_the_order_of_the_parts(store: TenantStore) -> None:
     others = asyncio.Event()
 
     async def write(request: ChatRequest, _: CallContext) -> AsyncGenerator[ChatDelta, None]:
@@ -180,14 +180,14 @@ def first_turn(request: ChatRequest) -> int:
     return int(words[: next(at for at, sign in enumerate(words) if not sign.isdigit())])
 
 
-async def test_summaries_of_parts_that_do_not_fit_either_are_summarised_in_parts_again(store: TenantStore) -> None:
+async def test_summaries_of_parts_that_do_not_fit_are_summarised_in_parts(store: TenantStore) -> None:
     model = summary_model(lambda request: said("x" * 200))
     assert await summary_of(model, make_scope(store), conversation(60), by="small") == "x" * 200
     assert sum(map(merges, model.requests)) > 2
     assert len(material(model.requests[-1])) > 1
 
 
-async def test_an_earlier_summary_larger_than_the_window_is_cut_too(store: TenantStore) -> None:
+async def test_an_earlier_summary_larger_than_the_window_is_split(store: TenantStore) -> None:
     model = summary_model(lambda request: said("short"))
     assert await summary_of(model, make_scope(store), SHORT, by="tiny", earlier="fact " * 1200) == "short"
 
@@ -199,7 +199,7 @@ MESSAGES = st.lists(st.integers(1, 60), min_size=1, max_size=12).map(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(MESSAGES, st.sampled_from([300, 350, 500, 900]), st.booleans(), st.integers(0, 400))
-def test_every_request_fits_the_window_and_every_summary_its_bound(
+def test_every_request_fits_the_window_and_every_summary_its_limit(
     store: TenantStore, messages: list[Message], window: int, mask_observations: bool, earlier: int
 ) -> None:
     """Whatever the model writes, as long as it is no longer than it is told."""
@@ -223,13 +223,13 @@ def test_every_request_fits_the_window_and_every_summary_its_bound(
         assert characters / 4 + (request.max_tokens or 0) <= window
 
 
-async def test_a_huge_message_never_meets_the_input_defences_bound(store: TenantStore) -> None:
+async def test_a_huge_message_stays_below_the_limit_of_the_input_defence(store: TenantStore) -> None:
     model = summary_model(lambda _: said("Long."))
     assert await summary_of(model, make_scope(store), [Message(Role.USER, "word " * 500_000)], by="vast") == "Long."
     assert len(model.requests) == 4
 
 
-async def test_the_stated_bound_does_not_grow_with_the_window(store: TenantStore) -> None:
+async def test_the_requested_length_does_not_grow_with_the_window(store: TenantStore) -> None:
     model = summary_model(lambda _: said("Ana."))
     for name in ("roomy", "vast"):
         await summary_of(model, make_scope(store), SHORT, by=name)
@@ -238,7 +238,7 @@ async def test_the_stated_bound_does_not_grow_with_the_window(store: TenantStore
 
 
 @pytest.mark.parametrize("first", [said("word " * 2000), said("cut o", FinishReason.LENGTH), said("", FinishReason.LENGTH)])
-async def test_an_answer_that_is_too_long_is_asked_for_once_more_and_shorter(store: TenantStore, first: list[ChatDelta]) -> None:
+async def test_a_shorter_summary_is_requested_once_after_one_that_is_too_long(store: TenantStore, first: list[ChatDelta]) -> None:
     answers = iter([first, said("Short.")])
     model = summary_model(lambda _: next(answers))
     assert await summary_of(model, make_scope(store), SHORT) == "Short."
@@ -247,7 +247,7 @@ async def test_an_answer_that_is_too_long_is_asked_for_once_more_and_shorter(sto
     assert model.requests[0].messages[1] == model.requests[1].messages[1]
 
 
-async def test_what_cannot_be_seen_is_not_kept(store: TenantStore) -> None:
+async def test_invisible_characters_are_removed_from_a_summary(store: TenantStore) -> None:
     model = summary_model(lambda _: said("\u200bAna\u2060 moves.\u202e \n"))
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
@@ -257,17 +257,17 @@ async def test_half_of_a_surrogate_pair_becomes_a_question_mark(store: TenantSto
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves ?."
 
 
-async def test_what_a_model_only_thought_is_not_kept(store: TenantStore) -> None:
+async def test_reasoning_is_removed_from_a_summary(store: TenantStore) -> None:
     model = summary_model(lambda _: said("<think>\nWho is Ana?\n</think>\n\nAna moves."))
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
 
-async def test_it_is_the_last_word_that_counts_not_how_it_comes(store: TenantStore) -> None:
+async def test_a_streamed_summary_is_the_text_of_all_its_deltas(store: TenantStore) -> None:
     model = summary_model(lambda _: [ChatDelta("Ana "), ChatDelta("moves."), ChatDelta(finish_reason=FinishReason.STOP)])
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
 
-async def test_cancelled_it_leaves_no_call_under_way(store: TenantStore) -> None:
+async def test_a_cancelled_summary_leaves_no_call_in_flight(store: TenantStore) -> None:
     asked = asyncio.Event()
 
     def wait(request: ChatRequest) -> list[ChatDelta]:
@@ -286,7 +286,7 @@ async def test_cancelled_it_leaves_no_call_under_way(store: TenantStore) -> None
     assert (model.closed, len(model.requests)) == (begun, begun)
 
 
-async def test_the_work_stands_where_it_was_asked_for(store: TenantStore) -> None:
+async def test_calls_use_the_scope_of_the_request_except_its_allow_list(store: TenantStore) -> None:
     """Only the allow-list is lifted, and only for these calls."""
     scope = make_scope(store, allowed=["nothing"])
     freed = scope.with_any_model

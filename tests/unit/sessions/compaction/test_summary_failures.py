@@ -88,7 +88,7 @@ async def test_a_model_that_fails_fails_the_summary(
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
-async def test_a_failure_ends_the_calls_beside_it(store: TenantStore, failing: int) -> None:
+async def test_a_failure_cancels_the_concurrent_calls(store: TenantStore, failing: int) -> None:
     model = summary_model(lambda _: llm.BackendBadRequest("no") if len(model.requests) == failing else said("Fine."))
     with pytest.raises(SummaryFailed):
         await summarizer_over(model, config()).summarise(
@@ -98,7 +98,7 @@ async def test_a_failure_ends_the_calls_beside_it(store: TenantStore, failing: i
     assert model.closed == len(model.requests)
 
 
-async def test_a_request_that_the_provider_finds_too_long_is_halved(store: TenantStore) -> None:
+async def test_a_request_that_the_provider_rejects_as_too_long_is_split(store: TenantStore) -> None:
     """Its window may be smaller than the catalogue says."""
     really = 900
 
@@ -119,7 +119,7 @@ async def test_a_request_that_the_provider_finds_too_long_is_halved(store: Tenan
     assert len(model.requests) - len(heard) < 16  # what was too long once is not tried so again
 
 
-async def test_a_request_whose_beginning_alone_is_read_is_asked_for_in_parts(store: TenantStore) -> None:
+async def test_a_silently_truncated_request_is_split(store: TenantStore) -> None:
     """Ollama cuts off what does not fit its ``num_ctx``, and says so only by the tokens that it counts."""
     window = 4096
 
@@ -139,7 +139,7 @@ async def test_a_request_whose_beginning_alone_is_read_is_asked_for_in_parts(sto
     assert len(model.requests) - len(heard) == 1
 
 
-async def test_tokens_of_a_lost_try_do_not_hide_that_only_the_beginning_was_read(store: TenantStore) -> None:
+async def test_tokens_of_a_failed_attempt_do_not_hide_a_truncation(store: TenantStore) -> None:
     window = 4096
 
     def write(request: ChatRequest, context: CallContext) -> Answer:
@@ -160,7 +160,7 @@ async def test_tokens_of_a_lost_try_do_not_hide_that_only_the_beginning_was_read
     assert told == {message.content for message in messages if message.role is Role.USER}
 
 
-async def test_a_request_cut_off_at_the_window_is_asked_for_in_parts_however_near(
+async def test_a_request_truncated_shortly_before_its_end_is_split(
     store: TenantStore,
 ) -> None:
     """What is read is then a multiple of 1024 tokens, and too near to what was sent to tell by their number."""
@@ -182,7 +182,7 @@ async def test_a_request_cut_off_at_the_window_is_asked_for_in_parts_however_nea
     assert len(model.requests) - len(heard) == 1
 
 
-async def test_a_provider_that_counts_in_rough_numbers_is_no_endless_loop(store: TenantStore) -> None:
+async def test_a_provider_with_rounded_token_counts_causes_no_endless_loop(store: TenantStore) -> None:
     model = summary_model(lambda _: [ChatDelta("Ana.", usage=TokenUsage(4096, 2))])
     await summarizer_over(model, config("vast")).summarise(
         make_scope(store), conversation(300), earlier=None, mask_observations=True, fallback_model="own"
@@ -191,7 +191,7 @@ async def test_a_provider_that_counts_in_rough_numbers_is_no_endless_loop(store:
 
 
 @pytest.mark.parametrize("tokens", [0, 10, 1023])
-async def test_a_provider_that_counts_hardly_any_tokens_is_believed(store: TenantStore, tokens: int) -> None:
+async def test_very_small_token_counts_are_not_taken_for_a_truncation(store: TenantStore, tokens: int) -> None:
     model = summary_model(lambda _: [ChatDelta("Ana.", usage=TokenUsage(tokens, 2))])
     await summarizer_over(model, config("vast")).summarise(
         make_scope(store), conversation(500), earlier=None, mask_observations=True, fallback_model="own"
@@ -199,7 +199,7 @@ async def test_a_provider_that_counts_hardly_any_tokens_is_believed(store: Tenan
     assert len(model.requests) == 1
 
 
-async def test_a_window_that_holds_nothing_is_not_asked(store: TenantStore) -> None:
+async def test_a_model_with_a_tiny_window_is_not_called(store: TenantStore) -> None:
     gateway = config("tiny")
     models = tuple(one.model_copy(update={"context_window": 200}) for one in gateway.models)
     model = summary_model(lambda _: said("Ana."))
@@ -210,7 +210,7 @@ async def test_a_window_that_holds_nothing_is_not_asked(store: TenantStore) -> N
     assert model.requests == []
 
 
-async def test_a_conversation_for_which_a_window_is_far_too_small_costs_nothing(store: TenantStore) -> None:
+async def test_a_conversation_far_too_long_for_a_window_makes_no_call(store: TenantStore) -> None:
     model = summary_model(lambda _: said("Ana."))
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config("tiny")).summarise(
@@ -220,7 +220,7 @@ async def test_a_conversation_for_which_a_window_is_far_too_small_costs_nothing(
     assert model.requests == []
 
 
-async def test_a_model_that_never_gets_shorter_is_given_up(store: TenantStore) -> None:
+async def test_a_model_whose_summaries_never_get_shorter_fails(store: TenantStore) -> None:
     """It could be asked for ever: no two of its summaries fit what it really takes."""
 
     def write(request: ChatRequest) -> Answer:
@@ -236,7 +236,7 @@ async def test_a_model_that_never_gets_shorter_is_given_up(store: TenantStore) -
 
 
 @pytest.mark.parametrize("model_name", ["unserved", "gone"])
-async def test_a_model_that_nobody_serves_fails_the_summary(store: TenantStore, model_name: str) -> None:
+async def test_a_model_without_a_backend_fails_the_summary(store: TenantStore, model_name: str) -> None:
     model = summary_model(lambda _: said("Ana."))
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config(None)).summarise(
@@ -258,7 +258,7 @@ async def test_a_request_without_time_left_fails_the_summary(store: TenantStore)
 @pytest.mark.parametrize(
     ("limit", "error"), [({"monthly_budget_usd": "0.0000001"}, BudgetExceeded), ({"tokens_per_minute": 1}, RateLimited)]
 )
-async def test_a_tenant_without_room_hears_so(
+async def test_limits_of_the_tenant_are_raised_unchanged(
     store: TenantStore, limit: dict[str, Any], error: type[SpassError], turns: int
 ) -> None:
     model = summary_model(lambda _: said("Ana."))
@@ -274,7 +274,7 @@ async def test_a_tenant_without_room_hears_so(
 
 
 @pytest.mark.parametrize("turns", [1, 30])
-async def test_what_is_not_the_models_fault_passes_as_it_is(store: TenantStore, turns: int) -> None:
+async def test_errors_that_the_model_did_not_cause_are_raised_unchanged(store: TenantStore, turns: int) -> None:
     async def raised(model: ScriptedModel, depth: int = 0) -> type[SpassError]:
         with pytest.raises(SpassError) as raised:
             await summarizer_over(model, config()).summarise(
@@ -293,7 +293,7 @@ async def test_what_is_not_the_models_fault_passes_as_it_is(store: TenantStore, 
     assert fine.requests == []
 
 
-async def test_a_provider_without_room_is_the_models_side(store: TenantStore) -> None:
+async def test_a_rate_limit_of_the_backends_fails_the_summary(store: TenantStore) -> None:
     model = summary_model(lambda _: llm.BackendRateLimited("slow down", retry_after=7))
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config()).summarise(
@@ -303,7 +303,7 @@ async def test_a_provider_without_room_is_the_models_side(store: TenantStore) ->
     assert raised.value.retry_after == pytest.approx(7, abs=1)
 
 
-async def test_a_call_that_failed_is_in_the_audit_too(store: TenantStore) -> None:
+async def test_a_failed_call_is_audited(store: TenantStore) -> None:
     before, model = len(await audit_of(store)), summary_model(lambda _: llm.BackendBadRequest("no"))
     with pytest.raises(SummaryFailed):
         await summarizer_over(model, config()).summarise(

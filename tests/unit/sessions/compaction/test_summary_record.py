@@ -11,7 +11,7 @@ from spass.sessions.compaction.summary_record import SummaryRecord, summary_mess
 @given(st.text())
 @example("Ana [sic] moves] to [Berlin] on 3 May.")
 @example("[compaction summary from session ses_1] Ana moves.")
-def test_a_summary_is_read_back_from_its_message_word_for_word(text: str) -> None:
+def test_summary_text_is_the_inverse_of_summary_message(text: str) -> None:
     source, successor = SessionId("ses_" + "0" * 26), SessionId("ses_" + "1" * 26)
     record = SummaryRecord(SummaryId("sum_1"), source, successor, text, "small", timestamp(0), 1, 4)
     assert summary_message(record) == f"[compaction summary from session {source}] {text}"
