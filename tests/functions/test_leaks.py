@@ -29,8 +29,8 @@ from tests.unit.calls.planted_secrets import (
     SECRETS,
     SHAPED,
     TOKEN,
-    give_credentials,
     leaked_kinds,
+    set_credentials,
     text_with_secrets,
 )
 from tests.unit.calls.provider_failures import ARN, FAILURES, HOST, PATH, PLACES, failing_words
@@ -72,7 +72,7 @@ SURFACES: Mapping[str, Send] = {**CHATS, **EMBEDS}
 @pytest.fixture
 def planted_gateway(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
     """A gateway that knows the secrets that are told by being known."""
-    give_credentials(monkeypatch)
+    set_credentials(monkeypatch)
     redaction.reload_environment()
     sha = [hashlib.sha256(token.encode()).hexdigest() for token in ("sibling-token", TOKEN)]
     config = CONFIG.replace(sha[0], sha[1]).replace("provider: ollama", "provider: openai")

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
 
 Value: TypeAlias = "None | bool | int | Decimal | str | bytes | frozenset[str] | Sequence[Value] | Mapping[str, Value]"
-"""The value of an attribute. A number that an ``Update`` adds to is an int or a Decimal; other fractions are stored as text. A
-whole Decimal is read back as an int. DynamoDB does not store empty sets."""
+"""The value of an attribute. Store a fraction as a Decimal only if an ``Update`` adds to it, otherwise as text. A whole Decimal
+is read back as an int. DynamoDB does not store empty sets."""
 Item: TypeAlias = dict[str, Value]
 """A stored item, ``pk`` and ``sk`` included."""
 

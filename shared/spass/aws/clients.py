@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_stepfunctions import SFNClient
 
-# A table call takes milliseconds. One that takes seconds is lost, and two retries with jittered backoff find another host.
-# ``GuardedTable`` repeats the whole call once.
+# A table call takes milliseconds. After seconds it is lost, and boto3 retries twice, with jittered backoff, on another host.
+# ``GuardedTable`` then repeats the whole call once.
 _TABLE_CONFIG: Final = Config(
     connect_timeout=1,
     read_timeout=3,
     retries={"mode": "standard", "total_max_attempts": 3},
     max_pool_connections=50,
     tcp_keepalive=True,
-    parameter_validation=False,  # parameters are typed here, and the service validates them anyway
-    user_agent="spass",  # botocore builds the default one again for each call
+    parameter_validation=False,  # the parameters are typed, and the service validates them too
+    user_agent="spass",  # botocore would build the default one for each call
 )
-# Reading an object of megabytes takes seconds.
+# Reading an object of several megabytes takes seconds.
 _BUCKET_CONFIG: Final = Config(
     connect_timeout=2,
     read_timeout=20,
@@ -48,7 +48,7 @@ _BUCKET_CONFIG: Final = Config(
     signature_version="s3v4",  # in some regions boto3 would sign presigned forms with version 2
     s3={"addressing_style": "path" if os.environ.get("AWS_ENDPOINT_URL") else "virtual"},
 )
-# ``ProviderKeys`` does the retries, over a longer time.
+# ``ProviderKeys`` retries itself, for a longer time.
 _PARAMETERS_CONFIG: Final = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 1})
 
 
@@ -126,10 +126,7 @@ class Aws:
         return GuardedTable(self._table_client, BACKEND_PREFIX)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:
-        """Return the store of one tenant. There is no other access to a tenant's data.
-
-        Credentials that are limited to this tenant would be passed here, in place of the function's own.
-        """
+        """Return the store of one tenant. All access to a tenant's data goes through such a store."""
         table = TenantTable(self._table_client, tenant)
         return TenantStore(
             tenant,

@@ -1,8 +1,8 @@
-"""Commit a transaction once, and find out whether it took effect, even after a lost reply and later writers.
+"""Commit a transaction once, and find out whether it took effect, even if its reply was lost and other writers followed.
 
-A writer that has lost the reply to a conditional write cannot tell from a failed condition whether its own write took effect:
-other writers may have changed the item any number of times since. So the transaction also puts a marker, a small item that no
-other writer touches. The marker exists if and only if the transaction took effect.
+If the retry of a conditional write fails, its writer does not know why: its first attempt may have taken effect, and others may
+have changed the item since. So the transaction also puts a marker, a small item that no other writer changes. The marker
+exists if and only if the transaction took effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ _KEEP_SECONDS: Final = 3600  # longer than any process that may still read the m
 
 
 async def commit(store: TenantStore, writes: Sequence[Write]) -> Mapping[int, Item | None]:
-    """Do all of ``writes`` or none, once. Return the failed conditions: the position of each such write, and the item under its
-    key; empty if the writes took effect.
+    """Do all of ``writes`` or none, once. Return the position of each write whose condition failed, with its stored item. The
+    result is empty if the writes took effect.
 
     Raises:
         StorageUnavailable: the table does not answer; whether the writes took effect is unknown.
@@ -35,7 +35,7 @@ async def commit(store: TenantStore, writes: Sequence[Write]) -> Mapping[int, It
         try:
             await store.table.transact(writes_with_marker, token=name)
         except TransactionFailed as failure:
-            # The client retries too, so a request that took effect may cause even the first failure.
+            # boto3 retries too. So this may be the failure of a retry whose first attempt took effect.
             took_effect = len(writes) in failure.failures
             return {} if took_effect else failure.failures
         except StorageUnavailable:

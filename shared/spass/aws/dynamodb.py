@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Cancellation reasons after which a retry may succeed. "None" stands for a write that did not cause the cancellation.
+# Cancellation reasons after which a retry may succeed. "None" is the reason of a write that did not cause the cancellation.
 _TRANSIENT_REASONS: Final = frozenset({"None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 
 

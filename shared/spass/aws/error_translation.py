@@ -44,8 +44,8 @@ def storage_errors() -> Iterator[None]:
     """Translate the errors of botocore. Codes in ``_EXPECTED`` pass unchanged, because callers handle them.
 
     Raises:
-        StorageUnavailable: throttled, timed out, unreachable, or an error of the service; a write's effect is unknown.
-        InternalError: the service rejects the call (permissions, a malformed expression): our bug or a wrong deployment.
+        StorageUnavailable: throttled, timed out, unreachable, or an error of the service. The effect of a write is unknown.
+        InternalError: the service rejects the call (permissions, a malformed expression): a bug, or a wrong deployment.
     """
     try:
         yield

@@ -1,12 +1,13 @@
 """``Idempotency-Key``: do the work of a repeated request once, and store its answer for a day.
 
 The answer is stored in the transaction of the request's effect. A request without an effect in our storage (a bare model call)
-stores the answer in a separate write. A running request holds its key as a lease (``acquire``). A turn needs no such lease; it
-holds its session.
+stores the answer in a separate write. While a request runs, it has a lease on its key (``acquire``). A turn does not need this
+lease, because it has a lease on its session.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,8 +39,8 @@ class IdempotentRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """The answer that a repeated request gets: the JSON body and its headers. A ``status`` of None is the route's
-    default. The answer is stored for a day, or until ``expires_at`` (seconds since the epoch)."""
+    """The answer that a repeated request gets: the JSON body and its headers. If ``status`` is None, the response has the usual
+    status of the route. The answer is stored for a day, or until ``expires_at`` (seconds since the epoch)."""
 
     body: Mapping[str, Json]
     headers: Mapping[str, str]
@@ -58,7 +59,7 @@ async def read(store: TenantStore, request: IdempotentRequest) -> StoredAnswer |
 
 
 async def record(store: TenantStore, request: IdempotentRequest, answer: StoredAnswer) -> Put:
-    """Return the write that stores ``answer``, for the transaction of the request's effect. It fails if the key has an answer."""
+    """Return the write that stores ``answer``, for the transaction of the request's effect. It fails if an answer is stored."""
     return await _completion(store, request, answer, None, _absent(now_s()))
 
 
@@ -72,39 +73,40 @@ class Claim:
 
     async def completion(self, answer: StoredAnswer) -> Put:
         """Return the write that stores ``answer`` and ends the claim, for the transaction of the request's effect. It fails if
-        the claim was lost."""
+        this owner has lost the claim."""
         return await _completion(self.store, self.request, answer, self.owner, self._is_mine())
 
     async def complete(self, answer: StoredAnswer) -> None:
         """Store ``answer`` in a separate write, for a request without an effect in our storage.
 
         Raises:
-            LeaseLost: another attempt has taken the claim over.
+            LeaseLost: another attempt has acquired the claim.
         """
         try:
-            await self.store.table.write(await self.completion(answer))
-        except ConditionFailed as failure:
-            if not failure.item or failure.item.get("owner") != self.owner:
-                raise taken_over() from None
+            await self._write(await self.completion(answer))
+        except ConditionFailed:
+            raise claim_lost() from None
 
     async def renew(self) -> None:
         """Extend the claim by a minute, unless it was completed.
 
         Raises:
-            ConditionFailed: the claim was lost.
+            ConditionFailed: another attempt has acquired the claim.
         """
-        try:
-            await self.store.table.write(Update(self.key, set={"expires_at": now_s() + LEASE_SECONDS}, when=self._is_mine()))
-        except ConditionFailed as failure:
-            if not failure.item or failure.item.get("owner") != self.owner:
-                raise
+        await self._write(Update(self.key, set={"expires_at": now_s() + LEASE_SECONDS}, when=self._is_mine()))
 
     async def release(self) -> None:
         """Release the claim after a failure, so that the client may repeat the request with the same key."""
-        try:
+        with suppress(ConditionFailed):
             await self.store.table.write(Delete(self.key, self._is_mine()))
-        except ConditionFailed:
-            return
+
+    async def _write(self, write: Put | Update) -> None:
+        """Do ``write`` unless this owner has completed the claim."""
+        try:
+            await self.store.table.write(write)
+        except ConditionFailed as failure:
+            if not failure.item or failure.item.get("owner") != self.owner:
+                raise
 
     @property
     def key(self) -> keys.Key:
@@ -118,7 +120,7 @@ async def create(store: TenantStore, writes: Sequence[Put], *, token: str, claim
     """Put new items, the first of which has a new id and is absent, and store ``answer`` under the claim, if there is one.
 
     Raises:
-        LeaseLost: another attempt has taken the claim over; nothing was created.
+        LeaseLost: another attempt has acquired the claim; nothing was created.
         StorageUnavailable: the table does not answer; whether the items were created is unknown.
     """
     completion = [await claim.completion(answer)] if claim is not None else []
@@ -126,10 +128,10 @@ async def create(store: TenantStore, writes: Sequence[Put], *, token: str, claim
         await store.table.transact([*writes, *completion], token=token)
     except TransactionFailed:
         if await store.table.get(writes[0].key) is None:
-            raise taken_over() from None
+            raise claim_lost() from None
 
 
-def taken_over() -> LeaseLost:
+def claim_lost() -> LeaseLost:
     """Return the error of an attempt that has lost its claim to another one."""
     return LeaseLost("Another try of this request has taken over; try again.", retry_after=1)
 
@@ -167,7 +169,7 @@ async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | Sto
 
 
 def _absent(now: int) -> Condition:
-    """Return the condition that the key is not used. Conditions also see expired items, which reads omit."""
+    """Return the condition that the key is not in use. Conditions also see expired items, which reads omit."""
     return ITEM_ABSENT | AtMost(TTL, now)
 
 

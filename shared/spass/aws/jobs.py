@@ -35,24 +35,24 @@ class TenantJobs:
         """Send ``job`` to its queue.
 
         Raises:
-            StorageUnavailable: the queue does not answer, or there is none; the job may have been sent.
+            StorageUnavailable: the queue does not exist or does not answer; the job may have been sent.
         """
         if job.tenant != self._tenant:
             raise PermissionError("the job belongs to another tenant")
         url = self._job_targets.compaction_queue if isinstance(job, StartCompaction) else self._job_targets.queue
         if url is None:
-            raise StorageUnavailable("There is no queue for this job.")
+            raise StorageUnavailable("This deployment has no queue for this job.")
         await _call("sqs", "SendMessage", self._sqs().send_message, {"QueueUrl": url, "MessageBody": body_of(job)})
 
     async def start_compaction(self, job: JobId) -> None:
-        """Start the state machine on a compaction. Starting it again has no effect: the execution is named by the job.
+        """Start the state machine on a compaction. A second start has no effect, because the execution has the name of the job.
 
         Raises:
             StorageUnavailable: the state machine does not answer; it may have started.
         """
         machine = self._job_targets.compaction_machine
         if machine is None:
-            raise RuntimeError("there is no state machine for compactions")
+            raise RuntimeError("this deployment has no state machine for compactions")
         work = json.dumps({"tenant": self._tenant, "job": job})
         parameters = {"stateMachineArn": machine, "name": job, "input": work}
         try:

@@ -1,4 +1,4 @@
-"""Renew a lease: a right in the table that expires when its owner dies."""
+"""Renew a lease: a right in the table that expires if its owner dies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,11 +10,11 @@ from spass.core.errors import StorageUnavailable
 LEASE_SECONDS: Final = 60
 RENEW_SECONDS: Final = 20.0
 RETRY_SECONDS: Final = 2
-"""Seconds after which a request that found the lease taken may retry. Most owners release it long before it expires."""
+"""Seconds after which a request may retry when another one has the lease. Most owners release it long before it expires."""
 
 
 class LeaseLost(StorageUnavailable):
-    """A renewal failed. Another owner may hold the lease by now, so this one stopped."""
+    """A renewal failed. Another owner may have the lease, so the work of this owner was stopped."""
 
 
 @asynccontextmanager
@@ -26,7 +26,7 @@ async def renewing(renew: Callable[[], Awaitable[None]], *, every: float = RENEW
     """
     body = asyncio.current_task()
     if body is None:
-        raise RuntimeError("a lease is renewed inside a task")
+        raise RuntimeError("a lease must be renewed inside a task")
     failure: list[BaseException] = []
 
     async def renew_repeatedly() -> None:

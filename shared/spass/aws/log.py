@@ -27,17 +27,17 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 def write_line(line: Mapping[str, Json]) -> None:
     """Write one line. Ignore a closed output, such as a closed terminal: the work continues without the log."""
-    text = _dump(line)
+    text = _encode(line)
     if not needs_no_redaction(text):
-        text = _dump(redact_members(line))
+        text = _encode(redact_members(line))
     with suppress(OSError):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
 
 def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
-    """Return the line of an unexpected exception: its type, and the innermost place in our code on its traceback. Omit its
-    text, which may contain secrets or texts of users. The text of an ``InternalError`` is ours, so include it.
+    """Return the line of an unexpected exception: its type, and the innermost place of our code in its traceback. Omit its text,
+    which may contain secrets or texts of users, unless it is an ``InternalError``, whose text is ours.
     """
     return {"at": now(), "level": "error", "request_id": request_id, **_exception_fields(error)}
 
@@ -105,7 +105,3 @@ def _innermost(trace: TracebackType | None) -> str | None:
             place = f"{module}:{frame.f_code.co_name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
-
-
-def _dump(line: Mapping[str, Json]) -> str:
-    return _encode(line)

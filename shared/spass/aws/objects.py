@@ -27,7 +27,7 @@ class ObjectMissing(Exception):
 
 
 class ObjectSummary(NamedTuple):
-    """An object in a listing. ``modified`` is when it was put, in seconds since the epoch."""
+    """An object in a listing. ``modified`` is the time of its put, in seconds since the epoch."""
 
     key: str
     modified: int

@@ -17,8 +17,8 @@ ReadParameters: TypeAlias = Callable[[Sequence[str]], Mapping[str, str]]
 _KEEP_SECONDS: Final = 300.0
 _RETRY_STALE_SECONDS: Final = 10.0
 _MAX_NAMES: Final = 10  # the limit of GetParameters
-# By default an account may make 40 calls a second, so 400 functions that start together need ten seconds. Lambda ends a start
-# after ten seconds. So a start waits four seconds at most, and the first request waits for the rest.
+# The default quota of an account is 40 calls a second, so 400 functions that start together need ten seconds. Lambda allows a
+# start only ten seconds. So a start waits for at most four seconds, and the first request waits for the rest.
 _START_SECONDS: Final = 4.0
 _REQUEST_SECONDS: Final = 30.0
 _FIRST_DELAY: Final = 0.25
@@ -27,8 +27,8 @@ _MAX_DELAY: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RetryTiming:
-    """The clock, the sleep and the jitter of retries. ``clock`` is the wall clock, in seconds: a monotonic clock may stand still
-    in a snapshot. ``jitter`` returns 0.0 to 1.0."""
+    """The clock, the sleep and the jitter of retries. ``clock`` is the wall clock, in seconds, because a monotonic clock may stop
+    during a snapshot. ``jitter`` returns 0.0 to 1.0."""
 
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
@@ -55,8 +55,8 @@ class ProviderKeys:
         self._stale_at = 0.0
 
     def prefetch(self, names: Iterable[str]) -> None:
-        """Read the parameters while the process starts, if one of ``names`` is not in the environment. This takes 4 seconds at
-        most. If it fails, log a warning; the first ``get`` reads again."""
+        """Read the parameters while the process starts, if one of ``names`` is not in the environment. This takes at most 4
+        seconds. If it fails, log a warning; the first ``get`` reads again."""
         if not self._path or all(os.environ.get(name) for name in names):
             return
         try:
@@ -78,8 +78,8 @@ class ProviderKeys:
             return self._current(self._path).get(self._path + name) or None
 
     def _current(self, path: str) -> Mapping[str, str]:
-        """Return the values. If they are stale, read them again, but keep them if that fails: a request must not wait for
-        a key that may never be set."""
+        """Return the values. Read stale values again, but use them if that fails: a request must not wait for a key that is never
+        set."""
         if self._values is None:
             return self._read(path, _REQUEST_SECONDS)
         if self._timing.clock() < self._stale_at:

@@ -42,7 +42,7 @@ class Signer:
 
     @cached_property
     def region(self) -> str:
-        """Return the given region, or the environment's.
+        """Return the region of the constructor, or else of the environment.
 
         Raises:
             SigningFailed: no region is configured.
@@ -53,13 +53,13 @@ class Signer:
         return region
 
     async def sign(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers to add to a request. ``url`` is the URL as sent, its path percent-encoded once. ``headers`` are
-        signed too, so a proxy must not change them.
+        """Return the headers to add to a request. The path of ``url`` is percent-encoded once. ``headers`` are signed too, so a
+        proxy must not change them.
 
         Raises:
             SigningFailed: credentials or the region are missing, or credentials could not be renewed.
         """
-        # Credentials may have to be fetched, and a body of megabytes takes milliseconds to hash.
+        # Use a thread: credentials may have to be fetched, and hashing a body of megabytes takes milliseconds.
         return await anyio.to_thread.run_sync(self._sign, method, url, body, headers)
 
     def _sign(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Compare-and-swap: plan a change of the current version, write it if that version is still current, otherwise plan again."""
+"""Compare-and-swap: plan a change of the current version and write it. If another writer was faster, plan it again."""
 
 import asyncio
 import random
@@ -21,8 +21,8 @@ _MAX_BACKOFF_SECONDS: Final = 0.25  # seconds between two attempts, full jitter
 
 @dataclass(frozen=True, slots=True)
 class Swap(Generic[A_co]):
-    """One attempt. The condition of ``write`` is that the version that was read is still current; ``answer`` is true once
-    ``write`` has taken effect. A ``Check`` changes nothing."""
+    """One attempt. The condition of ``write`` is that the version that was read is still current. ``answer`` is returned if
+    ``write`` takes effect. A ``Check`` changes nothing."""
 
     answer: A_co
     write: Put | Update | Check
@@ -32,11 +32,11 @@ class Participant(Protocol[A_contra]):
     """Another party's writes in a transaction: the use of a confirm token, or the answer to store for an idempotency key."""
 
     async def writes(self, answer: A_contra, /) -> Sequence[Write]:
-        """Return the writes that join the transaction that makes ``answer`` true."""
+        """Return the writes to add to the transaction. ``answer`` is the answer of the swap."""
         ...
 
     def refusal(self) -> SpassError:
-        """Return the error to raise when a condition of these writes does not hold. The transaction did not take effect."""
+        """Return the error to raise when a condition of these writes fails. The transaction then had no effect."""
         ...
 
 
@@ -50,7 +50,7 @@ async def swap(
     was faster, plan again.
 
     Raises:
-        StorageUnavailable: the table does not answer, or the deadline passed among too many other writers.
+        StorageUnavailable: the table does not answer, or other writers were faster until the deadline.
         SpassError: what ``plan`` raises, or the participant's refusal.
     """
     while True:

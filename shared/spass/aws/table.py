@@ -25,33 +25,33 @@ _OPERATIONS: Final = {Put: "PutItem", Update: "UpdateItem", Delete: "DeleteItem"
 
 
 class ConditionFailed(Exception):
-    """A write's condition did not hold. ``item`` is the stored item, None if there is none.
+    """The condition of a write failed. ``item`` is the stored item, or None.
 
-    boto3 retries after a lost reply, and the retry may meet the effect of the first attempt. A caller whose write changes what
-    its condition tests must check whether ``item`` is already its own.
+    After a lost reply boto3 retries, and the condition of the retry may fail because the first attempt took effect. So a writer
+    that changes what its condition tests must check whether ``item`` is the result of its own write.
     """
 
     def __init__(self, item: Item | None) -> None:
-        super().__init__("a condition on a write did not hold")
+        super().__init__("the condition of a write failed")
         self.item = item
 
 
 class TransactionFailed(Exception):
-    """Conditions of a transaction did not hold. ``failures`` maps the position of each such write to the stored item."""
+    """Conditions of a transaction failed. ``failures`` maps the position of each failed write to the stored item."""
 
     def __init__(self, failures: Mapping[int, Item | None]) -> None:
-        super().__init__(f"conditions of writes {sorted(failures)} of a transaction did not hold")
+        super().__init__(f"the conditions of writes {sorted(failures)} of a transaction failed")
         self.failures = failures
 
 
 class TransactionConflict(Exception):
-    """Another transaction is changing one of the items. Nothing took effect; a retry of the same request may succeed."""
+    """Another transaction is changing one of the items. The request had no effect, and a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A range of a partition: the items whose sort key begins with ``prefix``, in key order or in reverse, starting after the
-    sort key ``after``; at most ``limit`` of them."""
+    """A range of a partition: at most ``limit`` items whose sort keys begin with ``prefix``, after the sort key ``after``, in
+    ascending or descending order."""
 
     partition: str
     prefix: str = ""
@@ -62,14 +62,14 @@ class Query:
 
 
 class Page(NamedTuple):
-    """Items of a query. ``last`` is the sort key after which the next page begins, None if there is none."""
+    """Items of a query. ``last`` is the sort key after which the next page begins, or None on the last page."""
 
     items: list[Item]
     last: str | None
 
 
 class Reply(NamedTuple, Generic[T]):
-    """The answer to one request, and the capacity units that it used."""
+    """The reply to one request, and the capacity units that the request used."""
 
     value: T
     capacity_units: float
@@ -95,7 +95,7 @@ class TableClient(Protocol):
         """Return the item after an Update, the item before a Delete, None for a Put.
 
         Raises:
-            ConditionFailed: the condition did not hold.
+            ConditionFailed: the condition failed.
         """
         ...
 
@@ -103,7 +103,7 @@ class TableClient(Protocol):
         """Do all of ``writes`` or none, once per ``token`` within ten minutes.
 
         Raises:
-            TransactionFailed: conditions did not hold.
+            TransactionFailed: conditions failed.
         """
         ...
 
@@ -111,8 +111,8 @@ class TableClient(Protocol):
 class GuardedTable:
     """The part of the table whose keys begin with ``prefix``: other keys raise ``PermissionError``.
 
-    A request whose outcome is unknown is retried once. So every write must be idempotent: sent twice it has the effect of one, or
-    its condition fails the second time, and then the writer checks the stored item.
+    A request whose outcome is unknown is retried once. So every write must be idempotent: a second request has no further effect,
+    or its condition fails and the writer checks the stored item.
     """
 
     def __init__(self, client: TableClient, prefix: str) -> None:
@@ -139,8 +139,7 @@ class GuardedTable:
         newest_first: bool = False,
         consistent: bool = True,
     ) -> list[Item]:
-        """Return items of a partition whose sort key begins with ``prefix``, in key order or in reverse, starting after the
-        sort key ``after``. Read pages until there are ``limit`` items or no more pages.
+        """Return the items of a ``Query``. Read pages until there are ``limit`` items or no more pages.
 
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
@@ -160,7 +159,7 @@ class GuardedTable:
         """Do one idempotent write. Return the item after an Update, the item before a Delete, None for a Put.
 
         Raises:
-            ConditionFailed: its condition did not hold.
+            ConditionFailed: its condition failed.
             StorageUnavailable: throttled or unreachable; whether the write took effect is unknown.
         """
         self._guard(write.key.pk)
@@ -169,12 +168,12 @@ class GuardedTable:
     async def transact(self, writes: Sequence[Write], *, token: str) -> None:
         """Do all of ``writes`` or none.
 
-        ``token`` (≤ 36 characters) names the attempt: the same transaction sent again under it within ten minutes takes
-        effect once.
+        ``token`` (at most 36 characters) makes retries safe: within ten minutes, transactions with the same token take effect
+        only once.
 
         Raises:
-            TransactionFailed: conditions did not hold.
-            StorageUnavailable: throttled, in conflict through all retries, or unreachable; then its effect is unknown.
+            TransactionFailed: conditions failed.
+            StorageUnavailable: throttled, in conflict through all retries, or unreachable; its effect is unknown.
         """
         for write in writes:
             self._guard(write.key.pk)

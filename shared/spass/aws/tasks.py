@@ -1,4 +1,4 @@
-"""Run coroutines that must end: shielded from cancellation, or together until the first failure."""
+"""Run coroutines shielded from cancellation, or concurrently until the first failure."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence

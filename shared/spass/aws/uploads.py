@@ -48,10 +48,7 @@ class UploadedObject:
 
 
 class TenantUploads(Folder):
-    """The uploaded files of one tenant. Keys are relative to ``uploads/<tenant>/``.
-
-    ``credentials`` returns those that ``client`` signs with.
-    """
+    """The uploaded files of one tenant. Keys are relative to ``uploads/<tenant>/``. ``client`` signs with ``credentials``."""
 
     def __init__(self, client: Callable[[], "S3Client"], bucket: str, tenant: TenantId, credentials: CredentialsOf) -> None:
         super().__init__(client, bucket, f"{UPLOADS_PREFIX}{tenant}/")
@@ -59,7 +56,7 @@ class TenantUploads(Folder):
 
     def presign(self, key: str, *, size: int, content_type: str, seconds: int) -> PresignedPost:
         """Return the form that puts ``key``, of ``content_type`` and at most ``size`` bytes. It is valid for ``seconds``, or
-        until the credentials that sign it expire, if that is earlier. S3 refuses the form if its signer may not put the object.
+        until the credentials that sign it expire, if that is earlier. S3 refuses the form if the signer may not put the object.
         (https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-HTTPPOSTConstructPolicy.html)
 
         Raises:

@@ -82,7 +82,7 @@ class AnyOf(_Combination):
 
 ITEM_EXISTS: Final = Exists("pk")
 ITEM_ABSENT: Final = Absent("pk")
-"""There is no item under the key. An expired item that DynamoDB has not removed yet still exists."""
+"""The key has no item. An expired item that DynamoDB has not removed yet still exists."""
 
 
 @dataclass(frozen=True, slots=True)

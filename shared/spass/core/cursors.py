@@ -1,4 +1,4 @@
-"""Opaque cursors: a position in a list, bound to the list and its owner."""
+"""Encode a position in a list as an opaque cursor, which is valid only for this list and its owner."""
 
 import base64
 import binascii
@@ -10,24 +10,19 @@ from spass.core.errors import InvalidRequest
 from spass.core.ids import RAG_ID
 
 AN_ID: Final = re.compile(RAG_ID)
-"""Positions in a list that is ordered by its entries' ids."""
+"""The pattern of positions in a list that is sorted by id."""
 
 _CHECK_BYTES: Final = 12
 
 
 def encode_cursor(scope: str, position: str) -> str:
-    """Return a cursor for ``position`` that only ``decode_cursor`` with the same ``scope`` accepts.
-
-    A scope names the list and its owner (tenant, user, agent or index).
-    """
+    """Return a cursor for ``position``. ``scope`` names the list and its owner (tenant, user, agent or index)."""
     body = position.encode()
     return base64.urlsafe_b64encode(_check(scope, body) + body).decode().rstrip("=")
 
 
 def decode_cursor(scope: str, cursor: str, position: re.Pattern[str] = AN_ID) -> str:
-    """Return the position in ``cursor``.
-
-    The check prevents mistakes, not forgery: a reader must handle every position that ``position`` matches.
+    """Return the position in ``cursor``. A client can forge a cursor, so a caller must handle every match of ``position``.
 
     Raises:
         InvalidRequest: it is not a cursor, or belongs to another scope.

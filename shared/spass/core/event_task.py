@@ -1,6 +1,6 @@
 """Run work in a separate task and keep its events in one append-only list.
 
-A reader is an index into that list. So slow readers cost nothing, several readers may follow, and a reader may resume later.
+A reader is an index into that list. So a slow reader costs nothing, several readers can read, and a reader can resume later.
 """
 
 import asyncio

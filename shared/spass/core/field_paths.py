@@ -11,7 +11,7 @@ def field_path(loc: Iterable[object]) -> str:
 def path_within(value: object, loc: Iterable[int | str], *, missing: bool) -> Iterator[int | str]:
     """Yield the parts of ``loc`` that exist in ``value``. With ``missing``, also yield the last part, which does not exist.
 
-    Skip the other parts: they are names that pydantic gives to the members of a union.
+    Skip all other parts: pydantic inserts the names of the members of a union.
     """
     parts = tuple(loc)
     for number, part in enumerate(parts, 1):

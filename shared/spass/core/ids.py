@@ -17,14 +17,14 @@ JobId = NewType("JobId", str)
 SummaryId = NewType("SummaryId", str)
 
 RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
-"""The ids of indices and documents that a caller chooses."""
+"""The pattern of the ids of indices and documents that a caller chooses."""
 
 DOCUMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(#[1-9][0-9]*)?$"
-"""The id of any document: the caller's, or ``<file>#<number>`` for a piece of an ingested file. It has at most 128 characters;
-this pattern does not check that, as pydantic's engine has no look-ahead."""
+"""The pattern of all document ids: a caller's id, or ``<file>#<number>`` for a piece of an ingested file. An id has at most 128
+characters. The pattern does not check this, because pydantic's engine has no look-ahead."""
 
 AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
-"""An agent's name in a path or a parameter. (``agents.spec`` allows only 64 characters in a file.)"""
+"""The pattern of an agent's name in a path or a parameter. (``agents.spec`` allows only 64 characters in a file.)"""
 
 Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl"]
 
@@ -34,7 +34,7 @@ def id_pattern(prefix: Prefix) -> str:
     return rf"{prefix}_[0-9a-z]{{26}}"
 
 
-# Crockford's base 32 in lower case: texts sort as the numbers they encode, and no two letters look alike.
+# Crockford's base 32 in lower case: texts sort like the numbers that they encode, and no two characters look alike.
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _TIME_CHARS: Final = 10  # 50 bits hold 48 bits of milliseconds
 _RANDOM_CHARS: Final = 16  # 80 random bits
@@ -43,8 +43,8 @@ _RANDOM_CHARS: Final = 16  # 80 random bits
 def new_id(prefix: Prefix) -> str:
     """Return a new id such as ``ses_01k9…``: 48 bits of Unix milliseconds, then 80 random bits (https://github.com/ulid/spec).
 
-    Ids sort by their millisecond. The random part comes from the system at every call and not from a seeded generator, because
-    Lambda may restore one snapshot of a process many times.
+    Ids sort by their millisecond. The random part comes from the system and not from a seeded generator, because Lambda may
+    restore one snapshot of a process many times.
     """
     return f"{prefix}_{_base32(time.time_ns() // 1_000_000, _TIME_CHARS)}{random_suffix()}"
 

@@ -1,8 +1,7 @@
-"""Read JSON that others wrote, and write JSON.
+"""Read JSON from untrusted sources, and write JSON.
 
-The standard parser accepts more than JSON (NaN, duplicate keys, halves of surrogate pairs) and small texts can
-make it slow (deep nesting, numbers of a million digits). ``read_object`` accepts only objects that can be stored and written
-back.
+The standard parser accepts more than JSON (NaN, duplicate keys, halves of surrogate pairs), and some texts make it slow (deep
+nesting, numbers with a million digits). ``read_object`` accepts only objects that can be stored and written back.
 """
 
 import json
@@ -16,13 +15,13 @@ MAX_DEPTH: Final = 64
 MAX_KEYS: Final = 1000
 """Keys of one object. Validation reports each unknown key, so their number is bounded before it."""
 MAX_ITEMS: Final = 10_000
-"""Items of one list, for the same reason. Every list of the API contract is far shorter."""
+"""Items of one list, for the same reason."""
 MAX_DIGITS: Final = 64
 """Digits of one integer."""
 
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _MAX_KEY_CHARACTERS: Final = 64  # characters of a key
-_CONTAINERS: Final = (dict, list, tuple)  # not the abstract types: a check against those takes five times as long
+_CONTAINERS: Final = (dict, list, tuple)  # a check against the abstract types takes five times as long
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -31,7 +30,7 @@ _encode_canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"
 class InvalidJson(ValueError):
     """A text is not an object that ``read_object`` accepts.
 
-    ``reason`` is a clause that follows a colon; ``position`` is the character at which the text stops being JSON.
+    ``reason`` is a clause to put after a colon. ``position`` is the index of the first character that is not JSON.
     """
 
     def __init__(self, reason: str, position: int | None = None) -> None:

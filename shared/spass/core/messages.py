@@ -46,7 +46,7 @@ class Message:
     distinguishes speakers of one role, if the provider supports it.
 
     A message with images has ``parts``: texts and images in order. Its ``content`` is the texts joined by line breaks. ``data``
-    marks text that was looked up and that no participant wrote.
+    is True for text that was looked up and that no participant wrote.
     """
 
     role: Role

@@ -19,7 +19,7 @@ _AROUND_ENTRIES: Final = 1024
 
 
 class PageSizeLimit:
-    """Count the bytes that are still free in one page. ``entry_overhead`` is what the answer adds to each entry."""
+    """Count the bytes that are still free in one page. ``entry_overhead`` is the text that the answer adds to each entry."""
 
     def __init__(self, *, entry_overhead: bytes = b"") -> None:
         self._body = PAGE_BYTES - _AROUND_ENTRIES

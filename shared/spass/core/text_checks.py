@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 
 
 def reject_nul(text: str) -> str:
-    """Return ``text`` unless it holds NUL, which some stores and readers treat as the end of a text."""
+    """Return ``text`` if it does not contain NUL, which some programs treat as the end of a text."""
     if "\0" in text:
         raise ValueError("must not hold the character NUL")
     return text
 
 
 def reject_blank(text: str) -> str:
-    """Return ``text`` unless it is blank or holds NUL."""
+    """Return ``text`` if it is not blank and does not contain NUL."""
     if not text.strip():
         raise ValueError("must hold more than blanks")
     return reject_nul(text)

@@ -23,7 +23,7 @@ def store() -> TenantStore:
     return MemoryAws().for_tenant(TenantId("demo"))
 
 
-def follow(version: int) -> Update:
+def next_version(version: int) -> Update:
     """Return the write of the version after ``version``, on condition that ``version`` is current."""
     return Update(KEY, set={"version": version + 1}, when=Equals("version", version))
 
@@ -33,24 +33,24 @@ async def version_of(store: TenantStore) -> object:
     return item["version"] if item else None
 
 
-@pytest.mark.parametrize("others", [0, 1, 100])
+@pytest.mark.parametrize("later_writes", [0, 1, 100])
 async def test_a_lost_reply_counts_as_success_after_any_number_of_later_writes(
-    store: TenantStore, monkeypatch: pytest.MonkeyPatch, others: int
+    store: TenantStore, monkeypatch: pytest.MonkeyPatch, later_writes: int
 ) -> None:
     await store.table.write(Put(KEY, {"version": 0}))
     transact = TenantTable.transact
 
-    async def lost(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
+    async def lose_reply(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
         monkeypatch.setattr(TenantTable, "transact", transact)
         await transact(table, writes, token=token)
-        for version in range(1, 1 + others):
-            assert await commit(store, [follow(version)]) == {}
+        for version in range(1, 1 + later_writes):
+            assert await commit(store, [next_version(version)]) == {}
         raise StorageUnavailable("lost")
 
     monkeypatch.setattr("spass.testing.table.TRANSACTION_TOKEN_SECONDS", 0)  # as if ten minutes had passed
-    monkeypatch.setattr(TenantTable, "transact", lost)
-    assert await commit(store, [follow(0)]) == {}
-    assert await version_of(store) == 1 + others
+    monkeypatch.setattr(TenantTable, "transact", lose_reply)
+    assert await commit(store, [next_version(0)]) == {}
+    assert await version_of(store) == 1 + later_writes
 
 
 async def test_a_repeated_transaction_counts_as_success_without_token_support(
@@ -59,19 +59,19 @@ async def test_a_repeated_transaction_counts_as_success_without_token_support(
     await store.table.write(Put(KEY, {"version": 0}))
     transact = TenantTable.transact
 
-    async def repeated(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
+    async def transact_twice(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
         await transact(table, writes, token=token)
-        await transact(table, writes, token="forgotten")
+        await transact(table, writes, token="another-token")
 
-    monkeypatch.setattr(TenantTable, "transact", repeated)
-    assert await commit(store, [follow(0)]) == {}
+    monkeypatch.setattr(TenantTable, "transact", transact_twice)
+    assert await commit(store, [next_version(0)]) == {}
     assert await version_of(store) == 1
 
 
 async def test_failed_conditions_are_returned_and_nothing_is_written(store: TenantStore) -> None:
     await store.table.write(Put(KEY, {"version": 7}))
     other = used_confirm_token(TenantId("demo"), "other")
-    failures = await commit(store, [Put(other, {}, ITEM_ABSENT), follow(0)])
+    failures = await commit(store, [Put(other, {}, ITEM_ABSENT), next_version(0)])
     assert {position: item and item["version"] for position, item in failures.items()} == {1: 7}
     assert await store.table.get(other) is None
 
@@ -83,7 +83,7 @@ async def test_the_writes_take_effect_at_most_once_under_every_fault(store: Tena
     answer = None
     try:
         with inject(FaultPlan(fault, at=at)):
-            answer = await commit(store, [follow(0)])
+            answer = await commit(store, [next_version(0)])
     except (Crash, StorageUnavailable):
         assert await version_of(store) in (0, 1)
     else:
@@ -94,12 +94,12 @@ async def test_the_writes_take_effect_at_most_once_under_every_fault(store: Tena
 async def test_a_table_that_never_answers_is_storage_unavailable(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens: list[str] = []
 
-    async def deaf(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
+    async def throttle(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
         tokens.append(token)
         raise StorageUnavailable("throttled")
 
-    monkeypatch.setattr(TenantTable, "transact", deaf)
+    monkeypatch.setattr(TenantTable, "transact", throttle)
     with pytest.raises(StorageUnavailable):
-        await commit(store, [follow(0)])
+        await commit(store, [next_version(0)])
     assert len(tokens) == 2
     assert len(set(tokens)) == 1, "the transaction must be sent again with its token"

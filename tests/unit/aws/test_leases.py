@@ -18,19 +18,19 @@ async def test_a_lease_is_renewed_only_while_the_work_runs() -> None:
     async with renewing(renew, every=0.005):
         while renewals < 3:
             await asyncio.sleep(0.001)
-    seen = renewals
+    renewals_at_end = renewals
     await asyncio.sleep(0.02)
-    assert renewals == seen
+    assert renewals == renewals_at_end
 
 
 async def test_work_stops_when_a_renewal_fails() -> None:
     async def renew() -> None:
-        raise ValueError("somebody else has it")
+        raise ValueError("another owner has the lease")
 
     with pytest.raises(LeaseLost):
         async with renewing(renew, every=0.001):
             await asyncio.sleep(5)
-    await asyncio.sleep(0)  # the task itself is not left cancelled
+    await asyncio.sleep(0)  # the task must not stay cancelled
     task = asyncio.current_task()
     assert task is not None
     assert not task.cancelling()

@@ -15,12 +15,12 @@ import pytest
 
 from spass.aws.log import capture_library_logs, failure_line, write_line
 from spass.redaction import text as redaction
-from tests.unit.calls.planted_secrets import KNOWN, SECRETS, SHAPED, give_credentials, leaked_kinds
+from tests.unit.calls.planted_secrets import KNOWN, SECRETS, SHAPED, leaked_kinds, set_credentials
 
-ROUGHLY_ALL = " ".join(SECRETS.values()) + " /var/task/app.py arn:aws:s3:::private-bucket https://models.internal/x"
+TEXT_WITH_SECRETS = " ".join(SECRETS.values()) + " /var/task/app.py arn:aws:s3:::private-bucket https://models.internal/x"
 
 
-class Gone(io.StringIO):
+class ClosedOutput(io.StringIO):
     """The output of a closed terminal."""
 
     def write(self, _: str) -> int:
@@ -28,7 +28,7 @@ class Gone(io.StringIO):
 
 
 @pytest.fixture
-def taken_over() -> None:
+def library_logs() -> None:
     gc.collect()  # collect the garbage of other tests first, because its finalizers may log
     capture_library_logs()
 
@@ -44,13 +44,13 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    write_line({"event": "swept", "words": "two\nlines"})
+    write_line({"event": "swept", "text": "two\nlines"})
     (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line) == {"event": "swept", "words": "two\nlines"}
+    assert json.loads(line) == {"event": "swept", "text": "two\nlines"}
 
 
 def test_work_continues_when_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", Gone())
+    monkeypatch.setattr("sys.stdout", ClosedOutput())
     write_line({"event": "swept"})
 
 
@@ -66,7 +66,7 @@ def test_a_credential_anywhere_in_a_line_is_redacted(capsys: pytest.CaptureFixtu
 def test_credentials_of_the_process_and_names_of_resources_are_redacted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    give_credentials(monkeypatch)
+    set_credentials(monkeypatch)
     monkeypatch.setenv("SPASS_TABLE", "stack-Table-1ABC")
     monkeypatch.setenv("SPASS_BUCKET", "stack-bucket-2def")
     redaction.reload_environment()
@@ -117,9 +117,9 @@ def test_useful_text_is_not_redacted(text: str) -> None:
 def test_the_line_of_an_exception_has_its_type_cause_and_place() -> None:
     try:
         try:
-            raise KeyError(ROUGHLY_ALL)
+            raise KeyError(TEXT_WITH_SECRETS)
         except KeyError as cause:
-            raise ValueError(ROUGHLY_ALL) from cause
+            raise ValueError(TEXT_WITH_SECRETS) from cause
     except ValueError as error:
         line = failure_line(error, "req_1")
     assert line | {"at": ""} == {
@@ -132,70 +132,70 @@ def test_the_line_of_an_exception_has_its_type_cause_and_place() -> None:
     }
 
 
-@pytest.mark.usefixtures("taken_over")
+@pytest.mark.usefixtures("library_logs")
 @pytest.mark.parametrize("name", ["uvicorn.error", "botocore.endpoint", "httpx", "asyncio", "anything"])
 def test_a_record_of_a_library_is_logged_without_its_text(capsys: pytest.CaptureFixture[str], name: str) -> None:
     logger = logging.getLogger(name)
-    logger.warning("it broke: %s", ROUGHLY_ALL)
+    logger.warning("it broke: %s", TEXT_WITH_SECRETS)
     try:
-        raise KeyError(ROUGHLY_ALL)
+        raise KeyError(TEXT_WITH_SECRETS)
     except KeyError:
-        logger.exception(ROUGHLY_ALL)
-    logger.info(ROUGHLY_ALL)
+        logger.exception(TEXT_WITH_SECRETS)
+    logger.info(TEXT_WITH_SECRETS)
     logger.error("bad %d", "arguments")
-    warned, failed, odd = lines(capsys)
-    assert (warned["event"], warned["logger"], warned["level"]) == ("library", name, "warning")
-    assert (failed["level"], failed["exception"]) == ("error", "KeyError")
-    assert odd["level"] == "error"
+    warning, failure, malformed = lines(capsys)
+    assert (warning["event"], warning["logger"], warning["level"]) == ("library", name, "warning")
+    assert (failure["level"], failure["exception"]) == ("error", "KeyError")
+    assert malformed["level"] == "error"
 
 
-@pytest.mark.usefixtures("taken_over")
+@pytest.mark.usefixtures("library_logs")
 def test_the_exception_of_a_task_that_is_not_awaited_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    async def fails() -> None:
-        raise LookupError(ROUGHLY_ALL)
+    async def fail() -> None:
+        raise LookupError(TEXT_WITH_SECRETS)
 
-    async def forgets() -> None:
-        task = asyncio.ensure_future(fails())
+    async def forget_task() -> None:
+        task = asyncio.ensure_future(fail())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         del task
         gc.collect()
 
-    asyncio.run(forgets())
+    asyncio.run(forget_task())
     (line,) = lines(capsys)
     assert (line["logger"], line["exception"]) == ("asyncio", "LookupError")
 
 
-@pytest.mark.usefixtures("taken_over")
+@pytest.mark.usefixtures("library_logs")
 def test_warnings_and_failures_of_threads_and_finalizers_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    def fails() -> None:
-        raise LookupError(ROUGHLY_ALL)
+    def fail() -> None:
+        raise LookupError(TEXT_WITH_SECRETS)
 
     class Failing:
         def __del__(self) -> None:
-            fails()
+            fail()
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         logging.captureWarnings(False)
         logging.captureWarnings(True)
-        warnings.warn(ROUGHLY_ALL, stacklevel=1)
+        warnings.warn(TEXT_WITH_SECRETS, stacklevel=1)
         logging.captureWarnings(False)
-    thread = threading.Thread(target=fails)
+    thread = threading.Thread(target=fail)
     thread.start()
     thread.join()
     unused = Failing()
     del unused
     gc.collect()
-    warned, ended, unraisable = lines(capsys)
-    assert warned["logger"] == "py.warnings"
-    assert (ended["event"], ended["exception"]) == ("thread_failed", "LookupError")
+    warning, thread_failure, unraisable = lines(capsys)
+    assert warning["logger"] == "py.warnings"
+    assert (thread_failure["event"], thread_failure["exception"]) == ("thread_failed", "LookupError")
     assert (unraisable["event"], unraisable["exception"]) == ("unraisable", "LookupError")
 
 
-@pytest.mark.usefixtures("taken_over")
+@pytest.mark.usefixtures("library_logs")
 def test_a_crash_of_the_process_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    error = LookupError(ROUGHLY_ALL)
+    error = LookupError(TEXT_WITH_SECRETS)
     sys.excepthook(LookupError, error, None)
     sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
     (line,) = lines(capsys)

@@ -15,12 +15,12 @@ NAMES = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY")
 
 
 @pytest.fixture(autouse=True)
-def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def _remove_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
 
 
-class Store:
+class ParameterStore:
     """A parameter store. The next ``failures`` calls raise ``failure``."""
 
     def __init__(self, **values: str) -> None:
@@ -50,31 +50,31 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[Mapping[str, object]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-class Quota:
+class ThrottledStore:
     """A parameter store that allows 40 calls a second, the default quota of an account."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._left, self._at = 40.0, 0.0
+        self._available, self._at = 40.0, 0.0
 
     def read(self, names: Sequence[str]) -> Mapping[str, str]:
         now = self._clock()
-        self._left, self._at = min(40.0, self._left + 40.0 * (now - self._at)), now
-        if self._left < 1:
+        self._available, self._at = min(40.0, self._available + 40.0 * (now - self._at)), now
+        if self._available < 1:
             raise StorageUnavailable("throttled")
-        self._left -= 1
+        self._available -= 1
         return dict.fromkeys(names, "a-key")
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_400_functions_that_start_within_a_second_all_get_their_keys(seed: int) -> None:
     threads = VirtualThreads()
-    quota = Quota(threads.clock)
-    chance = random.Random(seed)
+    throttled_store = ThrottledStore(threads.clock)
+    jitter = random.Random(seed)
     ready: list[float] = []
 
     def start() -> None:
-        keys = ProviderKeys(NAMES, PATH, quota.read, timing=RetryTiming(threads.clock, threads.sleep, chance.random))
+        keys = ProviderKeys(NAMES, PATH, throttled_store.read, timing=RetryTiming(threads.clock, threads.sleep, jitter.random))
         keys.prefetch(NAMES)
         assert [keys.get(name) for name in NAMES] == ["a-key"] * 3
         ready.append(threads.now)
@@ -85,7 +85,7 @@ def test_400_functions_that_start_within_a_second_all_get_their_keys(seed: int) 
 
 
 def test_one_call_reads_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(ANTHROPIC_API_KEY="a", OPENAI_API_KEY="")
+    store = ParameterStore(ANTHROPIC_API_KEY="a", OPENAI_API_KEY="")
     keys = store.keys()
     keys.prefetch(["ANTHROPIC_API_KEY"])
     assert [keys.get(name) for name in NAMES] == ["a", None, None]
@@ -94,14 +94,14 @@ def test_one_call_reads_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_than_ten_keys_are_read_in_several_calls() -> None:
     names = [f"KEY_{number:02}" for number in range(23)]
-    store = Store(**dict.fromkeys(names, "a"))
+    store = ParameterStore(**dict.fromkeys(names, "a"))
     keys = store.keys(names)
     assert keys.get("KEY_22") == "a"
     assert [len(call) for call in store.calls] == [10, 10, 3]
 
 
 def test_keys_in_the_environment_are_not_read_from_ssm(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(ANTHROPIC_API_KEY="stored", OPENAI_API_KEY="stored")
+    store = ParameterStore(ANTHROPIC_API_KEY="stored", OPENAI_API_KEY="stored")
     keys = store.keys()
     monkeypatch.setenv("ANTHROPIC_API_KEY", "set")
     keys.prefetch(["ANTHROPIC_API_KEY"])
@@ -111,15 +111,15 @@ def test_keys_in_the_environment_are_not_read_from_ssm(monkeypatch: pytest.Monke
 
 
 def test_a_function_without_required_keys_does_not_prefetch() -> None:
-    store = Store()
+    store = ParameterStore()
     store.keys().prefetch([])
-    laptop = store.keys(path=None)
-    laptop.prefetch(NAMES)
-    assert (laptop.get("OPENAI_API_KEY"), store.calls) == (None, [])
+    without_path = store.keys(path=None)
+    without_path.prefetch(NAMES)
+    assert (without_path.get("OPENAI_API_KEY"), store.calls) == (None, [])
 
 
 def test_a_missing_key_is_seen_within_five_minutes() -> None:
-    store = Store()
+    store = ParameterStore()
     keys = store.keys()
     assert keys.get("XAI_API_KEY") is None
     store.values[PATH + "XAI_API_KEY"] = "new"
@@ -132,7 +132,7 @@ def test_a_missing_key_is_seen_within_five_minutes() -> None:
 
 @pytest.mark.parametrize("failure", [StorageUnavailable("throttled"), InternalError("refused")])
 def test_stale_keys_are_used_without_a_wait_while_ssm_fails(failure: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store(OPENAI_API_KEY="old")
+    store = ParameterStore(OPENAI_API_KEY="old")
     keys = store.keys()
     keys.prefetch(NAMES)
     store.values[PATH + "OPENAI_API_KEY"] = "new"
@@ -147,7 +147,7 @@ def test_stale_keys_are_used_without_a_wait_while_ssm_fails(failure: Exception, 
 
 @pytest.mark.parametrize("failure", [StorageUnavailable("throttled"), InternalError("refused")])
 def test_a_prefetch_gives_up_within_four_seconds(failure: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store(OPENAI_API_KEY="a")
+    store = ParameterStore(OPENAI_API_KEY="a")
     store.failure, store.failures = failure, 1_000
     keys = store.keys()
     keys.prefetch(NAMES)
@@ -162,7 +162,7 @@ def test_a_prefetch_gives_up_within_four_seconds(failure: Exception, capsys: pyt
 
 
 def test_a_request_gives_up_after_thirty_seconds() -> None:
-    store = Store(OPENAI_API_KEY="a")
+    store = ParameterStore(OPENAI_API_KEY="a")
     store.failures = 1_000
     with pytest.raises(StorageUnavailable):
         store.keys().get("OPENAI_API_KEY")

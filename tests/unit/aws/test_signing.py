@@ -22,17 +22,17 @@ MODELS = [
 
 
 @pytest.fixture(autouse=True)
-def _nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def _use_environment_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/missing")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/missing")
 
 
-def at_a_fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def set_signing_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: datetime(2026, 4, 30, 8, 14, 22, tzinfo=UTC))
 
 
@@ -40,21 +40,21 @@ def as_text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-class _Caught(Exception):
+class _RequestCaught(Exception):
     pass
 
 
-def as_boto3_sends_it(model: str) -> AWSPreparedRequest:
+def boto3_request(model: str) -> AWSPreparedRequest:
     """Return the request that boto3's client for Bedrock sends."""
     sent: list[AWSPreparedRequest] = []
 
     def catch(request: AWSPreparedRequest, **_: object) -> None:
         sent.append(request)
-        raise _Caught
+        raise _RequestCaught
 
     client = boto3.Session().client("bedrock-runtime", region_name="eu-central-1")
     client.meta.events.register("before-send.bedrock-runtime.Converse", catch)
-    with pytest.raises(_Caught):
+    with pytest.raises(_RequestCaught):
         client.converse(modelId=model, messages=[{"role": "user", "content": [{"text": "Grüße"}]}])
     return sent[0]
 
@@ -64,27 +64,27 @@ def as_boto3_sends_it(model: str) -> AWSPreparedRequest:
 async def test_a_request_is_signed_like_by_boto3(model: str, token: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if token:
         monkeypatch.setenv("AWS_SESSION_TOKEN", token)
-    at_a_fixed_time(monkeypatch)
-    theirs = as_boto3_sends_it(model)
-    said = {name.lower(): as_text(value) for name, value in theirs.headers.items()}
-    names = said["authorization"].split("SignedHeaders=")[1].split(",")[0].split(";")
-    ours_to_make = {"host", "x-amz-date", "x-amz-security-token"}
-    signed = {name: said[name] for name in names if name not in ours_to_make}
+    set_signing_time(monkeypatch)
+    expected = boto3_request(model)
+    headers = {name.lower(): as_text(value) for name, value in expected.headers.items()}
+    names = headers["authorization"].split("SignedHeaders=")[1].split(",")[0].split(";")
+    signature_headers = {"host", "x-amz-date", "x-amz-security-token"}
+    signed = {name: headers[name] for name in names if name not in signature_headers}
 
     url = f"https://bedrock-runtime.eu-central-1.amazonaws.com/model/{quote(model, safe='')}/converse"
-    assert theirs.url == url
-    body = theirs.body
+    assert expected.url == url
+    body = expected.body
     assert isinstance(body, bytes)
     assert len(body) > 0
-    ours = await Signer("bedrock", "eu-central-1").sign("POST", url, body, signed)
-    assert {name.lower(): value for name, value in ours.items()} == {
-        name: said[name] for name in ("authorization", "x-amz-date", "x-amz-security-token") if name in said
+    signature = await Signer("bedrock", "eu-central-1").sign("POST", url, body, signed)
+    assert {name.lower(): value for name, value in signature.items()} == {
+        name: headers[name] for name in ("authorization", "x-amz-date", "x-amz-security-token") if name in headers
     }
 
 
 async def test_only_the_headers_of_the_signature_are_returned() -> None:
-    ours = await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {"content-type": "a"})
-    assert {name.lower() for name in ours} == {"authorization", "x-amz-date"}
+    signature = await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {"content-type": "a"})
+    assert {name.lower() for name in signature} == {"authorization", "x-amz-date"}
 
 
 async def test_signing_without_credentials_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ async def test_signing_without_credentials_fails(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("given", "variables", "region"),
+    ("argument", "variables", "region"),
     [
         ("us-west-2", {"AWS_REGION": "eu-west-1"}, "us-west-2"),
         (None, {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-1"),
@@ -102,11 +102,11 @@ async def test_signing_without_credentials_fails(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_the_region_is_the_argument_or_that_of_the_environment(
-    given: str | None, variables: dict[str, str], region: str, monkeypatch: pytest.MonkeyPatch
+    argument: str | None, variables: dict[str, str], region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert Signer("bedrock", given).region == region
+    assert Signer("bedrock", argument).region == region
 
 
 def test_signing_without_a_region_fails() -> None:
@@ -115,7 +115,7 @@ def test_signing_without_a_region_fails() -> None:
 
 
 async def test_signing_with_an_unknown_profile_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "nobodys")
+    monkeypatch.setenv("AWS_PROFILE", "unknown")
     signer = Signer("bedrock")
     with pytest.raises(SigningFailed):
         _ = signer.region
@@ -129,8 +129,8 @@ async def test_boto3_renews_expired_credentials(monkeypatch: pytest.MonkeyPatch)
 
     credentials = RefreshableCredentials("AKIDOLD", "s", "t", datetime(2000, 1, 1, tzinfo=UTC), renew, "test")
     monkeypatch.setattr(boto3.Session, "get_credentials", lambda _: credentials)
-    ours = await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})
-    assert "Credential=AKIDRENEWED/" in ours["Authorization"]
+    signature = await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})
+    assert "Credential=AKIDRENEWED/" in signature["Authorization"]
 
 
 @pytest.mark.parametrize(

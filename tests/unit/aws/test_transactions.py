@@ -28,7 +28,7 @@ def table(client: DynamoDBClient) -> TenantTable:
     return TenantTable(DynamoDBTable(client, "table"), TenantId("demo"))
 
 
-def cancelled(stubber: Stubber, *reasons: str) -> None:
+def add_cancellation(stubber: Stubber, *reasons: str) -> None:
     stubber.add_client_error(
         "transact_write_items",
         "TransactionCanceledException",
@@ -42,8 +42,8 @@ async def test_a_conflict_is_retried_with_the_same_token(client: DynamoDBClient,
         "provide-client-params.dynamodb.TransactWriteItems", lambda params, **_: tokens.append(params["ClientRequestToken"])
     )
     with Stubber(client) as stubber:
-        cancelled(stubber, "None", "TransactionConflict")
-        cancelled(stubber, "ThrottlingError")
+        add_cancellation(stubber, "None", "TransactionConflict")
+        add_cancellation(stubber, "ThrottlingError")
         stubber.add_response("transact_write_items", {})
         await table.transact([PUT], token="one-token")
         stubber.assert_no_pending_responses()
@@ -105,16 +105,16 @@ async def test_an_unreachable_service_is_storage_unavailable(
 
 
 async def test_a_key_of_another_tenant_is_refused_before_the_request(client: DynamoDBClient, table: TenantTable) -> None:
-    foreign = keys.rag_manifest(TenantId("demo-2"), IndexId("one"))
+    other_tenants_key = keys.rag_manifest(TenantId("demo-2"), IndexId("one"))
     with Stubber(client):
         with pytest.raises(PermissionError):
-            await table.get(foreign)
+            await table.get(other_tenants_key)
         with pytest.raises(PermissionError):
             await table.query(keys.rag_partition(TenantId("demo-2")))
         with pytest.raises(PermissionError):
-            await table.write(Put(foreign, {}))
+            await table.write(Put(other_tenants_key, {}))
         with pytest.raises(PermissionError):
-            await table.transact([PUT, Put(foreign, {})], token="t")
+            await table.transact([PUT, Put(other_tenants_key, {})], token="t")
 
 
 async def test_a_failed_write_returns_the_stored_item(client: DynamoDBClient, table: TenantTable) -> None:
@@ -131,6 +131,6 @@ async def test_a_failed_write_returns_the_stored_item(client: DynamoDBClient, ta
 
 async def test_an_invalid_transaction_is_not_retried(client: DynamoDBClient, table: TenantTable) -> None:
     with Stubber(client) as stubber:
-        cancelled(stubber, "None", "ValidationError")
+        add_cancellation(stubber, "None", "ValidationError")
         with pytest.raises(InternalError):
             await table.transact([PUT, PUT], token="t")

@@ -27,15 +27,15 @@ def presign(monkeypatch: pytest.MonkeyPatch) -> Presign:
     monkeypatch.setattr(botocore.signers, "get_current_datetime", lambda: NOW)
     monkeypatch.setattr(uploads, "now_s", lambda: int(NOW.timestamp()))
 
-    def signed(credentials: Credentials) -> PresignedPost:
+    def sign(credentials: Credentials) -> PresignedPost:
         monkeypatch.setattr(botocore.session.Session, "get_credentials", lambda _: credentials)
         store = Aws(table="table", bucket="bucket").for_tenant(TenantId("acme"))
         return store.uploads.presign("i/a.md", size=10, content_type="text/markdown", seconds=3600)
 
-    return signed
+    return sign
 
 
-def seconds_good(form: PresignedPost) -> float:
+def seconds_valid(form: PresignedPost) -> float:
     """Return the seconds from ``NOW`` until the form expires. Check that its policy expires at the same time."""
     policy = json.loads(base64.b64decode(form.fields["policy"]))
     assert datetime.fromisoformat(policy["expiration"]).timestamp() == form.expires_at
@@ -45,38 +45,38 @@ def seconds_good(form: PresignedPost) -> float:
 def temporary(*, seconds: int, renewed_for: int = 0, renew: Callable[[], dict[str, str]] | None = None) -> RefreshableCredentials:
     """Return credentials that expire ``seconds`` after ``NOW``. After a renewal they expire ``renewed_for`` seconds after it."""
 
-    def renewed() -> dict[str, str]:
+    def default_renewal() -> dict[str, str]:
         expiry = (NOW + timedelta(seconds=renewed_for)).isoformat()
         return {"access_key": "AKIDRENEWED", "secret_key": "s", "token": "t", "expiry_time": expiry}
 
     expiry = NOW + timedelta(seconds=seconds)
-    return RefreshableCredentials("AKID", "s", "t", expiry, renew or renewed, "test", time_fetcher=lambda: NOW)
+    return RefreshableCredentials("AKID", "s", "t", expiry, renew or default_renewal, "test", time_fetcher=lambda: NOW)
 
 
 def test_a_form_expires_with_the_credentials_that_signed_it(presign: Presign) -> None:
-    assert seconds_good(presign(temporary(seconds=20 * 60))) == 20 * 60
+    assert seconds_valid(presign(temporary(seconds=20 * 60))) == 20 * 60
 
 
 def test_a_form_expires_after_the_requested_seconds(presign: Presign) -> None:
-    assert seconds_good(presign(temporary(seconds=12 * 3600))) == 3600
+    assert seconds_valid(presign(temporary(seconds=12 * 3600))) == 3600
 
 
 def test_credentials_that_expire_soon_are_renewed_before_they_sign(presign: Presign) -> None:
     form = presign(temporary(seconds=30, renewed_for=6 * 3600))
     assert form.fields["x-amz-credential"].startswith("AKIDRENEWED/")
-    assert seconds_good(form) == 3600
+    assert seconds_valid(form) == 3600
 
 
 def test_credentials_that_cannot_be_renewed_sign_until_they_expire(presign: Presign) -> None:
     def renew() -> dict[str, str]:
         raise ConnectionError("no answer")
 
-    assert seconds_good(presign(temporary(seconds=12 * 60, renew=renew))) == 12 * 60
+    assert seconds_valid(presign(temporary(seconds=12 * 60, renew=renew))) == 12 * 60
 
 
 def test_session_credentials_without_an_expiry_sign_for_one_invocation(presign: Presign) -> None:
-    assert seconds_good(presign(Credentials("AKID", "s", "t"))) == 15 * 60
+    assert seconds_valid(presign(Credentials("AKID", "s", "t"))) == 15 * 60
 
 
 def test_credentials_of_a_user_do_not_expire(presign: Presign) -> None:
-    assert seconds_good(presign(Credentials("AKID", "s"))) == 3600
+    assert seconds_valid(presign(Credentials("AKID", "s"))) == 3600

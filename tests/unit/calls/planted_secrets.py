@@ -129,7 +129,7 @@ def identifying_parts(kind: str) -> list[str]:
     return [line[4:20] for line in secret.splitlines() if len(line) >= 8]
 
 
-def give_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def set_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the credentials of ``KNOWN`` the credentials of this process."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KNOWN["process secret key"])
     monkeypatch.setenv("AWS_SESSION_TOKEN", KNOWN["process session token"])

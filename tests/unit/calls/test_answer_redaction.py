@@ -21,7 +21,7 @@ from spass.llm.types import ChatDelta, ChatReply, ToolCallDelta, collect_deltas
 from spass.redaction.redactor import Redactor
 from spass.redaction.stream import MAX_HELD_CHARACTERS
 from spass.tenancy.config import GatewayConfig
-from tests.unit.calls.planted_secrets import PLACED, PROVIDER_KEY, SECRETS, TOKEN, give_credentials, identifying_parts
+from tests.unit.calls.planted_secrets import PLACED, PROVIDER_KEY, SECRETS, TOKEN, identifying_parts, set_credentials
 
 CONFIG = GatewayConfig.model_validate(
     {
@@ -75,7 +75,7 @@ def redactor(keys: Sequence[str] = (PROVIDER_KEY,)) -> Redactor:
 
 @pytest.fixture(autouse=True)
 def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    give_credentials(monkeypatch)
+    set_credentials(monkeypatch)
 
 
 def heard(deltas: Iterable[ChatDelta], made: AnswerRedactor | None = None) -> ChatReply:

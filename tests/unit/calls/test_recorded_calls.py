@@ -99,7 +99,7 @@ async def test_an_answer_is_returned_although_the_table_fails(
 async def test_a_caller_cancelled_while_the_record_is_written_waits_for_it(
     store: TenantStore, fault: Fault | None, times: int
 ) -> None:
-    ledger = LedgerHarness.opened()
+    ledger = LedgerHarness.create()
 
     async def read_answer() -> None:
         async for _ in calls_of(scripted_model(ANSWER)).chat(make_scope(ledger.store), QUESTION):

@@ -10,7 +10,7 @@ from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatRequest, Provider
 from spass.tenancy.config import BackendConfig, LlmConfig
 from spass.web.errors import envelope
-from tests.unit.calls.planted_secrets import BATCHES, PROVIDER_KEY, give_credentials, leaked_kinds, text_with_secrets
+from tests.unit.calls.planted_secrets import BATCHES, PROVIDER_KEY, leaked_kinds, set_credentials, text_with_secrets
 from tests.unit.calls.provider_failures import FAILURES, HOST, PLACES
 from tests.unit.calls.test_answer_redaction import redactor
 from tests.unit.llm.scripted_upstream import CLASSES, QUESTION, Upstream, backend, context
@@ -46,7 +46,7 @@ def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
 def test_the_error_of_a_provider_contains_no_secret(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str, provider: str
 ) -> None:
-    give_credentials(monkeypatch)
+    set_credentials(monkeypatch)
     for batch in BATCHES:
         for stream in (False, True):
             body = asked(provider, Upstream(FAILURES[failure](text_with_secrets(batch))), stream=stream)

@@ -8,7 +8,7 @@ from tests.unit.metering.ledger import LedgerHarness
 
 @pytest.fixture
 def ledger() -> LedgerHarness:
-    return LedgerHarness.opened()
+    return LedgerHarness.create()
 
 
 @pytest.fixture

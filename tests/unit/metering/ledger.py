@@ -77,7 +77,7 @@ class LedgerHarness:
     sent: list[str] = field(default_factory=list)
 
     @classmethod
-    def opened(cls) -> "LedgerHarness":
+    def create(cls) -> "LedgerHarness":
         aws = MemoryAws(WITH_QUEUE)
         ledger = cls(aws, aws.for_tenant(TenantId("acme")))
         aws.queues.on_message = lambda queue, body: ledger.sent.append(body)

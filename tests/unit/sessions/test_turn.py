@@ -70,14 +70,14 @@ async def test_the_last_event_follows_the_commit(harness: "SessionsHarness") -> 
 async def test_a_failed_commit_withholds_the_last_event(harness: "SessionsHarness") -> None:
     session = await harness.create()
 
-    async def taken_over(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+    async def claim_lost(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         store = harness.scope().store
         head = keys.session_head(store.tenant, session)
         await store.table.write(Update(head, set={"hold.owner": "turn_late"}))
         async for event in quick(history, shorten_history):
             yield event
 
-    turn = harness.turn(session, "hello", taken_over)
+    turn = harness.turn(session, "hello", claim_lost)
     with pytest.raises(SessionBusy):
         await turn.answer()
     assert FINISHED not in turn.task.events

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, StoredAnswer, taken_over
+from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
 from spass.aws.swap import Participant, Swap
 from spass.aws.swap import swap as compare_and_swap
 from spass.aws.writes import Write
@@ -45,7 +45,7 @@ class Completion:
 
     def refusal(self) -> SpassError:
         """Return the error of a try whose claim has passed to another one."""
-        return taken_over()
+        return claim_lost()
 
 
 async def swap(
