@@ -88,7 +88,7 @@ async def check_text(pieces: AsyncIterator[bytes], *, every_byte: bool) -> Async
                 decoder.decode(text, final=bool(nul))
             lines.add(text)
             if nul:
-                message = f"Line {lines.line} holds a NUL byte: the file is not text, or it is UTF-16; save it as UTF-8."
+                message = f"Line {lines.line} contains a NUL byte: the file is not text, or it is UTF-16; save it as UTF-8."
                 raise IngestRefused("not_text", message, lines.line)
             yield data
         if decoder:

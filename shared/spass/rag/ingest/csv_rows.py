@@ -37,7 +37,7 @@ class _State(Enum):
 
 
 class RowSplitter(RecordSplitter):
-    """Split a file into rows at LF, CR or CRLF outside of quotes. Rows are numbered without blank lines."""
+    """Split a file into rows at LF, CR or CRLF outside of quotes."""
 
     _BLANK_LINES = re.compile(rb"(?:[ \t]*+[\r\n])*+")
 
@@ -83,9 +83,6 @@ class RowSplitter(RecordSplitter):
         self._state = _State.QUOTED
         return at
 
-    def _next_number(self, *, blank: bool) -> int:
-        return self._position.number + (not blank)
-
     def _end_record(self, data: bytes, begin: int, end: int) -> RawRecord | None:
         if self._state is _State.QUOTED:  # only at the end of the file
             message = f"The quote opened on line {self._quote_line} is not closed."
@@ -110,7 +107,7 @@ def fields_of_row(columns: Sequence[str], row: bytes) -> Mapping[str, object]:
     try:
         cells = _cells(row)
     except csv.Error:
-        raise IngestRefused("csv_bad_row", "A quoted cell goes on after its closing quote.") from None
+        raise IngestRefused("csv_bad_row", "A quoted cell continues after its closing quote.") from None
     if len(cells) != len(columns):
         raise IngestRefused("csv_bad_row", f"Cells in the row: {len(cells)}; in the header: {len(columns)}.")
     filled = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
@@ -134,14 +131,14 @@ def columns_of(record: RawRecord) -> tuple[str, ...]:
     try:
         names = _cells(record.data)
     except csv.Error:
-        raise IngestRefused("csv_bad_header", "A quoted name in the header goes on after its closing quote.", line) from None
+        raise IngestRefused("csv_bad_header", "A quoted name in the header continues after its closing quote.", line) from None
     for number, name in enumerate(names):
         if not name.strip():
             raise IngestRefused("csv_bad_header", f"Column {number + 1} has no name in the header.", line)
         if name in names[:number]:
-            raise IngestRefused("csv_bad_header", f"The column {name[:_MAX_NAME_IN_MESSAGE]!r} stands twice in the header.", line)
+            raise IngestRefused("csv_bad_header", f"The column {name[:_MAX_NAME_IN_MESSAGE]!r} is in the header twice.", line)
     if _TEXT not in names:
-        raise IngestRefused("csv_no_text_column", f"The header names no column {_TEXT!r}{_hint(names)}.", line)
+        raise IngestRefused("csv_no_text_column", f"The header has no column {_TEXT!r}{_hint(names)}.", line)
     return tuple(names)
 
 
@@ -151,4 +148,4 @@ def _hint(names: Sequence[str]) -> str:
             if delimiter in names[0]:
                 return f"; its cells seem to be separated by {plural}, where a CSV needs commas"
     similar = next((name for name in names if name.strip().lower() == _TEXT), None)
-    return f"; {similar[:_MAX_NAME_IN_MESSAGE]!r} is another name" if similar else ""
+    return f"; {similar[:_MAX_NAME_IN_MESSAGE]!r} is a different name" if similar else ""

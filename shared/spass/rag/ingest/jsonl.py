@@ -16,18 +16,16 @@ _MAX_DEPTH: Final = MAX_METADATA_DEPTH + 4
 
 
 class LineSplitter(RecordSplitter):
-    """Split a file into lines at LF. A CR before the LF counts as a blank. The number of a record is that of its line."""
+    """Split a file into lines at LF. A CR before the LF counts as a blank."""
 
     _BLANK_LINES = re.compile(rb"(?:[ \t\r]*+\n)*+")
+    _NUMBERED_BY_LINE = True
 
     def __init__(self, position: Position) -> None:
         super().__init__(position, LineCount(position.line, cr_ends_line=False))
 
     def _record_end(self, data: bytes, begin: int) -> int | None:
         return data.find(b"\n", begin) + 1 or None
-
-    def _next_number(self, *, blank: bool) -> int:  # noqa: ARG002 (blank lines count too)
-        return self._lines.line
 
 
 def fields_of_line(line: bytes) -> Mapping[str, Json]:

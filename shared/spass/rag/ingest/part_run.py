@@ -169,7 +169,7 @@ class _Advance:
         """
         if self.record.generation and self.record.generation != answer.generation:
             raise IndexReplaced(
-                "The index was deleted or replaced while this file was being ingested, and what had been ingested went with it; "
+                "The index was deleted or replaced while this file was being ingested, with all documents of the file so far; "
                 "upload the file again."
             )
         return self.updates(answer.generation)

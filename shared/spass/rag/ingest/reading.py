@@ -17,10 +17,10 @@ from spass.rag.ingest.text import Chunk, Chunker, chunk_entry
 Unit: TypeAlias = RawRecord | Chunk
 
 _EMPTY_MESSAGES: Final[Mapping[FileKind, str]] = {
-    FileKind.JSONL: "The file holds no line that is not blank.",
-    FileKind.CSV: "The file holds no row below a header.",
-    FileKind.TEXT: "The file holds nothing but blanks.",
-    FileKind.MARKDOWN: "The file holds nothing but blanks.",
+    FileKind.JSONL: "All lines of the file are blank.",
+    FileKind.CSV: "The file has a header, but no row.",
+    FileKind.TEXT: "The file is blank.",
+    FileKind.MARKDOWN: "The file is blank.",
 }
 
 

@@ -39,6 +39,8 @@ class RecordSplitter(ABC):
     """Split a file into records. Skip blank lines between them. ``lines`` counts the lines from ``position`` on."""
 
     _BLANK_LINES: ClassVar[re.Pattern[bytes]]
+    _NUMBERED_BY_LINE: ClassVar[bool] = False
+    """True if the number of a record is that of its line. Otherwise blank lines have no number."""
 
     def __init__(self, position: Position, lines: LineCount) -> None:
         self._position = position  # of the next record
@@ -81,10 +83,6 @@ class RecordSplitter(ABC):
     def _record_end(self, data: bytes, begin: int) -> int | None:
         """Return the offset after the record that continues at ``begin``, or None if it does not end in ``data``."""
 
-    @abstractmethod
-    def _next_number(self, *, blank: bool) -> int:
-        """Return the number of the next record after a record, or after a ``blank`` line."""
-
     def _skip_blank_lines(self, data: bytes, begin: int) -> int:
         blank = None if self._size else self._BLANK_LINES.match(data, begin)
         if blank is None or blank.end() == begin:
@@ -108,7 +106,9 @@ class RecordSplitter(ABC):
     def _move(self, data: bytes, end: int, size: int, *, blank: bool) -> None:
         """Move the position ``size`` bytes forward, to the offset ``end`` of ``data``."""
         self._count(data, end)
-        self._position = Position(self._position.offset + size, self._lines.line, self._next_number(blank=blank))
+        line = self._lines.line
+        number = line if self._NUMBERED_BY_LINE else self._position.number + (not blank)
+        self._position = Position(self._position.offset + size, line, number)
 
     def _count(self, data: bytes, until: int) -> None:
         self._lines.add(data[self._counted : until])
@@ -124,7 +124,7 @@ def parse_entry(record: RawRecord, parse: Callable[[bytes], Mapping[str, object]
     document, error = None, None
     try:
         if record.data is None:
-            raise IngestRefused("line_too_long", f"It is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
+            raise IngestRefused("line_too_long", f"The line or row is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
         document = _validate_document(parse(record.data), filename, start.number)
     except IngestRefused as refusal:
         error = refusal.error.model_copy(update={"line": start.line})

@@ -41,9 +41,7 @@ STOP: Final = ("stopped", "failed_part")
 """The attributes of a stop, see ``UploadRecord``."""
 
 
-ABANDONED: Final = UploadError(
-    line=None, code="abandoned", message="The work on this file stopped without an end; upload it again."
-)
+ABANDONED: Final = UploadError(line=None, code="abandoned", message="No worker finished this file in time; upload it again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,5 +152,5 @@ async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> U
     """
     item = await store.table.get(keys.upload(store.tenant, index, upload))
     if item is None:
-        raise UploadNotFound(f"There is no upload {upload!r} into this index.", param="upload_id")
+        raise UploadNotFound(f"This index has no upload {upload!r}.", param="upload_id")
     return record_of(item)

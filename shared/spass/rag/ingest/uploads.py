@@ -166,7 +166,7 @@ def _check_file(filename: str, size: int) -> None:
         message = f"The name of a file has 1 to {_FILENAME_CHARACTERS} characters, no control characters, and no folders."
         raise InvalidRequest(message, param="filename")
     if _FORM_VARIABLE in filename:
-        raise InvalidRequest(f"The name of a file cannot hold {_FORM_VARIABLE}.", param="filename")
+        raise InvalidRequest(f"The name of a file cannot contain {_FORM_VARIABLE}.", param="filename")
     if len(filename.encode()) > _FILENAME_BYTES:
         raise InvalidRequest(f"The name of a file has at most {_FILENAME_BYTES} bytes of UTF-8.", param="filename")
     if kind_of(filename) is None:

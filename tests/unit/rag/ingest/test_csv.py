@@ -74,12 +74,12 @@ def test_a_quote_inside_an_unquoted_cell_is_text() -> None:
 
 
 HEADERS = {
-    "id,note\na,b\n": ("csv_no_text_column", 1, "names no column 'text'"),
-    "\n\nText,id\na,b\n": ("csv_no_text_column", 3, "'Text' is another name"),
+    "id,note\na,b\n": ("csv_no_text_column", 1, "has no column 'text'"),
+    "\n\nText,id\na,b\n": ("csv_no_text_column", 3, "'Text' is a different name"),
     "text;id\na;b\n": ("csv_no_text_column", 1, "semicolons"),
     "id\ttext\na\tb\n": ("csv_no_text_column", 1, "tabs"),
-    "just words\n": ("csv_no_text_column", 1, "names no column"),
-    "text,id,text\na,b,c\n": ("csv_bad_header", 1, "'text' stands twice"),
+    "just words\n": ("csv_no_text_column", 1, "has no column"),
+    "text,id,text\na,b,c\n": ("csv_bad_header", 1, "'text' is in the header twice"),
     "text,,id\na,b,c\n": ("csv_bad_header", 1, "Column 2 has no name"),
     'text," "\na,b\n': ("csv_bad_header", 1, "Column 2 has no name"),
     '"text"x,id\na,b\n': ("csv_bad_header", 1, "closing quote"),
