@@ -193,7 +193,7 @@ class Queue:
 
         monkeypatch.setattr("spass.aws.jobs.TenantJobs.send", send)
 
-    async def work_off(self) -> None:
+    async def deliver_all(self) -> None:
         await asyncio.gather(*(self._worker() for _ in range(6)))
         while self.waiting:
             assert await self.harness.deliver(self.waiting.pop(0))
@@ -229,7 +229,7 @@ async def test_concurrent_parts_store_each_document_once(
     upload = await harness.only_upload()
     assert (upload.status, upload.bytes_done, len(queue.waiting)) == ("running", 0, PARTS_AT_ONCE)
     harness.calls = Slow()
-    await queue.work_off()
+    await queue.deliver_all()
     assert await harness.deliver(event)
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 60, 2)

@@ -116,18 +116,18 @@ class IngestHarness:
     def dispatcher(self) -> Dispatcher:
         return Dispatcher({self.tenant}, self.aws.for_tenant, background_handler(self.rag.writer, ObjectCache(), self.settings))
 
-    async def work_off(self) -> list[IngestPart]:
+    async def deliver_all(self) -> list[IngestPart]:
         """Deliver the jobs that workers send until there are no more. Return the parts among them, in the order of delivery."""
         parts: list[IngestPart] = []
-        while bodies := self.queued():
+        while bodies := self.receive():
             for body in bodies:
                 assert await self.deliver(body)
                 parts += [job for job in parse(body) if isinstance(job, IngestPart)]
         return parts
 
-    def queued_parts(self) -> list[int]:
+    def receive_parts(self) -> list[int]:
         """Receive the messages that workers have sent and return the numbers of the parts among them."""
-        return [job.part for body in self.queued() for job in parse(body) if isinstance(job, IngestPart)]
+        return [job.part for body in self.receive() for job in parse(body) if isinstance(job, IngestPart)]
 
     def part(self, upload: UploadId, number: int, index: IndexId = INDEX) -> str:
         """Return the body of the message of a part."""
@@ -155,7 +155,7 @@ class IngestHarness:
         assert len(dict(texts)) == len(texts) == (await describe_index(self.scope, index)).doc_count
         return dict(texts)
 
-    def queued(self) -> list[str]:
+    def receive(self) -> list[str]:
         """Receive the messages that workers have sent."""
         bodies = list(self.sent)
         self.sent.clear()

@@ -53,7 +53,7 @@ async def test_each_part_is_a_message_and_the_last_one_ends_the_upload(harness: 
     await planned(harness)
     upload = await harness.only_upload()
     assert (upload.status, upload.bytes_total, upload.documents_ingested) == ("running", SIZE, 0)
-    assert [job.part for job in await harness.work_off()] == list(range(PARTS))
+    assert [job.part for job in await harness.deliver_all()] == list(range(PARTS))
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.bytes_done) == ("succeeded", 40, SIZE)
     assert await harness.texts() == DOCUMENTS
@@ -61,17 +61,17 @@ async def test_each_part_is_a_message_and_the_last_one_ends_the_upload(harness: 
 
 async def test_a_small_file_is_ingested_by_the_worker_that_planned_it(harness: IngestHarness) -> None:
     await harness.deliver(harness.put(PATH, file_of(numbered(2))))
-    assert harness.queued() == []
+    assert harness.receive() == []
     assert (await harness.only_upload()).status == "succeeded"
 
 
 async def test_a_file_has_a_bounded_number_of_parts_on_the_queue(harness: IngestHarness) -> None:
     await planned(harness)
-    waiting = harness.queued()
+    waiting = harness.receive()
     assert len(waiting) == PARTS_AT_ONCE
     while waiting:
         assert await harness.deliver(waiting.pop())
-        waiting += harness.queued()
+        waiting += harness.receive()
         assert len(waiting) <= PARTS_AT_ONCE
     assert (await harness.only_upload()).status == "succeeded"
 
@@ -83,7 +83,7 @@ async def test_large_files_of_a_tenant_share_its_window(harness: IngestHarness) 
     waiting = {"a": [], "b": []}  # type: dict[str, list[str]]
 
     def collect() -> None:
-        for body in harness.queued():
+        for body in harness.receive():
             waiting["a" if f'"{INDEX}"' in body else "b"].append(body)
 
     collect()
@@ -105,7 +105,7 @@ async def test_large_files_of_a_tenant_share_its_window(harness: IngestHarness) 
 async def test_each_of_many_large_files_has_a_part_on_the_queue(harness: IngestHarness) -> None:
     for number in range(PARTS_AT_ONCE + 4):
         await planned(harness, f"i{number}/a.jsonl")
-        sent = len(harness.queued())
+        sent = len(harness.receive())
         assert sent == max(1, PARTS_AT_ONCE // (number + 1))
 
 
@@ -113,12 +113,12 @@ async def test_a_small_file_waits_only_for_the_window_of_another_tenant(harness:
     """Deliver the messages in order: the small file is done while most parts of the large one wait."""
     other = replace(harness, tenant=TenantId("other"))
     await planned(harness)
-    waiting = [*harness.queued(), other.put(PATH, file_of(numbered(1)))]
+    waiting = [*harness.receive(), other.put(PATH, file_of(numbered(1)))]
     before = 0
     while (await other.uploads.list(other.scope, INDEX)).uploads == ():
         body = waiting.pop(0)
         await (other if other.tenant in body else harness).deliver(body)
-        waiting += harness.queued()
+        waiting += harness.receive()
         before += 1
     assert before == PARTS_AT_ONCE + 1
     assert (await other.only_upload()).status == "succeeded"
@@ -129,19 +129,19 @@ async def test_duplicate_messages_change_and_send_nothing(harness: IngestHarness
     event = harness.put(PATH, file_of(DOCUMENTS))
     assert await harness.deliver(event)
     assert await harness.deliver(event)
-    waiting = harness.queued()
+    waiting = harness.receive()
     assert len(waiting) == PARTS_AT_ONCE
     while waiting:
         body = waiting.pop(0)
         for _ in range(3):
             assert await harness.deliver(body)
-        waiting += harness.queued()
+        waiting += harness.receive()
         assert len(waiting) <= PARTS_AT_ONCE
     assert (await harness.only_upload()).status == "succeeded"
     assert sorted(harness.calls.texts) == sorted(DOCUMENTS.values())
     for body in (event, harness.part((await harness.only_upload()).id, 3)):
         assert await harness.deliver(body)
-    assert harness.queued() == []
+    assert harness.receive() == []
 
 
 async def test_a_duplicate_is_dropped_while_a_part_is_leased(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ async def test_no_part_is_skipped_if_a_worker_dies_before_it_sends_the_next(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await planned(harness)
-    waiting = harness.queued()
+    waiting = harness.receive()
 
     async def die(*_: object) -> None:
         raise Crash
@@ -193,10 +193,10 @@ async def test_no_part_is_skipped_if_a_worker_dies_before_it_sends_the_next(
         for body in waiting:
             with pytest.raises(Crash):
                 await harness.deliver(body)
-    assert harness.queued() == []
+    assert harness.receive() == []
     for body in waiting:
         assert await harness.deliver(body)
-    await harness.work_off()
+    await harness.deliver_all()
     assert (await harness.only_upload()).status == "succeeded"
     assert sorted(harness.calls.texts) == sorted(DOCUMENTS.values())
 
@@ -211,13 +211,13 @@ async def test_an_abandoned_upload_without_queued_parts_can_continue(
 
     with monkeypatch.context() as patch:
         patch.setattr("spass.rag.ingest.worker.publish_parts", die)
-        for body in harness.queued():
+        for body in harness.receive():
             with pytest.raises(Crash):
                 await harness.deliver(body)
     swept = await sweep_uploads(harness.store, now_s() + 25 * 3600, Deadline.after(10))
     assert swept == SweptUploads(abandoned=1)
     assert await harness.deliver(body_of(IngestUpload(harness.tenant, INDEX, upload)))
-    await harness.work_off()
+    await harness.deliver_all()
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == DOCUMENTS
 
@@ -227,17 +227,17 @@ async def test_a_worker_whose_time_is_up_sends_its_part_to_the_end_of_the_queue(
 ) -> None:
     harness.change_settings(batch_documents=1)
     upload = await planned(harness)
-    harness.queued()
+    harness.receive()
     assert await harness.deliver(harness.part(upload, 5), seconds=60)
-    assert harness.queued_parts() == [5]
+    assert harness.receive_parts() == [5]
     assert (await harness.only_upload()).status == "running"
     assert await harness.deliver(harness.part(upload, 5), seconds=60)
-    assert harness.queued_parts() == [PARTS_AT_ONCE]
+    assert harness.receive_parts() == [PARTS_AT_ONCE]
 
 
 async def test_a_permanent_error_ends_all_parts(harness: IngestHarness) -> None:
     await planned(harness)
-    first, *rest = harness.queued()
+    first, *rest = harness.receive()
     assert await harness.deliver(first)
     await harness.rag.deleter.delete_index(harness.scope, INDEX)
     for body in rest:
@@ -248,9 +248,9 @@ async def test_a_permanent_error_ends_all_parts(harness: IngestHarness) -> None:
 
 async def test_the_last_failure_of_a_part_fails_the_upload(harness: IngestHarness) -> None:
     upload = await planned(harness)
-    waiting = harness.queued()
+    waiting = harness.receive()
     assert await harness.deliver(waiting.pop())
-    waiting += harness.queued()
+    waiting += harness.receive()
     harness.calls.before = fail
     for receives in range(1, 5):
         assert not await harness.deliver(harness.part(upload, 1), receives=receives)
@@ -270,7 +270,7 @@ async def test_a_failed_upload_continues_when_it_is_sent_again(harness: IngestHa
     event = harness.put(PATH, file_of(DOCUMENTS))
     assert await harness.deliver(event)
     upload = (await harness.only_upload()).id
-    others = [body for body in harness.queued() if body != harness.part(upload, 1)]
+    others = [body for body in harness.receive() if body != harness.part(upload, 1)]
     harness.calls.before = fail
     assert not await harness.deliver(harness.part(upload, 1), receives=5)
     for body in others:
@@ -279,7 +279,7 @@ async def test_a_failed_upload_continues_when_it_is_sent_again(harness: IngestHa
     by_hand = f'{{"job": "ingest", "tenant": "{harness.tenant}", "index": "{INDEX}", "upload": "{upload}"}}'
     assert await harness.deliver({"dead letter": harness.part(upload, 1), "event": event, "operator": by_hand}[how])
     assert (await harness.only_upload()).status == "running"
-    await harness.work_off()
+    await harness.deliver_all()
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == DOCUMENTS
     assert sorted(harness.calls.texts) == sorted(DOCUMENTS.values())
@@ -312,7 +312,7 @@ async def test_a_document_deleted_during_the_ingest_stays_deleted(harness: Inges
     await harness.deliver(harness.part(upload, 0))
     await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0000"))
     assert await harness.deliver(harness.part(upload, 0))
-    await harness.work_off()
+    await harness.deliver_all()
     assert "d0000" not in await harness.texts()
 
 
@@ -334,24 +334,24 @@ async def test_an_ended_upload_takes_a_share_of_the_window_for_a_day_at_most(
     stale = await read_record(harness.store, INDEX, await planned(harness))
     await end_failed(harness.store, stale, ABANDONED, may_pass=False)
     await publish_parts(harness.store, stale)
-    harness.queued()
+    harness.receive()
     tomorrow = now_s() + 24 * 3600
     for room in ("aws.table", "rag.ingest.publish"):
         monkeypatch.setattr(f"spass.{room}.now_s", lambda: tomorrow)
     await planned(harness, "other/a.jsonl")
-    assert len(harness.queued()) == PARTS_AT_ONCE
+    assert len(harness.receive()) == PARTS_AT_ONCE
 
 
 async def test_a_late_message_does_not_undo_a_later_stop(harness: IngestHarness) -> None:
     upload = await planned(harness)
-    harness.queued()
+    harness.receive()
     harness.calls.before = fail
     assert not await harness.deliver(harness.part(upload, 1), receives=5)
     first_stop = await read_record(harness.store, INDEX, upload)
     restarted = await restart(harness.store, first_stop)
-    assert len(harness.queued()) == PARTS_AT_ONCE
+    assert len(harness.receive()) == PARTS_AT_ONCE
     assert await restart(harness.store, first_stop) == restarted
-    assert harness.queued() == []
+    assert harness.receive() == []
     await end_failed(harness.store, restarted, ABANDONED, may_pass=True, part=5)
     with pytest.raises(LeaseLost):
         await restart(harness.store, first_stop)

@@ -59,7 +59,7 @@ async def test_a_late_event_of_an_older_version_changes_nothing(harness: IngestH
 async def test_a_newer_version_stops_the_ingest_of_an_older_one(harness: IngestHarness, small_batches: int) -> None:
     older, newer = (harness.put(PATH, file_of(numbered(10, text))) for text in ("old", "new"))
     assert await harness.deliver(older, seconds=60)
-    (continuation,) = harness.queued()
+    (continuation,) = harness.receive()
     assert (await harness.only_upload()).documents_ingested == small_batches
     assert await harness.deliver(newer)
     assert await harness.deliver(continuation)
@@ -91,7 +91,7 @@ async def test_the_newest_version_wins_in_any_order_of_events(harness: IngestHar
         chance.shuffle(waiting)
         body, message = waiting.pop()
         await harness.deliver(body, message=message, seconds=chance.choice([1, 870]))
-        waiting += [(continuation, f"h{chance.random()}") for continuation in harness.queued()]
+        waiting += [(continuation, f"h{chance.random()}") for continuation in harness.receive()]
     texts_by_id = await harness.texts()
     record = {item["version"]: item for item in await records(harness)}[newest]
     assert record["status"] == "succeeded"
@@ -174,14 +174,14 @@ async def test_a_part_of_an_older_version_ends_the_upload_unembedded(harness: In
     harness.change_settings(small_bytes=100, part_bytes=100)
     older, newer = (harness.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
     assert await harness.deliver(older)
-    first, *rest = harness.queued()
+    first, *rest = harness.receive()
     assert await harness.deliver(first)
-    rest += harness.queued()
+    rest += harness.receive()
     assert await harness.deliver(newer)
     embedded = len(harness.calls.texts)
     for body in rest:
         assert await harness.deliver(body)
     assert len(harness.calls.texts) == embedded
-    await harness.work_off()
+    await harness.deliver_all()
     assert await harness.texts() == numbered(9, "new")
     assert [(status, codes) for status, codes, _ in await ends(harness)] == [("failed", ["superseded"]), ("succeeded", [])]

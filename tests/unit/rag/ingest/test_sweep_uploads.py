@@ -44,7 +44,7 @@ async def test_a_lost_message_of_a_part_is_sent_again_and_the_file_ends(harness:
     assert await sweep(harness, 29 * MINUTE) == NOTHING
     assert await sweep(harness, 31 * MINUTE) == SweptUploads(resent=1)
     assert await sweep(harness, 31 * MINUTE) == NOTHING, "the next resend is after half of the time"
-    await harness.work_off()
+    await harness.deliver_all()
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered(10)
 
@@ -62,7 +62,7 @@ async def test_a_lost_message_of_a_file_that_no_worker_has_planned_is_sent_again
             await harness.deliver(event)
     harness.change_settings(clock=lambda: now_s() + 35 * MINUTE)
     assert await sweep(harness, 35 * MINUTE) == SweptUploads(resent=1)
-    await harness.work_off()
+    await harness.deliver_all()
     assert await harness.texts() == numbered(2)
 
 
@@ -71,13 +71,13 @@ async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarne
     line = len(lines(("d0000", "text 0")))
     harness.change_settings(small_bytes=line, part_bytes=line)
     assert await harness.deliver(harness.put(PATH, file_of(numbered(20))))
-    done, *lost = harness.queued()
+    done, *lost = harness.receive()
     assert await harness.deliver(done)
-    lost += harness.queued()
+    lost += harness.receive()
     assert len(lost) == 8
     assert await sweep(harness, 5 * HOUR) == NOTHING, "parts may wait for other files"
     assert await sweep(harness, 7 * HOUR) == SweptUploads(resent=1)
-    assert sorted({job.part for job in await harness.work_off()}) == list(range(1, 20))
+    assert sorted({job.part for job in await harness.deliver_all()}) == list(range(1, 20))
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered(20)
 
@@ -88,7 +88,7 @@ async def test_a_file_that_kills_every_worker_is_abandoned(harness: IngestHarnes
     await die_before_the_second_batch(harness, event)
     for minutes in (31, 61, 91):
         assert await sweep(harness, minutes * MINUTE) == SweptUploads(resent=1)
-        for body in harness.queued():
+        for body in harness.receive():
             await die_before_the_second_batch(harness, body)
     assert await sweep(harness, 119 * MINUTE) == NOTHING
     assert await sweep(harness, 121 * MINUTE) == SweptUploads(abandoned=1)
@@ -102,13 +102,13 @@ async def test_an_idle_upload_is_abandoned(
     event = harness.put(PATH, file_of(numbered(9)))
     if status is Status.QUEUED:
         assert await harness.deliver(event, seconds=60)
-        harness.queued()
+        harness.receive()
     else:
         await die_before_the_second_batch(harness, event)
     assert (await harness.only_upload()).status is status
     for _ in range(3):
         assert await sweep(harness, patience - MINUTE) == SweptUploads(resent=1)
-        harness.queued()
+        harness.receive()
     assert await sweep(harness, patience - MINUTE) == NOTHING
     later = patience + 3 * MINUTE
     with monkeypatch.context() as patch:
@@ -147,9 +147,9 @@ async def test_the_sweep_ends_an_upload_whose_parts_are_all_done(
         for body in waiting:
             with suppress(Crash):
                 await harness.deliver(body)
-            waiting += harness.queued()
+            waiting += harness.receive()
     assert (await harness.only_upload()).status == "running"
     assert await sweep(harness, 7 * HOUR if part_bytes < 2**20 else 31 * MINUTE) == SweptUploads(resent=1)
-    await harness.work_off()
+    await harness.deliver_all()
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested) == ("succeeded", 3)

@@ -339,9 +339,9 @@ async def test_a_worker_without_time_stores_one_batch_and_sends_the_rest(harness
     for done in (4, 8):
         assert (await harness.only_upload()).documents_ingested == done
         assert (await harness.only_upload()).status == "queued"
-        (continuation,) = harness.queued()
+        (continuation,) = harness.receive()
         assert await harness.deliver(continuation, seconds=60)
-    assert harness.queued() == []
+    assert harness.receive() == []
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered(10)
     assert await harness.deliver(event)
@@ -370,7 +370,7 @@ async def test_no_batch_begins_without_enough_time_or_after_the_time_slice(
     harness.calls.before = take_long
     assert await harness.dispatcher.message(harness.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
     assert (Clock.left, (await harness.only_upload()).documents_ingested) == after
-    assert harness.queued_parts() == [0]
+    assert harness.receive_parts() == [0]
 
 
 @pytest.mark.parametrize(("left", "ends"), [(870.0, True), (300.0, False)])
@@ -461,12 +461,12 @@ async def test_a_message_is_redelivered_if_sending_the_next_one_fails(
     with inject(FaultPlan()) as plan:
         await harness.deliver(first, seconds=60)
     at = [call.operation for call in plan.calls].index("SendMessage")
-    harness.queued()
+    harness.receive()
     other = IndexId("other")
     event = harness.put(f"{other}/a.jsonl", file_of(numbered(6)))
     with inject(FaultPlan(fault, at=at, times=2)):
         assert not await harness.deliver(event, seconds=60)
-    for body in (*harness.queued(), event):
+    for body in (*harness.receive(), event):
         assert await harness.deliver(body)
     assert await harness.texts(other) == numbered(6)
     assert (await harness.only_upload(other)).documents_ingested == 6
