@@ -27,7 +27,7 @@ class ModelList(ResponseModel):
 
 
 class CompletionMessage(ResponseModel):
-    """What the model answered."""
+    """The message of the model."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None

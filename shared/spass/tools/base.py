@@ -8,16 +8,19 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
+
+from pydantic import Field
 
 from spass.calls.scope import Scope
+from spass.core.ids import DOCUMENT_ID, RAG_ID
 from spass.core.messages import Json, ToolSpec
 from spass.tenancy.settings import Cascade
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
 from spass.tools.lineage_searcher import LineageSearcher
 
-if TYPE_CHECKING:  # most of them import numpy, which the description of a tool does not need
+if TYPE_CHECKING:  # most of these import numpy, which the description of a tool does not need
     from spass.rag.index.embedding import Embedder
     from spass.rag.search.reader import Reader
     from spass.rag.write.delete import IndexDeleter
@@ -59,6 +62,12 @@ class ToolContext:
     lineage_searcher: Callable[[], LineageSearcher] | None = None
 
 
+IndexIdField: TypeAlias = Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
+DocumentIdField: TypeAlias = Annotated[
+    str, Field(pattern=DOCUMENT_ID, max_length=128, description="The document's id, exactly as you were given it.")
+]
+
+
 class Tool(StrictBody):
     """One call of a tool, with validated arguments."""
 
@@ -89,7 +98,7 @@ class Tool(StrictBody):
 _REFERENCE: Final = "#/$defs/"
 
 
-def _inline_schema(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -> dict[str, Json]:
+def _inline_schema(schema: Mapping[str, Json], definitions: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
     """Return ``schema`` without references, generated titles and null defaults.
 
     Not every provider follows references. Pydantic's titles and null defaults cost tokens. A property named ``title`` stays.
@@ -101,19 +110,13 @@ def _inline_schema(schema: Mapping[str, Json], definitions: Mapping[str, Json]) 
         elif (key == "title" and isinstance(value, str)) or (key == "default" and value is None):
             continue
         elif key == "$ref" and isinstance(value, str):
-            output |= _inline_schema(_require_object(definitions[value.removeprefix(_REFERENCE)]), definitions)
+            output |= _inline_schema(definitions[value.removeprefix(_REFERENCE)], definitions)
         else:
             output[key] = _inline_value(value, definitions)
     return output
 
 
-def _inline_value(value: Json, definitions: Mapping[str, Json]) -> Json:
+def _inline_value(value: Json, definitions: Mapping[str, Mapping[str, Json]]) -> Json:
     if isinstance(value, Mapping):
         return _inline_schema(value, definitions)
     return [_inline_value(inner, definitions) for inner in value] if isinstance(value, list) else value
-
-
-def _require_object(value: Json) -> Mapping[str, Json]:
-    if not isinstance(value, Mapping):
-        raise TypeError("a definition in a JSON Schema is an object")
-    return value

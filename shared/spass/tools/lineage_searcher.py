@@ -25,7 +25,7 @@ class LineageHit:
 
 @dataclass(frozen=True, slots=True)
 class LineageSearchResult:
-    """Hits, best first. ``searched`` is the number of messages read; ``truncated``: there are more."""
+    """Hits, best first. ``searched`` is the number of messages that were read. ``truncated``: some were not read."""
 
     results: tuple[LineageHit, ...]
     searched: int

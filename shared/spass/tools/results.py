@@ -38,14 +38,9 @@ class ToolAnswer:
     is_recorded: bool = False
     record: StoredAnswer | None = None
 
-    @property
-    def result(self) -> Json:
-        result: Json = self.body.result
-        return result
-
 
 def truncate_result(result: Json) -> tuple[Json, str]:
-    """Return ``result`` and its compact JSON. Replace a longer one than ``MAX_RESULT_BYTES`` by its beginning and a note."""
+    """Return ``result`` and its compact JSON. Replace a result that is too long by its beginning and a note."""
     text = dump(result)
     try:
         encoded = text.encode()
@@ -55,7 +50,7 @@ def truncate_result(result: Json) -> tuple[Json, str]:
         result = json.loads(text)
     if len(encoded) <= MAX_RESULT_BYTES:
         return result, text
-    # A JSON text that is quoted once more grows to at most twice its size.
+    # The beginning becomes a JSON string, and quoting makes a JSON text at most twice as long.
     beginning = encoded[: MAX_RESULT_BYTES // 2 - 100].decode("utf-8", "ignore")
     replacement: Json = {"truncated": True, "note": "The result was too long. This is its beginning.", "beginning": beginning}
     return replacement, dump(replacement)

@@ -50,7 +50,7 @@ from spass.tools.results import ToolAnswer, truncate_result
 from spass.tools.two_step import TwoStepTool
 
 MAX_CALLS: Final = 32
-"""How many tool calls of one model answer are run. Further calls get an error."""
+"""Tool calls of one model answer that are run. Further calls get an error."""
 
 _CONCURRENCY: Final = 8
 _FATAL: Final = (StorageUnavailable, Internal)

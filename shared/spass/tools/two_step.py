@@ -8,11 +8,11 @@ from pydantic import ConfigDict, FailFast, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from spass.calls.scope import Scope
-from spass.core.ids import DOCUMENT_ID, RAG_ID, DocumentId, IndexId
+from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json
 from spass.rag.index.documents import MAX_DOCUMENTS, NewDocument
 from spass.rag.index.precondition import IfMatch, IndexChanged, OneDocument, View, WholeIndex
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import DocumentIdField, IndexIdField, Tool, ToolContext
 from spass.tools.confirm_tokens import (
     CONFIRM_SECONDS,
     ConfirmedOperation,
@@ -115,9 +115,9 @@ class TwoStepTool(Tool):
 
 
 class IndexTool(TwoStepTool):
-    """A tool that changes an index."""
+    """A two-step tool that changes an index."""
 
-    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
+    index_id: IndexIdField
 
     @property
     def index(self) -> IndexId:
@@ -137,11 +137,9 @@ class IndexTool(TwoStepTool):
 
 
 class DocumentTool(IndexTool):
-    """A tool that changes one document."""
+    """A two-step tool that changes one document."""
 
-    doc_id: Annotated[
-        str, Field(pattern=DOCUMENT_ID, max_length=128, description="The document's id, exactly as you were given it.")
-    ]
+    doc_id: DocumentIdField
 
     @property
     def document(self) -> DocumentId:
@@ -153,7 +151,7 @@ class DocumentTool(IndexTool):
 
 
 class DocumentsTool(IndexTool):
-    """A tool that adds documents."""
+    """A two-step tool that adds documents."""
 
     documents: Annotated[
         list[NewDocument],

@@ -1,4 +1,4 @@
-"""A note is written once: whoever else writes at the same time, and whichever AWS call goes wrong."""
+"""A note is written once, even among concurrent writers or if an AWS call fails."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -33,15 +33,15 @@ NOTE = {"note": "Ada likes tea."}
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """An administrator of one tenant, every call of whose is served by a process of its own."""
+    """An administrator of a tenant. Every call is served by a new process."""
 
     store: TenantStore
 
     async def call(self, name: str, **arguments: Any) -> Any:
         world, cascade = RagHarness(self.store), Cascade(GatewayConfig())
-        return (await Toolbox(world.worker(), cascade).execute_direct(world.scope(admin=True), name, arguments)).result
+        return (await Toolbox(world.worker(), cascade).execute_direct(world.scope(admin=True), name, arguments)).body.result
 
-    async def asked(self, **arguments: str) -> Mapping[str, Any]:
+    async def confirm(self, **arguments: str) -> Mapping[str, Any]:
         return {**arguments, "confirm_token": (await self.call("memory_write", **arguments))["confirm_token"]}
 
     async def lines(self) -> list[str]:
@@ -54,68 +54,68 @@ def writer(aws: Aws, tenant: TenantId) -> Writer:
     return Writer(aws.for_tenant(tenant))
 
 
-async def test_of_eight_uses_of_a_token_at_once_one_wins(writer: Writer) -> None:
-    confirmed = await writer.asked(**NOTE)
+async def test_one_of_eight_concurrent_uses_of_a_token_succeeds(writer: Writer) -> None:
+    confirmed = await writer.confirm(**NOTE)
     results = await asyncio.gather(*(writer.call("memory_write", **confirmed) for _ in range(8)), return_exceptions=True)
     assert sum(isinstance(result, ConfirmTokenInvalid) for result in results) == 7, results
     assert await writer.lines() == [NOTE["note"]]
 
 
-async def test_of_writers_at_once_none_loses_a_note_nor_a_setting(writer: Writer) -> None:
+async def test_concurrent_writers_lose_neither_notes_nor_settings(writer: Writer) -> None:
     async def note(number: int) -> None:
-        await writer.call("memory_write", **await writer.asked(note=f"note {number}"))
+        await writer.call("memory_write", **await writer.confirm(note=f"note {number}"))
 
-    async def sets(number: int) -> None:
+    async def change(number: int) -> None:
         await Cascade(GatewayConfig()).change(writer.store, {"rag_top_k": number})
 
-    await asyncio.gather(*map(note, range(8)), *map(sets, range(1, 5)))
+    await asyncio.gather(*map(note, range(8)), *map(change, range(1, 5)))
     assert sorted(await writer.lines()) == [f"note {number}" for number in range(8)]
     settings = await Cascade(GatewayConfig()).read(writer.store)
     assert settings.sources["rag_top_k"] == "db"
 
 
-async def test_a_note_whose_reply_was_lost_is_written_once_however_many_others_came_after(
+async def test_after_a_lost_reply_and_forty_writers_a_note_is_written_once(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transact = TenantTable.transact
-    confirmed = await writer.asked(**NOTE)
+    confirmed = await writer.confirm(**NOTE)
     others = [f"note {number}" for number in range(40)]
 
-    async def lost(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
+    async def lose_reply(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
         monkeypatch.setattr(TenantTable, "transact", transact)
         await transact(table, writes, token=token)
         for other in others:
-            await writer.call("memory_write", **await writer.asked(note=other))
+            await writer.call("memory_write", **await writer.confirm(note=other))
         raise StorageUnavailable("lost")
 
     monkeypatch.setattr("spass.testing.table.TRANSACTION_TOKEN_SECONDS", 0)  # as if ten minutes had passed
-    monkeypatch.setattr(TenantTable, "transact", lost)
+    monkeypatch.setattr(TenantTable, "transact", lose_reply)
     await writer.call("memory_write", **confirmed)
     assert await writer.lines() == [NOTE["note"], *others]
 
 
 @pytest.mark.parametrize("before", [[], ["Bob likes coffee."]], ids=["the first note", "another note"])
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_whatever_goes_wrong_all_of_it_happened_or_nothing_and_the_token_is_good(
+async def test_under_any_fault_the_note_is_written_once_or_the_token_unused(
     aws: Aws, tenant: TenantId, fault: Fault, before: list[str]
 ) -> None:
     after = [*before, NOTE["note"]]
 
-    async def begun(name: str) -> tuple[Writer, Mapping[str, Any]]:
+    async def prepare(name: str) -> tuple[Writer, Mapping[str, Any]]:
         writer = Writer(aws.for_tenant(TenantId(f"{tenant}-{name}")))
         for line in before:
-            await writer.call("memory_write", **await writer.asked(note=line))
-        return writer, await writer.asked(**NOTE)
+            await writer.call("memory_write", **await writer.confirm(note=line))
+        return writer, await writer.confirm(**NOTE)
 
-    counted, confirmed = await begun("counted")
+    counted, confirmed = await prepare("counted")
     with inject(FaultPlan()) as plan:
         await counted.call("memory_write", **confirmed)
     points = [call.operation for call in plan.calls]
     assert points.count("TransactWriteItems") == 1
 
-    async def goes_wrong(at: int) -> None:
+    async def fail_at(at: int) -> None:
         where = f"{fault} at {at} ({points[at]})"
-        writer, confirmed = await begun(f"at-{at}")
+        writer, confirmed = await prepare(f"at-{at}")
         plan, answer = FaultPlan(fault, at=at), None
         with inject(plan), suppress(Crash, StorageUnavailable):
             answer = await writer.call("memory_write", **confirmed)
@@ -131,4 +131,4 @@ async def test_whatever_goes_wrong_all_of_it_happened_or_nothing_and_the_token_i
             await writer.call("memory_write", **confirmed)
         assert await writer.lines() == after, where
 
-    await asyncio.gather(*map(goes_wrong, range(len(points))))
+    await asyncio.gather(*map(fail_at, range(len(points))))

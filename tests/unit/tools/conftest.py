@@ -1,4 +1,4 @@
-"""A real rag room for the tools that curate it."""
+"""Fixtures of rag, for the tools that read and change indices."""
 
 from tests.unit.rag.conftest import aws, harness
 

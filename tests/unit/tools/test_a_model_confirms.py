@@ -1,4 +1,4 @@
-"""A scripted model curates an index through the engine: it asks, reads the preview, and confirms."""
+"""A scripted model changes an index through the engine: it calls, reads the preview, and confirms."""
 
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -36,37 +36,37 @@ TOOLS = ["rag_doc_append", "rag_doc_delete"]
 
 @dataclass(slots=True)
 class ConfirmingModel:
-    """A model that makes each of ``calls`` (tool, arguments) and, where it is asked to confirm, makes it again with the token.
-    ``second`` changes the arguments of the second call."""
+    """A model that makes each of ``calls`` (tool, arguments), and repeats a call with the token if it must be confirmed.
+    ``second`` changes the arguments of the repeated call."""
 
     calls: list[tuple[str, dict[str, Any]]]
     second: dict[str, Any] = field(default_factory=dict)
     last: tuple[str, dict[str, Any]] = ("", {})
 
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        said: Any = json.loads(remove_marks(request.messages[-1].content)) if request.messages[-1].role is Role.TOOL else {}
-        if said.get("confirm_required"):
+        result: Any = json.loads(remove_marks(request.messages[-1].content)) if request.messages[-1].role is Role.TOOL else {}
+        if result.get("confirm_required"):
             name, arguments = self.last
-            yield self._calling(name, {**arguments, **self.second, "confirm_token": said["confirm_token"]})
+            yield self._call(name, {**arguments, **self.second, "confirm_token": result["confirm_token"]})
         elif self.calls:
             self.last = self.calls.pop(0)
-            yield self._calling(*self.last)
+            yield self._call(*self.last)
         else:
             yield ChatDelta("Done.", finish_reason=FinishReason.STOP)
 
-    def _calling(self, name: str, arguments: dict[str, Any]) -> ChatDelta:
+    def _call(self, name: str, arguments: dict[str, Any]) -> ChatDelta:
         call = ToolCallDelta(0, f"c{len(self.calls)}", name, json.dumps(arguments))
         return ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS)
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        raise AssertionError("the room embeds by itself")
+        raise AssertionError("documents are embedded by the harness")
 
     async def aclose(self) -> None:
         return
 
 
-async def turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]:
-    """The results of the tools that one turn of the model called."""
+async def run_turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]:
+    """Return the results of the tools that the model called in one turn."""
     router = Router(CONFIG.llm, CONFIG.models, lambda _: "key", provider_of=lambda *_: clerk)
     cascade = Cascade(CONFIG)
     engine = Engine(Calls(CONFIG, router, cascade), Toolbox(harness.rag, cascade), harness.rag.reader, cascade)
@@ -83,9 +83,9 @@ async def contents(harness: RagHarness) -> dict[str, str]:
 
 async def test_a_model_writes_in_two_steps(harness: RagHarness) -> None:
     await harness.rag.writer.append(harness.scope, BERLIN, [NewDocument(id="old", text="Veraltet.")])
-    brought = {"index_id": "berlin", "documents": [{"id": "new", "text": "Neu."}]}
-    results = await turn(
-        harness, ConfirmingModel([("rag_doc_append", brought), ("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})])
+    addition = {"index_id": "berlin", "documents": [{"id": "new", "text": "Neu."}]}
+    results = await run_turn(
+        harness, ConfirmingModel([("rag_doc_append", addition), ("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})])
     )
     assert [result.get("op") for result in results] == ["rag_doc_append", None, "rag_doc_delete", None]
     assert results[1] == {"index_id": "berlin", "doc_count": 2, "ingested": 1, "replaced": 0, "version": 2}
@@ -93,11 +93,11 @@ async def test_a_model_writes_in_two_steps(harness: RagHarness) -> None:
     assert await contents(harness) == {"new": "Neu."}
 
 
-async def test_a_model_that_changes_its_mind_must_ask_again(harness: RagHarness) -> None:
+async def test_a_model_cannot_confirm_another_call(harness: RagHarness) -> None:
     await harness.rag.writer.append(
         harness.scope, BERLIN, [NewDocument(id="old", text="Veraltet."), NewDocument(id="dear", text="Wichtig.")]
     )
-    results = await turn(
+    results = await run_turn(
         harness, ConfirmingModel([("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})], second={"doc_id": "dear"})
     )
     assert [result.get("error", {}).get("code") for result in results] == [None, "confirm_token_invalid"]

@@ -1,4 +1,4 @@
-"""Arguments as a model writes them: read strictly, refused in words it can act on."""
+"""Parsing of the arguments that a model writes, and the errors that it reads."""
 
 import json
 from contextlib import suppress
@@ -16,7 +16,7 @@ def nested(levels: int) -> str:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "{}", " {} \n"])
-def test_no_arguments_are_an_empty_object(text: str) -> None:
+def test_empty_arguments_are_an_empty_object(text: str) -> None:
     assert parse(text) == {}
 
 
@@ -46,7 +46,7 @@ def test_no_arguments_are_an_empty_object(text: str) -> None:
         (json.dumps({"a": "x" * MAX_BYTES}), "longer than"),
     ],
 )
-def test_what_is_no_plain_object_is_refused(text: str, reason: str) -> None:
+def test_anything_but_a_plain_json_object_is_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidArguments) as caught:
         parse(text)
     assert reason in caught.value.message
@@ -54,19 +54,19 @@ def test_what_is_no_plain_object_is_refused(text: str, reason: str) -> None:
     caught.value.message.encode()
 
 
-plain = st.recursive(
+json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=10,
 )
 
 
-@given(st.dictionaries(st.text(), plain, max_size=4))
-def test_every_plain_object_is_read_as_it_is(value: dict[str, Json]) -> None:
+@given(st.dictionaries(st.text(), json_values, max_size=4))
+def test_every_plain_json_object_is_parsed(value: dict[str, Json]) -> None:
     assert parse(json.dumps(value, ensure_ascii=False)) == value
 
 
 @given(st.text(alphabet='{}[]":,0123456789eE.-+ntfalsrue\\ud8 ', max_size=40))
-def test_no_text_crashes_it(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_refused(text: str) -> None:
     with suppress(InvalidArguments):
         json.dumps(parse(text), allow_nan=False).encode()

@@ -1,4 +1,4 @@
-"""The calculator is right, exact where it can be, and cannot be made to work long or to do anything else."""
+"""The calculator is exact where possible, bounded in time and size, and refuses anything but arithmetic."""
 
 import math
 import time
@@ -59,7 +59,7 @@ from tests.unit.tools.fakes import context_for
         ("1e3", 1000),
     ],
 )
-def test_it_calculates(expression: str, result: Json) -> None:
+def test_an_expression_has_its_value(expression: str, result: Json) -> None:
     value = to_json_number(evaluate(expression))
     assert value == pytest.approx(result, rel=1e-13) if isinstance(result, float) and result % 0.01 else value == result
 
@@ -172,7 +172,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("expression", HOSTILE, ids=lambda text: ascii(text[:40]))
-def test_what_is_no_bounded_arithmetic_is_refused_in_words_and_at_once(expression: str) -> None:
+def test_anything_but_bounded_arithmetic_is_refused_quickly(expression: str) -> None:
     started = time.monotonic()
     with pytest.raises(ArithmeticRefused) as caught:
         to_json_number(evaluate(expression))
@@ -183,7 +183,7 @@ def test_what_is_no_bounded_arithmetic_is_refused_in_words_and_at_once(expressio
 
 
 @given(st.text(alphabet="0123456789.+-*/%() ,e_^<>=!'\"[]{}:xsqrtpimaxlog", max_size=60))
-def test_no_text_makes_it_crash_or_answer_what_json_cannot_hold(expression: str) -> None:
+def test_arbitrary_text_gives_a_json_number_or_a_refusal(expression: str) -> None:
     try:
         value = evaluate(expression)
         shown = to_json_number(value)
@@ -205,7 +205,7 @@ def test_decimals_obey_the_laws_of_arithmetic(a: str, b: str, c: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_tool_gives_back_what_it_was_asked() -> None:
+async def test_the_result_repeats_the_expression() -> None:
     context = context_for()
     assert await Calculator(expression="6 * 7").run(context) == {"expression": "6 * 7", "result": 42}
     with pytest.raises(ToolError) as caught:

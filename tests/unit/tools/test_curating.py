@@ -52,7 +52,7 @@ class ToolUser:
     scope: Scope
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        return (await self.box.execute_direct(self.scope, name, arguments)).result
+        return (await self.box.execute_direct(self.scope, name, arguments)).body.result
 
     async def confirm(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Make the first call, and return the arguments of the second."""
@@ -473,7 +473,7 @@ def test_a_tool_that_reads_has_the_timeout_of_a_query(name: str) -> None:
 
 async def test_another_tenants_index_is_not_found(berlin: ToolUser) -> None:
     other_tenant = berlin.harness.tenant("other")
-    assert (await berlin.box.execute_direct(other_tenant, "rag_index_list", {})).result == {"indices": [], "more": False}
+    assert (await berlin.box.execute_direct(other_tenant, "rag_index_list", {})).body.result == {"indices": [], "more": False}
     calls: dict[str, dict[str, Any]] = {
         "rag_index_describe": {"index_id": "berlin"},
         "rag_doc_list": {"index_id": "berlin"},
@@ -481,7 +481,7 @@ async def test_another_tenants_index_is_not_found(berlin: ToolUser) -> None:
         **{name: CALLS[name] for name in ("rag_doc_patch", "rag_doc_delete", "rag_index_delete")},
     }
     for name, arguments in calls.items():
-        assert error_code((await berlin.box.execute_direct(other_tenant, name, arguments)).result) == "index_not_found", name
+        assert error_code((await berlin.box.execute_direct(other_tenant, name, arguments)).body.result) == "index_not_found", name
 
 
 async def test_a_chunk_of_an_ingested_file_can_be_changed_and_deleted(tool_user: ToolUser) -> None:

@@ -1,4 +1,4 @@
-"""The tool by which an agent asks for what a summary forgot."""
+"""The tool ``lineage_search``."""
 
 import json
 from dataclasses import dataclass, field, replace
@@ -22,25 +22,25 @@ pytestmark = pytest.mark.anyio
 AGENT, SESSION = AgentName("librarian"), SessionId("ses_now")
 
 
-def recalled(seq: int, excerpt: str = "the zebra is Marty") -> LineageHit:
+def hit(seq: int, excerpt: str = "the zebra is Marty") -> LineageHit:
     return LineageHit(SessionId("ses_before"), seq, Role.USER, excerpt, Timestamp("2026-04-30T08:14:22.123Z"), 1.5)
 
 
 @dataclass
 class FakeLineageSearcher:
-    """Ancestors that recall the same whatever they are asked."""
+    """Returns ``result`` for every query."""
 
-    recalls: LineageSearchResult
-    asked: list[tuple[SessionId | None, str, int]] = field(default_factory=list)
+    result: LineageSearchResult
+    queries: list[tuple[SessionId | None, str, int]] = field(default_factory=list)
 
     async def search(self, scope: Scope, query: str, limit: int) -> LineageSearchResult:
-        self.asked.append((scope.session, query, limit))
-        return self.recalls
+        self.queries.append((scope.session, query, limit))
+        return self.result
 
 
 @pytest.fixture
 def lineage_searcher() -> FakeLineageSearcher:
-    return FakeLineageSearcher(LineageSearchResult((recalled(3),), 40, truncated=False))
+    return FakeLineageSearcher(LineageSearchResult((hit(3),), 40, truncated=False))
 
 
 @pytest.fixture
@@ -53,10 +53,10 @@ async def call(box: Toolbox, arguments: str, scope: Scope | None = None) -> Tool
     return await box.execute(scope, ToolCall("c1", "lineage_search", arguments), allowed=["lineage_search"])
 
 
-async def test_it_searches_the_session_that_the_turn_runs_in(box: Toolbox, lineage_searcher: FakeLineageSearcher) -> None:
+async def test_the_session_of_the_turn_is_searched(box: Toolbox, lineage_searcher: FakeLineageSearcher) -> None:
     finished = await call(box, '{"query": "zebra", "limit": 3}')
-    assert lineage_searcher.asked == [("ses_now", "zebra", 3)]
-    found: Json = {
+    assert lineage_searcher.queries == [("ses_now", "zebra", 3)]
+    expected: Json = {
         "session_id": "ses_before",
         "seq": 3,
         "role": "user",
@@ -64,13 +64,13 @@ async def test_it_searches_the_session_that_the_turn_runs_in(box: Toolbox, linea
         "created_at": "2026-04-30T08:14:22.123Z",
         "score": 1.5,
     }
-    assert finished.result == {"results": [found], "searched_messages": 40, "truncated": False}
+    assert finished.result == {"results": [expected], "searched_messages": 40, "truncated": False}
     assert json.loads(finished.message.content) == finished.result
 
 
-async def test_it_asks_for_five_messages_if_not_told_how_many(box: Toolbox, lineage_searcher: FakeLineageSearcher) -> None:
+async def test_the_default_limit_is_five_messages(box: Toolbox, lineage_searcher: FakeLineageSearcher) -> None:
     await call(box, '{"query": "zebra"}')
-    assert lineage_searcher.asked == [("ses_now", "zebra", 5)]
+    assert lineage_searcher.queries == [("ses_now", "zebra", 5)]
 
 
 @pytest.mark.parametrize(
@@ -86,41 +86,37 @@ async def test_it_asks_for_five_messages_if_not_told_how_many(box: Toolbox, line
         '{"query": "x", "session_id": "ses_other"}',
     ],
 )
-async def test_a_call_that_does_not_fit_is_told_so(box: Toolbox, lineage_searcher: FakeLineageSearcher, arguments: str) -> None:
+async def test_invalid_arguments_are_refused(box: Toolbox, lineage_searcher: FakeLineageSearcher, arguments: str) -> None:
     result = (await call(box, arguments)).result
     assert isinstance(result, dict)
     assert isinstance(error := result["error"], dict)
     assert error["code"] == "invalid_arguments"
-    assert lineage_searcher.asked == []
+    assert lineage_searcher.queries == []
 
 
-async def test_where_there_is_no_session_it_says_that_nothing_was_left_out(
+async def test_outside_of_a_session_the_result_is_the_error_no_session(
     box: Toolbox, lineage_searcher: FakeLineageSearcher
 ) -> None:
-    nowhere = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()))
+    without_searcher = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()))
     for answer in (
         (await call(box, '{"query": "zebra"}', scope_for())).result,
         (await call(box, '{"query": "zebra"}', scope_for().for_agent(AGENT))).result,
-        (await call(nowhere, '{"query": "zebra"}')).result,
-        (await box.execute_direct(scope_for(), "lineage_search", {"query": "zebra"})).result,
+        (await call(without_searcher, '{"query": "zebra"}')).result,
+        (await box.execute_direct(scope_for(), "lineage_search", {"query": "zebra"})).body.result,
     ):
         assert isinstance(answer, dict)
         assert isinstance(error := answer["error"], dict)
         assert error["code"] == "no_session"
-    assert lineage_searcher.asked == []
+    assert lineage_searcher.queries == []
 
 
-async def test_a_result_is_short_enough_for_a_model_and_says_what_is_left_out(
-    box: Toolbox, lineage_searcher: FakeLineageSearcher
-) -> None:
-    lineage_searcher.recalls = LineageSearchResult(
-        tuple(recalled(seq, "\U0001f993" * 1200) for seq in range(20)), 20, truncated=False
-    )
+async def test_hits_beyond_the_result_limit_are_left_out(box: Toolbox, lineage_searcher: FakeLineageSearcher) -> None:
+    lineage_searcher.result = LineageSearchResult(tuple(hit(seq, "\U0001f993" * 1200) for seq in range(20)), 20, truncated=False)
     finished = await call(box, '{"query": "zebra", "limit": 20}')
     assert len(finished.message.content.encode()) < MAX_RESULT_BYTES
     result = json.loads(finished.message.content)
-    assert [one["seq"] for one in result["results"]] == list(range(len(result["results"])))
+    assert [entry["seq"] for entry in result["results"]] == list(range(len(result["results"])))
     assert 5 <= len(result["results"]) < 20
     assert result["truncated"] is True
-    lineage_searcher.recalls = replace(lineage_searcher.recalls, results=lineage_searcher.recalls.results[:5])
+    lineage_searcher.result = replace(lineage_searcher.result, results=lineage_searcher.result.results[:5])
     assert json.loads((await call(box, '{"query": "zebra"}')).message.content)["truncated"] is False

@@ -38,7 +38,7 @@ class ToolUser:
     box: Toolbox
 
     async def call(self, name: str, **arguments: Any) -> Any:
-        return (await self.box.execute_direct(self.scope, name, arguments)).result
+        return (await self.box.execute_direct(self.scope, name, arguments)).body.result
 
     async def preview(self, note: str = NOTE) -> Mapping[str, Any]:
         """Make the first call, and return the arguments of the second."""

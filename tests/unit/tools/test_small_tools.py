@@ -1,4 +1,4 @@
-"""The clock and the knowledge search."""
+"""The tools ``current_datetime`` and ``rag_query``."""
 
 from datetime import UTC, datetime
 
@@ -19,7 +19,7 @@ def fields(result: Json) -> dict[str, Json]:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
-async def test_the_time_is_now_in_the_zone_asked_for(zone: str) -> None:
+async def test_the_time_is_now_in_the_requested_zone(zone: str) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     result = fields(await CurrentDatetime(timezone=zone).run(context_for()))
     moment = datetime.fromisoformat(str(result["datetime"]))
@@ -33,12 +33,12 @@ async def test_the_time_is_now_in_the_zone_asked_for(zone: str) -> None:
     "zone",
     ["Mars/Olympus", "", "../etc/passwd", "/etc/localtime", "Europe", "berlin", "x\0y", "a" * 64, "UTC ", "ü", "."],
 )
-async def test_an_unknown_zone_is_an_error_that_names_good_ones(zone: str) -> None:
+async def test_an_unknown_zone_is_an_error_that_names_valid_zones(zone: str) -> None:
     with pytest.raises(ToolError, match="Europe/Berlin"):
         await CurrentDatetime(timezone=zone).run(context_for())
 
 
-async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
+async def test_a_query_returns_hits_and_the_version_of_the_index() -> None:
     reader = FakeReader({("demo", "berlin"): ["Das Tor.", "Der Park.", "Der Fluss."]})
     result = await RagQuery(index_id="berlin", query="Tor?", top_k=2).run(context_for(reader))
     assert result == {
@@ -52,14 +52,14 @@ async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
     assert reader.queries == [("demo", "berlin", "Tor?", 2)]
 
 
-async def test_a_search_stays_in_the_callers_tenant() -> None:
+async def test_a_query_finds_no_index_of_another_tenant() -> None:
     reader = FakeReader({("other", "berlin"): ["Geheim."]})
     with pytest.raises(ToolError) as caught:
         await RagQuery(index_id="berlin", query="Tor?").run(context_for(reader))
     assert caught.value.code == "index_not_found"
 
 
-async def test_more_than_a_model_can_read_is_left_out_and_counted() -> None:
+async def test_hits_beyond_the_result_limit_are_omitted_and_counted() -> None:
     reader = FakeReader({("demo", "berlin"): ["x" * 8192] * 50})
     result = fields(await RagQuery(index_id="berlin", query="x", top_k=50).run(context_for(reader)))
     assert isinstance(result["results"], list)

@@ -188,8 +188,8 @@ async def test_a_direct_call_returns_name_result_and_duration(box: Toolbox, scop
         "duration_ms": answer.body.duration_ms,
     }
     failed = await box.execute_direct(scope, "calculator", {"expression": "1/0"})
-    assert isinstance(failed.result, dict)
-    assert "error" in failed.result
+    assert isinstance(failed.body.result, dict)
+    assert "error" in failed.body.result
 
 
 async def test_unavailable_storage_fails_the_turn_and_is_audited(box: Toolbox, scope: Scope) -> None:

@@ -1,4 +1,4 @@
-"""The Wikipedia tools against a server that speaks as MediaWiki does."""
+"""The Wikipedia tools, against a server with MediaWiki's wire format."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ CONTEXT = context_for()
 
 @dataclass(slots=True)
 class Wiki:
-    """Answers every request with ``body`` and ``status``, and remembers path, query and headers."""
+    """A server that answers every request with ``status`` and ``body``, and records path, query and User-Agent."""
 
     body: bytes = b"{}"
     status: int = 200
@@ -37,7 +37,7 @@ class Wiki:
         self.agents.append(request.headers["User-Agent"])
         return HttpAnswer(self.body, self.status)
 
-    def says(self, answer: Json) -> None:
+    def set_answer(self, answer: Json) -> None:
         self.body = json.dumps(answer).encode()
 
 
@@ -53,8 +53,8 @@ def page(**fields: Json) -> Json:
     return {"query": {"pages": [{"pageid": 1, "title": "Berlin", "fullurl": "https://en.wikipedia.org/wiki/Berlin", **fields}]}}
 
 
-async def test_a_search_gives_titles_and_plain_snippets(wiki: Wiki) -> None:
-    wiki.says(
+async def test_a_search_returns_titles_and_snippets_without_markup(wiki: Wiki) -> None:
+    wiki.set_answer(
         {
             "query": {
                 "searchinfo": {"totalhits": 2},
@@ -84,21 +84,21 @@ async def test_a_search_gives_titles_and_plain_snippets(wiki: Wiki) -> None:
     assert query["list"] == ["search"]
 
 
-async def test_a_search_without_results_passes_a_suggestion_on(wiki: Wiki) -> None:
-    wiki.says({"query": {"searchinfo": {"totalhits": 0, "suggestion": "berlin wall"}, "search": []}})
+async def test_a_search_without_results_returns_the_suggestion(wiki: Wiki) -> None:
+    wiki.set_answer({"query": {"searchinfo": {"totalhits": 0, "suggestion": "berlin wall"}, "search": []}})
     result = await WikipediaSearch(query="berln wal").run(CONTEXT)
     assert result == {"query": "berln wal", "language": "en", "results": [], "suggestion": "berlin wall"}
 
 
-async def test_wikimedia_is_told_who_asks(wiki: Wiki, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_user_agent_names_the_operators_contact(wiki: Wiki, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPASS_CONTACT", "ops@example.org")
     await WikipediaSearch(query="x").run(CONTEXT)
     assert wiki.agents[0].startswith("SpassBot/")
     assert "(ops@example.org)" in wiki.agents[0]
 
 
-async def test_a_summary_is_the_introduction_with_its_address(wiki: Wiki) -> None:
-    wiki.says(page(extract="Berlin is the capital of Germany.\n"))
+async def test_a_summary_is_the_introduction_and_the_url(wiki: Wiki) -> None:
+    wiki.set_answer(page(extract="Berlin is the capital of Germany.\n"))
     assert await WikipediaSummary(title="berlin", language="de").run(CONTEXT) == {
         "title": "Berlin",
         "language": "de",
@@ -109,16 +109,18 @@ async def test_a_summary_is_the_introduction_with_its_address(wiki: Wiki) -> Non
     assert wiki.queries[0]["redirects"] == ["1"]
 
 
-async def test_a_title_with_several_meanings_lists_them(wiki: Wiki) -> None:
-    wiki.says(page(extract="Berlin may refer to:", pageprops={"disambiguation": ""}, links=[{"ns": 0, "title": "Berlin, Ohio"}]))
+async def test_a_disambiguation_page_lists_its_articles(wiki: Wiki) -> None:
+    wiki.set_answer(
+        page(extract="Berlin may refer to:", pageprops={"disambiguation": ""}, links=[{"ns": 0, "title": "Berlin, Ohio"}])
+    )
     result = await WikipediaSummary(title="Berlin (disambiguation)").run(CONTEXT)
     assert isinstance(result, dict)
     assert result["disambiguation"] is True
     assert result["may_refer_to"] == ["Berlin, Ohio"]
 
 
-async def test_a_long_introduction_is_cut_and_marked(wiki: Wiki) -> None:
-    wiki.says(page(extract="x" * 20000))
+async def test_a_long_introduction_is_truncated_and_says_so(wiki: Wiki) -> None:
+    wiki.set_answer(page(extract="x" * 20000))
     result = await WikipediaSummary(title="Berlin").run(CONTEXT)
     assert isinstance(result, dict)
     assert result["truncated"] is True
@@ -137,15 +139,15 @@ async def test_a_long_introduction_is_cut_and_marked(wiki: Wiki) -> None:
         {"query": {"pages": {"1": {}}}},
     ],
 )
-async def test_a_missing_article_is_an_error_that_says_how_to_find_one(wiki: Wiki, answer: Json) -> None:
-    wiki.says(answer)
+async def test_a_missing_article_is_an_error_that_names_wikipedia_search(wiki: Wiki, answer: Json) -> None:
+    wiki.set_answer(answer)
     with pytest.raises(ToolError, match="wikipedia_search") as caught:
         await WikipediaSummary(title="Nix").run(CONTEXT)
     assert caught.value.code == "article_not_found"
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "says"),
+    ("status", "body", "excerpt"),
     [
         (200, b"<html>", "cannot be read"),
         (200, b"[]", "cannot be read"),
@@ -167,18 +169,18 @@ async def test_a_missing_article_is_an_error_that_says_how_to_find_one(wiki: Wik
         (503, b"", "busy"),
     ],
 )
-async def test_every_failure_of_wikipedia_is_told_in_words(wiki: Wiki, status: int, body: bytes, says: str | None) -> None:
+async def test_every_failure_of_wikipedia_has_a_message(wiki: Wiki, status: int, body: bytes, excerpt: str | None) -> None:
     wiki.status, wiki.body = status, body
-    if says is None:
+    if excerpt is None:
         await WikipediaSearch(query="x").run(CONTEXT)
         return
     with pytest.raises(ToolError) as caught:
         await WikipediaSearch(query="x").run(CONTEXT)
-    assert says in caught.value.message
+    assert excerpt in caught.value.message
     assert "127.0.0.1" not in caught.value.message
 
 
-async def test_a_wikipedia_out_of_reach_is_told_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_wikipedia_is_reported_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPASS_WIKIPEDIA_URL", "http://127.0.0.1:9/{language}")
     with pytest.raises(ToolError, match="cannot be reached") as caught:
         await WikipediaSearch(query="x").run(CONTEXT)
@@ -194,10 +196,10 @@ def test_a_language_cannot_lead_to_another_host(language: str) -> None:
 
 
 @pytest.mark.parametrize("title", ["", "a|b", "a\nb", "a\x1fb", "x" * 256])
-def test_a_title_is_one_title(title: str) -> None:
+def test_an_invalid_title_is_refused(title: str) -> None:
     with pytest.raises(ValidationError):
         WikipediaSummary(title=title)
 
 
-def test_without_a_word_from_the_operator_it_is_the_real_wikipedia() -> None:
+def test_the_default_is_wikipedia() -> None:
     assert mediawiki._DEFAULT_URL == "https://{language}.wikipedia.org"

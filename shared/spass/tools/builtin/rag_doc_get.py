@@ -1,12 +1,10 @@
 """The tool ``rag_doc_get``."""
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field
-
-from spass.core.ids import DOCUMENT_ID, RAG_ID, DocumentId, IndexId
+from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import DocumentIdField, IndexIdField, Tool, ToolContext
 
 
 class RagDocGet(Tool):
@@ -22,10 +20,8 @@ class RagDocGet(Tool):
     tool_name: ClassVar[str] = "rag_doc_get"
     timeout: ClassVar[float] = 60.0
 
-    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
-    doc_id: Annotated[
-        str, Field(pattern=DOCUMENT_ID, max_length=128, description="The document's id, exactly as you were given it.")
-    ]
+    index_id: IndexIdField
+    doc_id: DocumentIdField
 
     async def run(self, context: ToolContext, /) -> Json:
         return (await context.rag.reader.document(context.scope, IndexId(self.index_id), DocumentId(self.doc_id))).to_dict()

@@ -5,13 +5,12 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from spass.core.ids import RAG_ID, IndexId
+from spass.core.ids import IndexId
 from spass.core.messages import Json
 from spass.rag.index.answers import Document
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import IndexIdField, Tool, ToolContext
 from spass.tools.results import fit_items
 
-_MAX_RESULT_BYTES: Final = 32 * 1024
 _UNTRUNCATED_CHARACTERS: Final = 1000
 
 
@@ -29,7 +28,7 @@ class RagDocList(Tool):
     tool_name: ClassVar[str] = "rag_doc_list"
     timeout: ClassVar[float] = 60.0
 
-    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
+    index_id: IndexIdField
     limit: Annotated[
         int, Field(ge=1, le=100, description="How many documents to return at most; fewer come when they are long.")
     ] = 20

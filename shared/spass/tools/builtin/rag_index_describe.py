@@ -1,13 +1,11 @@
 """The tool ``rag_index_describe``."""
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field
-
-from spass.core.ids import RAG_ID, IndexId
+from spass.core.ids import IndexId
 from spass.core.messages import Json
 from spass.rag.index.catalog import describe_index
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import IndexIdField, Tool, ToolContext
 
 
 class RagIndexDescribe(Tool):
@@ -22,7 +20,7 @@ class RagIndexDescribe(Tool):
     tool_name: ClassVar[str] = "rag_index_describe"
     timeout: ClassVar[float] = 60.0
 
-    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
+    index_id: IndexIdField
 
     async def run(self, context: ToolContext, /) -> Json:
         return (await describe_index(context.scope, IndexId(self.index_id))).to_dict()
