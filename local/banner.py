@@ -57,8 +57,8 @@ def _tenants(file: Path, config: GatewayConfig) -> list[str]:
         f"  tenant  {tenant:<5} {'tokens' if len(tokens) > 1 else 'token':<6}  {', '.join(sorted(tokens, reverse=True))}"
         for tenant, tokens in TOKENS.items()
     ]
-    if theirs := [tenant.id for tenant in config.tenants if tenant.id not in TOKENS or tenant.tokens]:
-        lines.append(f"  of {file.name}, with tokens that only you know: {_first_names(theirs)}")
+    if operators := [tenant.id for tenant in config.tenants if tenant.id not in TOKENS or tenant.tokens]:
+        lines.append(f"  of {file.name}, with tokens that only you know: {_first_names(operators)}")
     return lines
 
 
@@ -66,7 +66,7 @@ def _models(config: GatewayConfig, choice: ModelChoice) -> list[str]:
     lines = _model_line("answer", "for", config, choice, choice.by_model)
     if choice.needs_standin:
         lines += [
-            "  (the stand-in is a small offline program, no language model; put a provider's key into .env, or run Ollama;",
+            "  (the stand-in is a small offline program, not a language model; put a provider's key into .env, or run Ollama;",
             "   costs are shown by the catalogue's prices, and nothing is charged)",
         ]
         if choice.stand_in_problem:
@@ -78,12 +78,12 @@ def _models(config: GatewayConfig, choice: ModelChoice) -> list[str]:
             )
     lines += _model_line("embed", "with", config, choice, choice.embeddings)
     for model, variables in choice.unanswered.items():
-        remedy = f"set {' or '.join(variables)}" if variables else "no backend for it is used here"
-        lines.append(f"  nobody answers for {model}: {remedy}")
-    if choice.passed_over:
-        reasons = _names_by_group((reason, backend) for backend, reason in choice.passed_over.items())
+        remedy = f"set {' or '.join(variables)}" if variables else "its backends are not used here"
+        lines.append(f"  no backend answers for {model}: {remedy}")
+    if choice.unused:
+        reasons = _names_by_group((reason, backend) for backend, reason in choice.unused.items())
         groups = [f"{_first_names(backends)} ({reason})" for reason, backends in reasons.items()]
-        lines.append(f"  passed over: {_first_names(groups)}")
+        lines.append(f"  unused: {_first_names(groups)}")
     return lines
 
 
@@ -94,9 +94,9 @@ def _model_line(verb: str, preposition: str, config: GatewayConfig, choice: Mode
     pairs = (((choice.serving(model), choice.substitutes.get(model)), model) for model in models)
     for (backends, substitute), served in _names_by_group(pairs).items():
         several = len(backends) > 1
-        who = f"{_first_names(backends)} ({config.llm.strategy}) {verb}" if several else f"{backends[0]} {verb}s"
-        by = f" with {substitute} (SPASS_OLLAMA_MODEL)" if substitute else ""
-        lines.append(f"  {who} {preposition} {_first_names(served)}{by}")
+        subject = f"{_first_names(backends)} ({config.llm.strategy}) {verb}" if several else f"{backends[0]} {verb}s"
+        with_model = f" with {substitute} (SPASS_OLLAMA_MODEL)" if substitute else ""
+        lines.append(f"  {subject} {preposition} {_first_names(served)}{with_model}")
     return lines
 
 

@@ -40,7 +40,7 @@ def main() -> int:
     )
     parser.add_argument("--port", type=_port, help="where to serve (default: PORT, else 3000)")
     parser.add_argument(
-        "--offline", action="store_true", help="the stand-in answers for every chat model: .env, keys and Ollama are left alone"
+        "--offline", action="store_true", help="the stand-in answers for every chat model; .env, keys and Ollama are not used"
     )
     arguments = parser.parse_args()
     for number in _STOP_SIGNALS:
@@ -50,7 +50,7 @@ def main() -> int:
     try:
         if not arguments.offline:
             read_dotenv(DOTENV)
-        # As in a deployment: more threads cost more in waiting than they save.
+        # The same value as in a deployment: more threads wait for each other longer than they save.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         _run(arguments.port or _port_of_environment(), home_from_environment(), offline=arguments.offline)
     except (LocalError, ConfigError) as error:
@@ -64,8 +64,8 @@ def main() -> int:
 def _run(port: int, home: Home, *, offline: bool) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(_listener(port))
-        lock = stack.enter_context(home.held())
-        notes = home.left_behind()
+        lock = stack.enter_context(home.lock())
+        notes = home.check_last_run()
         _exempt_loopback_from_proxies()
         file = Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml")
         config = load_gateway_config(file, TOOLS, check_backend)
@@ -96,7 +96,7 @@ def _choose_models(config: GatewayConfig, home: Home, stack: ExitStack, *, offli
     """Choose the backends, start the stand-in if a model needs it, and write the configuration that this machine serves."""
     port = free_port()
     url = f"http://{HOST}:{port}/v1"
-    choice = choose_models(config, found={} if offline else ollama.find(config), standin_url=url, offline=offline)
+    choice = choose_models(config, servers={} if offline else ollama.find_servers(config), standin_url=url, offline=offline)
     if choice.needs_standin:
         os.environ[STANDIN_KEY] = "stand-in"
         log = home.logs / "standin.log"
@@ -145,9 +145,8 @@ def _port_of_environment() -> int:
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
-    for (
-        number
-    ) in _STOP_SIGNALS:  # a second Ctrl-C would kill the emulator while it saves; the children have a limited time to stop
+    # A second Ctrl-C would kill the emulator while it saves. The children have a limited time to stop.
+    for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 

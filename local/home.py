@@ -41,7 +41,7 @@ class Home:
         return self.path / "gateway.yaml"
 
     @contextmanager
-    def held(self) -> Iterator[int]:
+    def lock(self) -> Iterator[int]:
         """Lock the folder for this process. Yield the lock's file descriptor, which children that write there must keep open.
 
         Two gateways in one folder would overwrite each other's state. Wait for the children of a killed gateway.
@@ -54,7 +54,7 @@ class Home:
             deadline = time.monotonic() + _WAIT_SECONDS
             while not _try_lock(lock):
                 lock.seek(0)
-                if _runs(lock.read()) or time.monotonic() > deadline:
+                if _is_running(lock.read()) or time.monotonic() > deadline:
                     raise LocalError(
                         f"A gateway already runs with its state in {self.path}. Stop it, or set SPASS_HOME to another folder."
                     )
@@ -68,12 +68,12 @@ class Home:
     def _mark(self) -> Path:
         return self.path / "started"
 
-    def left_behind(self) -> list[str]:
+    def check_last_run(self) -> list[str]:
         """Return notes about how the last run ended. Move unreadable files aside, so that they never prevent a start.
 
         The emulator saves its tables when it stops. After a kill, they are as they were at its start.
         """
-        notes = [*self._put_damaged_aside()]
+        notes = [*self._move_damaged_files()]
         saved = max((file.stat().st_mtime for file in self.emulator_state.glob("*.json")), default=0.0)
         if self._mark.exists() and self._mark.stat().st_mtime > saved:
             notes.append("The last run was killed before it could save its tables: they are as they were when it started.")
@@ -86,10 +86,10 @@ class Home:
         return any(aside.stat().st_mtime > started for aside in self.path.glob("damaged-*"))
 
     def mark_started(self) -> None:
-        """Record the time of this start: from now on, the emulator has unsaved state."""
+        """Record the time of this start. From now on, the emulator has unsaved state."""
         self._mark.touch()
 
-    def _put_damaged_aside(self) -> Iterator[str]:
+    def _move_damaged_files(self) -> Iterator[str]:
         aside = self.path / f"damaged-{int(time.time())}"
         for file in sorted(self.emulator_state.glob("*.json")):
             try:
@@ -97,7 +97,7 @@ class Home:
             except ValueError:
                 aside.mkdir(exist_ok=True)
                 file.rename(aside / file.name)
-                yield f"{file.name} could not be read and was moved to {aside}; what it held is not there now."
+                yield f"{file.name} could not be read and was moved to {aside}; its data is missing now."
 
 
 def home_from_environment() -> Home:
@@ -115,7 +115,7 @@ def _try_lock(lock: IO[str]) -> bool:
     return True
 
 
-def _runs(pid: str) -> bool:
+def _is_running(pid: str) -> bool:
     """Return whether the process that wrote its id into the lock is alive."""
     try:
         os.kill(int(pid), 0)

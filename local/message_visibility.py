@@ -1,7 +1,7 @@
 """Hide the messages that a worker on the laptop works on. If the laptop is closed, they become visible again within 75 s."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 # The visibility timeout of the local queues (`infra/template.py` gives the reason). Several renewals in a row may fail.
 _VISIBILITY_TIMEOUT_SECONDS: Final = 75
-_RENEW_SECONDS: Final = 15.0
 
 
 class InFlightMessage(NamedTuple):
@@ -25,10 +24,15 @@ class InFlightMessage(NamedTuple):
 
 
 class MessageVisibility:
-    """Hide messages while a worker works on them. ``queues`` are the URLs of the queues that they come from."""
+    """Hide messages while a worker works on them. ``queues`` are the URLs of the queues that they come from. ``extend`` hides a
+    message anew, every ``renew_seconds``."""
 
-    def __init__(self, queues: Iterable[str]) -> None:
+    def __init__(
+        self, queues: Iterable[str], *, renew_seconds: float = 15.0, extend: Callable[[InFlightMessage], object] | None = None
+    ) -> None:
         self._urls = {url.rpartition("/")[2]: url for url in queues}
+        self._renew_seconds = renew_seconds
+        self._extend = extend or self._extend_timeout
 
     @asynccontextmanager
     async def hide(self, event: Mapping[str, Any]) -> AsyncIterator[None]:
@@ -45,10 +49,10 @@ class MessageVisibility:
 
     async def _renew(self, messages: list[InFlightMessage]) -> None:
         while True:
-            await asyncio.sleep(_RENEW_SECONDS)
+            await asyncio.sleep(self._renew_seconds)
             for message in messages:
                 with suppress(BotoCoreError, ClientError):
-                    await asyncio.to_thread(self._extend_timeout, message)
+                    await asyncio.to_thread(self._extend, message)
 
     def _extend_timeout(self, message: InFlightMessage) -> None:
         self._client.change_message_visibility(

@@ -12,11 +12,11 @@ from spass.tenancy.config import BackendConfig, GatewayConfig
 
 PROVIDER: Final = "ollama"
 STAND_IN: Final = "SPASS_OLLAMA_MODEL"
-_USUAL_ADDRESS: Final = "http://localhost:11434"
+_DEFAULT_ADDRESS: Final = "http://localhost:11434"
 _PROBE_SECONDS: Final = 0.5
-_EMBEDS: Final = re.compile(r"embed|minilm|bge|e5-", re.IGNORECASE)
+_EMBEDDING_NAME: Final = re.compile(r"embed|minilm|bge|e5-", re.IGNORECASE)
 
-Found: TypeAlias = Mapping[str, Sequence[str]]
+Servers: TypeAlias = Mapping[str, Sequence[str]]
 """Maps the address of each Ollama server that answers to the names of its models."""
 
 
@@ -29,54 +29,58 @@ def backends(config: GatewayConfig) -> tuple[BackendConfig, ...]:
 
 def address(backend: BackendConfig) -> str:
     """Return the address of ``backend``: its ``base_url``, ``OLLAMA_BASE_URL``, or Ollama's default port on this machine."""
-    url = backend.base_url or os.environ.get("OLLAMA_BASE_URL") or _USUAL_ADDRESS
+    url = backend.base_url or os.environ.get("OLLAMA_BASE_URL") or _DEFAULT_ADDRESS
     return url.rstrip("/").removesuffix("/v1")
 
 
-def find(config: GatewayConfig) -> Found:
+def find_servers(config: GatewayConfig) -> Servers:
     """Request the models of each Ollama server. Omit servers that do not answer or whose key is not set."""
-    found: dict[str, Sequence[str]] = {}
+    servers: dict[str, Sequence[str]] = {}
     for backend in backends(config):
         variable = key_variable(backend)
         key = os.environ.get(variable) if variable else None
-        installed = _installed(address(backend), key) if key or not variable else None
+        installed = _list_models(address(backend), key) if key or not variable else None
         if installed is not None:
-            found[address(backend)] = installed
-    return found
+            servers[address(backend)] = installed
+    return servers
 
 
-def narrow(backend: BackendConfig, config: GatewayConfig, found: Found) -> BackendConfig:
+def narrow(backend: BackendConfig, config: GatewayConfig, servers: Servers) -> BackendConfig:
     """Return ``backend`` with only the models that it may serve and that its Ollama has, perhaps none."""
-    installed = found[address(backend)]
-    names = {model: name for model, wanted in _wanted(backend, config).items() if (name := _among(installed, wanted))}
+    installed = servers[address(backend)]
+    names = {
+        model: name
+        for model, ollama_name in _ollama_names(backend, config).items()
+        if (name := _match_name(installed, ollama_name))
+    }
     return _serving(backend, names)
 
 
-def missing(backend: BackendConfig, config: GatewayConfig, found: Found) -> list[str]:
+def missing(backend: BackendConfig, config: GatewayConfig, servers: Servers) -> list[str]:
     """Return Ollama's names of the models that ``backend`` should serve but its Ollama does not have."""
-    installed = found[address(backend)]
-    return [wanted for wanted in _wanted(backend, config).values() if not _among(installed, wanted)]
+    installed = servers[address(backend)]
+    return [name for name in _ollama_names(backend, config).values() if not _match_name(installed, name)]
 
 
-def stand_in(config: GatewayConfig, found: Found) -> tuple[BackendConfig, str] | None:
+def stand_in(config: GatewayConfig, servers: Servers) -> tuple[BackendConfig, str] | None:
     """Return the backend that has the model named in ``SPASS_OLLAMA_MODEL``, and that model. Return None if there is none."""
-    wanted = os.environ.get(STAND_IN)
+    model = os.environ.get(STAND_IN)
     for backend in sorted(backends(config), key=lambda backend: backend.priority):
-        if wanted and (name := _among(found.get(address(backend), ()), wanted)):
+        if model and (name := _match_name(servers.get(address(backend), ()), model)):
             return backend, name
     return None
 
 
-def stand_in_problem(config: GatewayConfig, found: Found) -> str | None:
+def stand_in_problem(config: GatewayConfig, servers: Servers) -> str | None:
     """Return why no Ollama answers with the model named in ``SPASS_OLLAMA_MODEL``, or None if it names no model."""
-    wanted = os.environ.get(STAND_IN)
-    if not wanted:
+    model = os.environ.get(STAND_IN)
+    if not model:
         return None
-    if found:
-        reason = f"Ollama at {' and '.join(found)} has no model {wanted}"
+    if servers:
+        reason = f"Ollama at {' and '.join(servers)} has no model {model}"
     else:
         reason = f"no Ollama answers at {' or '.join(dict.fromkeys(map(address, backends(config))))}"
-    return f"{STAND_IN}={wanted} has no effect: {reason}"
+    return f"{STAND_IN}={model} has no effect: {reason}"
 
 
 def extend(backend: BackendConfig, models: Iterable[str], name: str) -> BackendConfig:
@@ -84,9 +88,9 @@ def extend(backend: BackendConfig, models: Iterable[str], name: str) -> BackendC
     return _serving(backend, backend.model_names | dict.fromkeys(models, name))
 
 
-def chat_models(found: Found) -> list[str]:
-    """Return the models of all Ollama servers found, without those that embed."""
-    return [name for names in found.values() for name in names if not _EMBEDS.search(name)]
+def chat_models(servers: Servers) -> list[str]:
+    """Return the models of all servers, without those that embed."""
+    return [name for names in servers.values() for name in names if not _EMBEDDING_NAME.search(name)]
 
 
 def _serving(backend: BackendConfig, names: Mapping[str, str]) -> BackendConfig:
@@ -94,7 +98,7 @@ def _serving(backend: BackendConfig, names: Mapping[str, str]) -> BackendConfig:
     return backend.model_copy(update=update)
 
 
-def _wanted(backend: BackendConfig, config: GatewayConfig) -> dict[str, str]:
+def _ollama_names(backend: BackendConfig, config: GatewayConfig) -> dict[str, str]:
     """Return the catalogue's models that ``backend`` should serve, each with Ollama's name for it.
 
     A backend that lists no models serves those whose names belong to no provider and that no other backend lists.
@@ -109,11 +113,12 @@ def _wanted(backend: BackendConfig, config: GatewayConfig) -> dict[str, str]:
     }
 
 
-def _among(installed: Iterable[str], wanted: str) -> str | None:
-    return next((name for name in installed if name in (wanted, f"{wanted}:latest")), None)
+def _match_name(installed: Iterable[str], name: str) -> str | None:
+    """Return the installed model ``name``, with its tag, or None."""
+    return next((model for model in installed if model in (name, f"{name}:latest")), None)
 
 
-def _installed(url: str, key: str | None) -> tuple[str, ...] | None:
+def _list_models(url: str, key: str | None) -> tuple[str, ...] | None:
     headers = {"Authorization": f"Bearer {key}"} if key else None
     try:
         tags = httpx.get(f"{url}/api/tags", headers=headers, timeout=_PROBE_SECONDS, trust_env=False)

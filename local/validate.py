@@ -16,7 +16,7 @@ from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
 from spass.web.services import Services
 
-_HERE: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})
+_LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})
 
 
 def main() -> int:
@@ -31,17 +31,17 @@ def main() -> int:
     for warning in (*config.warnings, *_loopback_backends(config, agents)):
         print(warning)
     if not config.tenants:
-        print(f"{services.settings.config}: there are no tenants yet, so every request will be refused with 401")
+        print(f"{services.settings.config}: there are no tenants yet, so the gateway will refuse every request with 401")
     print(f"{services.settings.config} and {len(agents)} agents in {services.settings.agents}/ are valid.")
     return 0
 
 
 def _loopback_backends(config: GatewayConfig, agents: Sequence[AgentSummary]) -> Iterator[str]:
     """Yield a warning for each backend with a loopback address, which a deployed function cannot reach: the models that fail."""
-    here = [backend for backend in config.llm.backends if _is_loopback(backend)]
-    elsewhere = [backend for backend in config.llm.backends if backend not in here]
-    served = {model.name for model in config.models if any(serves(backend, model.name) for backend in elsewhere)}
-    for backend in here:
+    loopback = [backend for backend in config.llm.backends if _is_loopback(backend)]
+    reachable = [backend for backend in config.llm.backends if backend not in loopback]
+    served = {model.name for model in config.models if any(serves(backend, model.name) for backend in reachable)}
+    for backend in loopback:
         unserved = [model.name for model in config.models if serves(backend, model.name) and model.name not in served]
         if unserved:
             users = [*(f"agent {agent.name}" for agent in agents if agent.model in unserved), *_summarisers(config, unserved)]
@@ -64,7 +64,7 @@ def _summarisers(config: GatewayConfig, models: Sequence[str]) -> Iterator[str]:
 def _is_loopback(backend: BackendConfig) -> bool:
     if backend.base_url is None:
         return backend.provider == OLLAMA  # its default address is on the calling machine
-    return urlsplit(backend.base_url).hostname in _HERE
+    return urlsplit(backend.base_url).hostname in _LOOPBACK_HOSTS
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def test_what_is_stored_outlives_damage_to_what_works_on_it(tmp_path: Path, lost
     with running(home, answers) as first:
         boto3.client("s3").put_object(Bucket=first.stores.bucket, Key="T/demo/x", Body=b"kept")
     (home.emulator_state / f"{lost}.json").write_text('{"half')
-    assert home.left_behind()
+    assert home.check_last_run()
     with running(home, answers) as second:
         assert (second.stores.table, second.stores.bucket) == (first.stores.table, first.stores.bucket)
         assert boto3.client("s3").get_object(Bucket=second.stores.bucket, Key="T/demo/x")["Body"].read() == b"kept"

@@ -1,4 +1,4 @@
-"""The demo believes no answer that does not follow from the documents."""
+"""The demo fails if an answer does not follow from the documents."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ def reply(content: str, *tools: str) -> dict[str, Any]:
 
 
 def test_a_right_answer_passes() -> None:
-    asked = walk(200, reply("Gebaut 1791.", "rag_query")).ask("/chat", "Wann?", expect="1791", tool="rag_query")
-    assert asked["request_id"] == "req_1"
+    answer = walk(200, reply("Gebaut 1791.", "rag_query")).ask("/chat", "Wann?", expect="1791", tool="rag_query")
+    assert answer["request_id"] == "req_1"
 
 
 def test_a_wrong_answer_fails() -> None:
@@ -39,7 +39,7 @@ def test_a_refused_call_fails() -> None:
         walk(503, {"error": {}}).call("GET", "/a1/agents")
 
 
-def test_a_call_that_is_led_elsewhere_shows_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_redirected_call_prints_each_request(capsys: pytest.CaptureFixture[str]) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/old":
             return httpx.Response(308, headers={"Location": "/new"})
@@ -50,7 +50,7 @@ def test_a_call_that_is_led_elsewhere_shows_the_way(capsys: pytest.CaptureFixtur
     assert "← 308\n→ POST /new\n← 200" in capsys.readouterr().out
 
 
-def test_a_compaction_that_takes_longer_than_the_gateway_waits_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_waits_for_a_compaction_that_is_still_running(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     statuses = iter(["queued", "running", "succeeded"])
 
@@ -64,18 +64,18 @@ def test_a_compaction_that_takes_longer_than_the_gateway_waits_is_waited_for(mon
     assert Walk(client).compact("/session") == {"summary_id": "sum_1"}
 
 
-def test_a_compaction_that_fails_later_fails_the_demo() -> None:
+def test_a_failed_compaction_fails_the_demo() -> None:
     with pytest.raises(DemoFailed, match="not compacted"):
         walk(200, {"job_id": "job_1", "status": "failed"}).compact("/session")
 
 
-def test_its_own_gateway_sees_no_key_and_nobodys_data() -> None:
-    theirs = {"OPENAI_API_KEY": "sk-1", "MY_APIKEY": "2", "AWS_ENDPOINT_URL": "http://stack", "SPASS_CONFIG": "mine.yaml"}
-    seen = isolated_environment({**theirs, "SPASS_HOME": "mine", "PATH": "/bin"}, "thrown-away")
-    assert seen == {"SPASS_HOME": "thrown-away", "PATH": "/bin"}
+def test_the_temporary_gateway_gets_no_keys_and_no_other_stores() -> None:
+    operators = {"OPENAI_API_KEY": "sk-1", "MY_APIKEY": "2", "AWS_ENDPOINT_URL": "http://stack", "SPASS_CONFIG": "mine.yaml"}
+    environment = isolated_environment({**operators, "SPASS_HOME": "mine", "PATH": "/bin"}, "temporary")
+    assert environment == {"SPASS_HOME": "temporary", "PATH": "/bin"}
 
 
-def test_it_says_that_no_gateway_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_gateway_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setattr("sys.argv", ["demo", "--url", url])
     assert main() == 1

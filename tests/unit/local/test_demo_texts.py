@@ -1,4 +1,4 @@
-"""Documentation becomes documents that the gateway takes."""
+"""The demo's texts fit the gateway's limits."""
 
 import re
 
@@ -10,7 +10,7 @@ from local.demo_texts import MAX_TEXT_BYTES, documentation
 from local.home import ROOT
 
 
-def test_the_projects_own_pages_fit() -> None:
+def test_the_documentation_becomes_valid_documents() -> None:
     documents = documentation(ROOT / "docs")
     assert 10 < len(documents) <= 256
     assert len({document["id"] for document in documents}) == len(documents)

@@ -1,4 +1,4 @@
-"""The laptop's edge refuses what API Gateway and Lambda would."""
+"""The laptop's edge refuses what API Gateway and Lambda refuse."""
 
 import anyio
 import httpx
@@ -24,7 +24,7 @@ def app(*, seconds: float = 0, body: bytes = b"xx", seen: list[int] | None = Non
     return LambdaEdge(answer, short_seconds=0.05)
 
 
-async def ask(
+async def request(
     edge: ASGIApp, method: str, path: str, *, headers: dict[str, str] | None = None, body: bytes = b""
 ) -> httpx.Response:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(edge), base_url="http://edge") as client:
@@ -34,54 +34,54 @@ async def ask(
 @pytest.mark.anyio
 async def test_a_request_within_the_limits_passes_untouched() -> None:
     seen: list[int] = []
-    answer = await ask(app(seen=seen), LONG.method, LONG.path, body=b"y" * 4_000_000)
+    answer = await request(app(seen=seen), LONG.method, LONG.path, body=b"y" * 4_000_000)
     assert (answer.status_code, answer.content, seen) == (200, b"xx", [4_000_000])
 
 
 @pytest.mark.anyio
 async def test_too_many_bytes_of_headers_are_refused() -> None:
-    answer = await ask(app(), "GET", SHORT.path, headers={"x-long": "a" * MAX_HEADER_BYTES})
+    answer = await request(app(), "GET", SHORT.path, headers={"x-long": "a" * MAX_HEADER_BYTES})
     assert answer.status_code == 413
     assert answer.json()["error"]["code"] == "payload_too_large"
     assert answer.headers["spass-request-id"] == answer.json()["request_id"]
 
 
 @pytest.mark.anyio
-async def test_an_event_over_six_mebibytes_is_refused_however_it_is_written() -> None:
+async def test_an_event_over_6_mib_is_refused() -> None:
     for body in (b"z" * MAX_EVENT_BYTES, b'"' * (MAX_EVENT_BYTES // 2)):
-        answer = await ask(app(), LONG.method, LONG.path, body=body)
+        answer = await request(app(), LONG.method, LONG.path, body=body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "payload_too_large")
 
 
 @pytest.mark.anyio
-async def test_a_short_route_has_its_time_and_a_long_one_more() -> None:
+async def test_a_short_route_has_a_shorter_time_limit_than_a_long_one() -> None:
     slow = app(seconds=0.2)
-    late = await ask(slow, "GET", SHORT.path)
+    late = await request(slow, "GET", SHORT.path)
     assert (late.status_code, late.json()["error"]["code"]) == (504, "upstream_timeout")
     long_path = LONG.path.replace("{", "a").replace("}", "")
-    assert (await ask(slow, LONG.method, long_path)).status_code == 200
+    assert (await request(slow, LONG.method, long_path)).status_code == 200
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("body", [b"x" * (MAX_EVENT_BYTES + 1), b'"' * (MAX_EVENT_BYTES // 2 + 1)])
-async def test_a_short_answer_over_six_mebibytes_is_a_failure_however_it_is_written(body: bytes) -> None:
-    answer = await ask(app(body=body), "GET", SHORT.path)
+async def test_an_answer_of_a_short_route_over_6_mib_is_an_error(body: bytes) -> None:
+    answer = await request(app(body=body), "GET", SHORT.path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_error")
     long_path = LONG.path.replace("{", "a").replace("}", "")
-    assert (await ask(app(body=body), LONG.method, long_path)).content == body
+    assert (await request(app(body=body), LONG.method, long_path)).content == body
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("route", [SHORT, LONG], ids=["buffered", "streamed"])
-async def test_headers_of_an_answer_are_renamed_and_dropped_as_a_rest_api_does(route: Route) -> None:
+async def test_headers_of_an_answer_are_renamed_and_dropped_as_in_a_rest_api(route: Route) -> None:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         sent = [(b"WWW-Authenticate", b"Bearer"), (b"date", b"now"), (b"via", b"1.1 x"), (b"retry-after", b"3")]
         await send({"type": "http.response.start", "status": 401, "headers": sent})
         await send({"type": "http.response.body", "body": b""})
 
     path = route.path.replace("{", "a").replace("}", "")
-    got = await ask(LambdaEdge(answer), route.method, path)
-    assert dict(got.headers) == {
+    answered = await request(LambdaEdge(answer), route.method, path)
+    assert dict(answered.headers) == {
         "x-amzn-remapped-www-authenticate": "Bearer",
         "x-amzn-remapped-date": "now",
         "retry-after": "3",
@@ -89,21 +89,21 @@ async def test_headers_of_an_answer_are_renamed_and_dropped_as_a_rest_api_does(r
 
 
 @pytest.mark.anyio
-async def test_a_path_of_another_api_is_told_the_route_to_use() -> None:
+async def test_a_path_of_another_api_gets_the_route_to_use() -> None:
     for path, message in CORRECTIONS.items():
         for method in ("GET", "POST"):
-            answer = await ask(app(), method, path.replace("{", "").replace("}", ""))
+            answer = await request(app(), method, path.replace("{", "").replace("}", ""))
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
             assert answer.json()["error"]["message"] == message
             assert answer.headers["spass-request-id"] == answer.json()["request_id"]
 
 
 @pytest.mark.anyio
-async def test_an_empty_segment_is_told_the_route_that_was_meant() -> None:
-    answer = await ask(app(), "POST", "/v1//chat/completions")
+async def test_a_path_with_an_empty_segment_gets_the_route_to_use() -> None:
+    answer = await request(app(), "POST", "/v1//chat/completions")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
     assert "Use /v1/chat/completions." in answer.json()["error"]["message"]
-    assert (await ask(app(), "GET", "/nothing//here")).status_code == 200, "the app refuses what is no route"
+    assert (await request(app(), "GET", "/nothing//here")).status_code == 200, "the edge does not refuse unknown routes"
 
 
 @pytest.mark.anyio
@@ -116,14 +116,14 @@ async def test_an_empty_segment_is_told_the_route_that_was_meant() -> None:
         ("POST", "/a1/agents//sessions//messages", "/a1/agents/{name}/sessions/{session_id}/messages"),
     ],
 )
-async def test_an_empty_variable_is_told_the_route_that_it_is_missing_in(method: str, path: str, route: str) -> None:
-    answer = await ask(app(), method, path)
+async def test_an_empty_variable_gets_the_route_in_which_it_is_missing(method: str, path: str, route: str) -> None:
+    answer = await request(app(), method, path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
     assert answer.json()["error"]["message"].endswith(f"Use {route}: the part between the slashes is empty.")
 
 
 @pytest.mark.anyio
-async def test_a_long_route_has_its_time_whatever_slashes_are_around_its_path() -> None:
+async def test_a_long_route_is_recognised_with_extra_slashes() -> None:
     slow = app(seconds=0.2)
     for path in ("/v1/chat/completions/", "//v1/chat/completions"):
-        assert (await ask(slow, "POST", f"http://edge{path}")).status_code == 200
+        assert (await request(slow, "POST", f"http://edge{path}")).status_code == 200

@@ -1,4 +1,4 @@
-"""What the emulated stack has made, as the gateway is told of it."""
+"""The outputs of the emulated stack, as the gateway reads them."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -9,12 +9,12 @@ from local.emulator import StackOutputs
 from spass.redaction import text as redaction
 from spass.web.services import Settings
 
-STORES = StackOutputs(*(f"spass-local-{field.name}-1ABC" for field in fields(StackOutputs)))
+OUTPUTS = StackOutputs(*(f"spass-local-{field.name}-1ABC" for field in fields(StackOutputs)))
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name, value in STORES.variables().items():
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in OUTPUTS.variables().items():
         monkeypatch.setenv(name, value)
     redaction.reload_environment()
     yield
@@ -22,16 +22,16 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     redaction.reload_environment()
 
 
-def test_the_gateway_knows_each_of_them_by_its_own_name() -> None:
-    settings = Settings.from_environment(STORES.variables())
+def test_the_settings_contain_every_output() -> None:
+    settings = Settings.from_environment(OUTPUTS.variables())
     targets = settings.job_targets
-    assert (settings.table, settings.bucket) == (STORES.table, STORES.bucket)
-    assert (targets.queue, targets.compaction_queue) == STORES.queues
-    assert targets.compaction_machine == STORES.compaction_machine
+    assert (settings.table, settings.bucket) == (OUTPUTS.table, OUTPUTS.bucket)
+    assert (targets.queue, targets.compaction_queue) == OUTPUTS.queues
+    assert targets.compaction_machine == OUTPUTS.compaction_machine
 
 
-@pytest.mark.usefixtures("told")
-def test_none_of_their_names_is_shown_to_anybody() -> None:
-    told = " ".join(STORES.variables().values())
-    assert "spass-local" in told
-    assert "spass-local" not in redaction.redact_environment(told)
+@pytest.mark.usefixtures("environment")
+def test_the_names_of_the_resources_are_redacted() -> None:
+    text = " ".join(OUTPUTS.variables().values())
+    assert "spass-local" in text
+    assert "spass-local" not in redaction.redact_environment(text)

@@ -1,4 +1,4 @@
-"""What stands in `.env` and cannot be meant is said, and no key is ever shown."""
+"""Mistakes in `.env` are reported without showing a key."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def notes(folder: Path, config: GatewayConfig, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("key", ["sk-ant-…", "sk ant", "sk-ant\n", " ", "sk-\x07"])
-def test_what_can_be_no_key_stops_the_start_and_is_named_but_not_shown(
+def test_an_invalid_key_stops_the_start_and_only_its_variable_is_named(
     config: GatewayConfig, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", key)
@@ -39,27 +39,27 @@ def test_a_key_and_an_empty_variable_pass(config: GatewayConfig, monkeypatch: py
     check_keys(config)
 
 
-def test_a_misspelt_key_is_noted_with_what_was_probably_meant(config: GatewayConfig, tmp_path: Path) -> None:
+def test_a_misspelt_variable_is_noted_with_a_suggestion(config: GatewayConfig, tmp_path: Path) -> None:
     (note,) = notes(tmp_path, config, "# mine\n\nPORT=3001\nANTHROPC_API_KEY=sk-secret\n")
     assert note == ".env:4: no backend of gateway.yaml uses ANTHROPC_API_KEY; did you mean 'ANTHROPIC_API_KEY'?"
 
 
-def test_a_line_without_an_equals_sign_is_noted_by_its_number_alone(config: GatewayConfig, tmp_path: Path) -> None:
-    found = notes(tmp_path, config, "OPENAI_API_KEY=sk-1\n\n\nsk-secret\nTWO WORDS\n")
-    assert found == [f".env:{line}: this line has no effect; write NAME=value" for line in (4, 5)]
+def test_a_line_without_an_equals_sign_is_noted_by_its_number(config: GatewayConfig, tmp_path: Path) -> None:
+    actual = notes(tmp_path, config, "OPENAI_API_KEY=sk-1\n\n\nsk-secret\nTWO WORDS\n")
+    assert actual == [f".env:{line}: this line has no effect; write NAME=value" for line in (4, 5)]
 
 
-def test_a_good_file_and_none_at_all_need_no_note(config: GatewayConfig, tmp_path: Path) -> None:
+def test_a_valid_file_and_a_missing_file_give_no_note(config: GatewayConfig, tmp_path: Path) -> None:
     assert dotenv_notes(tmp_path / ".env", config) == []
     assert notes(tmp_path, config, "export OPENAI_API_KEY='sk-1'  # mine\nXAI_API_KEY=\nSPASS_HOME=elsewhere\n") == []
 
 
-def test_the_example_uncommented_needs_no_note(config: GatewayConfig, tmp_path: Path) -> None:
+def test_the_example_file_gives_no_note(config: GatewayConfig, tmp_path: Path) -> None:
     example = (ROOT / ".env.example").read_text().splitlines()
     assert notes(tmp_path, config, "\n".join(line[1:] for line in example if line.startswith("#") and line[1:2] != " ")) == []
 
 
-def test_a_file_in_another_encoding_is_refused_clearly(tmp_path: Path) -> None:
+def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_bytes("SPASS_NOTHING=ü\n".encode("latin-1"))
     with pytest.raises(LocalError, match="UTF-8"):

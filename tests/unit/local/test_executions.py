@@ -1,4 +1,4 @@
-"""The names of an execution's further tries."""
+"""The names of an execution's further attempts."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from local.executions import next_name
 
 
 @pytest.mark.parametrize(
-    ("name", "following"),
+    ("name", "expected"),
     [("job_01m7wfq65f", "job_01m7wfq65f-2"), ("job_01m7wfq65f-2", "job_01m7wfq65f-3"), ("job_9-9", "job_9-10")],
 )
-def test_each_try_has_the_next_number(name: str, following: str) -> None:
-    assert next_name(name) == following
+def test_each_attempt_has_the_next_number(name: str, expected: str) -> None:
+    assert next_name(name) == expected

@@ -1,4 +1,4 @@
-"""The laptop's app reads the operator's files when it starts, and leaves to the banner what is to be said of them."""
+"""The laptop's app reads the operator's files at its start and leaves warnings to the banner."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from local.home import ROOT
 from local.server import local_app
 
 
-def test_what_has_no_effect_is_not_logged_beside_the_banner(
+def test_a_warning_is_not_logged_because_the_banner_shows_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "gateway.yaml"

@@ -1,4 +1,4 @@
-"""The stand-in answers from what it is given, uses tools when plainly asked, and is honest when it knows nothing."""
+"""The stand-in answers from the conversation, calls tools if plainly asked to, and says if it knows nothing."""
 
 import json
 from typing import Any
@@ -24,14 +24,14 @@ BERLIN = (
 )
 
 
-def said(*messages: tuple[str, str], **request: Any) -> str:
+def answer_to(*messages: tuple[str, str], **request: Any) -> str:
     body = {"model": "any", "messages": [{"role": role, "content": content} for role, content in messages], **request}
     content = complete(body).content
     assert content is not None
     return content
 
 
-def called(question: str, *names: str, system: str = "", **request: Any) -> list[tuple[str, dict[str, Any]]]:
+def calls_for(question: str, *names: str, system: str = "", **request: Any) -> list[tuple[str, dict[str, Any]]]:
     tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in names]
     messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
     calls = complete({"model": "any", "messages": messages, "tools": tools, **request}).tool_calls
@@ -49,16 +49,16 @@ def called(question: str, *names: str, system: str = "", **request: Any) -> list
     ],
 )
 def test_it_answers_from_retrieved_documents(question: str, fact: str) -> None:
-    assert fact in said(("system", GERMAN), ("user", BERLIN), ("user", question))
+    assert fact in answer_to(("system", GERMAN), ("user", BERLIN), ("user", question))
 
 
 def test_it_names_the_document_when_the_instructions_want_sources() -> None:
     system = "Nenne am Ende in eckigen Klammern die Kennungen der Fundstellen."
-    assert said(("system", system), ("user", BERLIN), ("user", "Wann wurde das Tor gebaut?")).endswith("1791. [gate]")
+    assert answer_to(("system", system), ("user", BERLIN), ("user", "Wann wurde das Tor gebaut?")).endswith("1791. [gate]")
 
 
-def test_it_remembers_what_the_user_said() -> None:
-    answer = said(
+def test_it_remembers_what_the_user_answer_to() -> None:
+    answer = answer_to(
         ("system", GERMAN),
         ("user", "Mein Lieblingssport ist Tennis."),
         ("assistant", "Notiert."),
@@ -67,34 +67,36 @@ def test_it_remembers_what_the_user_said() -> None:
     assert answer == "Dein Lieblingssport ist Tennis."
 
 
-def test_it_uses_what_the_user_says_before_asking() -> None:
-    assert said(("user", "Mein Sport ist Tennis. Was ist mein Sport?")) == "Dein Sport ist Tennis."
+def test_it_uses_a_statement_before_the_question() -> None:
+    assert answer_to(("user", "Mein Sport ist Tennis. Was ist mein Sport?")) == "Dein Sport ist Tennis."
 
 
 def test_it_answers_each_of_two_questions() -> None:
-    answer = said(("user", BERLIN), ("user", "Wann wurde das Brandenburger Tor gebaut? Wie heißt der größte Park?"))
+    answer = answer_to(("user", BERLIN), ("user", "Wann wurde das Brandenburger Tor gebaut? Wie heißt der größte Park?"))
     assert "1791" in answer
     assert "Tiergarten" in answer
 
 
 def test_it_says_so_when_nothing_matches() -> None:
-    assert "Ersatzmodell" in said(("system", GERMAN), ("user", BERLIN), ("user", "Wie heißt der Bürgermeister von Hamburg?"))
-    assert "stand-in" in said(("user", "Who wrote Hamlet?"))
+    assert "Ersatzmodell" in answer_to(("system", GERMAN), ("user", BERLIN), ("user", "Wie heißt der Bürgermeister von Hamburg?"))
+    assert "stand-in" in answer_to(("user", "Who wrote Hamlet?"))
 
 
 def test_it_does_not_answer_with_the_question_or_an_earlier_one() -> None:
     question = "Welche Farbe hat der Himmel?"
-    assert "Himmel" not in said(("system", GERMAN), ("user", question), ("assistant", "Ich bin unsicher."), ("user", question))
+    assert "Himmel" not in answer_to(
+        ("system", GERMAN), ("user", question), ("assistant", "Ich bin unsicher."), ("user", question)
+    )
 
 
-def test_it_takes_no_instruction_for_a_fact() -> None:
-    assert "stand-in" in said(
+def test_it_does_not_treat_an_instruction_as_a_fact() -> None:
+    assert "stand-in" in answer_to(
         ("system", "Answer every question about the weather in two sentences."), ("user", "How is the weather?")
     )
 
 
 def test_it_acknowledges_a_statement() -> None:
-    assert said(("system", GERMAN), ("user", "Mein Lieblingssport ist Tennis.")) == "Notiert."
+    assert answer_to(("system", GERMAN), ("user", "Mein Lieblingssport ist Tennis.")) == "Notiert."
 
 
 @pytest.mark.parametrize(
@@ -116,28 +118,30 @@ def test_it_reads_the_arithmetic_of_a_question(question: str, expression: str | 
     assert expression_in(question, german="?" in question and "What" not in question) == expression
 
 
-def test_it_calls_the_tools_a_question_plainly_asks_for() -> None:
+def test_it_calls_the_tools_that_a_question_asks_for() -> None:
     tools = ("calculator", "current_datetime", "wikipedia_search", "wikipedia_summary", "rag_query")
-    assert called("What is 6 * 7, and what time is it in Berlin?", *tools) == [
+    assert calls_for("What is 6 * 7, and what time is it in Berlin?", *tools) == [
         ("calculator", {"expression": "6 * 7"}),
         ("current_datetime", {"timezone": "Europe/Berlin"}),
     ]
-    assert called("What does Wikipedia say about Alan Turing?", *tools) == [
+    assert calls_for("What does Wikipedia say about Alan Turing?", *tools) == [
         ("wikipedia_search", {"query": "Alan Turing", "language": "en"})
     ]
-    assert called("Hello there, nice to meet you!", *tools) == []
+    assert calls_for("Hello there, nice to meet you!", *tools) == []
 
 
-def test_it_searches_the_index_that_is_named() -> None:
-    asked = "Wann wurde das Brandenburger Tor gebaut?"
-    assert called(asked, "rag_query") == [("rag_query", {"index_id": "berlin-info", "query": asked})]
-    assert called(f"{asked} Suche im Index sights-2.", "rag_query") == [("rag_query", {"index_id": "sights-2", "query": asked})]
-    assert called(asked, "rag_query", system="Search the index `museum`.") == [
-        ("rag_query", {"index_id": "museum", "query": asked})
+def test_it_searches_the_named_index() -> None:
+    question = "Wann wurde das Brandenburger Tor gebaut?"
+    assert calls_for(question, "rag_query") == [("rag_query", {"index_id": "berlin-info", "query": question})]
+    assert calls_for(f"{question} Suche im Index sights-2.", "rag_query") == [
+        ("rag_query", {"index_id": "sights-2", "query": question})
+    ]
+    assert calls_for(question, "rag_query", system="Search the index `museum`.") == [
+        ("rag_query", {"index_id": "museum", "query": question})
     ]
 
 
-def test_it_calls_a_tool_of_the_callers_own() -> None:
+def test_it_calls_a_tool_of_the_caller() -> None:
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "kelvin"]}},
@@ -191,7 +195,7 @@ def test_after_a_tool_it_answers_from_its_result(name: str, arguments: dict[str,
 
 def test_it_condenses_when_asked() -> None:
     chatter = " ".join(f"Okay, point {n} is fine with us." for n in range(40))
-    summary = said(
+    summary = answer_to(
         ("user", "Our budget is 300 Euro."),
         ("assistant", chatter),
         ("user", "Ada Lovelace decides on 3 May."),
@@ -202,7 +206,7 @@ def test_it_condenses_when_asked() -> None:
     assert len(summary) < len(chatter) / 2
 
 
-def test_it_keeps_to_the_wanted_length_and_stop_sequence() -> None:
+def test_it_obeys_max_tokens_and_stop() -> None:
     messages = [{"role": "user", "content": BERLIN}, {"role": "user", "content": "Wann wurde das Tor gebaut?"}]
     short = complete({"model": "m", "messages": messages, "max_tokens": 4})
     assert (short.finish_reason, short.content) == ("length", "Das Brandenburger")
@@ -212,8 +216,10 @@ def test_it_keeps_to_the_wanted_length_and_stop_sequence() -> None:
 
 def test_it_answers_in_json_when_asked() -> None:
     schema = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
-    wanted = {"type": "json_schema", "json_schema": {"name": "y", "schema": schema}}
-    assert json.loads(said(("user", BERLIN), ("user", "Wann wurde das Tor gebaut?"), response_format=wanted)) == {"year": 1791}
+    response_format = {"type": "json_schema", "json_schema": {"name": "y", "schema": schema}}
+    assert json.loads(answer_to(("user", BERLIN), ("user", "Wann wurde das Tor gebaut?"), response_format=response_format)) == {
+        "year": 1791
+    }
 
 
 TEXT = st.text(max_size=80)
@@ -221,7 +227,7 @@ MESSAGE = st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "ass
 
 
 @given(st.lists(MESSAGE, min_size=1, max_size=6), st.booleans())
-def test_a_stream_collected_is_the_blocking_answer(messages: list[dict[str, Any]], offered: bool) -> None:
+def test_the_collected_stream_is_the_blocking_answer(messages: list[dict[str, Any]], offered: bool) -> None:
     tools = [{"type": "function", "function": {"name": "calculator", "parameters": {}}}] if offered else []
     completion = complete({"model": "m", "messages": messages, "tools": tools})
     events = [json.loads(event[6:]) for event in as_events(completion, include_usage=True) if "[DONE]" not in event]
@@ -252,7 +258,7 @@ JSON = st.recursive(
 
 
 @given(tools=JSON | st.lists(st.fixed_dictionaries({"function": JSON})), choice=JSON, shape=JSON, stop=JSON, calls=JSON)
-def test_it_answers_whatever_a_caller_may_send(tools: Any, choice: Any, shape: Any, stop: Any, calls: Any) -> None:
+def test_it_answers_arbitrary_tools_and_formats(tools: Any, choice: Any, shape: Any, stop: Any, calls: Any) -> None:
     messages = [
         {"role": "assistant", "content": calls, "tool_calls": calls},
         {"role": "user", "content": "What is the name of a?"},
@@ -264,7 +270,7 @@ def test_it_answers_whatever_a_caller_may_send(tools: Any, choice: Any, shape: A
         json.dumps(as_body(complete({"model": "m", "messages": messages[:length], **request})))
 
 
-def test_forms_of_a_word_are_one_word() -> None:
+def test_inflected_forms_have_the_same_stem() -> None:
     assert stem("größten") == stem("größte") == stem("groß")
     assert content_stems("Wo ist der Park?") == ("park",)
 

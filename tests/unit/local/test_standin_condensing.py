@@ -1,4 +1,4 @@
-"""The stand-in condenses what the gateway's compaction gives it, as it is told to."""
+"""The stand-in summarises for the gateway's compaction."""
 
 import json
 from collections.abc import Sequence
@@ -44,11 +44,11 @@ async def summary(
     ).text
 
 
-def said(*turns: tuple[str, str]) -> list[Message]:
+def turns_of(*turns: tuple[str, str]) -> list[Message]:
     return [message for user, agent in turns for message in (Message(Role.USER, user), Message(Role.ASSISTANT, agent))]
 
 
-TURNS = said(
+TURNS = turns_of(
     ("Hello!", "Hello! How can I help?"),
     ("My budget is 300 Euro. It was nice outside this morning, by the way.", "Noted."),
     ("We decided to drop the second tower.", "Understood, I will remember that."),
@@ -56,7 +56,7 @@ TURNS = said(
     ("Ada Lovelace signs on 3 May.", "Thank you."),
 )
 SEARCH = ToolCall("c1", "rag_query", '{"query": "roof"}')
-LOOKED_UP = [
+TOOL_TURNS = [
     Message(Role.USER, "Look up who builds the roof."),
     Message(Role.ASSISTANT, "", (SEARCH,)),
     Message(
@@ -68,43 +68,45 @@ LOOKED_UP = [
 pytestmark = pytest.mark.anyio
 
 
-async def test_names_numbers_decisions_and_open_questions_stay() -> None:
+async def test_names_numbers_decisions_and_open_questions_are_in_the_summary() -> None:
     assert await summary(TURNS) == (
         "Your budget is 300 Euro. We decided to drop the second tower. Who brings the ladder? Ada Lovelace signs on 3 May."
     )
 
 
-async def test_without_the_mask_more_stays_but_what_says_nothing() -> None:
+async def test_without_the_mask_the_summary_has_more_but_no_empty_phrases() -> None:
     raw = await summary(TURNS, mask_observations=False)
     assert "It was nice outside this morning" in raw
     assert "Noted." not in raw
 
 
-async def test_raw_output_of_tools_stays_only_without_the_mask() -> None:
-    masked, raw = await summary(LOOKED_UP), await summary(LOOKED_UP, mask_observations=False)
+async def test_raw_tool_output_is_in_the_summary_only_without_the_mask() -> None:
+    masked, raw = await summary(TOOL_TURNS), await summary(TOOL_TURNS, mask_observations=False)
     assert "Row 7" not in masked
     assert "Schinkel builds the roof." in masked
     assert "Row 7" in raw
 
 
-async def test_an_earlier_summary_is_folded_in_and_nothing_is_said_twice() -> None:
-    text = await summary(said(("My budget is 300 Euro.", "Noted."), ("Bruno Conti tests.", "Noted.")), "Your budget is 300 Euro.")
+async def test_an_earlier_summary_is_included_without_repetition() -> None:
+    text = await summary(
+        turns_of(("My budget is 300 Euro.", "Noted."), ("Bruno Conti tests.", "Noted.")), "Your budget is 300 Euro."
+    )
     assert text == "Your budget is 300 Euro. Bruno Conti tests."
 
 
-async def test_facts_that_differ_in_a_number_only_are_two_facts() -> None:
-    text = await summary(said(*[(f"The deposit for the big house by the lake is {n} Euro.", "Noted.") for n in (100, 200)]))
+async def test_facts_that_differ_only_in_a_number_are_both_kept() -> None:
+    text = await summary(turns_of(*[(f"The deposit for the big house by the lake is {n} Euro.", "Noted.") for n in (100, 200)]))
     assert text == "The deposit for the big house by the lake is 100 Euro. The deposit for the big house by the lake is 200 Euro."
 
 
-async def test_what_needs_several_calls_keeps_facts_of_every_part() -> None:
+async def test_a_summary_in_several_calls_has_facts_of_every_part() -> None:
     turns = [(f"{'The day was long and the road was dusty. ' * 6}Room {n} goes to Ada.", "Noted.") for n in range(20)]
-    text = await summary(said(*turns), model="narrow")
+    text = await summary(turns_of(*turns), model="narrow")
     assert {f"Room {n} " in text for n in range(0, 20, 3)} == {True}
 
 
-async def test_chatter_only_is_summarised_honestly() -> None:
-    assert await summary(said(("Hello!", "Hi."), ("Thanks!", "Bye."))) == "So far nothing was said that has to be kept."
+async def test_a_summary_of_small_talk_says_that_there_is_nothing() -> None:
+    assert await summary(turns_of(("Hello!", "Hi."), ("Thanks!", "Bye."))) == "So far nothing was said that has to be kept."
 
 
 WORDS = st.sampled_from(["Ada", "tower", "300", "decided", "Hallo", "the", "?", ".", "offen", "Brücke", "und", '"', "\n", "\\"])
@@ -112,7 +114,7 @@ TEXT = st.lists(WORDS, min_size=1, max_size=30).map(" ".join)
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=12), st.integers(1, 60))
-def test_it_keeps_to_any_bound_and_always_says_the_same(turns: list[tuple[str, str]], bound: int) -> None:
+def test_a_summary_respects_its_word_limit_and_is_deterministic(turns: list[tuple[str, str]], bound: int) -> None:
     lines = "\n".join(json.dumps({role: text}) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True))
     messages = (Message(Role.SYSTEM, f"You summarise. Write at most {bound} words."), Message(Role.USER, lines))
     body = chat_body(ChatRequest("m", messages), "max_tokens")
@@ -122,7 +124,7 @@ def test_it_keeps_to_any_bound_and_always_says_the_same(turns: list[tuple[str, s
     assert complete(body).content == content
 
 
-async def test_a_text_that_was_cut_is_read_as_one() -> None:
+async def test_a_split_text_is_joined() -> None:
     lines = '{"user": "Ada Love"}\n{"continued": true, "user": "lace signs on 3 May."}'
     request = ChatRequest("m", (Message(Role.SYSTEM, "You summarise. At most 50 words."), Message(Role.USER, lines)))
     (delta,) = [delta async for delta in StandIn().chat(request, CallContext(Deadline.after(1)))]
@@ -133,31 +135,31 @@ LABELLED = Message(Role.ASSISTANT, "[compaction summary from session ses_1] Your
 SEARCHABLE = {"type": "function", "function": {"name": "lineage_search", "parameters": {"type": "object"}}}
 
 
-def asked(question: str, *messages: Message) -> dict[str, object]:
+def request_for(question: str, *messages: Message) -> dict[str, object]:
     request = ChatRequest("m", (*messages, Message(Role.USER, question)))
     return {**chat_body(request, "max_tokens"), "tools": [SEARCHABLE]}
 
 
-def test_it_answers_from_a_summary_without_saying_so() -> None:
-    assert complete(asked("What is my budget?", LABELLED)).content == "Your budget is 300 Euro."
+def test_it_answers_from_a_summary_without_its_label() -> None:
+    assert complete(request_for("What is my budget?", LABELLED)).content == "Your budget is 300 Euro."
 
 
-def test_what_a_summary_forgot_it_searches_for() -> None:
-    (call,) = complete(asked("Who translates the tower's manual?", LABELLED)).tool_calls
+def test_it_searches_for_a_fact_that_is_not_in_the_summary() -> None:
+    (call,) = complete(request_for("Who translates the tower's manual?", LABELLED)).tool_calls
     assert call["function"] == {"name": "lineage_search", "arguments": '{"query": "Who translates the tower\'s manual?"}'}
 
 
-def test_it_searches_for_nothing_where_nothing_was_summarised() -> None:
-    assert complete(asked("Who translates the manual?", Message(Role.ASSISTANT, "Bruno tests."))).tool_calls == []
-    assert complete(asked("The manual is done.", LABELLED)).tool_calls == []
+def test_it_does_not_search_without_a_summary() -> None:
+    assert complete(request_for("Who translates the manual?", Message(Role.ASSISTANT, "Bruno tests."))).tool_calls == []
+    assert complete(request_for("The manual is done.", LABELLED)).tool_calls == []
 
 
-def test_it_answers_from_what_it_found_or_else_from_what_it_read() -> None:
+def test_it_answers_from_a_hit_or_says_that_it_found_nothing() -> None:
     call = ToolCall("c1", "lineage_search", '{"query": "Who translates the manual?"}')
 
     def answer(*contents: str) -> str | None:
-        found = [{"session_id": "ses_0", "seq": 3, "role": "user", "content": text, "score": 7.5} for text in contents]
-        result = Message(Role.TOOL, json.dumps({"results": found, "searched_messages": 9}), tool_call_id="c1")
+        hits = [{"session_id": "ses_0", "seq": 3, "role": "user", "content": text, "score": 7.5} for text in contents]
+        result = Message(Role.TOOL, json.dumps({"results": hits, "searched_messages": 9}), tool_call_id="c1")
         messages = (LABELLED, Message(Role.USER, "Who translates the manual?"), Message(Role.ASSISTANT, "", (call,)), result)
         return complete(chat_body(ChatRequest("m", messages), "max_tokens")).content
 

@@ -1,4 +1,4 @@
-"""The stand-in answers what it would have answered before the gateway marked what was looked up."""
+"""The marks of retrieved data do not change the stand-in's answers."""
 
 import json
 from typing import Any
@@ -19,26 +19,26 @@ DOCUMENTS = (
     '<document id="park">\n# Parks\n- Der Tiergarten ist der größte Park.\n- Der Mauerpark ist jünger.\n</document>\n</retrieved>'
 )
 GERMAN = Message(Role.SYSTEM, "Du antwortest auf Deutsch. Nenne in eckigen Klammern die Kennungen der Fundstellen.")
-ASKED = "Wie heißt der größte Park?"
+QUESTION = "Wie heißt der größte Park?"
 
 
-def retrieved(question: str, *system: Message) -> tuple[Message, ...]:
+def ask_with_documents(question: str, *system: Message) -> tuple[Message, ...]:
     return (*system, Message(Role.USER, DOCUMENTS, data=True), Message(Role.USER, question))
 
 
-def answered(name: str, arguments: dict[str, Any], result: object, **written: Any) -> tuple[Message, ...]:
+def ask_with_tool_result(name: str, arguments: dict[str, Any], result: object, **json_options: Any) -> tuple[Message, ...]:
     call = ToolCall("c1", name, json.dumps(arguments))
     return (
         GERMAN,
         Message(Role.USER, str(arguments.get("query", "Was sagt das Werkzeug?"))),
         Message(Role.ASSISTANT, "", (call,)),
-        Message(Role.TOOL, json.dumps(result, **written), tool_call_id="c1"),
+        Message(Role.TOOL, json.dumps(result, **json_options), tool_call_id="c1"),
     )
 
 
 CONVERSATIONS = {
-    "documents": (retrieved(ASKED, GERMAN), "Der Tiergarten ist der größte Park. [park]"),
-    "documents without a system prompt": (retrieved("Wann wurde das Tor gebaut?"), "Es wurde 1791 gebaut."),
+    "documents": (ask_with_documents(QUESTION, GERMAN), "Der Tiergarten ist der größte Park. [park]"),
+    "documents without a system prompt": (ask_with_documents("Wann wurde das Tor gebaut?"), "Es wurde 1791 gebaut."),
     "the tenant's memory": (
         (
             Message(Role.USER, render_memory("Ada likes tea.\nThe garden door opens with 4711."), data=True),
@@ -46,19 +46,27 @@ CONVERSATIONS = {
         ),
         "The garden door opens with 4711.",
     ),
-    "nothing matches": (retrieved("Wie heißt der Bürgermeister von Hamburg?", GERMAN), "Ersatzmodell"),
-    "nothing matches the note": (retrieved("What counts only in the answer to your own call?"), "stand-in"),
-    "a figure": (answered("calculator", {"expression": "6 * 7"}, {"expression": "6 * 7", "result": 42}), "6 * 7 = 42"),
+    "nothing matches": (ask_with_documents("Wie heißt der Bürgermeister von Hamburg?", GERMAN), "Ersatzmodell"),
+    "nothing matches the note": (ask_with_documents("What counts only in the answer to your own call?"), "stand-in"),
+    "a figure": (
+        ask_with_tool_result("calculator", {"expression": "6 * 7"}, {"expression": "6 * 7", "result": 42}),
+        "6 * 7 = 42",
+    ),
     "hits": (
-        answered("rag_query", {"query": "Wie hoch ist der Turm?"}, {"results": [{"id": "t", "text": "Der Turm misst 368 m."}]}),
+        ask_with_tool_result(
+            "rag_query", {"query": "Wie hoch ist der Turm?"}, {"results": [{"id": "t", "text": "Der Turm misst 368 m."}]}
+        ),
         "Der Turm misst 368 m.",
     ),
     "an error": (
-        answered("rag_query", {}, {"error": {"code": "x", "message": "There is no index 'x'."}}),
+        ask_with_tool_result("rag_query", {}, {"error": {"code": "x", "message": "There is no index 'x'."}}),
         "There is no index 'x'.",
     ),
-    "pretty JSON": (answered("weather", {}, {"city": "New York", "note": "rain\nand wind"}, indent=4), "city: New York"),
-    "plain text": (answered("weather", {}, "21 degrees"), "21 degrees"),
+    "pretty JSON": (
+        ask_with_tool_result("weather", {}, {"city": "New York", "note": "rain\nand wind"}, indent=4),
+        "city: New York",
+    ),
+    "plain text": (ask_with_tool_result("weather", {}, "21 degrees"), "21 degrees"),
 }
 
 

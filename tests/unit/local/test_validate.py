@@ -1,4 +1,4 @@
-"""`make validate` says before a deployment what would fail after it."""
+"""`make validate` reports before a deployment what would fail after it."""
 
 from pathlib import Path
 
@@ -22,38 +22,38 @@ tenants:
 """
 
 
-def validated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Path, agents: Path) -> str:
+def validate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Path, agents: Path) -> str:
     monkeypatch.setenv("SPASS_CONFIG", str(config))
     monkeypatch.setenv("SPASS_AGENTS", str(agents))
     assert main() == 0
     return capsys.readouterr().out
 
 
-def test_it_names_what_the_shipped_files_ask_of_an_ollama_that_no_function_reaches(
+def test_it_lists_the_models_and_agents_that_need_a_local_ollama(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = validated(monkeypatch, capsys, ROOT / "gateway.yaml", ROOT / "agents")
+    shown = validate(monkeypatch, capsys, ROOT / "gateway.yaml", ROOT / "agents")
     assert "No function in AWS reaches the backend ollama on this machine. What fails there: llama-4-scout, so " in shown
     for user in ("agent berlin-rag", "agent berlin-tour", "agent concise-de", "defaults.compact_summary_model"):
         assert user in shown
 
 
-def test_it_says_nothing_of_a_model_that_another_backend_serves(
+def test_it_does_not_list_a_model_that_another_backend_serves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     config, agents = tmp_path / "gateway.yaml", tmp_path / "agents"
     config.write_text(OTHER)
     agents.mkdir()
-    shown = validated(monkeypatch, capsys, config, agents)
+    shown = validate(monkeypatch, capsys, config, agents)
     assert "backend mine on this machine. What fails there: small, so compact_summary_model of tenant acme. Before" in shown
     config.write_text(OTHER.replace("http://localhost:8000/v1", "https://llm.example.com/v1"))
-    assert "No function" not in validated(monkeypatch, capsys, config, agents)
+    assert "No function" not in validate(monkeypatch, capsys, config, agents)
 
 
-def test_it_says_each_notice_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_it_prints_each_warning_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "gateway.yaml"
     config.write_text(OTHER.replace("http://localhost:8000/v1", 'http://llm.example.com/v1", api_key_env: "MINE_KEY'))
     (tmp_path / "agents").mkdir()
-    shown = validated(monkeypatch, capsys, config, tmp_path / "agents")
+    shown = validate(monkeypatch, capsys, config, tmp_path / "agents")
     assert shown.count("in the clear") == 1
     assert shown.endswith("are valid.\n")

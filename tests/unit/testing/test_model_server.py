@@ -1,4 +1,4 @@
-"""The scripted model over a socket speaks OpenAI's wire format, as the page in docs/ shows it."""
+"""The scripted model over a socket has OpenAI's wire format. The examples of docs/testing.md work."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from spass.testing.model_server import Completion, serve_model
 PAGE = (Path(__file__).parents[3] / "docs" / "testing.md").read_text(encoding="utf-8")
 ARGUMENTS = '{"a": 1, "b": 2}'
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": ARGUMENTS}}
-ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+REQUEST = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
 def test_the_examples_of_the_page_work() -> None:
@@ -23,11 +23,11 @@ def test_the_examples_of_the_page_work() -> None:
         exec(compile(block, "docs/testing.md", "exec"), {})
 
 
-def test_a_stream_joined_is_the_whole_answer() -> None:
+def test_the_collected_stream_is_the_blocking_answer() -> None:
     with serve_model(lambda _: Completion({"content": "One moment, please.", "tool_calls": [CALL]})) as url:
-        whole = httpx.post(f"{url}/v1/chat/completions", json=ASKED).json()
+        whole = httpx.post(f"{url}/v1/chat/completions", json=REQUEST).json()
         options = {"stream": True, "stream_options": {"include_usage": True}}
-        streamed = httpx.post(f"{url}/v1/chat/completions", json=ASKED | options).text
+        streamed = httpx.post(f"{url}/v1/chat/completions", json=REQUEST | options).text
     *events, done = re.findall(r"data: (.+)\n\n", streamed)
     chunks = [json.loads(event) for event in events]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
@@ -42,7 +42,7 @@ def test_a_stream_joined_is_the_whole_answer() -> None:
     assert (chunks[-1]["usage"], done) == (whole["usage"], "[DONE]")
 
 
-def test_embeddings_come_as_numbers_or_packed() -> None:
+def test_embeddings_are_numbers_or_base64() -> None:
     with serve_model(lambda _: None, embed=lambda text: [float(len(text)), 0.5]) as url:
         body = {"model": "m", "input": ["a", "bcd"]}
         listed = httpx.post(f"{url}/v1/embeddings", json=body).json()["data"]
@@ -51,7 +51,7 @@ def test_embeddings_come_as_numbers_or_packed() -> None:
     assert [entry["embedding"] for entry in packed] == ["AACAPwAAAD8=", "AABAQAAAAD8="]
 
 
-def test_an_answer_may_break_off_or_never_come() -> None:
+def test_an_answer_can_be_incomplete_or_missing() -> None:
     answers = {"/short": HttpAnswer(b"{", content_length=10), "/closed": None}
     with serve(lambda request: answers[request.path]) as url:
         for path in answers:

@@ -1,4 +1,4 @@
-"""A state machine in process retries, catches and ends as the States Language says."""
+"""The state machine in process retries, catches and ends as the States Language defines."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,26 +22,28 @@ DEFINITION = {
 
 
 @pytest.mark.parametrize(
-    ("fails", "ends", "tasks", "naps"),
+    ("failures", "succeeds", "tasks", "delays"),
     [
         (0, True, ["first", "second"], []),
         (2, True, ["first", "first", "first", "second"], [1, 2]),
         (3, False, ["first"] * 3, [1, 2, 3]),
     ],
 )
-async def test_a_task_is_retried_and_its_failure_caught(fails: int, ends: bool, tasks: list[str], naps: list[float]) -> None:
+async def test_a_task_is_retried_and_its_failure_caught(
+    failures: int, succeeds: bool, tasks: list[str], delays: list[float]
+) -> None:
     events: list[Mapping[str, str]] = []
     waited: list[float] = []
 
     async def invoke(event: Mapping[str, str]) -> None:
         events.append(event)
-        if len(events) <= fails:
+        if len(events) <= failures:
             raise LookupError(event["step"])
 
     async def wait(seconds: float) -> None:
         waited.append(seconds)
         await asyncio.sleep(0)
 
-    assert await StateMachine(DEFINITION, invoke, wait).run({"job": "j1"}) is ends
-    assert ([event["step"] for event in events], waited) == (tasks, naps)
+    assert await StateMachine(DEFINITION, invoke, wait).run({"job": "j1"}) is succeeds
+    assert ([event["step"] for event in events], waited) == (tasks, delays)
     assert events[0] == {"step": "first", "job": "j1"}
