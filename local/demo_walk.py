@@ -58,7 +58,7 @@ class Walk:
             raise DemoFailed(f"The answer should say '{expect}': {content}")
         used = [call["name"] for call in reply["tool_calls"]]
         if tool is not None and tool not in used:
-            raise DemoFailed(f"The agent should have used its tool {tool}, and used {used or 'none'}")
+            raise DemoFailed(f"The agent should call its tool {tool}; it called {used or 'none'}")
         return reply
 
     def upload(self, index: str, filename: str, content_type: str, file: bytes) -> dict[str, Any]:
@@ -133,27 +133,27 @@ def _knowledge(step: Walk) -> None:
     step.call("POST", f"{_BERLIN}/documents", {"documents": list(BERLIN)})
 
     step.title("2. Query them: retrieval alone, exact and by meaning")
-    found = step.call("POST", f"{_BERLIN}/query", {"query": "Wo ist der größte Park?", "top_k": 2})
-    if found["results"][0]["id"] != "tiergarten":
+    answer = step.call("POST", f"{_BERLIN}/query", {"query": "Wo ist der größte Park?", "top_k": 2})
+    if answer["results"][0]["id"] != "tiergarten":
         raise DemoFailed("The park should be found first")
 
-    step.title("3. The same with a filter: only what is older than 1800 and is not a park")
+    step.title("3. The same with a filter: no parks, and nothing newer than 1800")
     older = {"year": {"$lte": 1800}, "kind": {"$ne": "park"}}
-    found = step.call("POST", f"{_BERLIN}/query", {"query": "Wo ist der größte Park?", "filter": older})
-    if [hit["id"] for hit in found["results"]] != ["brandenburger-tor"]:
-        raise DemoFailed("Only the Brandenburg Gate is left by this filter")
+    answer = step.call("POST", f"{_BERLIN}/query", {"query": "Wo ist der größte Park?", "filter": older})
+    if [hit["id"] for hit in answer["results"]] != ["brandenburger-tor"]:
+        raise DemoFailed("Only the Brandenburg Gate passes this filter")
 
     step.title("4. A Markdown file goes into the bucket through a presigned form, and becomes documents")
     step.upload("berlin-info", "potsdam.md", "text/markdown", POTSDAM.encode())
-    found = step.call("POST", f"{_BERLIN}/query", {"query": "Wer ließ Sanssouci bauen?", "filter": {"source": "potsdam.md"}})
-    best = found["results"][0]
+    answer = step.call("POST", f"{_BERLIN}/query", {"query": "Wer ließ Sanssouci bauen?", "filter": {"source": "potsdam.md"}})
+    best = answer["results"][0]
     if "Friedrich" not in best["text"]:
         raise DemoFailed("The file should be found by its content")
     step.call("GET", f"{_BERLIN}/documents/{quote(best['id'], safe='')}")
 
 
 def _agents(step: Walk) -> None:
-    step.title("5. An agent that gets the documents before each question")
+    step.title("5. An agent that reads the nearest documents before it answers")
     step.ask("/a1/agents/berlin-rag/chat", "Wann wurde das Brandenburger Tor gebaut?", expect="1791")
 
     step.title("6. A session that remembers")
@@ -173,19 +173,19 @@ def _agents(step: Walk) -> None:
 
 
 def _compaction(step: Walk, session: str) -> None:
-    step.title("7. The session is compacted: a summary takes the place of what is old, and the session goes on in a successor")
+    step.title("7. The session is compacted: a summary replaces old messages, and the session continues in a successor")
     step.call("POST", f"{session}/messages", {"message": "Mein Hund heißt Bello."})
     compacted = step.compact(session)
-    print("\n  A message to the old session is led to the successor, which knows from the summary what was said before:")
+    print("\n  A message to the old session is redirected to the successor, which has the facts in its summary:")
     reply = step.ask(f"{session}/messages", "Welcher Sport ist mein Liebling?", expect="Tennis")
     if reply["session_id"] != compacted["successor_session_id"]:
-        raise DemoFailed("The session should have gone on in its successor")
+        raise DemoFailed("The session should have continued in its successor")
     lineage = step.call("GET", f"{_SESSIONS}/{reply['session_id']}/lineage")
     print()
     for summary in lineage["summaries"]:
         print(f"  {summary['source_session_id']}: messages {summary['first_seq']} to {summary['last_seq']} are summarised as")
         print(f"  {summary['id']}: {summary['text']}")
-        print(f"  {summary['successor_session_id']} goes on with it")
+        print(f"  {summary['successor_session_id']} continues with it")
     if [member["id"] for member in lineage["backward"]] != [compacted["source_session_id"]]:
         raise DemoFailed("The successor should come from the session that was compacted")
 
@@ -194,20 +194,20 @@ def _curation(step: Walk) -> None:
     step.title("10. A document gets other metadata: no model is called, and it costs nothing")
     step.call("PATCH", f"{_BERLIN}/documents/kudamm", {"metadata": {"city": "Berlin", "kind": "street", "year": 1886}})
 
-    step.title("11. A tool that deletes asks back first: what the first call shows, the second one does")
+    step.title("11. A tool that deletes: the first call shows a preview, the second call deletes")
     arguments = {"index_id": "berlin-info", "doc_id": "kudamm"}
     preview = step.tool("rag_doc_delete", arguments)
     if not preview.get("confirm_required"):
-        raise DemoFailed("The tool should ask back before it deletes")
+        raise DemoFailed("The tool should ask for confirmation before it deletes")
     step.tool("rag_doc_delete", arguments | {"confirm_token": preview["confirm_token"]})
     documents = step.call("GET", f"{_BERLIN}/documents")["documents"]
     if "kudamm" in [document["id"] for document in documents]:
-        raise DemoFailed("The document should be gone after the second call")
+        raise DemoFailed("The second call should delete the document")
 
 
 def _documentation(step: Walk) -> str:
     """Ingest and query the documentation. Return the id of a request in which an agent searched."""
-    step.title("12. The gateway's own documentation, ingested and asked")
+    step.title("12. The gateway's own documentation, ingested and searched")
     documents = documentation(ROOT / "docs")
     step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
     request_id = ""
@@ -223,7 +223,7 @@ def _documentation(step: Walk) -> str:
 
 
 def _accounts(step: Walk, request_id: str) -> None:
-    step.title("13. What all this took, by agent, and which calls the last answer was made of")
+    step.title("13. The usage of the demo by agent, and all calls of the last answer")
     usage = step.call("GET", "/v1/usage?group_by=agent")
     print()
     for row in usage["usage"]:
@@ -234,9 +234,9 @@ def _accounts(step: Walk, request_id: str) -> None:
     print(f"\n  {request_id}")
     for line in _tree(calls):
         print(f"  {line}")
-    searched = [below["kind"] for call in calls if call["tool"] == "rag_query" for below in call["calls"]]
-    if "embedding" not in searched:
-        raise DemoFailed("The question that was searched for should stand below its tool")
+    sub_calls = [sub_call["kind"] for call in calls if call["tool"] == "rag_query" for sub_call in call["calls"]]
+    if "embedding" not in sub_calls:
+        raise DemoFailed("The embedding of the question should be below its tool call")
 
 
 def _tree(calls: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]:

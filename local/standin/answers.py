@@ -30,7 +30,7 @@ def answer(conversation: Conversation) -> str:
     texts = list(dict.fromkeys(_phrase(candidate, conversation) for candidate in answers if candidate))
     if texts and (conversation.is_question or any(candidate and candidate.source == "document" for candidate in answers)):
         return " ".join(texts)
-    if conversation.is_question or not conversation.asked:
+    if conversation.is_question or not conversation.question_text:
         return _nothing(conversation.is_german)
     return "Notiert." if conversation.is_german else "Noted."
 
@@ -38,14 +38,16 @@ def answer(conversation: Conversation) -> str:
 def is_sure(conversation: Conversation) -> bool:
     """Return whether a sentence of the conversation covers everything in the question."""
     candidates = [content_stems(candidate.text) for candidate in conversation.candidates()]
-    wanted = content_stems(conversation.asked)
+    question = content_stems(conversation.question_text)
     weights = rarity(candidates)
-    return any(match(wanted, stems, weights).coverage >= _SURE_COVERAGE for stems in candidates)
+    return any(match(question, stems, weights).coverage >= _SURE_COVERAGE for stems in candidates)
 
 
 def _answers(conversation: Conversation) -> list[Candidate | None]:
     """Return, for each question, the sentence that answers it best, or None."""
-    questions = [sentence for sentence in sentences(conversation.asked) if sentence.endswith("?")] or [conversation.asked]
+    questions = [sentence for sentence in sentences(conversation.question_text) if sentence.endswith("?")] or [
+        conversation.question_text
+    ]
     candidates = conversation.candidates()
     return [_best(question, candidates) for question in questions]
 
@@ -53,19 +55,19 @@ def _answers(conversation: Conversation) -> list[Candidate | None]:
 def _best(question: str, candidates: Sequence[Candidate], prior: Mapping[str, float] | None = None) -> Candidate | None:
     """Return the candidate that covers the question best, or None if none covers enough. ``prior`` maps texts to a bonus from a
     search."""
-    wanted = content_stems(question)
+    question_stems = content_stems(question)
     stems = {candidate.text: content_stems(candidate.text) for candidate in candidates}
     weights = rarity(list(stems.values()))
     best, best_score = None, 0.0
     for candidate in candidates:
         if fold(candidate.text) in fold(question):
             continue
-        met = match(wanted, stems[candidate.text], weights)
-        searched = (prior or {}).get(candidate.text, 0.0)
+        overlap = match(question_stems, stems[candidate.text], weights)
+        bonus = (prior or {}).get(candidate.text, 0.0)
         background = candidate.source in ("memory", "system")
-        if not met.words or met.coverage + searched < (_MIN_BACKGROUND_COVERAGE if background else _MIN_COVERAGE):
+        if not overlap.words or overlap.coverage + bonus < (_MIN_BACKGROUND_COVERAGE if background else _MIN_COVERAGE):
             continue
-        score = (met.coverage + searched) * candidate.trust * _fits(question, candidate.text) - len(stems[candidate.text]) / 500
+        score = (overlap.coverage + bonus) * candidate.trust * _fits(question, candidate.text) - len(stems[candidate.text]) / 500
         if score > best_score:
             best, best_score = candidate, score
     return best
@@ -112,7 +114,7 @@ def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
     candidates = [Candidate(sentence, "document", 1.0) for sentence in result_sentences(result)]
     if not any(len(candidate.text) > _PROSE_LENGTH for candidate in candidates):
         return _as_text(result)
-    best = _best(conversation.asked, candidates)
+    best = _best(conversation.question_text, candidates)
     return best.text if best else next(candidate.text for candidate in candidates if len(candidate.text) > _PROSE_LENGTH)
 
 
@@ -125,12 +127,12 @@ def _from_hits(conversation: Conversation, outcome: ToolResult, hits: Sequence[o
         if isinstance(hit, Mapping):
             score = hit.get("score")
             scored = scored or isinstance(score, int | float)
-            likeness = score if isinstance(score, int | float) and outcome.name == "rag_query" else 0.0
+            similarity = score if isinstance(score, int | float) and outcome.name == "rag_query" else 0.0
             source = "user" if hit.get("role") == "user" else "document"
             for sentence in result_sentences(hit):
                 candidates.append(Candidate(sentence, source, 1.0, str(hit.get("id", ""))))
-                prior.setdefault(sentence, max(0.0, likeness) / 3)
-    best = _best(str(outcome.arguments.get("query", conversation.asked)), candidates, prior)
+                prior.setdefault(sentence, max(0.0, similarity) / 3)
+    best = _best(str(outcome.arguments.get("query", conversation.question_text)), candidates, prior)
     if best is not None:
         return _phrase(best, conversation)
     if outcome.name == "lineage_search":

@@ -59,7 +59,7 @@ def asks_to_condense(conversation: Conversation) -> bool:
     """Return whether the last message, or the instructions at its beginning, ask for a summary."""
     if _SUMMARY_INSTRUCTION.search(fold(conversation.instructions[:600])):
         return True
-    return bool(_SUMMARY_REQUEST.search(fold(conversation.asked[:300])))
+    return bool(_SUMMARY_REQUEST.search(fold(conversation.question_text[:300])))
 
 
 def condense(conversation: Conversation) -> str:

@@ -73,20 +73,20 @@ class Conversation:
         question = text_of(messages[last_user]) if last_user >= 0 else ""
         calls = _calls_by_id(messages[last_user + 1 :])
         results = tuple(
-            ToolResult(*calls.get(str(message.get("tool_call_id")), ("", {})), _parsed(text_of(message)))
+            ToolResult(*calls.get(str(message.get("tool_call_id")), ("", {})), _parse(text_of(message)))
             for message in messages[last_user + 1 :]
             if message.get("role") == "tool"
         )
         return cls(messages, question, messages[: max(last_user, 0)], results)
 
     @property
-    def asked(self) -> str:
+    def question_text(self) -> str:
         """Return the question without the documents and tags in its message."""
         return _TAG.sub(" ", _DOCUMENT.sub(" ", self.question)).strip()
 
     @property
     def is_german(self) -> bool:
-        german, english = len(_GERMAN.findall(self.asked)), len(_ENGLISH.findall(self.asked))
+        german, english = len(_GERMAN.findall(self.question_text)), len(_ENGLISH.findall(self.question_text))
         if german == english:
             return bool(re.search(r"\b(Deutsch|German|du|bist)\b", self.instructions))
         return german > english
@@ -108,29 +108,31 @@ class Conversation:
 
     @property
     def is_question(self) -> bool:
-        return "?" in self.asked or bool(_QUESTION_START.match(fold(self.asked)))
+        return "?" in self.question_text or bool(_QUESTION_START.match(fold(self.question_text)))
 
     def candidates(self) -> list[Candidate]:
         """Return every sentence that may answer the question: first of documents, then of messages, latest first."""
-        found = [
+        candidates = [
             Candidate(sentence, "document", 1.1, name)
             for message in self.messages
             for name, text in _documents(text_of(message))
             for sentence in sentences(text)
         ]
-        found += [Candidate(s, "user", 1.1) for s in sentences(self.asked) if not s.endswith("?")]
+        candidates += [Candidate(s, "user", 1.1) for s in sentences(self.question_text) if not s.endswith("?")]
         for message in reversed(self.earlier):
             role, text = message.get("role"), without_label(text_of(message))
             if role == "user" and (notes := _MEMORY.search(text)):
-                found += [Candidate(s, "memory", 0.7) for s in sentences(notes[1].replace("\n", "\n\n"))]
+                candidates += [Candidate(s, "memory", 0.7) for s in sentences(notes[1].replace("\n", "\n\n"))]
             elif role == "user" and not _DOCUMENT.search(text):
-                found += [Candidate(s, "user", 1.1) for s in sentences(text) if not s.endswith("?")]
+                candidates += [Candidate(s, "user", 1.1) for s in sentences(text) if not s.endswith("?")]
             elif role == "assistant" and not text.startswith(("Ich bin ", "I am ")):
-                found += [Candidate(s, "assistant", 0.9) for s in sentences(text) if not s.endswith("?")]
+                candidates += [Candidate(s, "assistant", 0.9) for s in sentences(text) if not s.endswith("?")]
             elif role == "tool":
-                found += [Candidate(s, "document", 1.0) for s in result_sentences(_parsed(text))]
-        found += [Candidate(s, "system", 0.7) for s in sentences(_TAG.sub(" ", self.instructions)) if not _TELLS_HOW.search(s)]
-        return list({candidate.text: candidate for candidate in reversed(found)}.values())[::-1]
+                candidates += [Candidate(s, "document", 1.0) for s in result_sentences(_parse(text))]
+        candidates += [
+            Candidate(s, "system", 0.7) for s in sentences(_TAG.sub(" ", self.instructions)) if not _TELLS_HOW.search(s)
+        ]
+        return list({candidate.text: candidate for candidate in reversed(candidates)}.values())[::-1]
 
 
 def text_of(message: Message) -> str:
@@ -160,14 +162,14 @@ def _strip_marker(text: str) -> str:
 
 def sentences(text: str) -> list[str]:
     """Split a text into sentences. A heading or a list item is a separate sentence. An abbreviation does not end a sentence."""
-    found: list[str] = []
+    parts: list[str] = []
     for piece in _SENTENCE_END.split(text):
         sentence = " ".join(piece.split()).strip("#*-•|> ")
-        if found and _ABBREVIATION.search(found[-1]):
-            found[-1] = f"{found[-1]} {sentence}"
+        if parts and _ABBREVIATION.search(parts[-1]):
+            parts[-1] = f"{parts[-1]} {sentence}"
         elif re.search(r"[^\W_]", sentence):
-            found.append(sentence)
-    return found
+            parts.append(sentence)
+    return parts
 
 
 def result_sentences(result: object) -> list[str]:
@@ -192,7 +194,7 @@ def _documents(text: str) -> list[tuple[str, str]]:
     return [(name, html.unescape(_TAG.sub(" ", body))) for name, body in _DOCUMENT.findall(text)]
 
 
-def _parsed(text: str) -> Json:
+def _parse(text: str) -> Json:
     try:
         parsed: Json = json.loads(text)
         return parsed
@@ -208,6 +210,6 @@ def _calls_by_id(messages: Sequence[Message]) -> dict[str, tuple[str, Mapping[st
             function = call.get("function") if isinstance(call, Mapping) else None
             if not isinstance(function, Mapping):
                 continue
-            arguments = _parsed(str(function.get("arguments", "")))
+            arguments = _parse(str(function.get("arguments", "")))
             calls[str(call.get("id"))] = (str(function.get("name", "")), arguments if isinstance(arguments, Mapping) else {})
     return calls

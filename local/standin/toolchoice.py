@@ -15,7 +15,7 @@ from spass.core.messages import Json
 _NUMBER: Final = r"\d+(?:[.,]\d+)*"
 _OPERATOR: Final = r"(?:\*\*|[+*/×·÷^%]|[-−x](?=\s*[\d(]))"
 _EXPRESSION: Final = re.compile(rf"(?<![\w./:-])[(\s]*-?{_NUMBER}[\s)]*(?:{_OPERATOR}[(\s]*-?{_NUMBER}[\s)]*)+(?![\w/:-])")
-_SPOKEN: Final = (
+_WORDS_TO_SIGNS: Final = (
     (r"\b(?:mal|times|multiplied by|multipliziert mit)\b", "*"),
     (r"\b(?:plus)\b", "+"),
     (r"\b(?:minus)\b", "-"),
@@ -35,7 +35,7 @@ _ZONES: Final = {
     "utc": "UTC",
 }  # fmt: skip
 _ZONE_NAME: Final = re.compile(r"\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+\b")
-_OF_ONESELF: Final = re.compile(r"\b(mein(e[rsnm]?)?|ich|my|i|mir|me)\b")
+_FIRST_PERSON: Final = re.compile(r"\b(mein(e[rsnm]?)?|ich|my|i|mir|me)\b")
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}"
 _INDEX_NAMED: Final = re.compile(
     rf"\bindex(?:_id)?\b\s*(?:(?:namens|named|called|=|:)\s*)?"
@@ -55,7 +55,7 @@ class Tool:
     parameters: object
 
 
-def offered(request: Mapping[str, Any]) -> list[Tool]:
+def available_tools(request: Mapping[str, Any]) -> list[Tool]:
     """Return the tools that the request allows to call."""
     if request.get("tool_choice") == "none":
         return []
@@ -66,7 +66,7 @@ def offered(request: Mapping[str, Any]) -> list[Tool]:
 
 def choose(request: Mapping[str, Any], conversation: Conversation) -> list[dict[str, Any]]:
     """Return the tool calls, in OpenAI's format, that the question clearly asks for. Return none if tools have answered."""
-    tools = offered(request)
+    tools = available_tools(request)
     if not tools or conversation.results:
         return []
     forced = request.get("tool_choice")
@@ -74,24 +74,24 @@ def choose(request: Mapping[str, Any], conversation: Conversation) -> list[dict[
         function = forced.get("function")
         named = function.get("name") if isinstance(function, Mapping) else None
         tools = [tool for tool in tools if tool.name == named] or tools
-    calls = [(tool.name, arguments) for tool in tools if (arguments := _wanted(tool, conversation)) is not None]
+    calls = [(tool.name, arguments) for tool in tools if (arguments := _arguments_if_asked(tool, conversation)) is not None]
     if any(name != "rag_query" for name, _ in calls):
         calls = [(name, arguments) for name, arguments in calls if name != "rag_query"]
     if not calls and (forced == "required" or isinstance(forced, Mapping)):
-        calls = [(tools[0].name, _filled(tools[0], conversation))]
+        calls = [(tools[0].name, _arguments(tools[0], conversation))]
     if request.get("parallel_tool_calls") is False:
         calls = calls[:1]
     return [_call(at, name, arguments, conversation) for at, (name, arguments) in enumerate(calls)]
 
 
-def fill(schema: object, asked: str) -> Json:
+def fill(schema: object, question: str) -> Json:
     """Return a value for a JSON Schema, from the question where possible. Return a string for a schema without a type."""
     if not isinstance(schema, Mapping):
-        return _subject(asked)
+        return _subject(question)
     enum = schema.get("enum")
     if isinstance(enum, list) and enum:
         choices: list[Json] = enum
-        return next((value for value in choices if fold(str(value)) in fold(asked)), choices[0])
+        return next((value for value in choices if fold(str(value)) in fold(question)), choices[0])
     if "default" in schema:
         default: Json = schema["default"]
         return default
@@ -100,31 +100,31 @@ def fill(schema: object, asked: str) -> Json:
     if kind == "object" or "properties" in schema:
         properties, required = schema.get("properties"), schema.get("required")
         parts = properties.items() if isinstance(properties, Mapping) else ()
-        return {str(name): fill(part, asked) for name, part in parts if isinstance(required, list) and name in required}
+        return {str(name): fill(part, question) for name, part in parts if isinstance(required, list) and name in required}
     if kind == "array":
-        return [fill(schema.get("items"), asked)]
+        return [fill(schema.get("items"), question)]
     if kind == "boolean":
         return True
     if kind in {"integer", "number"}:
-        return _number_in(asked, whole=kind == "integer")
-    return _subject(asked)
+        return _number_in(question, whole=kind == "integer")
+    return _subject(question)
 
 
-def _number_in(asked: str, *, whole: bool) -> int | float:
-    found = re.search(r"-?\d{1,15}(?:\.\d+)?", asked)
-    number = float(found.group()) if found else 1.0
+def _number_in(question: str, *, whole: bool) -> int | float:
+    digits = re.search(r"-?\d{1,15}(?:\.\d+)?", question)
+    number = float(digits.group()) if digits else 1.0
     return int(number) if whole else number
 
 
-def expression_in(asked: str, *, german: bool) -> str | None:
+def expression_in(question: str, *, german: bool) -> str | None:
     """Return the arithmetic of a question in the calculator's syntax, or None."""
-    text = asked
-    for spoken, sign in _SPOKEN:
-        text = re.sub(spoken, sign, text, flags=re.IGNORECASE)
-    for found in _EXPRESSION.finditer(text):
-        raw = found.group().strip()
+    text = question
+    for words, sign in _WORDS_TO_SIGNS:
+        text = re.sub(words, sign, text, flags=re.IGNORECASE)
+    for expression in _EXPRESSION.finditer(text):
+        raw = expression.group().strip()
         if not _DATE_OR_RANGE.match(raw):
-            return _balanced(
+            return _balance_parentheses(
                 re.sub(_NUMBER, lambda n: _plain_number(n.group(), german=german), raw).translate(_SIGNS).replace("^", "**")
             )
     return None
@@ -140,7 +140,7 @@ def _plain_number(number: str, *, german: bool) -> str:
     return number.replace(",", ".")
 
 
-def _balanced(expression: str) -> str:
+def _balance_parentheses(expression: str) -> str:
     while expression.count(")") > expression.count("(") and expression.endswith(")"):
         expression = expression[:-1].rstrip()
     while expression.count("(") > expression.count(")") and expression.startswith("("):
@@ -148,53 +148,53 @@ def _balanced(expression: str) -> str:
     return expression
 
 
-def _wanted(tool: Tool, conversation: Conversation) -> dict[str, Any] | None:
+def _arguments_if_asked(tool: Tool, conversation: Conversation) -> dict[str, Any] | None:
     """Return the arguments if the question asks for this tool, otherwise None."""
     rule = _RULES.get(tool.name)
     if rule is not None:
         return rule(conversation)
     name = content_stems(tool.name.replace("_", " ").replace("-", " "))
-    if match(name, content_stems(conversation.asked), {}).words:
-        return _filled(tool, conversation)
+    if match(name, content_stems(conversation.question_text), {}).words:
+        return _arguments(tool, conversation)
     return None
 
 
-def _filled(tool: Tool, conversation: Conversation) -> dict[str, Any]:
+def _arguments(tool: Tool, conversation: Conversation) -> dict[str, Any]:
     rule = _RULES.get(tool.name)
     known = rule(conversation) if rule else None
     if known is not None:
         return known
-    filled = fill(tool.parameters, conversation.asked)
-    return filled if isinstance(filled, dict) else {}
+    value = fill(tool.parameters, conversation.question_text)
+    return value if isinstance(value, dict) else {}
 
 
 def _calculator(conversation: Conversation) -> dict[str, Any] | None:
-    expression = expression_in(conversation.asked, german=conversation.is_german)
+    expression = expression_in(conversation.question_text, german=conversation.is_german)
     return None if expression is None else {"expression": expression}
 
 
 def _current_datetime(conversation: Conversation) -> dict[str, Any] | None:
-    asked = fold(conversation.asked)
-    if not _ASKS_TIME.search(asked):
+    question = fold(conversation.question_text)
+    if not _ASKS_TIME.search(question):
         return None
-    named = _ZONE_NAME.search(conversation.asked)
-    zone = named.group() if named else next((zone for city, zone in _ZONES.items() if re.search(rf"\b{city}\b", asked)), None)
+    named = _ZONE_NAME.search(conversation.question_text)
+    zone = named.group() if named else next((zone for city, zone in _ZONES.items() if re.search(rf"\b{city}\b", question)), None)
     return {"timezone": zone} if zone else {}
 
 
 def _wikipedia(conversation: Conversation, *, summary: bool) -> dict[str, Any] | None:
-    asked = fold(conversation.asked)
-    if "wikipedia" not in asked or summary != bool(re.search(r"summar|zusammenfass|fass|artikel|article", asked)):
+    question = fold(conversation.question_text)
+    if "wikipedia" not in question or summary != bool(re.search(r"summar|zusammenfass|fass|artikel|article", question)):
         return None
     language = "de" if conversation.is_german else "en"
-    return {"title" if summary else "query": _subject(conversation.asked), "language": language}
+    return {"title" if summary else "query": _subject(conversation.question_text), "language": language}
 
 
 def _rag_query(conversation: Conversation) -> dict[str, Any] | None:
-    if not conversation.is_question or _OF_ONESELF.search(fold(conversation.asked)):
+    if not conversation.is_question or _FIRST_PERSON.search(fold(conversation.question_text)):
         return None
-    named = _INDEX_NAMED.search(conversation.asked) or _INDEX_NAMED.search(conversation.instructions)
-    query = _WHERE_TO_LOOK.sub("", conversation.asked).strip() or conversation.asked
+    named = _INDEX_NAMED.search(conversation.question_text) or _INDEX_NAMED.search(conversation.instructions)
+    query = _WHERE_TO_LOOK.sub("", conversation.question_text).strip() or conversation.question_text
     return {"index_id": next(filter(None, named.groups())).rstrip(".:") if named else _FALLBACK_INDEX, "query": query}
 
 
@@ -202,7 +202,7 @@ def _lineage_search(conversation: Conversation) -> dict[str, Any] | None:
     """Search the compacted messages for the question, unless the rest of the conversation answers it."""
     if not conversation.was_compacted or not conversation.is_question or is_sure(conversation):
         return None
-    return {"query": " ".join(conversation.asked.split())[:500]}
+    return {"query": " ".join(conversation.question_text.split())[:500]}
 
 
 _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {
@@ -215,21 +215,21 @@ _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {
 }
 
 
-def _subject(asked: str) -> str:
+def _subject(question: str) -> str:
     """Return the topic of a question: what it quotes, otherwise the names in it, otherwise all of it."""
-    quoted = _QUOTED.search(asked)
+    quoted = _QUOTED.search(question)
     if quoted:
         return quoted.group(1)
-    names: Sequence[str] = re.findall(r"(?<=[\w,;] )[A-ZÄÖÜ][\w-]+(?: [A-ZÄÖÜ][\w-]+)*", asked)
+    names: Sequence[str] = re.findall(r"(?<=[\w,;] )[A-ZÄÖÜ][\w-]+(?: [A-ZÄÖÜ][\w-]+)*", question)
     names = [name for name in names if "wikipedia" not in name.lower()]
-    return " ".join(names) if names else asked.strip(" ?!.")
+    return " ".join(names) if names else question.strip(" ?!.")
 
 
 def _call(at: int, name: str, arguments: Mapping[str, Any], conversation: Conversation) -> dict[str, Any]:
-    written = json.dumps(arguments, ensure_ascii=False)
-    seed = json.dumps([at, name, written, len(conversation.messages), conversation.question])
+    text = json.dumps(arguments, ensure_ascii=False)
+    seed = json.dumps([at, name, text, len(conversation.messages), conversation.question])
     return {
         "id": f"call_{hashlib.sha256(seed.encode()).hexdigest()[:24]}",
         "type": "function",
-        "function": {"name": name, "arguments": written},
+        "function": {"name": name, "arguments": text},
     }

@@ -40,7 +40,8 @@ _SYNONYMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How well a sentence covers a question: ``coverage`` (0.0 to 1.0) weights words by rarity, ``words`` is their number."""
+    """The overlap of a question and a sentence: ``coverage`` is the share of the question, from 0.0 to 1.0, in which rare words
+    count more; ``words`` is the number of common words."""
 
     coverage: float
     words: int
@@ -93,18 +94,18 @@ def match(question: Sequence[str], sentence: Collection[str], weights: dict[str,
     if not question:
         return Match(0.0, 0)
     unknown = max(weights.values(), default=1.0)
-    total = met = 0.0
+    total = covered = 0.0
     words = 0
     for word in question:
         weight = weights.get(word, unknown)
         total += weight
-        share = _likeness(word, sentence)
-        met += weight * share
+        share = _similarity(word, sentence)
+        covered += weight * share
         words += share > 0
-    return Match(met / total, words)
+    return Match(covered / total, words)
 
 
-def _likeness(word: str, sentence: Collection[str]) -> float:
+def _similarity(word: str, sentence: Collection[str]) -> float:
     if word in sentence:
         return 1.0
     if any(_is_part(word, other) or _is_part(other, word) for other in sentence):

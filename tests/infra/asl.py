@@ -1,4 +1,4 @@
-"""What the tests of the state machine read out of its definition."""
+"""Read the definition of a state machine."""
 
 import json
 from pathlib import Path
@@ -16,6 +16,6 @@ def tasks(states: dict[str, Any]) -> dict[str, Any]:
 
 
 def longest(retry: dict[str, Any]) -> float:
-    """Seconds until the last try, if none takes any time."""
+    """Return the seconds until the last attempt, if no attempt takes any time."""
     pauses = (retry["IntervalSeconds"] * float(retry["BackoffRate"]) ** n for n in range(retry["MaxAttempts"]))
     return float(sum(min(pause, retry["MaxDelaySeconds"]) for pause in pauses))

@@ -26,7 +26,7 @@ CALLING = {row.function_name for row in ROWS if Permission.MODELS in row.permiss
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """The properties of a queue of work and of that of what failed, each after its logical id."""
+    """A work queue and its dead-letter queue: the logical id and the properties of each."""
 
     name: str
     work: Resource
@@ -49,18 +49,18 @@ class Deployment:
         return [self.data, self.api, *self.nested(), self.subscriptions]
 
     def nested(self) -> list[Template]:
-        """The stacks with functions in them."""
+        """Return the stacks with functions."""
         return [*self.surfaces.values(), self.jobs]
 
     def resources(self, kind: str) -> Iterator[tuple[str, Resource]]:
-        """All resources of this type, with their logical ids."""
+        """Return all resources of this type by logical id."""
         for template in self.templates():
             for logical_id, resource in template["Resources"].items():
                 if resource["Type"] == kind:
                     yield logical_id, resource
 
     def methods(self) -> dict[tuple[str, str], Resource]:
-        """Every method of the API by verb and path, found as API Gateway finds it: from resource to parent."""
+        """Return every method of the API by verb and path. Each path is read as API Gateway does: from resource to parent."""
         found: dict[tuple[str, str], Resource] = {}
         for template in [self.api, *self.surfaces.values()]:
             for resource in template["Resources"].values():
@@ -79,7 +79,7 @@ class Deployment:
         return f"{self._path(template, resource['ParentId'])}/{resource['PathPart']}"
 
     def argument(self, parameter: str) -> dict[str, Any]:
-        """What the parent gives the nested stack that has this parameter."""
+        """Return the value that the parent passes to the nested stack for this parameter."""
         for _, nested in self.resources("AWS::CloudFormation::Stack"):
             if parameter in nested["Properties"]["Parameters"]:
                 value: dict[str, Any] = nested["Properties"]["Parameters"][parameter]
@@ -87,14 +87,14 @@ class Deployment:
         raise AssertionError(f"no nested stack is given {parameter}")
 
     def functions(self) -> dict[str, Resource]:
-        """Every Lambda's properties by its name in the table of routes or of workers."""
+        """Return the properties of every Lambda by its name in ROUTES or WORKERS."""
         found = [resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function")]
         named = {function_name(properties): properties for properties in found}
         assert len(named) == len(found), "two functions have one name"
         return named
 
     def invoked(self, target: dict[str, Any]) -> Resource:
-        """The properties of the function that this reference means: its own, or that to an alias of it."""
+        """Return the properties of the function behind a reference to it or to an alias of it."""
         functions = dict(self.resources("AWS::Lambda::Function"))
         if "Fn::GetAtt" in target:
             name, attribute = target["Fn::GetAtt"]
@@ -108,7 +108,7 @@ class Deployment:
         return properties
 
     def layers(self, function: str) -> list[str]:
-        """What this function's layers are: the ids of our own within ``Layers``, and the account, name and version of others."""
+        """Return the layers of a function: the ids of our own within ``Layers``; account, name and version of others."""
         return [self._layer(layer) for layer in self.functions()[function]["Layers"]]
 
     def _layer(self, reference: dict[str, Any]) -> str:
@@ -121,13 +121,13 @@ class Deployment:
         return str(made).removeprefix("Layers")[: -len("01234567")]  # the CDK adds a hash of the path
 
     def statements(self, function: str) -> list[dict[str, Any]]:
-        """What the role of this function allows."""
+        """Return the statements of the role of this function."""
         role = self.functions()[function]["Role"]["Fn::GetAtt"][0]
         (stack,) = [one for one in self.nested() if role in one["Resources"] and _runs(one, function)]
         return statements_of(stack, role)
 
     def queues(self) -> dict[str, Queues]:
-        """Every queue of work, by the name of the export that holds its ARN."""
+        """Return every work queue by the name of the export with its ARN."""
         made = {name: queue["Properties"] for name, queue in self.resources("AWS::SQS::Queue")}
         exported = {json.dumps(one["Value"]): one["Export"]["Name"] for one in self.data["Outputs"].values()}
         found: dict[str, Queues] = {}
@@ -140,13 +140,13 @@ class Deployment:
         return found
 
     def worker(self, trigger: Trigger) -> str:
-        """The logical id of the function that this starts."""
+        """Return the logical id of the function that this event source starts."""
         (wanted,) = [worker.function_name for worker in WORKERS if worker.trigger is trigger]
         (name,) = [name for name, one in self.resources("AWS::Lambda::Function") if function_name(one["Properties"]) == wanted]
         return name
 
     def machine(self, definition: Path) -> tuple[str, Resource]:
-        """The logical id and the properties of the state machine of this file."""
+        """Return the logical id and the properties of the state machine with this definition."""
         told = json.loads(definition.read_text(encoding="utf-8"))
         ((name, machine),) = [
             (name, one["Properties"])
@@ -156,12 +156,12 @@ class Deployment:
         return name, machine
 
     def actions(self, function: str) -> set[str]:
-        """Every action that the role of this function allows."""
+        """Return every action that the role of this function allows."""
         return {action for statement in self.statements(function) for action in actions_of(statement)}
 
 
 def statements_of(template: Template, role: str) -> list[dict[str, Any]]:
-    """What a role of this template allows."""
+    """Return the statements of a role of this template."""
     policies = [one["Properties"] for one in template["Resources"].values() if one["Type"] == "AWS::IAM::Policy"]
     return [
         statement
@@ -181,7 +181,7 @@ def tags(properties: dict[str, Any]) -> dict[str, str]:
 
 
 def function_name(properties: dict[str, Any]) -> str:
-    """The name in the table of routes or workers of the function that has these properties, or whose log group has."""
+    """Return the name, in ROUTES or WORKERS, of the function with these properties or with this log group."""
     return tags(properties)[TAG]
 
 
@@ -191,7 +191,7 @@ def _runs(template: Template, function: str) -> bool:
 
 
 def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, Deployment]:
-    """Synthesize with the security rules on; an unacknowledged finding raises."""
+    """Synthesize with the security rules. A finding that is not acknowledged raises an exception."""
     app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(folder))
     chosen = list(environments)
     add_stacks(app, chosen)
@@ -233,5 +233,5 @@ def prod(deployments: dict[str, Deployment]) -> Deployment:
 
 @pytest.fixture
 def synthesize(tmp_path: Path) -> Callable[[Environment], Deployment]:
-    """Synthesizes one environment anew, for a test that changes something first."""
+    """Return a function that synthesizes one environment, for tests that change something first."""
     return lambda environment: synthesized([environment], tmp_path)[environment.name]

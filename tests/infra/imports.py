@@ -1,4 +1,4 @@
-"""Read off which modules a program imports. Run by the interpreter whose modules they are: ``python imports.py < request``.
+"""Find the modules that a program imports. Run by the interpreter whose modules they are: ``python imports.py < request``.
 
 The request is JSON: ``path`` (the folders that modules are found in, first match wins), ``roots`` (the modules that the program
 starts with), ``own`` (the top-level names of its own code), ``named`` (imports that no statement shows, as pairs of importer and
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class Import(NamedTuple):
-    """A module that is imported, and whether it is whenever its importer is. It may be only a name in the module above it."""
+    """A module, or a name inside one, that a module imports. ``certain``: every import of the importing module imports it."""
 
     module: str
     certain: bool
@@ -71,7 +71,7 @@ def _nested(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 class Walk:
-    """Follows imports from module to module, each once."""
+    """Follows imports from module to module, each module once."""
 
     def __init__(self, path: list[Path], own: list[str], named: list[tuple[str, str]], *, only_certain: bool) -> None:
         self.reached: dict[str, str] = {}
@@ -92,7 +92,7 @@ class Walk:
                 todo.extend((module, one) for one in imports_of(module, file))
 
     def _new(self, importer: str, wanted: Import) -> Iterator[tuple[str, Path]]:
-        """Yield the source files of the wanted module and of the packages above it, unless they were reached before."""
+        """Yield the source files of a module and of the packages above it that were not reached before."""
         parts = wanted.module.split(".")
         for name in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
             if name in self.reached:

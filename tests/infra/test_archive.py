@@ -1,4 +1,4 @@
-"""Every call of a model or a tool leaves for the archive, and nothing but the archive's own roles reaches it."""
+"""The audit archive gets every model and tool call, and only its own roles can write to it."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def _stream(deployment: Deployment) -> tuple[str, dict[str, Any]]:
 
 
 def _role(deployment: Deployment, reference: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Who may assume this role of the parent stack, and what it allows."""
+    """Return the trust policy and the statements of this role of the parent stack."""
     name = reference["Fn::GetAtt"][0]
     (trust,) = deployment.api["Resources"][name]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
     return trust, statements_of(deployment.api, name)
@@ -40,7 +40,7 @@ def test_the_log_of_every_function_that_calls_models_or_tools_is_subscribed_to(
 
 
 def _exported(deployment: Deployment, reference: dict[str, Any]) -> dict[str, Any]:
-    """The properties of the log group of a nested stack that this output of it names."""
+    """Return the properties of the log group that an output of a nested stack names."""
     (group,) = {
         stack["Outputs"][reference["Fn::GetAtt"][1].removeprefix("Outputs.")]["Value"]["Ref"]
         for stack in deployment.nested()
@@ -50,9 +50,9 @@ def _exported(deployment: Deployment, reference: dict[str, Any]) -> dict[str, An
     return properties
 
 
-def test_subscriptions_are_made_last_when_the_sending_role_is_long_in_force(prod: Deployment) -> None:
-    """CloudWatch Logs sends a trial message while it makes a subscription. If the role is seconds old, the message fails, and so
-    does the deployment."""
+def test_subscriptions_are_created_last_after_the_sending_role(prod: Deployment) -> None:
+    """CloudWatch Logs sends a test message when it creates a subscription. If the role is seconds old, the message and so the
+    deployment fail."""
     resources = prod.api["Resources"]
     policies = {name for name, one in resources.items() if one["Type"] == "AWS::IAM::Policy" and "Sender" in name}
     assert policies
@@ -79,7 +79,7 @@ def test_cloudwatch_logs_may_only_put_lines_into_the_stream(prod: Deployment) ->
     ]
 
 
-def test_the_archive_is_lines_by_day_under_its_own_prefix_encrypted_on_the_way(prod: Deployment) -> None:
+def test_the_archive_has_a_prefix_per_day_and_is_encrypted_in_transit(prod: Deployment) -> None:
     _, stream = _stream(prod)
     assert stream["DeliveryStreamEncryptionConfigurationInput"] == {"KeyType": "AWS_OWNED_CMK"}
     target = stream["ExtendedS3DestinationConfiguration"]
@@ -91,7 +91,7 @@ def test_the_archive_is_lines_by_day_under_its_own_prefix_encrypted_on_the_way(p
     assert steps == ["Decompression", "CloudWatchLogProcessing", "AppendDelimiterToRecord"]
 
 
-def test_firehose_writes_under_the_archives_prefix_and_reads_nothing_of_a_tenant(prod: Deployment) -> None:
+def test_firehose_may_write_to_the_archives_prefix_only(prod: Deployment) -> None:
     _, stream = _stream(prod)
     trust, allowed = _role(prod, stream["ExtendedS3DestinationConfiguration"]["RoleARN"])
     assert trust["Principal"] == {"Service": "firehose.amazonaws.com"}
@@ -103,14 +103,14 @@ def test_firehose_writes_under_the_archives_prefix_and_reads_nothing_of_a_tenant
     assert {action.partition(":")[0] for action in logs["Action"]} == {"logs"}
 
 
-def test_an_archive_that_cannot_be_written_is_told(prod: Deployment) -> None:
+def test_a_failed_write_to_the_archive_raises_an_alarm(prod: Deployment) -> None:
     alarms = [alarm["Properties"] for _, alarm in prod.resources("AWS::CloudWatch::Alarm")]
     (late,) = [alarm for alarm in alarms if alarm.get("Namespace") == "AWS/Firehose"]
     assert (late["MetricName"], late["Threshold"]) == ("DeliveryToS3.DataFreshness", 3600)
     assert late["Dimensions"] == [{"Name": "DeliveryStreamName", "Value": {"Ref": _stream(prod)[0]}}]
 
 
-def test_an_environment_may_do_without_an_archive(synthesize: Callable[[Environment], Deployment]) -> None:
+def test_an_environment_may_have_no_archive(synthesize: Callable[[Environment], Deployment]) -> None:
     deployment = synthesize(replace(DEV, audit_archive_days=None, alarms=True))
     assert not list(deployment.resources("AWS::KinesisFirehose::DeliveryStream"))
     assert not list(deployment.resources("AWS::Logs::SubscriptionFilter"))

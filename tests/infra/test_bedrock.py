@@ -1,4 +1,4 @@
-"""Bedrock's models are allowed where the operator's file names them, to functions that call models, and nothing else of it."""
+"""Functions that call models may call the Bedrock models of the operator's file, and nothing else of Bedrock."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ Synthesize = Callable[[Environment], Deployment]
 
 @pytest.fixture
 def bundled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Makes this the backends of the file that is bundled."""
+    """Return a function that sets the backends of the bundled file."""
 
     def bundle(backends: str) -> None:
         file = tmp_path / "operators.yaml"
@@ -49,11 +49,11 @@ def _profile(name: str) -> dict[str, Any]:
     return {"Fn::Join": ["", [*start, f":inference-profile/{name}"]]}
 
 
-def test_without_a_backend_of_bedrock_nobody_may_call_it(dev: Deployment) -> None:
+def test_without_a_bedrock_backend_no_function_may_call_bedrock(dev: Deployment) -> None:
     assert not [name for name in dev.functions() if _of_bedrock(dev, name)]
 
 
-def test_only_functions_that_call_models_may_and_only_call(bundled: Callable[[str], None], synthesize: Synthesize) -> None:
+def test_only_functions_that_call_models_may_call_bedrock(bundled: Callable[[str], None], synthesize: Synthesize) -> None:
     bundled("    - {provider: bedrock, supported_models: [amazon.titan-embed-text-v2:0]}")
     deployment = synthesize(DEV)
     assert {name for name in deployment.functions() if _of_bedrock(deployment, name)} == CALLING
@@ -63,7 +63,7 @@ def test_only_functions_that_call_models_may_and_only_call(bundled: Callable[[st
         assert _resources(statement) == [_model(REGION, "amazon.titan-embed-text-v2:0")]
 
 
-def test_a_backend_elsewhere_is_called_there_and_a_keyed_one_not_by_the_function(
+def test_another_region_is_allowed_and_a_backend_with_a_key_needs_no_right(
     bundled: Callable[[str], None], synthesize: Synthesize
 ) -> None:
     bundled(
@@ -75,9 +75,7 @@ def test_a_backend_elsewhere_is_called_there_and_a_keyed_one_not_by_the_function
     assert _resources(statement) == [_model("us-east-1", "amazon.nova-lite-v1:0")]
 
 
-def test_models_are_those_that_backends_of_bedrock_call_by_their_own_names(
-    bundled: Callable[[str], None], synthesize: Synthesize
-) -> None:
+def test_the_allowed_models_have_bedrocks_own_names(bundled: Callable[[str], None], synthesize: Synthesize) -> None:
     bundled(
         """
     - {provider: bedrock, model_names: {claude: anthropic.claude-3-haiku-20240307-v1:0}, supported_models: [claude]}
@@ -92,7 +90,7 @@ def test_models_are_those_that_backends_of_bedrock_call_by_their_own_names(
 
 
 @pytest.mark.parametrize("where", ["eu", "global"])
-def test_a_profile_may_use_its_model_in_any_region_but_only_through_itself(
+def test_a_profile_allows_its_model_in_any_region_through_the_profile(
     bundled: Callable[[str], None], synthesize: Synthesize, where: str
 ) -> None:
     name = "anthropic.claude-sonnet-4-20250514-v1:0"
@@ -104,7 +102,7 @@ def test_a_profile_may_use_its_model_in_any_region_but_only_through_itself(
     assert behind["Condition"] == {"ArnEquals": {"bedrock:InferenceProfileArn": _profile(f"{where}.{name}")}}
 
 
-def test_an_arn_is_allowed_as_it_is_and_a_profile_of_ones_own_whatever_is_behind_it(
+def test_an_arn_is_allowed_unchanged_and_an_own_profile_with_any_model(
     bundled: Callable[[str], None], synthesize: Synthesize
 ) -> None:
     bundled(f"    - {{provider: bedrock, model_names: {{a: '{APPLICATION}', b: '{PROVISIONED}'}}}}")

@@ -79,14 +79,14 @@ def no_other_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
 
 
 def _interpreter(place: Path, version: str, *, implementation: str = "cpython", level: str = "final") -> Path:
-    """Write a program that says it is a Python of this version."""
+    """Write a program that reports itself as a Python of this version."""
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(f"#!/bin/sh\necho {implementation} {version} {level}\n")
     place.chmod(0o755)
     return place
 
 
-def test_every_module_has_byte_code_that_is_never_compared_with_its_source(bundles: Bundles) -> None:
+def test_every_module_has_unchecked_byte_code(bundles: Bundles) -> None:
     modules = bundles.modules()
     assert {"health.py", "clients.py", "applications.py"} <= {module.name for module in modules}
     magic = MAGIC_OF_3_13 if bundles.target is LAMBDA else _magic(bundles.compiler)
@@ -101,7 +101,7 @@ def _magic(interpreter: Path) -> bytes:
     return bytes.fromhex(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def test_lambda_runs_the_byte_code_after_packing_though_nothing_can_be_written(bundles: Bundles, tmp_path: Path) -> None:
+def test_the_packed_byte_code_runs_on_a_read_only_disk(bundles: Bundles, tmp_path: Path) -> None:
     with ZipFile(tmp_path / "asset.zip", "w") as archive:
         for file in bundles.code.rglob("*"):
             # A source that ends the process when it is compiled and run shows that it was not.
@@ -119,7 +119,7 @@ def test_lambda_runs_the_byte_code_after_packing_though_nothing_can_be_written(b
     assert (done.returncode, done.stdout[:4]) == (0, "req_"), done.stderr
 
 
-def test_a_module_that_does_not_compile_fails_the_bundle_and_is_named(bundles: Bundles, tmp_path: Path) -> None:
+def test_a_module_that_does_not_compile_fails_the_bundle(bundles: Bundles, tmp_path: Path) -> None:
     source = tmp_path / "functions"
     source.mkdir()
     (source / "right.py").write_text("right = True\n")
@@ -130,14 +130,14 @@ def test_a_module_that_does_not_compile_fails_the_bundle_and_is_named(bundles: B
         )
 
 
-def test_synthesis_without_a_fitting_interpreter_fails_and_says_what_to_do(no_other_python: Path) -> None:
+def test_synthesis_without_the_right_interpreter_fails_with_advice(no_other_python: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
         runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
     for part in ("Python 3.13", "uv python install 3.13", "pyenv install 3.13", "-c bytecode=none"):
         assert part in str(stopped.value)
 
 
-def test_byte_code_is_left_out_only_if_asked_for_by_name(no_other_python: Path, tmp_path: Path) -> None:
+def test_byte_code_is_omitted_only_on_request(no_other_python: Path, tmp_path: Path) -> None:
     asked = Stack(App(analytics_reporting=False, outdir=str(tmp_path / "asked"), context={"bytecode": "none"}), "Bare")
     function_code(asked).bind(asked)
     assert list((tmp_path / "asked").rglob("*.py"))
@@ -163,7 +163,7 @@ def _runtime_asset(folder: Path, context: dict[str, Any]) -> str:
     return json.dumps(layer["Properties"]["Content"])
 
 
-def test_no_interpreter_is_needed_where_nothing_is_bundled(no_other_python: Path, tmp_path: Path) -> None:
+def test_synthesis_without_bundling_needs_no_interpreter(no_other_python: Path, tmp_path: Path) -> None:
     stack = Stack(App(analytics_reporting=False, outdir=str(tmp_path / "out"), context={"aws:cdk:bundling-stacks": []}), "Bare")
     function_code(stack).bind(stack)
 
@@ -178,12 +178,12 @@ def test_no_interpreter_is_needed_where_nothing_is_bundled(no_other_python: Path
         ".local/share/uv/python/cpython-3.13.2-linux-x86_64-gnu/bin/python3.13",
     ],
 )
-def test_an_interpreter_of_the_right_version_is_found_wherever_it_is(no_other_python: Path, place: str) -> None:
+def test_an_interpreter_of_the_right_version_is_found(no_other_python: Path, place: str) -> None:
     expected = _interpreter(no_other_python / place, "3.13")
     assert find_interpreter("3.13") == expected
 
 
-def test_the_running_interpreter_is_found_also_outside_the_path(no_other_python: Path) -> None:
+def test_the_running_interpreter_is_found_outside_the_path(no_other_python: Path) -> None:
     assert find_interpreter("3.10") == Path(sys.executable)
 
 
@@ -191,14 +191,14 @@ def test_the_running_interpreter_is_found_also_outside_the_path(no_other_python:
     ("version", "implementation", "level"),
     [("3.12", "cpython", "final"), ("3.13", "pypy", "final"), ("3.13", "cpython", "beta")],
 )
-def test_an_interpreter_that_writes_other_byte_code_is_not_taken(
+def test_an_interpreter_with_other_byte_code_is_not_used(
     no_other_python: Path, version: str, implementation: str, level: str
 ) -> None:
     _interpreter(no_other_python / "python3.13", version, implementation=implementation, level=level)
     assert find_interpreter("3.13") is None
 
 
-def test_a_name_on_the_path_that_only_prints_an_error_is_passed_over(no_other_python: Path) -> None:
+def test_a_program_on_the_path_that_fails_is_skipped(no_other_python: Path) -> None:
     stand_in = no_other_python / "python3.13"
     stand_in.write_text("#!/bin/sh\necho 'command not found' >&2\nexit 127\n")
     stand_in.chmod(0o755)
@@ -208,7 +208,7 @@ def test_a_name_on_the_path_that_only_prints_an_error_is_passed_over(no_other_py
 
 @pytest.fixture(scope="module")
 def imports(bundles: Bundles) -> dict[str, dict[str, str]]:
-    """The modules of the bundles that the functions reach by imports, and those that are missing."""
+    """Return the modules of the bundles that the functions import, and the missing ones."""
     own = [".".join(file.relative_to(bundles.code).with_suffix("").parts) for file in bundles.code.rglob("*.py")]
     request = {
         "path": [str(bundles.code), str(bundles.runtime / "python")],
@@ -222,7 +222,7 @@ def imports(bundles: Bundles) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_the_layer_holds_no_package_that_no_function_imports(bundles: Bundles, imports: dict[str, dict[str, str]]) -> None:
+def test_every_package_of_the_layer_is_imported_by_a_function(bundles: Bundles, imports: dict[str, dict[str, str]]) -> None:
     distributions = list((bundles.runtime / "python").glob("*.dist-info"))
     assert len(distributions) > 20
     reached = {module.split(".")[0] for module in imports["reached"]}
@@ -231,17 +231,17 @@ def test_the_layer_holds_no_package_that_no_function_imports(bundles: Bundles, i
 
 
 def _top_level(distribution: Path) -> set[str]:
-    """Return the names that a distribution is imported by."""
+    """Return the names under which a distribution is imported."""
     files = [line.split(",")[0] for line in (distribution / "RECORD").read_text(encoding="utf-8").splitlines()]
     return {re.split(r"[/.]", file)[0] for file in files if not file.startswith(("..", distribution.name))}
 
 
-def test_what_only_tests_import_is_not_deployed(bundles: Bundles) -> None:
+def test_packages_for_tests_are_not_deployed(bundles: Bundles) -> None:
     assert EXCLUDED.is_dir()
     assert not [file for file in bundles.code.rglob("*.py") if EXCLUDED.name in file.parts]
 
 
-def test_the_layer_holds_every_package_that_a_function_imports(imports: dict[str, dict[str, str]]) -> None:
+def test_the_layer_contains_every_package_that_a_function_imports(imports: dict[str, dict[str, str]]) -> None:
     assert imports["missing"] == {}
 
 

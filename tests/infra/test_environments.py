@@ -1,4 +1,4 @@
-"""Three environments that differ as told, and the limits of CloudFormation and Lambda that hold for each."""
+"""The three environments, and the limits of CloudFormation and Lambda."""
 
 import ast
 import json
@@ -47,7 +47,7 @@ def test_no_template_nears_the_500_resources_that_cloudformation_allows(deployme
     assert max(len(template["Resources"]) for template in deployments[name].templates()) < 400
 
 
-def test_a_lambda_is_made_in_one_place_only() -> None:
+def test_lambdas_are_created_in_one_file_only() -> None:
     makers = {"lambda_.Function", "lambda_.CfnFunction", "lambda_.DockerImageFunction", "lambda_.SingletonFunction"}
     made = {
         path.relative_to(INFRA).as_posix()
@@ -59,7 +59,7 @@ def test_a_lambda_is_made_in_one_place_only() -> None:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_every_function_is_arm64_and_has_a_log_group_that_forgets(deployments: dict[str, Deployment], name: str) -> None:
+def test_every_function_is_arm64_and_its_log_group_has_a_retention(deployments: dict[str, Deployment], name: str) -> None:
     deployment = deployments[name]
     groups = dict(deployment.resources("AWS::Logs::LogGroup"))
     # And the API's access log, the errors of the state machine, and those of the archive.
@@ -76,11 +76,9 @@ def test_every_function_is_arm64_and_has_a_log_group_that_forgets(deployments: d
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_cloudformation_names_what_may_outlive_its_stack_or_move_to_another(
-    deployments: dict[str, Deployment], name: str
-) -> None:
-    """A name of ours would be taken: by a log group that was retained, or by the function that the other stack still has. A name
-    may hold that of its nested stack, the end of which CloudFormation makes up."""
+def test_resources_that_may_outlive_their_stack_have_generated_names(deployments: dict[str, Deployment], name: str) -> None:
+    """A fixed name could still be in use: by a retained log group, or by a function of the other stack. A name may contain
+    that of its nested stack, whose end CloudFormation generates."""
     names = {
         "AWS::CloudWatch::Alarm": "AlarmName",
         "AWS::DynamoDB::Table": "TableName",
@@ -105,7 +103,7 @@ def test_cloudformation_names_what_may_outlive_its_stack_or_move_to_another(
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_every_function_knows_where_its_things_are(deployments: dict[str, Deployment], name: str) -> None:
+def test_every_function_has_the_variables_of_its_resources(deployments: dict[str, Deployment], name: str) -> None:
     for function in deployments[name].functions().values():
         variables = function["Environment"]["Variables"]
         assert variables["SPASS_CONFIG"] == "/opt/config/gateway.yaml"
@@ -120,7 +118,7 @@ def test_every_function_knows_where_its_things_are(deployments: dict[str, Deploy
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_the_stage_throttles_as_its_environment_says(deployments: dict[str, Deployment], name: str) -> None:
+def test_the_stage_has_the_throttling_of_its_environment(deployments: dict[str, Deployment], name: str) -> None:
     ((_, stage),) = deployments[name].resources("AWS::ApiGateway::Stage")
     (settings,) = stage["Properties"]["MethodSettings"]
     environment = ENVIRONMENTS[name]
@@ -129,7 +127,7 @@ def test_the_stage_throttles_as_its_environment_says(deployments: dict[str, Depl
     assert settings["DataTraceEnabled"] is False
 
 
-def test_access_logs_hold_no_header_body_or_query(dev: Deployment) -> None:
+def test_access_logs_contain_no_header_body_or_query(dev: Deployment) -> None:
     ((_, stage),) = dev.resources("AWS::ApiGateway::Stage")
     line = stage["Properties"]["AccessLogSetting"]["Format"]
     assert "$context.requestId" in line
@@ -137,24 +135,24 @@ def test_access_logs_hold_no_header_body_or_query(dev: Deployment) -> None:
     assert "header" not in line.lower()
 
 
-def test_production_allows_more_keeps_longer_and_watches_itself() -> None:
+def test_production_has_higher_limits_longer_retention_and_alarms() -> None:
     assert DEV.rate < STAGING.rate < PROD.rate
     assert DEV.recovery_days < STAGING.recovery_days < PROD.recovery_days
     assert [environment.alarms for environment in (DEV, STAGING, PROD)] == [False, False, True]
 
 
-def test_only_an_environment_with_alarms_pays_for_them(deployments: dict[str, Deployment]) -> None:
+def test_only_an_environment_with_alarms_creates_them(deployments: dict[str, Deployment]) -> None:
     counts = {name: len(list(one.resources("AWS::CloudWatch::Alarm"))) for name, one in deployments.items()}
     assert counts == {"dev": 0, "staging": 0, "prod": len(deployments["prod"].functions()) + 8}
 
 
-def test_every_alarm_tells_the_topic(prod: Deployment) -> None:
+def test_every_alarm_notifies_the_topic(prod: Deployment) -> None:
     ((topic, _),) = prod.resources("AWS::SNS::Topic")
     assert all(alarm["Properties"]["AlarmActions"] == [{"Ref": topic}] for _, alarm in prod.resources("AWS::CloudWatch::Alarm"))
 
 
-def test_alarms_may_publish_to_the_topic_and_only_those_of_the_account(prod: Deployment) -> None:
-    """A policy without an Allow takes the place of the one SNS starts with, and every alarm would fall silent."""
+def test_only_alarms_of_this_account_may_publish_to_the_topic(prod: Deployment) -> None:
+    """A policy without an Allow replaces the default policy of SNS, and no alarm could publish."""
     ((topic, _),) = prod.resources("AWS::SNS::Topic")
     ((_, policy),) = prod.resources("AWS::SNS::TopicPolicy")
     assert policy["Properties"]["Topics"] == [{"Ref": topic}]
@@ -180,7 +178,7 @@ def test_the_data_stack_is_protected_from_termination(tmp_path: Path) -> None:
         assert stack.termination_protection is True
 
 
-def test_nothing_is_snapshot_unless_asked(deployments: dict[str, Deployment]) -> None:
+def test_no_function_has_snapshots_by_default(deployments: dict[str, Deployment]) -> None:
     for deployment in deployments.values():
         assert not any("SnapStart" in function for function in deployment.functions().values())
         assert not list(deployment.resources("AWS::Lambda::Version"))
@@ -204,7 +202,7 @@ def test_with_snapshots_the_long_routes_are_invoked_by_an_alias_of_a_version(
         assert any(f'"Ref": "{alias}"' in uri for alias in aliases) == route.long
 
 
-def test_who_synthesizes_alarms_that_nobody_hears_is_told(tmp_path: Path) -> None:
+def test_alarms_without_a_subscriber_give_a_warning(tmp_path: Path) -> None:
     app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(tmp_path))
     heard = replace(PROD, name="heard", alarm_email="operator@example.org")
     add_stacks(app, [DEV, PROD, heard])

@@ -1,4 +1,4 @@
-"""What API Gateway says before any code of ours runs is said in our envelope."""
+"""API Gateway's own error responses use our error envelope."""
 
 import json
 
@@ -59,7 +59,7 @@ def test_every_refusal_names_the_request(dev: Deployment) -> None:
 
 
 @pytest.mark.parametrize("kind", ["THROTTLED", "QUOTA_EXCEEDED"])
-def test_who_is_throttled_learns_when_to_come_back(dev: Deployment, kind: str) -> None:
+def test_a_throttled_request_gets_retry_after(dev: Deployment, kind: str) -> None:
     parameters = _responses(dev)[kind]["ResponseParameters"]
     assert isinstance(parameters, dict)
     assert int(parameters["gatewayresponse.header.Retry-After"].strip("'")) >= 1

@@ -1,4 +1,4 @@
-"""What works without being called: who may tell it what, what happens to what fails, and what that costs."""
+"""The workers: their triggers, permissions, failures and concurrency."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PARTS_OF_A_TENANT = 8  # spass/rag/ingest/publish.py
 
 
 @pytest.mark.parametrize("worker", WORKERS, ids=NAMES)
-def test_a_worker_is_its_modules_handler_and_may_take_as_long_as_its_row_says(dev: Deployment, worker: Worker) -> None:
+def test_a_worker_has_the_handler_and_timeout_of_its_row(dev: Deployment, worker: Worker) -> None:
     function = dev.functions()[worker.function_name]
     assert function["Handler"] == f"functions.workers.{worker.module}.handler"
     assert function["Timeout"] == worker.seconds <= FIFTEEN_MINUTES
@@ -35,12 +35,12 @@ def test_each_trigger_starts_one_worker() -> None:
     assert sorted(worker.trigger for worker in WORKERS) == sorted(Trigger)
 
 
-def test_a_workers_name_is_no_routes_name(dev: Deployment) -> None:
+def test_workers_and_routes_have_different_names(dev: Deployment) -> None:
     assert all(name.startswith("worker-") for name in NAMES)
     assert not [name for name in dev.functions() if name.startswith("worker-") and name not in NAMES]
 
 
-def test_the_bucket_tells_the_queue_of_every_upload_and_of_nothing_else(dev: Deployment) -> None:
+def test_the_bucket_notifies_the_queue_of_uploads_only(dev: Deployment) -> None:
     jobs = dev.queues()["QueueArn"].name
     ((_, bucket),) = dev.resources("AWS::S3::Bucket")
     assert bucket["Properties"]["NotificationConfiguration"] == {
@@ -58,7 +58,7 @@ def test_the_bucket_tells_the_queue_of_every_upload_and_of_nothing_else(dev: Dep
     assert policy in bucket["DependsOn"], "S3 asks whether it may send when the bucket is made"
 
 
-def test_the_stack_has_no_function_that_sets_the_notification_afterwards(dev: Deployment) -> None:
+def test_the_notification_is_set_without_a_custom_resource(dev: Deployment) -> None:
     assert {one["Type"] for one in dev.data["Resources"].values()} == {
         "AWS::DynamoDB::Table",
         "AWS::S3::Bucket",
@@ -68,7 +68,7 @@ def test_the_stack_has_no_function_that_sets_the_notification_afterwards(dev: De
     }
 
 
-def test_an_environment_bounds_how_many_messages_and_steps_are_worked_on_at_once(
+def test_an_environment_limits_concurrent_messages_and_steps(
     synthesize: Callable[[Environment], Deployment],
 ) -> None:
     deployment = synthesize(replace(DEV, job_workers=24, compaction_steps=50))
@@ -89,7 +89,7 @@ def test_the_parts_of_one_tenant_leave_most_workers_to_other_tenants() -> None:
     assert all(environment.job_workers >= 3 * PARTS_OF_A_TENANT for environment in ENVIRONMENTS.values())
 
 
-def test_the_sweep_runs_every_hour_as_a_role_that_may_do_nothing_else(dev: Deployment) -> None:
+def test_the_sweep_runs_hourly_with_a_role_that_may_only_start_it(dev: Deployment) -> None:
     ((_, clock),) = dev.resources("AWS::Scheduler::Schedule")
     sweep = {"Fn::GetAtt": [dev.worker(Trigger.HOURLY), "Arn"]}
     assert clock["Properties"]["ScheduleExpression"] == "rate(1 hour)"
@@ -101,7 +101,7 @@ def test_the_sweep_runs_every_hour_as_a_role_that_may_do_nothing_else(dev: Deplo
     assert trusted["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
 
 
-def test_a_sweeps_first_failure_raises_its_alarm_and_a_frequent_works_third(prod: Deployment) -> None:
+def test_the_sweeps_alarm_needs_one_failure_and_frequent_workers_three(prod: Deployment) -> None:
     """A sweep that takes too long fails every hour once."""
     alarms = {name: alarm["Properties"]["Threshold"] for name, alarm in prod.resources("AWS::CloudWatch::Alarm")}
     of_functions = {name: threshold for name, threshold in alarms.items() if "MonitoringFunction" in name}
@@ -127,7 +127,7 @@ def test_the_laptop_has_every_worker_with_its_trigger_and_short_visibility() -> 
     assert "ImportValue" not in json.dumps(list(resources))
 
 
-def test_the_state_machine_logs_where_no_policy_of_the_account_must_name_its_log(dev: Deployment) -> None:
+def test_the_state_machines_log_group_needs_no_resource_policy(dev: Deployment) -> None:
     _, machine = dev.machine(COMPACTION)
     (destination,) = machine["LoggingConfiguration"]["Destinations"]
     group = dev.jobs["Resources"][destination["CloudWatchLogsLogGroup"]["LogGroupArn"]["Fn::GetAtt"][0]]

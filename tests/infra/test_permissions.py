@@ -36,14 +36,14 @@ def _permissions(function: str) -> set[Permission]:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_role_allows_what_its_rows_ask_for_and_nothing_else(dev: Deployment, function: str) -> None:
+def test_a_role_allows_exactly_the_permissions_of_its_rows(dev: Deployment, function: str) -> None:
     expected = LOGS.union(*(GRANTED[permission] for permission in _permissions(function)))
     takes = {worker.function_name for worker in WORKERS if worker.trigger in {Trigger.JOBS, Trigger.COMPACTIONS}}
     assert dev.actions(function) == (expected | TAKES if function in takes else expected)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_function_that_only_reads_holds_no_write_action(dev: Deployment, function: str) -> None:
+def test_a_function_that_only_reads_has_no_write_action(dev: Deployment, function: str) -> None:
     if not _permissions(function) & WRITES:
         assert dev.actions(function) - LOGS <= READS
 
@@ -82,7 +82,7 @@ def test_a_role_reaches_one_table_two_prefixes_one_path_its_queues_and_machines(
 
 
 def _queues_and_machines(dev: Deployment, function: str) -> list[object]:
-    """Those that this function's rows ask for, and the queue that its messages come from."""
+    """Return the queues and machines of this function's rows, and the queue of its messages."""
     wanted = _permissions(function)
     triggers = {worker.trigger for worker in WORKERS if worker.function_name == function}
     asked = {
@@ -93,7 +93,7 @@ def _queues_and_machines(dev: Deployment, function: str) -> list[object]:
     return queues + ([{"Ref": dev.machine(COMPACTION)[0]}] if Permission.COMPACTION_START in wanted else [])
 
 
-def test_no_role_of_ours_may_scan_or_do_everything(dev: Deployment) -> None:
+def test_no_role_may_scan_or_has_a_wildcard_action(dev: Deployment) -> None:
     for _, policy in dev.resources("AWS::IAM::Policy"):
         actions = {action for one in policy["Properties"]["PolicyDocument"]["Statement"] for action in actions_of(one)}
         assert not [action for action in actions if "*" in action or "Scan" in action]
@@ -107,7 +107,7 @@ def test_functions_with_the_same_permissions_share_a_role(dev: Deployment) -> No
     assert all(len(sets) == 1 for sets in roles.values())
 
 
-def test_a_write_permission_comes_with_the_reading_that_a_condition_needs() -> None:
+def test_a_write_permission_includes_the_reads_of_its_conditions() -> None:
     for row in ROWS:
         assert Permission.TABLE_WRITE not in row.permissions or Permission.TABLE_READ in row.permissions
         assert Permission.BUCKET_WRITE not in row.permissions or Permission.BUCKET_READ in row.permissions

@@ -1,4 +1,4 @@
-"""The queues of work: who may send what, for how long a message is its worker's alone, and what becomes of one that fails."""
+"""The work queues: senders, visibility timeouts and dead letters."""
 
 import json
 import re
@@ -26,15 +26,13 @@ def _policy(deployment: Deployment, queue: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_two_queues_keep_waiting_compactions_out_of_the_way_of_files(deployments: dict[str, Deployment], name: str) -> None:
+def test_files_and_compactions_have_separate_queues(deployments: dict[str, Deployment], name: str) -> None:
     assert deployments[name].queues().keys() == OF.keys()
 
 
 @pytest.mark.parametrize("queue", OF)
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_a_message_that_its_workers_could_not_do_is_kept_for_two_weeks(
-    deployments: dict[str, Deployment], name: str, queue: str
-) -> None:
+def test_a_dead_letter_is_kept_for_two_weeks(deployments: dict[str, Deployment], name: str, queue: str) -> None:
     queues = deployments[name].queues()[queue]
     assert queues.work["RedrivePolicy"]["maxReceiveCount"] == TRIES[queue]
     assert queues.failed["MessageRetentionPeriod"] == 14 * 24 * 3600
@@ -42,13 +40,13 @@ def test_a_message_that_its_workers_could_not_do_is_kept_for_two_weeks(
 
 
 @pytest.mark.parametrize("queue", OF)
-def test_a_message_stays_hidden_for_as_long_as_its_worker_can_live(dev: Deployment, queue: str) -> None:
+def test_a_message_is_hidden_at_least_as_long_as_its_worker_may_run(dev: Deployment, queue: str) -> None:
     """Lambda refuses an event source that hides a message for less."""
     (worker,) = [worker for worker in WORKERS if worker.trigger is OF[queue]]
     assert dev.queues()[queue].work["VisibilityTimeout"] > dev.functions()[worker.function_name]["Timeout"]
 
 
-def test_a_compaction_that_cannot_start_is_retried_and_given_up_within_its_hour(
+def test_a_compaction_that_cannot_start_is_a_dead_letter_within_an_hour(
     dev: Deployment,
 ) -> None:
     queue = dev.queues()["CompactionQueueArn"].work
@@ -57,7 +55,7 @@ def test_a_compaction_that_cannot_start_is_retried_and_given_up_within_its_hour(
 
 
 @pytest.mark.parametrize("queue", OF)
-def test_queues_are_encrypted_and_speak_only_tls(dev: Deployment, queue: str) -> None:
+def test_queues_are_encrypted_and_require_tls(dev: Deployment, queue: str) -> None:
     queues = dev.queues()[queue]
     for name, properties in ((queues.name, queues.work), (queues.failed_name, queues.failed)):
         assert properties["SqsManagedSseEnabled"] is True
@@ -65,7 +63,7 @@ def test_queues_are_encrypted_and_speak_only_tls(dev: Deployment, queue: str) ->
         assert [one["Condition"] for one in denied] == [{"Bool": {"aws:SecureTransport": "false"}}]
 
 
-def test_only_s3_and_only_for_this_stacks_bucket_may_send_from_outside(prod: Deployment) -> None:
+def test_only_s3_may_send_for_this_stacks_bucket(prod: Deployment) -> None:
     queues = prod.queues()
     jobs = queues["QueueArn"].name
     closed = {name for one in queues.values() for name in (one.name, one.failed_name)} - {jobs}
@@ -86,10 +84,8 @@ def test_only_s3_and_only_for_this_stacks_bucket_may_send_from_outside(prod: Dep
 @pytest.mark.parametrize(
     ("queue", "batch", "at_once"), [("QueueArn", 1, 32), ("CompactionQueueArn", 10, 2)], ids=["jobs", "compactions"]
 )
-def test_a_queue_gives_its_messages_to_its_worker_at_once_and_keeps_those_that_fail(
-    dev: Deployment, queue: str, batch: int, at_once: int
-) -> None:
-    """A file is a message of its own, so that none waits for another; a compaction is started in a moment."""
+def test_a_queue_delivers_without_delay_and_keeps_failed_messages(dev: Deployment, queue: str, batch: int, at_once: int) -> None:
+    """Each file is one message, so that no file waits for another. Starting a compaction takes a moment."""
     arn = {"Fn::ImportValue": f"spass-dev-{queue}"}
     ((_, mapping),) = [
         one for one in dev.resources("AWS::Lambda::EventSourceMapping") if one[1]["Properties"]["EventSourceArn"] == arn
@@ -104,12 +100,12 @@ def test_a_queue_gives_its_messages_to_its_worker_at_once_and_keeps_those_that_f
     }
 
 
-def test_the_state_machine_is_started_by_the_worker_of_its_queue_only(dev: Deployment) -> None:
+def test_only_the_compaction_worker_may_start_the_state_machine(dev: Deployment) -> None:
     starters = {name for name in dev.functions() if "states:StartExecution" in dev.actions(name)}
     assert starters == {"worker-compactions"}
 
 
-def test_one_dead_letter_raises_an_alarm_and_so_does_a_message_that_nobody_takes(prod: Deployment) -> None:
+def test_a_dead_letter_and_an_old_message_raise_alarms(prod: Deployment) -> None:
     alarms = [
         (alarm["Properties"]["MetricName"], json.dumps(alarm["Properties"]["Dimensions"]), alarm["Properties"]["Threshold"])
         for _, alarm in prod.resources("AWS::CloudWatch::Alarm")

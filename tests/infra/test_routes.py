@@ -1,4 +1,4 @@
-"""Every row of ROUTES is a method with a function behind it, and nothing else is reachable."""
+"""Every row of ROUTES is a method with a function, and nothing else can be called."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ NAMES = [f"{route.method} {route.path}" for route in ROUTES]
 
 
 def _assert_invocable(deployment: Deployment, route: Route, method: str) -> None:
-    """API Gateway calls the function of this row, and may: one permission, for exactly what it calls and as who it calls."""
+    """Check that API Gateway calls the function of this row, and has exactly one permission to call it."""
     partition, region = {"Ref": "AWS::Partition"}, deployment.environment.region
     uri = deployment.methods()[method, route.resource]["Properties"]["Integration"]["Uri"]["Fn::Join"][1]
     version, verb = ("2021-11-15", "response-streaming-invocations") if route.long else ("2015-03-31", "invocations")
@@ -40,7 +40,7 @@ def _assert_invocable(deployment: Deployment, route: Route, method: str) -> None
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=NAMES)
-def test_every_row_is_a_method_that_invokes_its_own_function_and_may(dev: Deployment, route: Route) -> None:
+def test_every_row_is_a_method_that_may_invoke_its_function(dev: Deployment, route: Route) -> None:
     for method in route.methods:
         _assert_invocable(dev, route, method)
     assert f"{route.method} {route.path}" in dev.functions()[route.function_name]["Description"].removeprefix(
@@ -48,7 +48,7 @@ def test_every_row_is_a_method_that_invokes_its_own_function_and_may(dev: Deploy
     ).split(", ")
 
 
-def test_with_snapshots_every_row_invokes_and_may_invoke_the_alias_of_its_function(
+def test_with_snapshots_every_row_may_invoke_the_alias_of_its_function(
     synthesize: Callable[[Environment], Deployment],
 ) -> None:
     deployment = synthesize(replace(DEV, snap_start=True))
@@ -86,7 +86,7 @@ def test_a_short_route_answers_buffered_within_29_seconds(dev: Deployment, route
     assert "AWS_LAMBDA_EXEC_WRAPPER" not in function["Environment"]["Variables"]
 
 
-def test_there_is_no_function_without_a_row(dev: Deployment) -> None:
+def test_every_function_has_a_row(dev: Deployment) -> None:
     rows: list[Route | Worker] = [*ROUTES, *WORKERS]
     assert set(dev.functions()) == {row.function_name for row in rows}
 
@@ -110,11 +110,11 @@ def test_a_shared_function_serves_all_its_rows(dev: Deployment, name: str) -> No
 @pytest.mark.parametrize(
     "route", [route for route in ROUTES if not route.function and not route.long], ids=lambda one: one.module
 )
-def test_a_function_of_one_short_row_is_its_modules_handler(dev: Deployment, route: Route) -> None:
+def test_a_function_of_one_short_row_has_its_modules_handler(dev: Deployment, route: Route) -> None:
     assert dev.functions()[route.function_name]["Handler"] == f"functions.{route.module}.handler"
 
 
-def test_every_method_but_those_of_the_table_is_refused_in_the_gateways_envelope(dev: Deployment) -> None:
+def test_methods_without_a_row_are_refused_with_our_error_envelope(dev: Deployment) -> None:
     routes = {(method, route.resource) for route in ROUTES for method in route.methods}
     paths = {route.resource for route in ROUTES}
     for (verb, path), method in dev.methods().items():
@@ -146,11 +146,11 @@ def test_every_path_of_the_api_has_an_answer_for_every_method(dev: Deployment) -
     assert {path for _, path in dev.methods()} == answered
 
 
-def test_nothing_but_the_rows_may_invoke_a_function(dev: Deployment) -> None:
+def test_only_the_methods_of_rows_may_invoke_a_function(dev: Deployment) -> None:
     assert len(list(dev.resources("AWS::Lambda::Permission"))) == sum(len(route.methods) for route in ROUTES)
 
 
-def test_head_is_a_method_wherever_get_is_and_of_the_same_function(dev: Deployment) -> None:
+def test_head_is_a_method_of_every_get_route_with_the_same_function(dev: Deployment) -> None:
     methods = dev.methods()
     gets = {path for verb, path in methods if verb == "GET"}
     assert gets == {path for verb, path in methods if verb == "HEAD"}
@@ -167,15 +167,15 @@ def test_paths_of_other_apis_name_the_route_to_use(dev: Deployment) -> None:
 
 
 def _refusal(deployment: Deployment, path: str) -> str:
-    """The message that every method of this path is answered with, by API Gateway alone."""
+    """Return the message with which API Gateway answers every method of this path."""
     integration = deployment.methods()["ANY", path]["Properties"]["Integration"]
     assert integration["Type"] == "MOCK"
     body = json.loads(integration["IntegrationResponses"][0]["ResponseTemplates"]["application/json"])
     return str(body["error"]["message"])
 
 
-def test_rows_agree_on_the_name_of_a_variable_in_the_same_place() -> None:
-    """API Gateway allows one variable beneath a resource, whatever it is called."""
+def test_rows_use_the_same_name_for_a_variable_at_the_same_place() -> None:
+    """API Gateway allows one variable below a resource."""
     names: dict[str, set[str]] = {}
     for route in ROUTES:
         segments = route.path.split("/")
@@ -219,7 +219,7 @@ def test_no_surface_depends_on_the_stage_and_so_on_its_own_deployment(dev: Deplo
         pytest.param(lambda routes: (*routes[:-1], replace(routes[-1], method="PUT")), id="another method"),
     ],
 )
-def test_a_change_of_the_routes_makes_a_new_deployment(
+def test_changed_routes_create_a_new_deployment(
     dev: Deployment,
     synthesize: Callable[[Environment], Deployment],
     monkeypatch: pytest.MonkeyPatch,
@@ -237,14 +237,14 @@ def test_the_same_routes_keep_their_deployment(dev: Deployment, synthesize: Call
     assert after == before
 
 
-def test_only_functions_that_embed_carry_the_weights(dev: Deployment) -> None:
+def test_only_functions_that_embed_have_the_weights(dev: Deployment) -> None:
     for route in ROUTES:
         variables = dev.functions()[route.function_name]["Environment"]["Variables"]
         assert ("SPASS_MODEL" in variables) == (Permission.EMBEDDING in route.permissions)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=NAMES)
-def test_a_function_has_the_layers_it_runs_on_and_no_other(dev: Deployment, route: Route) -> None:
+def test_a_function_has_exactly_the_layers_that_it_needs(dev: Deployment, route: Route) -> None:
     layers = ["Config", "Runtime"]
     if Permission.EMBEDDING in route.permissions:
         layers.append("Model")

@@ -1,4 +1,4 @@
-"""Lambda finds what it is told to start in the functions' asset, which is built here as a deployment builds it."""
+"""The functions' asset, built as in a deployment, contains every handler and app that Lambda starts."""
 
 import ast
 import subprocess
@@ -27,7 +27,7 @@ printf '%s\\n' "$PYTHONPATH" "$@"
 
 @pytest.fixture(scope="module")
 def asset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that becomes ``LAMBDA_TASK_ROOT``."""
+    """Return the folder that becomes ``LAMBDA_TASK_ROOT``."""
     folder = tmp_path_factory.mktemp("asset")
     stack = Stack(App(analytics_reporting=False, outdir=str(folder), context={"bytecode": "none"}), "Bare")
     function_code(stack).bind(stack)
@@ -41,13 +41,13 @@ def _variables(deployment: Deployment, name: str) -> dict[str, str]:
 
 
 def _assigned(asset: Path, module: str) -> set[str]:
-    """The names that this module of the asset assigns."""
+    """Return the names that this module of the asset assigns."""
     tree = ast.parse((asset / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def test_the_asset_is_the_routes_the_library_and_the_start_script(asset: Path) -> None:
+def test_the_asset_contains_routes_library_and_start_script(asset: Path) -> None:
     files = {path.relative_to(asset) for path in asset.rglob("*") if path.is_file()}
     sources = {ROOT / "functions": ROOT, ROOT / "shared" / "spass": ROOT / "shared"}
     modules = {path.relative_to(root) for source, root in sources.items() for path in source.rglob("*.py")}
@@ -56,9 +56,7 @@ def test_the_asset_is_the_routes_the_library_and_the_start_script(asset: Path) -
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_long_function_starts_its_app_where_the_web_adapter_looks_for_it(
-    dev: Deployment, asset: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_long_function_starts_its_app_on_the_adapters_port(dev: Deployment, asset: Path, tmp_path: Path, name: str) -> None:
     interpreter = tmp_path / "python3"
     interpreter.write_text(INTERPRETER)
     interpreter.chmod(0o755)
