@@ -133,7 +133,7 @@ async def prepare(client: httpx.AsyncClient) -> Fixtures:
 
 
 async def create_long_session(client: httpx.AsyncClient) -> str:
-    """A session with one turn, which its compaction would not keep."""
+    """Create a session with one turn, which a compaction would summarise."""
     session = await client.post(SESSIONS, json={"compact_keep_last_n": 0})
     name: str = session.raise_for_status().json()["id"]
     (await client.post(f"{SESSIONS}/{name}/messages", json=BODIES["sessions.append"])).raise_for_status()
@@ -161,7 +161,7 @@ async def show(
 
 
 def rounds_before_model(plan: Recorder, table: list[str]) -> int:
-    """Rounds before the model: the call's account (the first transaction) is written right after it; without one, all count."""
+    """Return the rounds before the model call. The first transaction follows the model call; without one, return all rounds."""
     spans = sorted(plan.spans)
     accounted = "TransactWriteItems" in table and len(spans) == len(table)
     until = spans[table.index("TransactWriteItems")][0] if accounted else float("inf")

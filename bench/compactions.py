@@ -54,7 +54,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The state machine, as far as a compaction that goes well needs it."""
+    """The state machine, as far as a successful compaction needs it."""
 
     definition: Mapping[str, Any]
 
@@ -73,8 +73,8 @@ class Machine:
 
     @property
     def transitions(self) -> int:
-        """One for each state on the way, as AWS says that it counts (https://aws.amazon.com/step-functions/pricing/), and one for
-        the start, so that the sum is not too low if that is counted too."""
+        """Return the number of transitions: one for each state (https://aws.amazon.com/step-functions/pricing/), and one for the
+        start, in case AWS counts it too."""
         name, count = self.definition["StartAt"], 1
         while name is not None:
             name, count = self.definition["States"][name].get("Next"), count + 1
@@ -82,7 +82,7 @@ class Machine:
 
 
 class Compaction:
-    """Compacts sessions part by part. ``client`` reaches the routes in this process."""
+    """Compacts sessions step by step. ``client`` sends requests to the routes in this process."""
 
     def __init__(self, client: httpx.AsyncClient, services: Services, machine: Machine) -> None:
         self._client = client
@@ -90,7 +90,7 @@ class Compaction:
         self._machine = machine
 
     async def asynchronous(self, session: SessionId) -> Sequence[Invocation]:
-        """A client that asks for it, and for the job once it is done."""
+        """Compact by a client that starts the job and reads it once at the end."""
         asked, answer = await self._asked(session, {"Prefer": "respond-async"})
         expect(answer, 202)
         worked = await self._worked()
@@ -103,13 +103,13 @@ class Compaction:
         return [asked, *worked, told]
 
     async def waiting(self, session: SessionId) -> Sequence[Invocation]:
-        """A client that waits for the end."""
+        """Compact by a client that waits for the end."""
         (asked, answer), worked = await asyncio.gather(self._asked(session, {}), self._worked())
         expect(answer, 200)
         return [asked, *worked]
 
     async def before_a_turn(self, session: SessionId) -> Sequence[Invocation]:
-        """A turn whose session does not fit its model any more."""
+        """Compact in a turn whose session does not fit its model any more."""
         path = f"/a1/agents/{CROWDED.agent}/sessions/{session}/messages"
         turn, answer = await run_invocation(
             "POST …/messages", memory("sessions.append"), self._client.post(path, json={"message": "Hello"})
@@ -143,7 +143,7 @@ class Compaction:
 
 
 async def run_invocation(name: str, memory: int, work: Coroutine[object, object, T]) -> tuple[Invocation, T]:
-    """``work`` as one invocation, and what it gives."""
+    """Run ``work`` as one invocation. Return the invocation and the result."""
     with record_calls() as meter:
         began = time.perf_counter()
         given = await work
@@ -151,13 +151,13 @@ async def run_invocation(name: str, memory: int, work: Coroutine[object, object,
 
 
 def memory(module: str) -> int:
-    """MiB of the function that has this route or is this worker."""
+    """Return the memory, in MiB, of the function of this route or worker."""
     rows: tuple[Route | Worker, ...] = (*ROUTES, *WORKERS)
     return next(row.memory for row in rows if row.module == module)
 
 
 def message() -> Mapping[str, object]:
-    """The message that asks for a compaction, as Lambda's event source hands it over."""
+    """Return the message for a compaction, as Lambda's event source delivers it."""
     queue, client = os.environ["SPASS_COMPACTION_QUEUE"], boto3.client("sqs")
     [received] = client.receive_message(QueueUrl=queue, WaitTimeSeconds=10)["Messages"]
     client.delete_message(QueueUrl=queue, ReceiptHandle=received["ReceiptHandle"])
@@ -170,7 +170,7 @@ def expect(answer: httpx.Response, status: int) -> None:
 
 
 def total_usage(parts: Sequence[Invocation], transitions: int) -> ResourceUsage:
-    """All parts together."""
+    """Return the usage of all parts together."""
     calls = Counter(call for one in parts for call in one.meter.counted().elements())
     return ResourceUsage(
         read_units=sum(one.meter.read_units for one in parts),

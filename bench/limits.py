@@ -109,8 +109,8 @@ class MeteredTable:
 
 
 async def units_per_second(table: LimitTable, under_way: int, seconds: float = 60.0) -> float:
-    """Keep calls under way that begin one after the other, each followed by the next. Return the write units a second, as of the
-    ``seconds`` after the first calls have ended."""
+    """Keep a constant number of calls in flight. Return the write units per second, over ``seconds`` after the first calls have
+    ended."""
     metered, now = MeteredTable(table), BEGINNING
     measured_from = BEGINNING + CALL_SECONDS
     caps = Caps(1_999_999, None, Decimal(999))

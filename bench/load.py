@@ -1,4 +1,4 @@
-"""Requests to a server and what they cost: latency, time to the first word, and the processor time of its processes."""
+"""Send requests to a server and measure latency, time to the first word, and the processor time of its processes."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ _END: Final = b"\r\n0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class LoadProfile:
-    """One way of asking: whole answers or streams, over so many connections at once."""
+    """The kind of requests: whole answers or streams, and the number of concurrent connections."""
 
     streaming: bool
     connections: int
@@ -48,13 +48,13 @@ class LoadResult:
 
     @property
     def per_core_second(self) -> float:
-        """Requests per second and core; infinite if the system's clock was too coarse to see any processor time."""
+        """Return the requests per second and core; infinite if the system's clock is too coarse for the processor time."""
         return 1000 / self.processor_ms if self.processor_seconds else math.inf
 
 
 @dataclass(slots=True)
 class Target:
-    """A server under load. ``headers`` go out with each request."""
+    """A server under load. ``headers`` are sent with each request."""
 
     name: str
     served: RunningServer
@@ -62,7 +62,7 @@ class Target:
     figures: dict[LoadProfile, LoadResult] = field(default_factory=dict)
 
     def burst(self, kind: LoadProfile, requests: int) -> None:
-        """So many requests, spread over the connections of ``kind``."""
+        """Send requests over the connections of ``kind`` and return the measurements."""
         figures = self.figures.setdefault(kind, LoadResult())
         before, began = processor_seconds(self.served.pid), time.perf_counter()
         asyncio.run(self._burst(kind, requests, figures))
@@ -90,7 +90,7 @@ class Target:
         await asyncio.gather(*(drive(requests // kind.connections) for _ in range(kind.connections)))
 
     async def _read_answer(self, reader: asyncio.StreamReader) -> float:
-        """Reads one answer; gives the moment at which its first word was there."""
+        """Read one answer. Return the time of its first word."""
         head = await reader.readuntil(b"\r\n\r\n")
         if b" 200 " not in head.split(b"\r\n", 1)[0]:
             raise SystemExit(f"{self.name} answered {head[:300]!r}")

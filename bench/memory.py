@@ -39,7 +39,7 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class RandomSegments(TenantObjects):
-    """A bucket of random vectors. The last segment's are remembered, since they are asked for in ranges."""
+    """A bucket of random vectors. It caches the last segment, because segments are read in ranges."""
 
     def __init__(self, rows: int, dimensions: int) -> None:
         super().__init__(_no_client, "", TenantId("bench"))
@@ -72,7 +72,7 @@ def _no_client() -> "S3Client":
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 

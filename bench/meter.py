@@ -21,7 +21,7 @@ _NUMBER_BYTES: Final = 2  # per pair of digits, and one more
 
 @dataclass(frozen=True, slots=True)
 class MeteredCall:
-    """One call and the units it used: of reading, or of writing."""
+    """One call, and the read or write units that it used."""
 
     service: str
     operation: str
@@ -63,14 +63,14 @@ class Meter(FaultPlan):
 
 @contextmanager
 def record_calls() -> Iterator[Meter]:
-    """Records what is done inside."""
+    """Record the calls of the block."""
     meter = Meter()
     with inject(meter):
         yield meter
 
 
 def _read_units(response: object) -> float:
-    """Of a consistent read, which all of ours are: of all the items together, at least one unit."""
+    """Return the units of a consistent read: at least one, for the size of all items together."""
     value = cast("Reply[Page | Item | None]", response).value
     items = value.items if isinstance(value, Page) else [value] if value else []
     size = sum(bytes_of_item({name: attribute_of(held) for name, held in item.items()}) for item in items)
@@ -78,12 +78,12 @@ def _read_units(response: object) -> float:
 
 
 def bytes_of_item(item: Mapping[str, object]) -> int:
-    """Return the size of an item, as DynamoDB's client writes it, by which a call of the table is paid."""
+    """Return the size of an item in the client's format, in bytes. DynamoDB bills by it."""
     return sum(len(name.encode()) + _bytes_of(value) for name, value in item.items())
 
 
 def _bytes_of(attribute: object) -> int:
-    """The bytes of an attribute's value as DynamoDB writes it: ``{"S": "…"}`` and so on."""
+    """Return the bytes of an attribute's value in DynamoDB's format, such as ``{"S": "…"}``."""
     [(kind, value)] = cast("Mapping[str, object]", attribute).items()
     match kind, value:
         case "M", dict():

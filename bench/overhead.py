@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def start_targets(stack: ExitStack, only: list[str]) -> list[Target]:
-    """The targets, the upstream first."""
+    """Start the targets and return them, the upstream first."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     upstream = stack.enter_context(served("bench.upstream:upstream", {}))
     base = upstream.base
@@ -92,7 +92,7 @@ def report(kind: LoadProfile, targets: list[Target]) -> None:
 
 
 def compare(targets: dict[str, Target]) -> None:
-    """The targets of this repository, each with its figure."""
+    """Print each figure to reach and whether it is met."""
     for kind in KINDS:
         ours, theirs, bare = (targets[name].figures[kind] for name in ("gateway", "litellm", "upstream"))
         print(kind)

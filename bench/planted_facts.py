@@ -1,4 +1,4 @@
-"""Conversations in which facts are planted, so that a bench can tell which are still known."""
+"""Conversations with planted facts, so that a bench can count which facts a summary still contains."""
 
 import random
 import re
@@ -71,7 +71,7 @@ _SENTENCES: Final = re.compile(r"(?<=[.!?])\s+")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something said once: of ``project``, ``about`` what. The answer to ``question`` is ``key``."""
+    """A fact that the conversation states once: its project and its topic (``about``). The answer to ``question`` is ``key``."""
 
     project: str
     about: str
@@ -85,7 +85,7 @@ class Fact:
 
 
 def facts_of(project: str, chance: random.Random) -> list[Fact]:
-    """Fourteen of one project: six names, five numbers, three decisions."""
+    """Return fourteen facts of one project: six names, five numbers and three decisions."""
     facts: list[Fact] = []
     for first, last, role in zip(chance.sample(_FIRST, 6), chance.sample(_LAST, 6), chance.sample(_ROLES, 6), strict=True):
         said = f"The {role} of project {project} is {first} {last}."

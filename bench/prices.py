@@ -32,7 +32,7 @@ class ResourceUsage:
     bucket_gets: int = 0
 
     def dollars(self, times: int) -> Mapping[str, Decimal]:
-        """By service, for so many of it."""
+        """Return the cost by service, multiplied."""
         units = Decimal(str(self.read_units)) * READ_UNIT + Decimal(str(self.write_units)) * WRITE_UNIT
         each = {
             "DynamoDB": units,

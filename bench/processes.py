@@ -39,8 +39,7 @@ def silence_logs() -> Iterator[None]:
 
 
 def with_one_thread(module: str) -> None:
-    """Restart as ``python -m module``, where numerical libraries would start more threads than one: they read their limits
-    when they are loaded."""
+    """Restart as ``python -m module`` with one thread for numerical libraries. They read their limits when they are loaded."""
     limits = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     if limits.items() - os.environ.items():
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], {**os.environ, **limits})
@@ -56,7 +55,7 @@ class RunningServer:
 
 @contextmanager
 def process(command: list[str], port: int, environment: Mapping[str, str]) -> Iterator[RunningServer]:
-    """Runs ``command`` until the block ends; gives it once something listens on ``port``."""
+    """Run ``command`` until the block ends. Yield it when a server listens on ``port``."""
     running = subprocess.Popen(
         command,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'shared'}{os.pathsep}{ROOT}", **environment},
@@ -85,7 +84,7 @@ def process(command: list[str], port: int, environment: Mapping[str, str]) -> It
 
 @contextmanager
 def served(app: str, environment: Mapping[str, str]) -> Iterator[RunningServer]:
-    """An ASGI app under one uvicorn worker."""
+    """Serve an ASGI app with one uvicorn worker."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "error", "--no-access-log"]
     with process(command, port, environment) as running:
@@ -94,14 +93,14 @@ def served(app: str, environment: Mapping[str, str]) -> Iterator[RunningServer]:
 
 @contextmanager
 def server(app: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """The same where only its base URL matters."""
+    """Serve an ASGI app and yield its base URL."""
     with served(app, environment) as running:
         yield running.base
 
 
 @contextmanager
 def emulated_aws() -> Iterator[dict[str, str]]:
-    """ministack with our table and bucket; gives the environment that leads the gateway to it."""
+    """Run ministack with our table and bucket. Yield the environment with which the gateway uses it."""
     port = free_port()
     environment = {
         "GATEWAY_PORT": str(port),
@@ -135,7 +134,7 @@ def emulated_aws() -> Iterator[dict[str, str]]:
 
 
 def _compaction_targets(session: boto3.Session, base: str) -> dict[str, str]:
-    """A queue and a state machine that take what is asked of them and do nothing: a bench carries it out itself."""
+    """Create a queue and a state machine that accept jobs and do nothing. A bench runs the jobs itself."""
     states, queues = session.client("stepfunctions", endpoint_url=base), session.client("sqs", endpoint_url=base)
     definition = json.dumps({"StartAt": "Done", "States": {"Done": {"Type": "Succeed"}}})
     role = "arn:aws:iam::000000000000:role/bench"

@@ -1,4 +1,4 @@
-"""Other people's gateways, started as their makers say, in front of the same upstream.
+"""Other gateways, started as their documentation says, in front of the same upstream.
 
 LiteLLM's proxy: one worker, no database, a key, the model's price known. Portkey's gateway: as its npm package starts it; it
 knows neither keys nor prices. ``make bench`` installs both.

@@ -1,4 +1,4 @@
-"""Queries and appends of an index through HTTP, with an embedding server that answers at once.
+"""Measure queries and appends of an index over HTTP, with an embedding server that answers immediately.
 
     python -m bench.rag [--documents 10000 100000] [--queries N]
 
@@ -56,7 +56,7 @@ BATCH: Final = 256
 
 @dataclass(slots=True)
 class Reads(FaultPlan):
-    """Counts what comes from the bucket."""
+    """Counts the reads of the bucket."""
 
     objects: int = 0
     size: int = 0
@@ -70,7 +70,7 @@ class Reads(FaultPlan):
 
 
 class Http:
-    """The gateway over one kept connection."""
+    """A client of the gateway with one open connection."""
 
     def __init__(self, base: str) -> None:
         self.connection = http.client.HTTPConnection(urlsplit(base).netloc)
@@ -85,7 +85,7 @@ class Http:
 
 @dataclass(slots=True)
 class Timed:
-    """One thing that is done again and again."""
+    """A repeated operation and its durations."""
 
     name: str
     milliseconds: list[float] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Timed:
 
 
 async def write_index(store: TenantStore, index: IndexId, documents: int) -> None:
-    """An index as merges leave it, put without a gateway."""
+    """Write an index as it is after merges, without a gateway."""
     objects = SegmentObjects(store, index, new_id("gen"), ObjectCache(0))
     starts = range(0, documents, SEGMENT_ROWS)
     segments = [await put_segment(objects, rows(start, min(start + SEGMENT_ROWS, documents))) for start in starts]

@@ -71,8 +71,8 @@ CONFIG: Final = GatewayConfig.model_validate(
 
 @dataclass(frozen=True, slots=True)
 class RecallScore:
-    """How many of so many facts are in the summary, how many are there or found by a search, and how many an agent tells who is
-    asked, and may search."""
+    """Counts of facts: all, those in the summary, those in the summary or in a search, and those that an agent with the search
+    tool answers."""
 
     facts: int
     by_summary: int
@@ -85,8 +85,8 @@ class RecallScore:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """After compaction ``number``: the words said since the one before it, its summary, and what is still known: of each
-    generation's facts, first to last."""
+    """The state after compaction ``number``: the words since the previous one, the summary, and the score of each generation's
+    facts, first to last."""
 
     number: int
     words_said: int
@@ -99,14 +99,14 @@ class Generation:
 
     @property
     def total(self) -> RecallScore:
-        """Of the facts of all generations so far."""
+        """Return the score of all facts so far."""
         of_all = ((one.facts, one.by_summary, one.by_either, one.answered) for one in self.recall)
         return RecallScore(*map(sum, zip(*of_all, strict=True)))
 
 
 @dataclass
 class RecallBench:
-    """One session, talked to and compacted generation after generation."""
+    """One session that is continued and compacted several times."""
 
     aws: Aws
     seed: int = 1
@@ -126,7 +126,7 @@ class RecallBench:
         self._engine = Engine(calls, Toolbox(rag, cascade, SessionLineageSearcher), rag.reader, cascade)
 
     async def generations(self, count: int = GENERATIONS) -> list[Generation]:
-        """Talk and compact, ``count`` times, at most ``GENERATIONS``."""
+        """Continue and compact the session ``count`` times, at most ``GENERATIONS``."""
         session = (await self._sessions.create(self._scope(), AGENT, CreateSession())).id
         done: list[Generation] = []
         for number in range(1, count + 1):
@@ -161,7 +161,7 @@ class RecallBench:
             return collect([event async for event in events]).content
 
     async def _say(self, session: SessionId, user: str, agent: str, *, window: int) -> SummaryRecord | None:
-        """One turn; the summary, if ``window`` is so small that it begins with a compaction."""
+        """Run one turn. Return the summary if ``window`` is so small that the turn begins with a compaction."""
         summary: SummaryRecord | None = None
 
         async def respond(_history: Sequence[Message], _relief: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -191,7 +191,7 @@ class RecallBench:
 
 
 def report(generations: Sequence[Generation]) -> Iterator[str]:
-    """A line for each generation: what the summary alone still says, and what it or a search does."""
+    """Yield a line for each generation: the facts in the summary alone, and in the summary or a search."""
     yield "           |       | words of |    facts of generation 1, in %    |    facts of all so far, in %"
     yield "generation |  said |  summary | summary | + search | answered | summary | + search | answered"
     for one in generations:

@@ -1,4 +1,4 @@
-"""One exact query inside the process: p50 beside numpy, faiss and usearch, over vectors in memory, one thread each.
+"""Measure one exact query inside the process against numpy, faiss and usearch: p50 over vectors in memory, one thread each.
 
     python -m bench.search [--sizes 1000 10000 100000 1000000] [--seconds S]
 
@@ -65,7 +65,7 @@ def peer(name: str) -> ModuleType:
 
 
 def normal_rows(count: int, seed: int, dimensions: int = DIMENSIONS) -> Vectors:
-    """(count, dimensions) float32, rows normalised."""
+    """Return random vectors: (count, dimensions) float32, rows normalised."""
     random = np.random.default_rng(seed)
     rows = random.standard_normal((count, dimensions), dtype=np.float32)
     for start in range(0, count, 65_536):
@@ -75,7 +75,7 @@ def normal_rows(count: int, seed: int, dimensions: int = DIMENSIONS) -> Vectors:
 
 
 def as_cached_blocks(vectors: Vectors) -> Iterator[ScanBlock]:
-    """The blocks of the segments, as the cache holds them."""
+    """Yield the blocks of the segments, as they are in the cache."""
     segments = min(MAX_SEGMENTS, max(3, len(vectors) // MERGE_ROWS))
     for number, rows in enumerate(np.array_split(vectors, segments)):
         stored = encode_array(rows)
@@ -126,7 +126,7 @@ def with_usearch(vectors: Vectors) -> Answer:
 
 
 def memory_bandwidth(vectors: Vectors) -> Answer:
-    """Reads every byte, in two streams, which is as fast as numpy reads."""
+    """Read every byte in two streams, the fastest way with numpy."""
     flat = vectors.reshape(-1)
     half = len(flat) // 2
 

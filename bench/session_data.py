@@ -1,4 +1,4 @@
-"""Sessions with a past, as turns and compactions leave them in the table, put there without asking a model for each turn."""
+"""Sessions with a history, written to the table as turns and compactions write them, but without model calls."""
 
 import itertools
 import time
@@ -38,7 +38,7 @@ _HELD_SECONDS: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class HistoryShape:
-    """The past of a session: ``live`` turns, and before them compactions of ``behind`` turns each."""
+    """The history of a session: ``live`` turns, and before them compactions of ``behind`` turns each."""
 
     name: str
     live: int = 1
@@ -49,12 +49,12 @@ class HistoryShape:
 
     @property
     def compacted(self) -> int:
-        """Turns that live on in a summary only."""
+        """Return the number of turns that are only in a summary."""
         return self.generations * self.behind
 
 
 class SessionWriter:
-    """Makes sessions of the tenant ``bench`` in the table that the environment names."""
+    """Creates sessions of the tenant ``bench`` in the table that the environment names."""
 
     def __init__(self) -> None:
         self._table = "spass"
@@ -62,7 +62,7 @@ class SessionWriter:
         self._client: DynamoDBClient = boto3.client("dynamodb")
 
     async def session(self, past: HistoryShape) -> SessionId:
-        """A session with this past; the one that goes on, where there are compactions."""
+        """Create a session with this history. Return the last session of the chain."""
         session = self._new_session(past)
         for generation in range(past.generations):
             # One turn more the first time: each compaction keeps the last turn, which the next one compacts.
@@ -98,7 +98,7 @@ class SessionWriter:
                 raise SystemExit("the emulator did not take all items of a batch")
 
     async def _compacted(self, session: Session) -> Session:
-        """The successor, made as a compaction job makes it."""
+        """Create the successor as a compaction job does."""
         now, owner = time.time(), new_id("job")
         hold = Hold(owner, HoldKind.JOB, int(now) + _HELD_SECONDS)
         source = await acquire_hold(self.store, session.id, session.agent, session.user, hold, now)

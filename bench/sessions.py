@@ -1,4 +1,4 @@
-"""Turns of sessions with a long past, and what a compaction takes, on an emulated AWS.
+"""Measure turns of sessions with a long history, and compactions, on an emulated AWS.
 
     python -m bench.sessions [--sessions N] [--turns N] [--model-seconds S]
 
@@ -48,7 +48,7 @@ MESSAGE: Final = {"message": "Two and two?"}
 
 @dataclass(slots=True)
 class SessionProfile:
-    """Sessions of one past, and what their turns came to."""
+    """Sessions with one shape of history, and the measurements of their turns."""
 
     past: HistoryShape
     sessions: list[SessionId]
@@ -63,12 +63,12 @@ class SessionProfile:
 
     @property
     def processor(self) -> float:
-        """Milliseconds of processor time of a turn, those of the emulator and of the model left out."""
+        """Return the processor time of a turn in milliseconds, without the emulator and the model."""
         return statistics.median(self.processor_ms)
 
     @property
     def at_once(self) -> float:
-        """Turns a second where all sessions take theirs at once."""
+        """Return the turns per second when all sessions run a turn concurrently."""
         return BURSTS * len(self.sessions) / self.burst_seconds
 
     @property
@@ -77,7 +77,8 @@ class SessionProfile:
 
 
 async def measure_turns(base: str, sessions: int, turns: int) -> list[SessionProfile]:
-    """All kinds, after ``turns`` turns of each of their ``sessions`` sessions, one after the other, and some of all at once."""
+    """Return the measurements of all kinds: ``turns`` turns of each of their ``sessions`` sessions in sequence, then concurrent
+    turns."""
     histories, order = SessionWriter(), random.Random(1)
     kinds = [SessionProfile(past, [await histories.session(past) for _ in range(sessions)]) for past in (*LIVE, *BEHIND)]
     async with httpx.AsyncClient(base_url=base, headers=HEADERS, timeout=60, trust_env=False) as client:
@@ -96,14 +97,14 @@ async def measure_turns(base: str, sessions: int, turns: int) -> list[SessionPro
 
 
 async def burst(client: httpx.AsyncClient, sessions: Sequence[SessionId]) -> float:
-    """A turn of each session at once; the seconds until all are done."""
+    """Run a turn of each session concurrently. Return the seconds until all have ended."""
     began = time.perf_counter()
     await asyncio.gather(*[turn(client, session) for session in sessions])
     return time.perf_counter() - began
 
 
 async def turn(client: httpx.AsyncClient, session: SessionId) -> float:
-    """One turn; its milliseconds."""
+    """Run one turn. Return its milliseconds."""
     began = time.perf_counter()
     answer = await client.post(f"/a1/agents/bench/sessions/{session}/messages", json=MESSAGE)
     took = (time.perf_counter() - began) * 1000

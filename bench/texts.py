@@ -1,4 +1,4 @@
-"""The processor time that a message and an answer take in their text: the usual ones, and the slowest that a search finds.
+"""Measure the processor time of the prompt defence and the redaction, for usual texts and for the slowest that a search finds.
 
     python -m bench.texts [--characters N]
 
@@ -27,7 +27,7 @@ ALPHABET: Final = (
     *("<s>", "<|a", "<d", "</data", "[/", "\nHuman:", "\\n", "\\u0041", "://", "sk-", "eyJ", "AKIA", "aws ", "Bearer "),
     *("-----BEGIN PRIVATE KEY-----", "AccountKey=", "0a"),
 )
-"""One character of every class that the defence or the redaction treats in its own way, and beginnings of what they look for."""
+"""One character of every class that the defence or the redaction treats differently, and beginnings of their patterns."""
 
 USUAL: Final = {
     "plain words": "Plain words in a row. ",
@@ -44,7 +44,7 @@ def defend_message(role: Role, text: str) -> None:
 
 
 def redact_answer(piece: int, text: str) -> None:
-    """Redact an answer that comes in pieces of so many characters."""
+    """Redact an answer in pieces of ``piece`` characters."""
     redactor = AnswerRedactor(REDACTOR)
     for start in range(0, len(text), piece):
         redactor.feed(ChatDelta(text[start : start + piece]))

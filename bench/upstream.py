@@ -1,4 +1,4 @@
-"""An upstream that answers at once, and the smallest honest proxy in front of one: what the gateway is measured against."""
+"""An upstream that answers immediately, and a minimal proxy, against which the gateway is measured."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ PAUSE = 0.002
 
 
 async def answer(request: Request) -> Response:
-    """At once, or after ``ANSWER_AFTER`` seconds; a stream in pieces of a few words, a pause before each but the first."""
+    """Answer immediately, or after ``ANSWER_AFTER`` seconds. Stream a few words at a time, with pauses."""
     asked = json.loads(await request.body())
     if after := os.environ.get("ANSWER_AFTER"):
         await asyncio.sleep(float(after))
@@ -59,7 +59,7 @@ def _event(choices: list[dict[str, object]], **more: object) -> bytes:
 
 
 def vector(text: str) -> str:
-    """A vector of 768 numbers as the OpenAI wire writes it in base64: the same for the same text."""
+    """Return a vector of 768 numbers that depends only on the text, in base64 as in OpenAI's format."""
     rows = np.random.default_rng(zlib.crc32(text.encode())).standard_normal(768, dtype=np.float32)
     return base64.b64encode(rows.tobytes()).decode()
 

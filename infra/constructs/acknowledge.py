@@ -7,5 +7,5 @@ from constructs import IConstruct
 
 
 def acknowledge(scope: IConstruct, reasons: Mapping[str, str]) -> None:
-    """Accept the findings with these ids on ``scope`` and everything beneath it; each value says why."""
+    """Accept the findings with these ids on ``scope`` and everything below it. Each value is the reason."""
     Validations.of(scope).acknowledge(*(Acknowledgment(id=rule, reason=reason) for rule, reason in reasons.items()))

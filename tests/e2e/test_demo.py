@@ -15,7 +15,7 @@ FACTS = (
     "Dein Lieblingssport ist Tennis",
     "← 308",
     "messages 1 to 4 are summarised as",
-    "goes on with it",
+    "continues with it",
     "368 Metern",
     "= 30447",
     "24 hours",
