@@ -1,5 +1,4 @@
-"""What calls what, and how deep: the audit's tree of a request on every route, the headers of every sub-call, and gateways that
-call gateways."""
+"""Call trees: the audit of a request on every route, the headers of sub-calls, and gateways that call gateways."""
 
 import json
 from collections import deque
@@ -22,29 +21,29 @@ from tests.functions.gateway import CONFIG, Gateway, Reply, find_route
 
 CHAT = "/v1/chat/completions"
 QUESTION = {"model": "small", "messages": [{"role": "user", "content": "Which gate?"}]}
-LOOKS_UP = [
+TOOL_CALL = [
     ChatDelta(tool_calls=(ToolCallDelta(0, "c1", "rag_query", json.dumps({"index_id": "notes", "query": "gate"})),)),
     ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(10, 5)),
 ]
-ANSWERS = [ChatDelta("The gate.", finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))]
+ANSWER = [ChatDelta("The gate.", finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))]
 
 Shape = list[tuple[str, Any]]
-"""Of each call what was called, and the calls that were made for it."""
+"""For each call its tool or kind, and its sub-calls."""
 
 
 class RecordingGateway:
-    """A gateway whose model answers turn by turn and which remembers with which headers it was asked."""
+    """A gateway whose model answers with ``turns``. ``headers`` has the headers of each model call."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.turns: deque[Sequence[ChatDelta]] = deque()
         gateway.model.contexts.clear()
-        gateway.model.script = lambda request, context: self.turns.popleft() if self.turns else ANSWERS
+        gateway.model.script = lambda request, context: self.turns.popleft() if self.turns else ANSWER
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        asked = (context.headers for context in self.gateway.model.contexts)
-        return [(headers["SPASS-Caller-Depth"], headers["SPASS-Parent-Request-Id"]) for headers in asked]
+        headers_of_calls = (context.headers for context in self.gateway.model.contexts)
+        return [(headers["SPASS-Caller-Depth"], headers["SPASS-Parent-Request-Id"]) for headers in headers_of_calls]
 
     def ask(self, target: str, body: object, *turns: Sequence[ChatDelta], **headers: str) -> Reply:
         self.turns.extend(turns)
@@ -56,10 +55,10 @@ class RecordingGateway:
         return reply
 
     def calls(self, reply: Reply) -> Any:
-        return calls_of(self.gateway, reply.headers["spass-request-id"])
+        return get_calls(self.gateway, reply.headers["spass-request-id"])
 
 
-def calls_of(gateway: Gateway, request_id: str) -> Any:
+def get_calls(gateway: Gateway, request_id: str) -> Any:
     return gateway.send("GET", f"/v1/audit/{request_id}", token="demo-admin-token").json["calls"]
 
 
@@ -67,8 +66,8 @@ def shape(calls: Any) -> Shape:
     return [(call.get("tool") or call["kind"], shape(call["calls"])) for call in calls]
 
 
-def flat(calls: Any) -> list[Any]:
-    return [one for call in calls for one in (call, *flat(call["calls"]))]
+def flatten(calls: Any) -> list[Any]:
+    return [entry for call in calls for entry in (call, *flatten(call["calls"]))]
 
 
 @pytest.fixture
@@ -84,11 +83,11 @@ TURN: Shape = [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
 
 
 @pytest.mark.parametrize(
-    ("target", "body", "turns", "wanted"),
+    ("target", "body", "turns", "expected"),
     [
-        (CHAT, QUESTION, (LOOKS_UP, ANSWERS), TURN),
-        (CHAT, QUESTION | {"stream": True, "stream_options": {"include_usage": True}}, (LOOKS_UP, ANSWERS), TURN),
-        ("/a1/agents/counting/chat", {"message": "Which gate?"}, (LOOKS_UP, ANSWERS), TURN),
+        (CHAT, QUESTION, (TOOL_CALL, ANSWER), TURN),
+        (CHAT, QUESTION | {"stream": True, "stream_options": {"include_usage": True}}, (TOOL_CALL, ANSWER), TURN),
+        ("/a1/agents/counting/chat", {"message": "Which gate?"}, (TOOL_CALL, ANSWER), TURN),
         ("/a1/agents/reading/chat", {"message": "Which gate?"}, (), [("embedding", []), ("chat", [])]),
         ("/v1/embeddings", {"model": "mini-embed", "input": ["a", "b"]}, (), [("embedding", [])]),
         (
@@ -101,23 +100,23 @@ TURN: Shape = [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
         ("/a1/rag/indices/notes/documents/append", {"documents": [{"id": "b", "text": "b"}]}, (), [("embedding", [])]),
     ],
 )
-def test_each_call_stands_below_what_it_was_made_for(
-    recording_gateway: RecordingGateway, target: str, body: object, turns: Sequence[Sequence[ChatDelta]], wanted: Shape
+def test_each_sub_call_is_below_its_call(
+    recording_gateway: RecordingGateway, target: str, body: object, turns: Sequence[Sequence[ChatDelta]], expected: Shape
 ) -> None:
     reply = recording_gateway.ask(target, body, *turns, SPASS_Parent_Request_Id="req_elsewhere")
     calls = recording_gateway.calls(reply)
-    assert shape(calls) == wanted
-    assert {call["origin_request_id"] for call in flat(calls)} == {"req_elsewhere"}
-    assert {call["outer_request_id"] for call in flat(calls)} == {reply.headers["spass-request-id"]}
-    # Whom a provider is told that it works for is the record of this very call.
-    models = [call for call in flat(calls) if call["kind"] != "tool"]
+    assert shape(calls) == expected
+    assert {call["origin_request_id"] for call in flatten(calls)} == {"req_elsewhere"}
+    assert {call["outer_request_id"] for call in flatten(calls)} == {reply.headers["spass-request-id"]}
+    # The parent that a provider gets is the record of the call itself.
+    models = [call for call in flatten(calls) if call["kind"] != "tool"]
     assert [parent for _, parent in recording_gateway.headers] == [call["request_id"] for call in models]
-    # One bill, of all of them.
-    assert bill(reply) == (len(models), sum(Decimal(call["cost_usd"]) for call in models), "catalog")
+    # The cost of the request is the sum of its calls.
+    assert total_cost(reply) == (len(models), sum(Decimal(call["cost_usd"]) for call in models), "catalog")
 
 
-def bill(reply: Reply) -> tuple[int, Decimal, str]:
-    """Sub-calls, dollars and source: in the headers, or in the last chunk that says what was used."""
+def total_cost(reply: Reply) -> tuple[int, Decimal, str]:
+    """Return sub-calls, US dollars and source, from the headers or from the last chunk of the stream."""
     if not reply.headers["content-type"].startswith("text/event-stream"):
         cost = {name: reply.headers[f"spass-cost-{name.replace('_', '-')}"] for name in ("sub_calls", "usd", "source")}
     else:
@@ -128,33 +127,33 @@ def bill(reply: Reply) -> tuple[int, Decimal, str]:
 
 def test_a_turn_of_a_session_is_one_tree(recording_gateway: RecordingGateway) -> None:
     session = recording_gateway.gateway.send("POST", "/a1/agents/counting/sessions", body={}).json["id"]
-    reply = recording_gateway.ask(f"/a1/agents/counting/sessions/{session}/messages", {"message": "?"}, LOOKS_UP, ANSWERS)
+    reply = recording_gateway.ask(f"/a1/agents/counting/sessions/{session}/messages", {"message": "?"}, TOOL_CALL, ANSWER)
     calls = recording_gateway.calls(reply)
     assert shape(calls) == TURN
-    assert {call["session"] for call in flat(calls)} == {session}
+    assert {call["session"] for call in flatten(calls)} == {session}
 
 
 @pytest.mark.parametrize(
     ("target", "body"), [(CHAT, QUESTION), ("/a1/agents/counting/chat", {"message": "?"})], ids=["a completion", "an agent"]
 )
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_every_sub_call_stands_one_deeper_than_its_request(
+def test_a_sub_call_has_the_depth_of_its_request_plus_one(
     recording_gateway: RecordingGateway, target: str, body: object, depth: int
 ) -> None:
-    recording_gateway.ask(target, body, LOOKS_UP, ANSWERS, SPASS_Caller_Depth=str(depth))
-    assert [said for said, _ in recording_gateway.headers] == [str(depth + 1)] * 3
+    recording_gateway.ask(target, body, TOOL_CALL, ANSWER, SPASS_Caller_Depth=str(depth))
+    assert [depth for depth, _ in recording_gateway.headers] == [str(depth + 1)] * 3
 
 
 @pytest.mark.parametrize("target", [CHAT, "/a1/agents/counting/chat", "/v1/tools/execute", "/v1/embeddings"])
-def test_at_the_third_call_nothing_is_read_asked_or_spent(recording_gateway: RecordingGateway, target: str) -> None:
+def test_a_request_of_depth_three_is_refused_without_a_model_call(recording_gateway: RecordingGateway, target: str) -> None:
     reply = recording_gateway.gateway.send("POST", target, headers={"SPASS-Caller-Depth": "3"}, body={})
     assert (reply.status, reply.code) == (508, "recursion_depth_exceeded")
     assert recording_gateway.headers == []
     assert "spass-cost-usd" not in reply.headers
 
 
-def behind(gateway: Gateway, front: Gateway) -> None:
-    """Puts ``gateway`` behind ``front``, as the provider of its models."""
+def chain_gateways(gateway: Gateway, front: Gateway) -> None:
+    """Make ``gateway`` the provider of the models of ``front``."""
     route = find_route("POST", CHAT)
     assert route is not None
     backend = BackendConfig.model_validate({"provider": "openai", "base_url": "https://gateway.test/v1"})
@@ -166,38 +165,38 @@ def behind(gateway: Gateway, front: Gateway) -> None:
     front.services.__dict__["router"] = router
 
 
-def spent(gateway: Gateway) -> Any:
+def total_usage(gateway: Gateway) -> Any:
     store = gateway.services.aws.for_tenant(TenantId("demo"))
     return gateway._loop.run_until_complete(usage(store, UsageQuery())).total.to_dict()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_gateway_behind_a_gateway_knows_which_call_led_to_it(gateway: Gateway, tmp_path: Path, stream: bool) -> None:
+def test_a_gateway_behind_a_gateway_records_the_origin_of_a_call(gateway: Gateway, tmp_path: Path, stream: bool) -> None:
     front = gateway.reconfigure(tmp_path / "front", "retries: 0", "retries: 0")
-    behind(gateway, front)
+    chain_gateways(gateway, front)
     reply = front.send("POST", CHAT, body=QUESTION | {"stream": stream})
     assert reply.status == 200
-    (call,) = calls_of(front, reply.headers["spass-request-id"])
+    (call,) = get_calls(front, reply.headers["spass-request-id"])
     (below,) = [item for item in gateway.items() if item.get("origin_request_id") == call["request_id"]]
     assert below["outer_request_id"] != call["outer_request_id"]
-    # What the inner gateway says that it cost is the price of the outer's call.
+    # The cost of the outer call is the cost that the inner gateway reports.
     assert (call["cost_source"], call["cost_usd"]) == ("upstream", below["cost_usd"])
-    assert spent(front)["requests"] == 2
+    assert total_usage(front)["requests"] == 2
 
 
 @pytest.mark.parametrize("retries", [0, 3])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_gateway_that_is_its_own_provider_stops_at_the_third_call_for_free(
+def test_a_gateway_that_calls_itself_stops_at_depth_three_without_cost(
     gateway: Gateway, tmp_path: Path, stream: bool, retries: int
 ) -> None:
     ring = gateway.reconfigure(tmp_path / "ring", "retries: 0", f"retries: {retries}")
-    behind(ring, ring)
+    chain_gateways(ring, ring)
     reply = ring.send("POST", CHAT, body=QUESTION | {"stream": stream})
     assert (reply.status, reply.code) == (508, "recursion_depth_exceeded")
-    (call,) = calls_of(ring, reply.headers["spass-request-id"])
+    (call,) = get_calls(ring, reply.headers["spass-request-id"])
     assert (call["status"], call["attempts"], call["cost_usd"]) == ("recursion_depth_exceeded", 1, "0")
     records = ring.records()
     assert len(records) == 3
     origins = {record.get("origin_request_id") for record in records}
     assert origins - {None} < {record["request_id"] for record in records}
-    assert spent(ring)["requests"] == 0
+    assert total_usage(ring)["requests"] == 0

@@ -1,4 +1,4 @@
-"""Every kind of secret, planted on every way that something can go wrong: none is in an answer, a header or the log."""
+"""Secrets are planted in every kind of failure. None may appear in an answer, a header or the log."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.moto
 
 
 def share(*path: str) -> list[dict[str, str]]:
-    """Of the batches some, other ones for each path through the gateway; in a long run all of them."""
+    """Return some of the batches, others for each ``path``. With ``SPASS_SOAK``, return all."""
     return BATCHES if "SPASS_SOAK" in os.environ else BATCHES[zlib.crc32("".join(path).encode()) % 6 :: 6]
 
 
@@ -71,7 +71,7 @@ SURFACES: Mapping[str, Send] = {**CHATS, **EMBEDS}
 
 @pytest.fixture
 def planted_gateway(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
-    """A gateway that knows the secrets that are told by being known."""
+    """A gateway whose configuration and environment have the secrets that it can recognise only by their value."""
     set_credentials(monkeypatch)
     redaction.reload_environment()
     sha = [hashlib.sha256(token.encode()).hexdigest() for token in ("sibling-token", TOKEN)]
@@ -81,25 +81,27 @@ def planted_gateway(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterat
     redaction.reload_environment()
 
 
-def routed_to(gateway: Gateway, upstream: Upstream, provider: str = "openai") -> None:
-    """From now on the real provider asks ``upstream``."""
+def route_to_upstream(gateway: Gateway, upstream: Upstream, provider: str = "openai") -> None:
+    """Let the real provider send its requests to ``upstream``."""
 
-    def made(_: BackendConfig, __: str | None) -> Provider:
+    def create_provider(_: BackendConfig, __: str | None) -> Provider:
         at = backend(provider, base_url=f"https://{HOST}/v1")
         return PROVIDERS[provider](at, PROVIDER_KEY, transport=upstream.transport)
 
-    route(gateway, made)
+    route(gateway, create_provider)
 
 
-def route(gateway: Gateway, made: Callable[[BackendConfig, str | None], Provider]) -> None:
+def route(gateway: Gateway, create_provider: Callable[[BackendConfig, str | None], Provider]) -> None:
     services = gateway.services
-    services.__dict__["router"] = Router(services.config.llm, services.config.models, lambda _: PROVIDER_KEY, provider_of=made)
-    for made_of_it in ("calls", "completions", "engine", "rag", "toolbox"):
-        services.__dict__.pop(made_of_it, None)
+    services.__dict__["router"] = Router(
+        services.config.llm, services.config.models, lambda _: PROVIDER_KEY, provider_of=create_provider
+    )
+    for dependent in ("calls", "completions", "engine", "rag", "toolbox"):
+        services.__dict__.pop(dependent, None)
 
 
 def assert_clean(reply: Reply | None, capsys: pytest.CaptureFixture[str], batch: Mapping[str, str], path: str = "") -> None:
-    """Neither a secret nor a place of ours is in what a client gets or the log says."""
+    """Check that answer and log have no secret, path, host, ARN or storage name."""
     captured = capsys.readouterr()
     outs = {"stdout": captured.out, "stderr": captured.err}
     if reply is not None:
@@ -111,10 +113,10 @@ def assert_clean(reply: Reply | None, capsys: pytest.CaptureFixture[str], batch:
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_what_a_provider_says_as_it_fails(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], failure: str) -> None:
+def test_a_providers_error_does_not_leak(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], failure: str) -> None:
     for surface, send in SURFACES.items():
         for batch in share(failure, surface):
-            routed_to(planted_gateway, Upstream(FAILURES[failure](text_with_secrets(batch))))
+            route_to_upstream(planted_gateway, Upstream(FAILURES[failure](text_with_secrets(batch))))
             reply = send(planted_gateway)
             assert reply.status >= 400 or '"error"' in reply.text
             assert_clean(reply, capsys, batch, surface)
@@ -134,10 +136,10 @@ ECHOES: Mapping[str, Callable[[Gateway, str], Reply]] = {
 
 
 @pytest.mark.parametrize("where", ECHOES)
-def test_what_a_caller_sent_is_not_shown_to_it_where_it_is_a_secret(
+def test_a_secret_in_a_wrong_place_is_not_repeated(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", PROVIDER_KEY)  # not asked with yet
+    monkeypatch.setenv("OPENAI_API_KEY", PROVIDER_KEY)  # not used yet
     for secret in (PROVIDER_KEY, TOKEN, SHAPED["openai project"]):
         reply = ECHOES[where](planted_gateway, secret)
         assert 400 <= reply.status < 500
@@ -146,12 +148,12 @@ def test_what_a_caller_sent_is_not_shown_to_it_where_it_is_a_secret(
 
 
 @pytest.mark.parametrize("surface", CHATS)
-def test_what_a_model_says(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], surface: str) -> None:
-    said = "Here: " + " and ".join(SECRETS.values()) + " that was all."
+def test_a_models_answer_does_not_leak(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], surface: str) -> None:
+    text = "Here: " + " and ".join(SECRETS.values()) + " that was all."
 
     async def answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        for at in range(0, len(said), 7):
-            yield ChatDelta(said[at : at + 7])
+        for at in range(0, len(text), 7):
+            yield ChatDelta(text[at : at + 7])
         yield ChatDelta(finish_reason=FinishReason.STOP, usage=TokenUsage(1, 1))
 
     route(planted_gateway, lambda _, __: planted_gateway.model)
@@ -173,7 +175,7 @@ def test_what_a_model_says(planted_gateway: Gateway, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_a_model_writes_into_the_call_of_a_callers_tool(
+def test_arguments_of_a_callers_tool_do_not_leak(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], stream: bool
 ) -> None:
     arguments = json.dumps({"text": list(SECRETS.values())})
@@ -192,20 +194,20 @@ def test_what_a_model_writes_into_the_call_of_a_callers_tool(
     if stream:
         chunks = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
-        heard = "".join(piece["function"]["arguments"] for delta in deltas for piece in delta.get("tool_calls", ()))
+        received = "".join(piece["function"]["arguments"] for delta in deltas for piece in delta.get("tool_calls", ()))
     else:
-        heard = reply.json["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
-    assert len(json.loads(heard)["text"]) == len(SECRETS)
-    assert not leaked_kinds(heard, SECRETS)
+        received = reply.json["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+    assert len(json.loads(received)["text"]) == len(SECRETS)
+    assert not leaked_kinds(received, SECRETS)
     assert_clean(reply, capsys, SECRETS)
 
 
 @pytest.mark.parametrize("failure", ["errors", "no json", "no connection", "a bug"])
-def test_what_the_server_behind_a_tool_says_as_it_fails(
+def test_an_error_of_a_tools_server_does_not_leak(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     for every in BATCHES:
-        batch = {kind: secret for kind, secret in every.items() if kind not in KNOWN}  # that server never hears of these
+        batch = {kind: secret for kind, secret in every.items() if kind not in KNOWN}  # the tool's server does not know these
         words = f"{text_with_secrets(batch)} {PATH} https://{HOST}/w"
 
         async def get(*_: object, words: str = words) -> bytes:
@@ -235,7 +237,7 @@ STORAGE: Mapping[str, Callable[[str], Exception]] = {
     "a bug": lambda words: RuntimeError(f"{words} {PATH} {TABLE}"),
 }
 STORED: Mapping[str, Send] = {
-    **{name: send for name, send in SURFACES.items() if name != "turn"},  # which begins with a session
+    **{name: send for name, send in SURFACES.items() if name != "turn"},  # a turn needs a session first
     "sessions": lambda gateway: gateway.send("GET", "/a1/agents/plain/sessions"),
     "indices": lambda gateway: gateway.send("GET", "/a1/rag/indices"),
     "query": lambda gateway: gateway.send("POST", "/a1/rag/indices/notes/query", body={"query": "x"}),
@@ -247,7 +249,7 @@ STORED: Mapping[str, Send] = {
 
 
 @pytest.mark.parametrize("failure", STORAGE)
-def test_what_the_table_and_the_bucket_say_as_they_fail(
+def test_an_error_of_the_storage_does_not_leak(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     route(planted_gateway, lambda _, __: planted_gateway.model)
@@ -255,23 +257,25 @@ def test_what_the_table_and_the_bucket_say_as_they_fail(
         for batch in share(failure, surface):
             error = STORAGE[failure](text_with_secrets(batch))
 
-            def fails(*_: object, error: Exception = error) -> None:
+            def fail(*_: object, error: Exception = error) -> None:
                 raise error
 
-            monkeypatch.setattr(BaseClient, "_make_api_call", fails)
+            monkeypatch.setattr(BaseClient, "_make_api_call", fail)
             reply = send(planted_gateway)
             assert TABLE not in reply.text + str(dict(reply.headers)), surface
             assert_clean(reply, capsys, batch, surface)
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["at once", "after a piece"])
-def test_a_bug_of_ours(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], begun: bool) -> None:
+@pytest.mark.parametrize("after_first_delta", [False, True])
+def test_an_unexpected_exception_does_not_leak(
+    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], after_first_delta: bool
+) -> None:
     route(planted_gateway, lambda _, __: planted_gateway.model)
     for surface, send in CHATS.items():
         for batch in share(surface):
 
             async def answer(*_: object, words: str = text_with_secrets(batch)) -> AsyncGenerator[ChatDelta, None]:
-                if begun:
+                if after_first_delta:
                     yield ChatDelta("Well ")
                 raise LookupError(words, PATH) from ValueError(words)
 
@@ -297,25 +301,23 @@ INVALID: Mapping[str, Callable[[str], tuple[str, object]]] = {
 }
 
 
-def test_a_request_that_is_refused_does_not_come_back(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    for what, made in INVALID.items():
-        for batch in share(what):
-            path, body = made(text_with_secrets(batch))
+def test_a_refused_request_is_not_repeated(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, build in INVALID.items():
+        for batch in share(name):
+            path, body = build(text_with_secrets(batch))
             reply = planted_gateway.send("POST", path, body=body)
             assert reply.status == 400 or '"error"' in reply.text
-            assert_clean(reply, capsys, batch, what)
+            assert_clean(reply, capsys, batch, name)
 
 
-def test_names_of_members_do_not_come_back_where_they_are_secrets(
-    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_secret_as_a_key_of_the_body_is_not_repeated(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     for kind, secret in SHAPED.items():
         reply = planted_gateway.send("POST", "/a1/agents/plain/sessions", body={secret: 1})
         assert reply.status == 400
-        assert_clean(reply, capsys, {kind: secret} if len(secret) <= 64 else {})  # of a longer name the beginning is shown
+        assert_clean(reply, capsys, {kind: secret} if len(secret) <= 64 else {})  # the error shows the beginning of a longer name
 
 
-def test_headers_of_a_request_stand_in_no_line_of_the_log(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+def test_headers_of_a_request_are_not_logged(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     route(planted_gateway, lambda _, __: planted_gateway.model)
     for kind, secret in SHAPED.items():
         headers = {"X-Anything": secret, "User-Agent": secret}
@@ -328,21 +330,19 @@ def test_headers_of_a_request_stand_in_no_line_of_the_log(planted_gateway: Gatew
         assert_clean(planted_gateway.send("GET", "/v1/models", token=secret), capsys, {kind: secret})
 
 
-def test_a_token_and_a_key_of_the_gateway_stand_in_no_line_of_the_log(
-    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tokens_and_provider_keys_are_not_logged(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     planted_gateway.send("GET", "/v1/models", token=TOKEN)
-    routed_to(planted_gateway, Upstream(whole({"choices": [{"message": {"role": "assistant", "content": "Hi"}}]})))
+    route_to_upstream(planted_gateway, Upstream(whole({"choices": [{"message": {"role": "assistant", "content": "Hi"}}]})))
     assert CHATS["chat"](planted_gateway).status == 200
     assert_clean(None, capsys, {kind: SECRETS[kind] for kind in KNOWN} | {kind: SECRETS[kind] for kind in PLACED})
 
 
-def test_a_file_that_is_ingested_and_fails(
+def test_a_failed_ingest_does_not_leak(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_settings(monkeypatch)
     for number, batch in enumerate(BATCHES):
-        routed_to(planted_gateway, Upstream(failing_words(text_with_secrets(batch), 400)))
+        route_to_upstream(planted_gateway, Upstream(failing_words(text_with_secrets(batch), 400)))
         event = messages(put(f"uploads/demo/books{number}/a.txt", b"Text."), f"no json {text_with_secrets(batch)}", receives=5)
         planted_gateway.work(jobs.work, event)
         reply = planted_gateway.send("GET", f"/a1/rag/indices/books{number}/uploads")
@@ -350,14 +350,14 @@ def test_a_file_that_is_ingested_and_fails(
         assert_clean(reply, capsys, batch)
 
 
-def test_a_step_that_meets_a_bug(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_compaction_step_does_not_leak(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises((KeyError, ValueError, LookupError)) as raised:
         planted_gateway.work(compaction_step.work, {"tenant": "demo", "job": "job_1", "step": text_with_secrets(BATCHES[0])})
     assert not leaked_kinds(str(raised.value), BATCHES[0])
     assert_clean(None, capsys, BATCHES[0])
 
 
-def test_the_work_of_a_client_that_went_away(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_after_a_disconnect_does_not_leak(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     batch = BATCHES[0]
 
     async def answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:

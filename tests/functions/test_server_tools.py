@@ -1,4 +1,4 @@
-"""The gateway's own tools in ``POST /v1/chat/completions``, through the route; and what a broken embedding server gets."""
+"""Server tools in ``POST /v1/chat/completions``, and embeddings of a broken server."""
 
 import json
 import math
@@ -37,22 +37,21 @@ Plan = Callable[[Sequence[Turn]], list[ChatRequest]]
 
 @pytest.fixture
 def plan(gateway: Gateway) -> Plan:
-    """Switches tools on and makes the model say one thing after the other, which may depend on what it is asked; returns what it
-    will have been asked."""
+    """Return a function that scripts the turns of the model and returns the list of its requests. Server tools are on."""
     gateway.services.settings.config.write_text(CONFIG.replace(NO_TOOLS, TOOLS))
 
-    def planned(turns: Sequence[Turn]) -> list[ChatRequest]:
-        asked: list[ChatRequest] = []
+    def script_turns(turns: Sequence[Turn]) -> list[ChatRequest]:
+        requests: list[ChatRequest] = []
 
         def answer(request: ChatRequest, _: CallContext) -> Sequence[ChatDelta]:
-            asked.append(request)
-            turn = turns[len(asked) - 1]
+            requests.append(request)
+            turn = turns[len(requests) - 1]
             return turn(request) if callable(turn) else turn
 
         gateway.model.script = answer
-        return asked
+        return requests
 
-    return planned
+    return script_turns
 
 
 def complete(gateway: Gateway, *, token: str = "demo-token", headers: dict[str, str] | None = None, **fields: object) -> Reply:
@@ -61,29 +60,29 @@ def complete(gateway: Gateway, *, token: str = "demo-token", headers: dict[str, 
     return reply
 
 
-def text_of(reply: Reply) -> Any:
+def answer_text(reply: Reply) -> Any:
     return reply.json["choices"][0]["message"]["content"]
 
 
-def test_one_answer_one_bill(gateway: Gateway, plan: Plan) -> None:
-    asked = plan([call("calculator", expression="6*7"), say("It is 42.")])
+def test_a_tool_call_and_the_answer_have_one_cost(gateway: Gateway, plan: Plan) -> None:
+    requests = plan([call("calculator", expression="6*7"), say("It is 42.")])
     reply = complete(gateway)
-    assert text_of(reply) == "It is 42."
-    assert json.loads(remove_marks(asked[1].messages[-1].content))["result"] == 42
+    assert answer_text(reply) == "It is 42."
+    assert json.loads(remove_marks(requests[1].messages[-1].content))["result"] == 42
     assert reply.headers["spass-cost-sub-calls"] == "2"
     assert reply.headers["spass-cost-usd"] == reply.json["usage"]["cost_details"]["usd"] == "0.00004"
     assert reply.json["usage"]["total_tokens"] == 30
 
 
-def test_switched_off_by_the_header(gateway: Gateway, plan: Plan) -> None:
-    asked = plan([say("Hm."), say("Hm.")])
+def test_the_augment_header_switches_server_tools_off(gateway: Gateway, plan: Plan) -> None:
+    requests = plan([say("Hm."), say("Hm.")])
     complete(gateway, headers={"SPASS-Augment": "server-tools=off"})
     complete(gateway, headers={"SPASS-Augment": "system-prompt=off, memory=off"})
-    assert [len(request.tools) for request in asked] == [0, 3]
+    assert [len(request.tools) for request in requests] == [0, 3]
 
 
-def test_what_a_tenant_stores_goes_into_its_chats_and_nowhere_else(gateway: Gateway, plan: Plan) -> None:
-    asked = plan([say("Salve.")] * 5)
+def test_prompt_and_memory_reach_only_the_tenants_chats(gateway: Gateway, plan: Plan) -> None:
+    requests = plan([say("Salve.")] * 5)
     stored = {"system_prompt": "Answer in Latin.", "memory": "The office is in Bonn.", "tools_enabled_default": ["memory_read"]}
     assert gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body=stored).status == 200
     complete(gateway)
@@ -91,7 +90,7 @@ def test_what_a_tenant_stores_goes_into_its_chats_and_nowhere_else(gateway: Gate
     complete(gateway, headers={"SPASS-Augment": "memory=off, server-tools=off, system-prompt=off"})
     complete(gateway, token="other-token")
     assert gateway.send("POST", "/a1/agents/plain/chat", body={"message": "6 * 7?"}).status == 200
-    words = [[remove_marks(message.content).partition("\n")[0][:16] for message in request.messages] for request in asked]
+    words = [[remove_marks(message.content).partition("\n")[0][:16] for message in request.messages] for request in requests]
     notes, note = "Notes that were ", NOTE[:16]
     assert words == [
         ["Answer in Latin.", notes, "6 * 7?"],
@@ -100,45 +99,45 @@ def test_what_a_tenant_stores_goes_into_its_chats_and_nowhere_else(gateway: Gate
         ["6 * 7?"],
         ["Answer.", "6 * 7?"],
     ]
-    assert [len(request.tools) for request in asked] == [1, 1, 0, 3, 0]
+    assert [len(request.tools) for request in requests] == [1, 1, 0, 3, 0]
 
 
-def test_knowledge_is_that_of_the_callers_tenant(gateway: Gateway, plan: Plan) -> None:
+def test_a_tool_searches_only_the_indices_of_the_callers_tenant(gateway: Gateway, plan: Plan) -> None:
     documents = {"documents": [{"id": "a", "text": "alpha"}]}
     assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
     query = call("rag_query", index_id="notes", query="alpha")
-    asked = plan([query, say("Alpha."), query, say("Nothing.")])
+    requests = plan([query, say("Alpha."), query, say("Nothing.")])
     reply = complete(gateway)
-    assert json.loads(remove_marks(asked[1].messages[-1].content))["results"][0]["text"] == "alpha"
+    assert json.loads(remove_marks(requests[1].messages[-1].content))["results"][0]["text"] == "alpha"
     assert reply.headers["spass-cost-sub-calls"] == "3"  # two answers and an embedding
     complete(gateway, token="other-token")
-    assert json.loads(remove_marks(asked[3].messages[-1].content))["error"]["code"] == "index_not_found"
+    assert json.loads(remove_marks(requests[3].messages[-1].content))["error"]["code"] == "index_not_found"
 
 
 @pytest.mark.parametrize("user", [{}, {"SPASS-User-Id": "ada"}], ids=["no user", "a user"])
-def test_a_write_is_confirmed_in_two_steps_here_too(gateway: Gateway, plan: Plan, user: dict[str, str]) -> None:
+def test_a_write_in_a_chat_needs_two_steps(gateway: Gateway, plan: Plan, user: dict[str, str]) -> None:
     documents = {"documents": [{"id": "a", "text": "alpha"}]}
     assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
 
-    def confirming(request: ChatRequest) -> Sequence[ChatDelta]:
-        told = json.loads(remove_marks(request.messages[-1].content))
-        return call("rag_index_delete", index_id="notes", confirm_token=told["confirm_token"])
+    def confirm(request: ChatRequest) -> Sequence[ChatDelta]:
+        preview = json.loads(remove_marks(request.messages[-1].content))
+        return call("rag_index_delete", index_id="notes", confirm_token=preview["confirm_token"])
 
-    asked = plan([call("rag_index_delete", index_id="notes"), confirming, say("Gone.")])
-    assert text_of(complete(gateway, headers=user)) == "Gone."
-    assert json.loads(remove_marks(asked[2].messages[-1].content)) == {"deleted": True}
+    requests = plan([call("rag_index_delete", index_id="notes"), confirm, say("Gone.")])
+    assert answer_text(complete(gateway, headers=user)) == "Gone."
+    assert json.loads(remove_marks(requests[2].messages[-1].content)) == {"deleted": True}
     assert gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found"
 
 
-def test_a_stream_is_kept_under_its_key_and_given_again_without_a_second_run(gateway: Gateway, plan: Plan) -> None:
-    asked = plan([[ChatDelta("Let me see."), *call("calculator", expression="6*7")], say("It is 42.")])
-    first, again = (complete(gateway, stream=True, headers={"Idempotency-Key": "k"}) for _ in range(2))
-    assert again.headers["idempotency-replayed"] == "true"
-    assert streamed(first) == streamed(again) == "Let me see.\n\nIt is 42."
-    assert len(asked) == 2
+def test_a_stream_with_server_tools_is_stored_and_replayed(gateway: Gateway, plan: Plan) -> None:
+    requests = plan([[ChatDelta("Let me see."), *call("calculator", expression="6*7")], say("It is 42.")])
+    first, replay = (complete(gateway, stream=True, headers={"Idempotency-Key": "k"}) for _ in range(2))
+    assert replay.headers["idempotency-replayed"] == "true"
+    assert stream_text(first) == stream_text(replay) == "Let me see.\n\nIt is 42."
+    assert len(requests) == 2
 
 
-def streamed(reply: Reply) -> str:
+def stream_text(reply: Reply) -> str:
     *events, done = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
     assert done == "[DONE]"
     chunks = map(json.loads, events)
@@ -148,10 +147,8 @@ def streamed(reply: Reply) -> str:
 _START = "import sys, functions.chat.completions; print('numpy' in sys.modules, 'spass.tools.toolbox' in sys.modules)"
 
 
-@pytest.mark.parametrize(("tools", "made"), [(NO_TOOLS, "False False"), (TOOLS, "True True")], ids=["without", "with"])
-def test_the_function_makes_the_tools_while_it_starts_and_only_where_there_are_some(
-    tmp_path: Path, tools: str, made: str
-) -> None:
+@pytest.mark.parametrize(("tools", "imported"), [(NO_TOOLS, "False False"), (TOOLS, "True True")], ids=["without", "with"])
+def test_the_function_imports_the_tools_at_its_start_if_there_are_any(tmp_path: Path, tools: str, imported: str) -> None:
     settings = write_operators_files(tmp_path)
     settings.config.write_text(CONFIG.replace(NO_TOOLS, tools))
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {
@@ -164,7 +161,7 @@ def test_the_function_makes_the_tools_while_it_starts_and_only_where_there_are_s
         "SPASS_CONFIG": str(settings.config),
     }
     probe = subprocess.run([sys.executable, "-c", _START], cwd=ROOT, env=environment, capture_output=True, check=True, text=True)
-    assert probe.stdout.splitlines()[-1] == made
+    assert probe.stdout.splitlines()[-1] == imported
 
 
 BROKEN = {
@@ -177,7 +174,9 @@ BROKEN = {
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
-def test_vectors_that_are_none_reach_no_caller(gateway: Gateway, broken: Callable[[int], EmbeddingReply], encoding: str) -> None:
+def test_malformed_vectors_are_an_upstream_error(
+    gateway: Gateway, broken: Callable[[int], EmbeddingReply], encoding: str
+) -> None:
     gateway.model.vectors = lambda request: broken(len(request.texts))
     body = {"model": "mini-embed", "input": ["a", "b"], "encoding_format": encoding}
     reply = gateway.send("POST", "/v1/embeddings", body=body)

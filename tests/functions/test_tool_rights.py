@@ -14,11 +14,11 @@ def execute(gateway: Gateway, name: str, arguments: Mapping[str, object], token:
     return gateway.send("POST", "/v1/tools/execute", token=token, body=body, headers=headers)
 
 
-def tools_of(gateway: Gateway, token: str) -> set[str]:
+def tool_names(gateway: Gateway, token: str) -> set[str]:
     return {tool["function"]["name"] for tool in gateway.send("GET", "/v1/tools", token=token).json["tools"]}
 
 
-def test_who_may_not_store_settings_may_not_write_the_memory(gateway: Gateway) -> None:
+def test_writing_the_memory_needs_an_admins_token(gateway: Gateway) -> None:
     put = gateway.send("PUT", "/v1/tenant/config", body={"memory": "Obey."})
     assert (put.status, put.code) == (403, "admin_required")
     token = execute(gateway, "memory_write", NOTE, ADMIN).json["result"]["confirm_token"]
@@ -27,12 +27,12 @@ def test_who_may_not_store_settings_may_not_write_the_memory(gateway: Gateway) -
         assert (refused.status, refused.code, refused.json["error"]["param"]) == (403, "admin_required", "name")
         assert "administrator" in refused.json["error"]["message"]
     assert execute(gateway, "memory_read", {}).json["result"]["memory"] is None
-    written = execute(gateway, "memory_write", {**NOTE, "confirm_token": token}, ADMIN)
-    assert written.json["result"] == {"memory_size_bytes": len(NOTE["note"])}
+    result = execute(gateway, "memory_write", {**NOTE, "confirm_token": token}, ADMIN)
+    assert result.json["result"] == {"memory_size_bytes": len(NOTE["note"])}
 
 
-def test_the_list_is_the_same_for_every_token(gateway: Gateway) -> None:
-    assert tools_of(gateway, "demo-token") == tools_of(gateway, ADMIN) >= {"memory_write", "calculator"}
+def test_every_token_gets_the_same_list_of_tools(gateway: Gateway) -> None:
+    assert tool_names(gateway, "demo-token") == tool_names(gateway, ADMIN) >= {"memory_write", "calculator"}
 
 
 def test_the_memory_is_sent_to_a_model_as_data(gateway: Gateway) -> None:
