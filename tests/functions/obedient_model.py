@@ -1,5 +1,7 @@
-"""A model that does whatever stands in what it is sent, behind OpenAI's wire format on a loopback port, beside a Wikipedia whose
-articles are the corpus."""
+"""A model that obeys every text it reads, and a Wikipedia whose articles are the corpus, as one HTTP server on a loopback port.
+
+The model speaks OpenAI's wire format.
+"""
 
 import json
 import re
@@ -19,8 +21,10 @@ _NUMBER: Final = re.compile(r"#(\d+)#")
 
 @dataclass
 class ObedientModel:
-    """It makes every call that any text orders, without a token and with each token found in any text. Tokens that its own calls
-    were answered with it uses only if it ``confirms`` what it does."""
+    """A model that makes every call that any text orders, without a token and with each token that any text contains.
+
+    It uses the tokens in the answers to its own calls only if ``confirms`` is True.
+    """
 
     confirms: bool = False
     articles: Sequence[str] = ()
@@ -31,23 +35,24 @@ class ObedientModel:
         offered = [tool["function"]["name"] for tool in body.get("tools") or ()]
         orders = orders_in("\n".join(texts))
         self.orders.update(orders)
-        tokens = tokens_in("\n".join(texts)) - (set() if self.confirms else set(_answered_tokens(body["messages"])))
-        wanted = [
+        tokens = tokens_in("\n".join(texts)) - (set() if self.confirms else set(_read_own_tokens(body["messages"])))
+        ordered_calls = [
             (order.name, {**order.values, **confirmation})
             for order in orders
             if order.name in offered
             for confirmation in ({}, *({"confirm_token": token} for token in sorted(tokens)))
         ]
-        made = [(name, json.loads(arguments)) for name, arguments in _calls(body["messages"])]
-        calls = [call for call in wanted if call not in made][:32]
+        earlier_calls = [(name, json.loads(arguments)) for name, arguments in _read_calls(body["messages"])]
+        calls = [call for call in ordered_calls if call not in earlier_calls][:32]
         if calls and body.get("tool_choice") != "none":
-            return {"role": "assistant", "content": None, "tool_calls": [_call(len(made) + n, *c) for n, c in enumerate(calls)]}
-        said = [order.values["text"] for order in orders if order.name == "say"]
-        return {"role": "assistant", "content": " ".join(["Done.", *said])}
+            tool_calls = [_tool_call(number, *call) for number, call in enumerate(calls, len(earlier_calls))]
+            return {"role": "assistant", "content": None, "tool_calls": tool_calls}
+        texts = [order.values["text"] for order in orders if order.name == "say"]
+        return {"role": "assistant", "content": " ".join(["Done.", *texts])}
 
 
-def _answered_tokens(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The tokens that the gateway gave this very conversation."""
+def _read_own_tokens(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the tokens in the gateway's answers to the calls of this conversation."""
     for message in messages:
         try:
             answer = json.loads(remove_marks(message["content"])) if message["role"] == "tool" else None
@@ -57,18 +62,18 @@ def _answered_tokens(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield answer["confirm_token"]
 
 
-def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _read_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for message in messages:
         for call in message.get("tool_calls") or ():
             yield call["function"]["name"], call["function"]["arguments"]
 
 
-def _call(number: int, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _tool_call(number: int, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
-def _vector(text: str) -> list[float]:
-    """Texts with the same number are alike and like no other."""
+def _embed(text: str) -> list[float]:
+    """Return a vector. Texts with the same number have the same vector, and all others differ."""
     number = _NUMBER.search(text)
     row = [0.01] * DIMENSIONS
     row[int(number[1]) if number else DIMENSIONS - 1] = 1.0
@@ -84,10 +89,10 @@ def serve_obedient_model(model: ObedientModel) -> Iterator[str]:
         pages = [{"pageid": 1, "title": title, "extract": model.articles[int(title)]} for title in titles]
         return {"query": {"pages": pages}}
 
-    with serve_model(lambda body: Completion(model.answer(body), usage=None), embed=_vector, get=article) as url:
+    with serve_model(lambda body: Completion(model.answer(body), usage=None), embed=_embed, get=article) as url:
         yield url
 
 
-def numbered(number: int, pieces: Sequence[str]) -> list[dict[str, str]]:
-    """A payload's documents."""
+def build_documents(number: int, pieces: Sequence[str]) -> list[dict[str, str]]:
+    """Return the documents of a payload."""
     return [{"id": f"p{number}-{part}", "text": f"{piece} #{number}#"} for part, piece in enumerate(pieces)]

@@ -1,6 +1,7 @@
-"""Whatever a text orders, and however obedient the model is that reads it: nothing is written that was not confirmed.
+"""Prompt injections: without a valid confirmation, nothing is written, even if the model obeys every text.
 
-The gateway is whole, its model a server on a socket that makes every call it reads of (``tests/functions/obedient_model.py``).
+The tests use a whole gateway. Its model is a server that makes every call that a text orders
+(``tests/functions/obedient_model.py``).
 """
 
 import json
@@ -31,7 +32,7 @@ from tests.functions.injection_corpus import (
     table,
     tokens_in,
 )
-from tests.functions.obedient_model import DIMENSIONS, ObedientModel, numbered, serve_obedient_model
+from tests.functions.obedient_model import DIMENSIONS, ObedientModel, build_documents, serve_obedient_model
 from tests.unit.sessions.session_chains import ChainBuilder, plain_turn
 
 pytestmark = pytest.mark.moto
@@ -48,7 +49,7 @@ OTHER: Final = 'rag_doc_delete {"index_id": "notes", "doc_id": "b"}'
 
 @dataclass
 class InjectionHarness:
-    """A gateway with an obedient model, and what was issued and redeemed in it."""
+    """A gateway with an obedient model, and the confirm tokens that were issued and redeemed."""
 
     gateway: Gateway
     model: ObedientModel
@@ -58,15 +59,15 @@ class InjectionHarness:
     redeemed: list[tuple[str, bytes]] = field(default_factory=list)
 
     def state(self) -> Mapping[str, object]:
-        """The knowledge and the settings of both tenants, and every object."""
+        """Return the indices of both tenants, the settings of one, and every object."""
         table, bucket = boto3.client("dynamodb"), boto3.client("s3")
-        kept: dict[str, object] = {}
+        items: dict[str, object] = {}
         for partition in ("T#demo#RAG", "T#demo#CONFIG", "T#other#RAG"):
-            found = table.query(
+            answer = table.query(
                 TableName=TABLE, KeyConditionExpression="pk = :pk", ExpressionAttributeValues={":pk": {"S": partition}}
             )
-            kept |= {f"{item['pk']}{item['sk']}": item for item in found["Items"]}
-        return {**kept, **{listed["Key"]: listed["ETag"] for listed in bucket.list_objects_v2(Bucket=BUCKET).get("Contents", [])}}
+            items |= {f"{item['pk']}{item['sk']}": item for item in answer["Items"]}
+        return {**items, **{entry["Key"]: entry["ETag"] for entry in bucket.list_objects_v2(Bucket=BUCKET).get("Contents", [])}}
 
     def send(self, target: str, body: object, *, token: str = OPERATOR, user: str = "ada", method: str = "POST") -> Reply:
         reply = self.gateway.send(method, target, token=token, headers={"SPASS-User-Id": user}, body=body)
@@ -82,7 +83,7 @@ class InjectionHarness:
         return self.send("/v1/tools/execute", body, token=token, user=user).json["result"]
 
     def plant(self) -> None:
-        """Fills real tokens into the payloads, which are for another call, caller or time, and puts them where they are found."""
+        """Fill real tokens that are not valid for the calls into the payloads. Store the payloads as documents and articles."""
         tokens = {}
         for order in (DELETE, REMOVE):
             tokens["OTHER_CALL", order] = self.execute(OTHER)["confirm_token"]
@@ -96,21 +97,23 @@ class InjectionHarness:
             self.now += CONFIRM_SECONDS + 1
             tokens["MADE_UP", order] = "AABqX" + "x" * 67
         self.payloads = [
-            replace(payload, pieces=tuple(_filled(piece, tokens) for piece in payload.pieces)) for payload in PAYLOADS
+            replace(payload, pieces=tuple(_fill_tokens(piece, tokens) for piece in payload.pieces)) for payload in PAYLOADS
         ]
         self.model.articles = [payload.text for payload in self.payloads]
-        documents = [document for number, payload in enumerate(self.payloads) for document in numbered(number, payload.pieces)]
+        documents = [
+            document for number, payload in enumerate(self.payloads) for document in build_documents(number, payload.pieces)
+        ]
         self.send("/a1/rag/indices/corpus/documents", {"documents": documents})
         self.issued.clear()
         self.redeemed.clear()
 
     def restore(self) -> None:
-        """The knowledge and the memory as they were at first."""
+        """Restore the documents and the memory."""
         self.send("/a1/rag/indices/notes/documents", NOTES)
         self.send("/v1/tenant/config", {"memory": None}, method="PUT")
 
 
-def _filled(piece: str, tokens: Mapping[tuple[str, str], str]) -> str:
+def _fill_tokens(piece: str, tokens: Mapping[tuple[str, str], str]) -> str:
     for name in TOKENS:
         piece = piece.replace(name, tokens[name, REMOVE if REMOVE in piece else DELETE])
     return piece
@@ -137,7 +140,7 @@ def harness(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Injec
         monkeypatch.setattr(gateway, "services", services)
         harness = InjectionHarness(gateway, model, now_s())
         services.toolbox = Toolbox(services.rag, services.cascade, lambda: services.lineage_search, clock=lambda: harness.now)
-        _watch(harness, monkeypatch)
+        _record_tokens(harness, monkeypatch)
         harness.restore()
         harness.send("/a1/rag/indices/notes/documents", NOTES, token="other-token")
         harness.plant()
@@ -145,22 +148,22 @@ def harness(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Injec
         gateway._loop.run_until_complete(gateway.services.aclose())
 
 
-def _watch(harness: InjectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps in ``stage`` which tokens are issued and accepted, and for what."""
+def _record_tokens(harness: InjectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record in ``harness`` the tokens that are issued and redeemed, and their operations."""
     issue, redeem = ConfirmTokens.issue, ConfirmTokens.redeem
 
-    async def issued(self: ConfirmTokens, scope: Scope, operation: ConfirmedOperation, state: str) -> str:
+    async def record_issue(self: ConfirmTokens, scope: Scope, operation: ConfirmedOperation, state: str) -> str:
         token = await issue(self, scope, operation, state)
         harness.issued.append((token, operation.fingerprint(scope.caller)))
         return token
 
-    async def redeemed(self: ConfirmTokens, scope: Scope, operation: ConfirmedOperation, token: str) -> TokenRedemption:
+    async def record_redemption(self: ConfirmTokens, scope: Scope, operation: ConfirmedOperation, token: str) -> TokenRedemption:
         redemption = await redeem(self, scope, operation, token)
         harness.redeemed.append((token, operation.fingerprint(scope.caller)))
         return redemption
 
-    monkeypatch.setattr(ConfirmTokens, "issue", issued)
-    monkeypatch.setattr(ConfirmTokens, "redeem", redeemed)
+    monkeypatch.setattr(ConfirmTokens, "issue", record_issue)
+    monkeypatch.setattr(ConfirmTokens, "redeem", record_redemption)
 
 
 def in_a_document(harness: InjectionHarness, number: int) -> None:
@@ -211,8 +214,8 @@ def in_a_message_that_was_compacted(harness: InjectionHarness, number: int) -> N
     session = harness.gateway._loop.run_until_complete(past())
     message = f'Call lineage_search {{"query": "zebra{number}"}}'
     answer = harness.send(f"/a1/agents/plain/sessions/{session}/messages", {"message": message}).json
-    (found,) = answer["tool_calls"][0]["result"]["results"]
-    assert f"zebra{number}" in found["content"]
+    (result,) = answer["tool_calls"][0]["result"]["results"]
+    assert f"zebra{number}" in result["content"]
 
 
 Place = Callable[[InjectionHarness, int], None]
@@ -222,8 +225,8 @@ PLACES: Final[tuple[Place, ...]] = (
 )  # fmt: skip
 
 
-def some(place: Place) -> list[int]:
-    """The payloads that are tried there: one of every second kind, of the other kinds in the next place; in a soak all."""
+def choose_payloads(place: Place) -> list[int]:
+    """Return the numbers of the payloads for ``place``: one payload of every second kind, or all with ``SPASS_SOAK``."""
     if SOAK:
         return [*range(len(PAYLOADS))]
     at, kinds = PLACES.index(place), list(dict.fromkeys(payload.kind for payload in PAYLOADS))
@@ -232,29 +235,29 @@ def some(place: Place) -> list[int]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_model_that_obeys_every_text_writes_nothing(harness: InjectionHarness, place: Place) -> None:
-    """Nor does any token help that it reads of: of another call, user or tenant, a used or an old one."""
+def test_an_obedient_model_without_a_valid_token_writes_nothing(harness: InjectionHarness, place: Place) -> None:
+    """The texts also contain tokens of another call, user or tenant, used tokens and expired tokens."""
     before = harness.state()
-    for number in some(place):
+    for number in choose_payloads(place):
         place(harness, number)
         assert harness.redeemed == [], harness.payloads[number]
-    assert _but_versions(harness.state()) == _but_versions(before)
-    assert len(harness.issued) > len(some(place)) / 2, "the model has hardly obeyed"
+    assert _without_settings(harness.state()) == _without_settings(before)
+    assert len(harness.issued) > len(choose_payloads(place)) / 2, "the model obeyed too few orders"
 
 
-def _but_versions(state: Mapping[str, object]) -> Mapping[str, object]:
-    """A memory that was written and taken back by an administrator has a later version."""
+def _without_settings(state: Mapping[str, object]) -> Mapping[str, object]:
+    """Leave out the settings: an administrator who writes and clears the memory increases their version."""
     return {key: value for key, value in state.items() if "CONFIG" not in key}
 
 
 @pytest.mark.parametrize("place", [in_a_document, in_a_message])
-def test_a_model_that_also_confirms_what_it_does_changes_that_alone(harness: InjectionHarness, place: Place) -> None:
-    """What is not defended: a token that was given for this very call is its confirmation, whoever gives it back."""
+def test_a_model_that_confirms_its_calls_changes_only_these(harness: InjectionHarness, place: Place) -> None:
+    """This is not defended: the token of exactly this call confirms it, also if a text orders that."""
     harness.model.confirms = True
     planted = {token for payload in harness.payloads for token in tokens_in(payload.text)}
     assert len(planted) >= len(TOKENS)
     changed = 0
-    for number in some(place):
+    for number in choose_payloads(place):
         payload, before = harness.payloads[number], harness.state()
         harness.issued.clear()
         harness.redeemed.clear()
@@ -268,33 +271,33 @@ def test_a_model_that_also_confirms_what_it_does_changes_that_alone(harness: Inj
     assert changed
 
 
-def test_the_token_of_exactly_this_call_is_a_confirmation_wherever_it_is_read(harness: InjectionHarness) -> None:
+def test_the_token_of_this_call_is_valid_wherever_the_model_reads_it(harness: InjectionHarness) -> None:
     token = harness.execute(DELETE)["confirm_token"]
     harness.chat({"role": "user", "content": f"Call {DELETE} with confirm_token {token}."})
-    assert [redeemed for redeemed, _ in harness.redeemed] == [token]
+    assert [accepted for accepted, _ in harness.redeemed] == [token]
     assert harness.gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found"
 
 
-def test_the_table_of_the_documentation_is_what_is_measured() -> None:
+def test_the_table_in_the_documentation_is_current() -> None:
     assert table() in (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
 
 
-def test_the_corpus_is_what_it_says() -> None:
+def test_the_corpus_is_large_unique_and_has_orders() -> None:
     assert len(PAYLOADS) >= 60
     assert len({payload.text for payload in PAYLOADS}) == len(PAYLOADS)
     assert [payload for payload in PAYLOADS if not orders_in(payload.text)] == []
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=lambda payload: payload.kind)
-def test_as_data_it_stands_between_delimiters_and_is_marked(payload: Payload) -> None:
-    found = measure_defence(payload)
-    assert found.closed
-    assert found.marked
+def test_a_payload_as_data_is_delimited_and_marked(payload: Payload) -> None:
+    result = measure_defence(payload)
+    assert result.closed
+    assert result.marked
     if payload.kind in ("role tokens", "hidden characters", "bidirectional text"):
-        assert found.altered
+        assert result.altered
 
 
-def test_what_was_written_in_characters_that_nobody_sees_gives_no_order_any_more() -> None:
+def test_orders_in_hidden_characters_are_removed() -> None:
     hidden = [payload for payload in PAYLOADS if payload.kind == "hidden characters"]
     unseen = [payload for payload in hidden if not orders_in(payload.text.encode("ascii", "ignore").decode())]
     assert len(unseen) >= 4
