@@ -76,7 +76,7 @@ class SecretSet:
         if len(run) < MIN_SECRET_LENGTH:
             return []
         if "\\" in run:
-            plain = _unescape(run)
+            plain = re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), run.replace("\\/", "/"))
             return [SecretSpan(0, len(run))] if self._find(plain, before, lead) else []
         return _merge_spans(self._find(run, before, lead))
 
@@ -153,10 +153,6 @@ def _words(run: str) -> Iterator[SecretSpan]:
 
 def _sha256(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
-def _unescape(run: str) -> str:
-    return re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), run.replace("\\/", "/"))
 
 
 def _merge_spans(spans: list[SecretSpan]) -> list[SecretSpan]:

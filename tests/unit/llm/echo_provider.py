@@ -18,7 +18,7 @@ class Echo:
         yield ChatDelta(request.messages[-1].content, finish_reason=FinishReason.STOP, usage=TokenUsage(1, 1))
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        raise BackendBadRequest("It has no vectors.")
+        raise BackendBadRequest("This provider has no embedding model.")
 
     async def aclose(self) -> None:
         pass

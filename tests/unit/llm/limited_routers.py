@@ -65,7 +65,7 @@ class RouterFleet:
         self,
         *limits: dict[str, object],
         workers: int = 1,
-        dice: float = 0.5,
+        random_value: float = 0.5,
         provider_of: ProviderOf | None = None,
         **config: object,
     ) -> None:
@@ -78,7 +78,7 @@ class RouterFleet:
             )
             for name, fields in zip(self.models, limits, strict=True)
         ]
-        timing = Timing(loop.time, lambda: BEGIN + loop.time(), asyncio.sleep, lambda: dice)
+        timing = Timing(loop.time, lambda: BEGIN + loop.time(), asyncio.sleep, lambda: random_value)
         self.routers = [
             Router(
                 LlmConfig.model_validate({**config, "backends": backends}),
@@ -123,5 +123,5 @@ class RouterFleet:
         return active
 
 
-def spread(backends: Sequence[str | None]) -> dict[str | None, int]:
+def count_by_backend(backends: Sequence[str | None]) -> dict[str | None, int]:
     return dict(Counter(backends))

@@ -57,14 +57,17 @@ class ScriptedProvider(ScriptedModel):
         return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
 
 
-def then(*outcomes: Outcome) -> list[Outcome]:
+def in_turn(*outcomes: Outcome) -> list[Outcome]:
     return list(outcomes)
 
 
 class RouterHarness:
-    """Backends a, b, … with scripted outcomes. Only ``sleep`` and answers advance the clock. ``random()`` returns ``dice``."""
+    """Backends a, b, … with scripted outcomes. Only ``sleep`` and answers advance the clock. ``random()`` gives
+    ``random_value``."""
 
-    def __init__(self, *scripts: Outcome | list[Outcome], dice: float = 1.0, retries: int = 3, **config: float | str) -> None:
+    def __init__(
+        self, *scripts: Outcome | list[Outcome], random_value: float = 1.0, retries: int = 3, **config: float | str
+    ) -> None:
         self.time = 1000.0
         self.pauses: list[float] = []
         self.keys: dict[str, str] = {}
@@ -78,7 +81,7 @@ class RouterHarness:
             for name in self.providers
         ]
         self.config = {"retries": retries, "retry_base_delay": 1.0, "retry_max_delay": 60.0, **config}
-        self.dice = dice
+        self.random_value = random_value
         self.models = [ModelConfig(name="m", context_window=10, dimensions=2, kind="embedding")]
 
     @property
@@ -91,7 +94,7 @@ class RouterHarness:
             LlmConfig.model_validate({**self.config, "backends": self.backends}),
             self.models,
             self.keys.get,
-            timing=Timing(clock=lambda: self.time, sleep=sleep, random=lambda: self.dice),
+            timing=Timing(clock=lambda: self.time, sleep=sleep, random=lambda: self.random_value),
             provider_of=lambda backend, key: self.providers[backend.name],
         )
 

@@ -8,7 +8,7 @@ from spass.llm.attempt import Attempt
 EXPECTED = TokenUsage(100, 1000)
 
 
-def heard(*pieces: tuple[int, TokenUsage | None]) -> tuple[TokenUsage, bool]:
+def usage_of(*pieces: tuple[int, TokenUsage | None]) -> tuple[TokenUsage, bool]:
     attempt = Attempt(EXPECTED)
     attempt.sent = True
     for characters, counted in pieces:
@@ -22,7 +22,7 @@ def test_an_attempt_that_was_not_sent_has_no_usage() -> None:
 
 
 def test_an_attempt_whose_answer_is_lost_has_the_expected_usage() -> None:
-    assert heard() == (EXPECTED, True)
+    assert usage_of() == (EXPECTED, True)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_an_attempt_whose_answer_is_lost_has_the_expected_usage() -> None:
 def test_text_that_the_provider_did_not_count_is_estimated(
     pieces: list[tuple[int, TokenUsage | None]], usage: TokenUsage, estimated: bool
 ) -> None:
-    assert heard(*pieces) == (usage, estimated)
+    assert usage_of(*pieces) == (usage, estimated)
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_text_that_the_provider_did_not_count_is_estimated(
 def test_text_after_the_last_count_is_added_to_it(
     pieces: list[tuple[int, TokenUsage | None]], usage: TokenUsage, estimated: bool
 ) -> None:
-    assert heard(*pieces) == (usage, estimated)
+    assert usage_of(*pieces) == (usage, estimated)

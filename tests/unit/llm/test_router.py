@@ -45,8 +45,8 @@ from tests.unit.llm.router_harness import (
     RouterHarness,
     ScriptedProvider,
     error_from_response,
+    in_turn,
     text_of,
-    then,
 )
 
 pytestmark = pytest.mark.anyio
@@ -101,34 +101,34 @@ async def test_pauses_double_up_to_the_maximum() -> None:
 
 
 async def test_the_jitter_is_full() -> None:
-    harness = RouterHarness(BUSY, dice=0.25)
+    harness = RouterHarness(BUSY, random_value=0.25)
     await error_from_response(harness.chat())
     assert harness.pauses == [0.25, 0.5, 1.0]
-    harness = RouterHarness(BUSY, dice=0.0)
+    harness = RouterHarness(BUSY, random_value=0.0)
     await error_from_response(harness.chat())
     assert harness.pauses == []
 
 
 async def test_the_pause_lasts_at_least_retry_after() -> None:
-    harness = RouterHarness(then(BackendRateLimited("slow", retry_after=7.0), HELLO))
+    harness = RouterHarness(in_turn(BackendRateLimited("slow", retry_after=7.0), HELLO))
     assert await text_of(harness.chat()) == "Hello"
     assert harness.pauses == [7.0]
 
 
 async def test_a_backoff_longer_than_retry_after_is_the_pause() -> None:
-    harness = RouterHarness(then(BackendUnavailable("slow", retry_after=0.5), HELLO))
+    harness = RouterHarness(in_turn(BackendUnavailable("slow", retry_after=0.5), HELLO))
     await text_of(harness.chat())
     assert harness.pauses == [1.0]
 
 
 async def test_retry_after_is_capped() -> None:
-    harness = RouterHarness(then(BackendRateLimited("slow", retry_after=3600.0), HELLO), retry_max_delay=20.0)
+    harness = RouterHarness(in_turn(BackendRateLimited("slow", retry_after=3600.0), HELLO), retry_max_delay=20.0)
     assert await text_of(harness.chat()) == "Hello"
     assert harness.pauses == [20.0]
 
 
 async def test_a_backend_with_retry_after_is_attempted_later() -> None:
-    harness = RouterHarness(BackendRateLimited("slow", retry_after=30.0), then(BUSY, BUSY, HELLO))
+    harness = RouterHarness(BackendRateLimited("slow", retry_after=30.0), in_turn(BUSY, BUSY, HELLO))
     assert await text_of(harness.chat()) == "Hello"
     assert harness.attempts == {"a": 1, "b": 3}
 
@@ -169,7 +169,7 @@ async def test_a_backend_that_timed_out_after_sending_is_not_retried() -> None:
 
 
 async def test_a_timeout_fails_over_to_another_backend() -> None:
-    harness = RouterHarness(BackendTimeout("slow"), then(BUSY, HELLO))
+    harness = RouterHarness(BackendTimeout("slow"), in_turn(BUSY, HELLO))
     harness.providers["a"].sent = True
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
@@ -177,14 +177,14 @@ async def test_a_timeout_fails_over_to_another_backend() -> None:
 
 
 async def test_a_timeout_before_sending_is_retried_and_not_billed() -> None:
-    harness = RouterHarness(then(BackendTimeout("no connection"), HELLO))
+    harness = RouterHarness(in_turn(BackendTimeout("no connection"), HELLO))
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
     assert (harness.attempts, chat.routing.lost_usage) == ({"a": 2}, TokenUsage())
 
 
 async def test_the_usage_of_lost_answers_is_added() -> None:
-    harness = RouterHarness(then(GONE, GONE, HELLO))
+    harness = RouterHarness(in_turn(GONE, GONE, HELLO))
     harness.mark_sent()
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
@@ -213,7 +213,7 @@ async def test_an_answer_that_contains_only_an_error_is_not_billed(failure: Back
 
 async def test_wrong_and_lost_vectors_are_billed() -> None:
     good = vectors((1.0, 2.0), (1.0, 2.0))
-    harness = RouterHarness(then(vectors((1.0, 2.0)), BackendUnavailable("gone"), good))
+    harness = RouterHarness(in_turn(vectors((1.0, 2.0)), BackendUnavailable("gone"), good))
     harness.mark_sent()
     routing = RoutingRecord()
     await harness.embed(routing=routing)
@@ -256,7 +256,7 @@ async def test_keys_refused_everywhere_are_an_upstream_error() -> None:
 
 
 async def test_a_backend_that_refused_its_key_is_not_retried() -> None:
-    harness = RouterHarness(BackendAuthError("bad key"), then(BUSY, HELLO))
+    harness = RouterHarness(BackendAuthError("bad key"), in_turn(BUSY, HELLO))
     assert await text_of(harness.chat()) == "Hello"
     assert harness.attempts == {"a": 1, "b": 2}
 
@@ -295,7 +295,7 @@ async def test_429_from_all_backends_is_rate_limited_with_retry_after(
 async def test_retry_after_uses_the_last_answer_of_each_backend(
     a: tuple[float | None, ...], b: tuple[float | None, ...] | None, expected: float
 ) -> None:
-    answers = [then(*(BackendRateLimited("slow", retry_after=wait) for wait in waits)) for waits in (a, b) if waits]
+    answers = [in_turn(*(BackendRateLimited("slow", retry_after=wait) for wait in waits)) for waits in (a, b) if waits]
     harness = RouterHarness(*answers, retries=sum(len(waits) for waits in (a, b) if waits) - 1, retry_base_delay=0.001)
     failure = await error_from_response(harness.chat())
     assert isinstance(failure, RateLimited)
@@ -322,7 +322,7 @@ async def test_closing_the_stream_closes_the_answer_of_the_provider() -> None:
 async def test_each_failed_attempt_is_logged_without_the_providers_message(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    await text_of(RouterHarness(BackendAuthError("bad key sk-1234 at https://x", status=401), then(BUSY, HELLO)).chat())
+    await text_of(RouterHarness(BackendAuthError("bad key sk-1234 at https://x", status=401), in_turn(BUSY, HELLO)).chat())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.pop("at") for line in lines]
     common = {"level": "warning", "request_id": "req_outer", "event": "backend_failed"}
@@ -541,11 +541,11 @@ failures = st.one_of(
     st.floats(0, 50),
 )
 def test_attempts_and_pauses_stay_within_their_limits(
-    scripts: list[list[BackendError]], retries: int, seconds: float, dice: float, each: float
+    scripts: list[list[BackendError]], retries: int, seconds: float, random_value: float, each: float
 ) -> None:
 
     async def run() -> None:
-        harness = RouterHarness(*(then(*script) for script in scripts), retries=retries, dice=dice)
+        harness = RouterHarness(*(in_turn(*script) for script in scripts), retries=retries, random_value=random_value)
         for provider in harness.providers.values():
             provider.seconds = min(each, seconds)
         begun = harness.time
@@ -562,7 +562,7 @@ def test_attempts_and_pauses_stay_within_their_limits(
 @given(st.lists(st.lists(failures, min_size=1, max_size=6), min_size=1, max_size=4), st.integers(0, 8), st.booleans())
 def test_each_billable_attempt_is_counted(scripts: list[list[BackendError]], retries: int, sent: bool) -> None:
     async def run() -> None:
-        harness = RouterHarness(*(then(*script) for script in scripts), retries=retries)
+        harness = RouterHarness(*(in_turn(*script) for script in scripts), retries=retries)
         if sent:
             harness.mark_sent()
         chat = harness.chat()

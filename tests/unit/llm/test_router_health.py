@@ -19,7 +19,7 @@ from spass.llm.errors import (
     BackendUnavailable,
     BackendUnsupported,
 )
-from tests.unit.llm.limited_routers import RouterFleet, spread
+from tests.unit.llm.limited_routers import RouterFleet, count_by_backend
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ async def test_a_successful_probe_closes_the_circuit() -> None:
     assert await harness.call() == "b"
     await asyncio.sleep(2)
     assert await harness.call() == "a"
-    assert spread(await asyncio.gather(*[harness.call() for _ in range(10)])) == {"a": 10}
+    assert count_by_backend(await asyncio.gather(*[harness.call() for _ in range(10)])) == {"a": 10}
 
 
 async def test_the_request_after_a_cancelled_probe_probes() -> None:

@@ -12,7 +12,7 @@ from spass.core.errors import StorageUnavailable
 from spass.llm.errors import BackendUnavailable
 from spass.llm.provider_registry import PROVIDERS, ProviderEntry
 from spass.llm.providers import make_provider
-from tests.unit.llm.limited_routers import RouterFleet, spread
+from tests.unit.llm.limited_routers import RouterFleet, count_by_backend
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -33,13 +33,13 @@ async def test_failover_uses_the_lowest_priority_number_that_answers() -> None:
 
 async def test_round_robin_divides_requests_equally() -> None:
     harness = RouterFleet({}, {}, {}, strategy="round-robin")
-    assert spread([await harness.call() for _ in range(30)]) == {"a": 10, "b": 10, "c": 10}
+    assert count_by_backend([await harness.call() for _ in range(30)]) == {"a": 10, "b": 10, "c": 10}
 
 
 async def test_round_robin_divides_the_requests_of_a_failing_backend() -> None:
     harness = RouterFleet({}, {}, {}, strategy="round-robin", retry_base_delay=0)
     harness.models["b"].failures = [BUSY] * 99
-    answered = spread([await harness.call() for _ in range(31)])
+    answered = count_by_backend([await harness.call() for _ in range(31)])
     assert abs(answered["a"] - answered["c"]) <= 1
     assert harness.attempts["b"] == 1
 
@@ -50,7 +50,7 @@ async def test_round_robin_takes_turns_for_each_model() -> None:
     for _ in range(10):
         answered.append(await harness.call())
         answered.append(await harness.call(model="other"))
-    assert spread(answered) == {"a": 5, "b": 5, "c": 5, "d": 5}
+    assert count_by_backend(answered) == {"a": 5, "b": 5, "c": 5, "d": 5}
 
 
 async def test_round_robin_starts_at_a_random_backend() -> None:
@@ -83,7 +83,7 @@ async def test_least_loaded_without_limits_counts_the_calls_of_this_worker() -> 
         chats = [await stack.enter_async_context(aclosing(harness.chat())) for _ in range(9)]
         for chat in chats:
             await anext(chat)
-        assert spread([chat.routing.backend for chat in chats]) == {"a": 3, "b": 3, "c": 3}
+        assert count_by_backend([chat.routing.backend for chat in chats]) == {"a": 3, "b": 3, "c": 3}
     assert harness.table.calls == 0
 
 

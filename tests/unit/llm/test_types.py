@@ -1,4 +1,4 @@
-"""Deltas join into replies; vectors keep their bytes."""
+"""Joining of deltas into replies, and the bytes of vectors."""
 
 import struct
 from decimal import Decimal

@@ -82,7 +82,7 @@ class _Reader(BlockReader):
         if self._stop_reason is None:
             raise BackendUnavailable("The provider's stream broke off before its end.")
         return replace(
-            self.rest(),
+            self.last_characters(),
             finish_reason=finish_reason(self._stop_reason),
             usage=self._usage.tokens,
             reasoning_characters=self._reasoning_characters,
@@ -96,7 +96,9 @@ class _Reader(BlockReader):
         for index, block in enumerate(payload.content):
             deltas += [self._start_block(index, block), self.end_block(index)]
         usage = payload.usage.tokens if payload.usage else None
-        return merge_deltas([*deltas, replace(self.rest(), finish_reason=finish_reason(payload.stop_reason), usage=usage)])
+        return merge_deltas(
+            [*deltas, replace(self.last_characters(), finish_reason=finish_reason(payload.stop_reason), usage=usage)]
+        )
 
     def _read(self, payload: EventPayload) -> ChatDelta | None:
         match payload.type:

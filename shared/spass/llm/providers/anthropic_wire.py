@@ -10,10 +10,8 @@ from spass.llm.providers.content_blocks import (
     Block,
     ToolCallIds,
     alternate_roles,
-    arguments_of,
     inline_image,
     message_blocks,
-    sanitize_name,
     strict_schema,
     system_texts,
     tools_from_history,
@@ -136,14 +134,10 @@ def _image_block(image: Image) -> Block:
 def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
     if message.role is Role.TOOL:
         return [{"type": "tool_result", "tool_use_id": ids.for_result(message.tool_call_id or ""), "content": message.content}]
-    blocks = message_blocks(message, _text_block, _image_block)
-    if message.tool_calls:
-        names = ids.for_calls(message.tool_calls)
-        blocks += [
-            {"type": "tool_use", "id": name, "name": sanitize_name(call.name), "input": arguments_of(call)}
-            for name, call in zip(names, message.tool_calls, strict=True)
-        ]
-    return blocks
+    calls = ids.rewrite_calls(message.tool_calls) if message.tool_calls else []
+    return message_blocks(message, _text_block, _image_block) + [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in calls
+    ]
 
 
 def _tools(request: ChatRequest) -> list[ToolSpec]:

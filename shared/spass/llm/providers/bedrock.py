@@ -141,7 +141,7 @@ class _Reader(BlockReader):
         if not self._stop_reason:
             raise BackendUnavailable("The provider's stream broke off before its end.")
         usage = self._usage.tokens if self._usage else None
-        return replace(self.rest(), finish_reason=finish_reason(self._stop_reason), usage=usage)
+        return replace(self.last_characters(), finish_reason=finish_reason(self._stop_reason), usage=usage)
 
     def read_whole(self, body: bytes) -> ChatDelta:
         payload = parse(ConversePayload, body)

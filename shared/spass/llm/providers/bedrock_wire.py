@@ -11,10 +11,8 @@ from spass.llm.providers.content_blocks import (
     Block,
     ToolCallIds,
     alternate_roles,
-    arguments_of,
     inline_image,
     message_blocks,
-    sanitize_name,
     strict_schema,
     system_texts,
 )
@@ -152,14 +150,10 @@ def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
         # A result must have a text, and the format refuses a blank one.
         content: list[Json] = [_text_block(message.content if message.content.strip() else _EMPTY_TEXT)]
         return [{"toolResult": {"toolUseId": ids.for_result(message.tool_call_id or ""), "content": content}}]
-    blocks = message_blocks(message, _text_block, _image_block)
-    if message.tool_calls:
-        names = ids.for_calls(message.tool_calls)
-        blocks += [
-            {"toolUse": {"toolUseId": name, "name": sanitize_name(call.name), "input": arguments_of(call)}}
-            for name, call in zip(names, message.tool_calls, strict=True)
-        ]
-    return blocks
+    calls = ids.rewrite_calls(message.tool_calls) if message.tool_calls else []
+    return message_blocks(message, _text_block, _image_block) + [
+        {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.arguments}} for call in calls
+    ]
 
 
 def _blocks_as_text(message: Message, ids: ToolCallIds) -> list[Block]:

@@ -39,6 +39,6 @@ class BlockReader:
         arguments = self._first_arguments.get(block)
         return None if arguments is None else self.add_arguments(block, arguments)
 
-    def rest(self) -> ChatDelta:
+    def last_characters(self) -> ChatDelta:
         """Return the incomplete characters that remain at the end of the answer."""
         return self._texts.end() or ChatDelta()

@@ -33,7 +33,7 @@ def inline_image(image: Image) -> InlineImage | None:
 
 
 def message_blocks(message: Message, text: Callable[[str], Block], picture: Callable[[Image], Block]) -> list[Block]:
-    """Return the texts and pictures of ``message`` as blocks.
+    """Return the texts and pictures of ``message`` as blocks, without its tool calls.
 
     These formats refuse a blank text, and a last assistant message that ends with white space.
     """
@@ -65,6 +65,14 @@ def alternate_roles(
     return [{"role": role, "content": blocks} for role, blocks in turns]
 
 
+class RewrittenCall(NamedTuple):
+    """A tool call with an id, a name and arguments that these formats allow."""
+
+    id: str
+    name: str
+    arguments: Json
+
+
 class ToolCallIds:
     """Rewrite the ids of a conversation's tool calls to unique ids of characters that these formats allow.
 
@@ -76,13 +84,13 @@ class ToolCallIds:
         self._numbers: dict[str, int] = {}  # stem -> the last number appended to it
         self._calls_without_result: dict[str, list[str]] = {}  # calls of the last message with calls: id -> rewritten ids
 
-    def for_calls(self, calls: Sequence[ToolCall]) -> list[str]:
-        """Return the rewritten ids of the next message's calls."""
+    def rewrite_calls(self, calls: Sequence[ToolCall]) -> list[RewrittenCall]:
+        """Return the calls of the next message with rewritten ids."""
         self._calls_without_result = {}
-        names = [self._new_id(call.id) for call in calls]
-        for call, name in zip(calls, names, strict=True):
-            self._calls_without_result.setdefault(call.id, []).append(name)
-        return names
+        rewritten = [RewrittenCall(self._new_id(call.id), sanitize_name(call.name), arguments_of(call)) for call in calls]
+        for call, new in zip(calls, rewritten, strict=True):
+            self._calls_without_result.setdefault(call.id, []).append(new.id)
+        return rewritten
 
     def for_result(self, identity: str) -> str:
         """Return the rewritten id of the call that a result answers."""

@@ -241,11 +241,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     if seconds is not None or not value:
         return seconds
     try:
-        moment = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    try:
-        return max(0.0, moment.timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, OverflowError):
         return None
 

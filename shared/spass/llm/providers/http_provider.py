@@ -80,7 +80,7 @@ class HttpProvider(ABC, Generic[E]):
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def auth(self) -> httpx.Auth | None:
-        """Return what signs each request, or None if ``headers`` suffice."""
+        """Return the signer of the requests, or None if ``headers`` suffice."""
         return None
 
     @cached_property

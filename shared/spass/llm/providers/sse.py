@@ -37,7 +37,7 @@ class StreamParser(Protocol[E]):
 
 
 class SseParser:
-    """Parse server-sent events from bytes in pieces of any size."""
+    """Parse server-sent events. This is a ``StreamParser``."""
 
     def __init__(self) -> None:
         self._pending: list[bytes] = []  # pieces of an incomplete line
@@ -47,11 +47,6 @@ class SseParser:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Return the events that ``chunk`` completes.
-
-        Raises:
-            EventTooLong: an event does not end.
-        """
         if not chunk:
             return []
         if self._after_cr:

@@ -10,22 +10,13 @@ from typing import Final
 
 from spass.core.messages import Image
 from spass.llm.errors import BackendUnsupported
-from spass.llm.types import ChatRequest, NamedTool
+from spass.llm.types import ChatRequest
 
 _EFFORTS: Final = ("low", "medium", "high", "xhigh")
 
 
-def _may_call(request: ChatRequest) -> bool:
+def _has_tools(request: ChatRequest) -> bool:
     return bool(request.tools) and request.tool_choice != "none"
-
-
-def _must_call(request: ChatRequest) -> bool:
-    return bool(request.tools) and (request.tool_choice == "required" or isinstance(request.tool_choice, NamedTool))
-
-
-def _has_image_urls(request: ChatRequest) -> bool:
-    parts = (part for message in request.messages for part in message.parts)
-    return any(isinstance(part, Image) and not part.url.startswith("data:") for part in parts)
 
 
 _IS_REQUESTED: Final[dict[str, Callable[[ChatRequest], bool]]] = {
@@ -33,8 +24,8 @@ _IS_REQUESTED: Final[dict[str, Callable[[ChatRequest], bool]]] = {
     "frequency_penalty": lambda request: bool(request.extra.get("frequency_penalty")),
     "logit_bias": lambda request: bool(request.extra.get("logit_bias")),
     "verbosity": lambda request: request.extra.get("verbosity") not in (None, "medium"),
-    "parallel_tool_calls": lambda request: _may_call(request) and request.extra.get("parallel_tool_calls") is False,
-    "tool_choice": _must_call,
+    "parallel_tool_calls": lambda request: _has_tools(request) and request.extra.get("parallel_tool_calls") is False,
+    "tool_choice": lambda request: _has_tools(request) and request.tool_choice not in (None, "auto"),
 }
 
 
@@ -57,7 +48,8 @@ def reject_image_urls(request: ChatRequest, provider: str) -> None:
     Raises:
         BackendUnsupported: there is such a picture.
     """
-    if _has_image_urls(request):
+    parts = (part for message in request.messages for part in message.parts)
+    if any(isinstance(part, Image) and not part.url.startswith("data:") for part in parts):
         raise BackendUnsupported(f"{provider} does not fetch pictures. Send them as data: URLs.", param="messages")
 
 
@@ -68,8 +60,10 @@ def reasoning_effort(request: ChatRequest, provider: str) -> str | None:
         BackendUnsupported: the provider does not have this level.
     """
     effort = request.extra.get("reasoning_effort")
-    if effort is None or effort in _EFFORTS:
-        return None if effort is None else str(effort)
+    if effort is None:
+        return None
+    if effort in _EFFORTS:
+        return str(effort)
     raise BackendUnsupported(
         f"{provider} does not support reasoning_effort '{effort}'. Use one of: {', '.join(_EFFORTS)}.", param="reasoning_effort"
     )

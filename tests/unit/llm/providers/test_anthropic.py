@@ -193,7 +193,7 @@ async def test_fields_are_mapped_and_unknown_hints_omitted() -> None:
         "stop_sequences": ["END"],
         "output_config": {"effort": "low"},
     }
-    await reply_of(anthropic(upstream), replace(chat_request, top_p=1.0))  # which narrows nothing, and newer models refuse both
+    await reply_of(anthropic(upstream), replace(chat_request, top_p=1.0))  # 1 has no effect, and newer models refuse both
     assert "top_p" not in upstream.body
 
 
@@ -536,20 +536,20 @@ def test_the_work_for_equal_ids_is_linear() -> None:
     results = [Message(Role.TOOL, "rain", tool_call_id=call.id) for call in reversed(calls)]
     started = time.process_time()
     messages_body(request(QUESTION, Message(Role.ASSISTANT, "", tuple(calls)), *results))
-    assert time.process_time() - started < 2  # what grows with the square takes ten seconds
+    assert time.process_time() - started < 2  # quadratic work takes ten seconds
 
 
 @given(
     st.lists(st.lists(st.sampled_from(["a.b", "a:b", "a_b", "a_b_2", "", "call_0", "ü"]), min_size=1, max_size=4), max_size=4),
     st.randoms(use_true_random=False),
 )
-def test_each_result_has_the_id_of_its_call(turns: list[list[str]], dice: Random) -> None:
+def test_each_result_has_the_id_of_its_call(turns: list[list[str]], random: Random) -> None:
     history = [QUESTION]
     for identities in turns:
         calls = [ToolCall(identity, "weather", json.dumps({"is": number})) for number, identity in enumerate(identities)]
         history.append(Message(Role.ASSISTANT, "", tuple(calls)))
         unique = len(set(identities)) == len(identities)
-        order = dice.sample(range(len(calls)), len(calls)) if unique else range(len(calls))
+        order = random.sample(range(len(calls)), len(calls)) if unique else range(len(calls))
         history += [Message(Role.TOOL, str(number), tool_call_id=identities[number]) for number in order]
     sent = cast(list[dict[str, list[dict[str, Json]]]], messages_body(request(*history))["messages"])
     blocks = [block for message in sent for block in message["content"]]

@@ -567,7 +567,7 @@ FAILURES: list[tuple[str, int, str, type[BackendError]]] = [
         ON_DEMAND,
         BackendForbidden,
     ),
-    # What a caller wrote decides nothing.
+    # The text of a caller does not decide the failure.
     (
         "ValidationException",
         400,

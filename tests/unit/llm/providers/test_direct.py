@@ -29,7 +29,7 @@ class Peer:
     def __init__(self, *answers: Sequence[bytes]) -> None:
         self.answers = list(answers)
         self.connections = 0
-        self.send: list[bytes] = []
+        self.requests: list[bytes] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -37,7 +37,7 @@ class Peer:
             while self.answers:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line), 0)
-                self.send.append(head + await reader.readexactly(length))
+                self.requests.append(head + await reader.readexactly(length))
                 for piece in self.answers.pop(0):
                     writer.write(piece)
                     await writer.drain()
@@ -163,8 +163,8 @@ async def test_a_connection_is_reused_for_the_same_request() -> None:
         ]
         await transport.aclose()
     assert peer.connections == 1
-    assert [request.partition(b"\r\n")[0] for request in peer.send] == [b"POST /v1/%C3%A4%20b?c=d HTTP/1.1"] * 3
-    assert [request[-1:] for request in peer.send] == [b"0", b"1", b"2"]
+    assert [request.partition(b"\r\n")[0] for request in peer.requests] == [b"POST /v1/%C3%A4%20b?c=d HTTP/1.1"] * 3
+    assert [request[-1:] for request in peer.requests] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ async def test_a_connection_with_an_early_answer_is_not_reused() -> None:
     async def answer_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         handlers.append(asyncio.current_task())
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(SIMPLE)  # the body is not read, so most of it stays with its sender
+        writer.write(SIMPLE)  # the body is not read, so most of it is not sent
         await ended.wait()
         writer.close()
         with suppress(ConnectionError):

@@ -178,7 +178,7 @@ async def test_a_tool_choice_is_sent_only_with_tools(choice: ToolChoice) -> None
     assert not {"tool_choice", "parallel_tool_calls"} & set(upstream.body)
 
 
-REASONING = {"reasoning_content": "r" * 40, "reasoning": "r" * 40}  # some servers say it twice
+REASONING = {"reasoning_content": "r" * 40, "reasoning": "r" * 40}  # some servers send it twice
 
 
 @pytest.mark.parametrize("names", [["reasoning_content"], ["reasoning"], ["reasoning_content", "reasoning"]])
@@ -685,4 +685,4 @@ def test_the_work_for_many_tool_calls_is_linear() -> None:
     started = time.process_time()
     for event in events:
         reader.read(event)
-    assert time.process_time() - started < 3  # what grows with the square takes twenty seconds
+    assert time.process_time() - started < 3  # quadratic work takes twenty seconds

@@ -106,7 +106,7 @@ def chunked(*chunks: bytes, ends: bool = True) -> Behaviour:
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % len(FIRST) + FIRST + b"\r\n")
     await writer.drain()
-    await reader.read()  # until the other side goes
+    await reader.read()  # until the client closes the connection
     writer.close()
 
 

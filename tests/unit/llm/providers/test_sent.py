@@ -19,7 +19,7 @@ Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[Non
 BODY = {"x": "y"}
 
 
-async def posted(base_url: str, *, seconds: float = 30.0, transport: httpx.AsyncBaseTransport | None = None) -> CallContext:
+async def post(base_url: str, *, seconds: float = 30.0, transport: httpx.AsyncBaseTransport | None = None) -> CallContext:
     """Send a request, which may fail, and return its context."""
     connection, call_context = Connection(backend(), base_url, {}, transport=transport), context(seconds)
     try:
@@ -31,71 +31,79 @@ async def posted(base_url: str, *, seconds: float = 30.0, transport: httpx.Async
     return call_context
 
 
-async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
 
 
-async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def close_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
 
 
-async def breaks_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{")
     writer.close()
 
 
-async def babbles(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def send_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
     writer.close()
 
 
 @pytest.mark.parametrize(
     ("behaviour", "sent"),
-    [(whole(b"{}"), True), (silent, True), (hang, True), (ends, True), (breaks_off, True), (babbles, True), (refuses, False)],
+    [
+        (whole(b"{}"), True),
+        (stay_silent, True),
+        (hang, True),
+        (close_connection, True),
+        (break_off, True),
+        (send_garbage, True),
+        (refuse, False),
+    ],
 )
 async def test_a_request_counts_as_sent_unless_an_error_status_refuses_it(behaviour: Behaviour, sent: bool) -> None:
     async with serving(behaviour) as (server, _):
-        assert (await posted(f"http://127.0.0.1:{server.port}", seconds=0.3)).attempt.sent is sent
+        assert (await post(f"http://127.0.0.1:{server.port}", seconds=0.3)).attempt.sent is sent
 
 
 async def test_a_refused_connection_does_not_count_as_sent() -> None:
     async with serving(whole(b"{}")) as (server, _):
         pass
-    assert not (await posted(f"http://127.0.0.1:{server.port}")).attempt.sent
+    assert not (await post(f"http://127.0.0.1:{server.port}")).attempt.sent
 
 
 async def test_a_request_after_its_deadline_does_not_count_as_sent() -> None:
     async with serving(whole(b"{}")) as (server, _):
-        assert not (await posted(f"http://127.0.0.1:{server.port}", seconds=0)).attempt.sent
+        assert not (await post(f"http://127.0.0.1:{server.port}", seconds=0)).attempt.sent
     assert server.connections == 0
 
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_a_cancelled_request_counts_as_sent_if_all_of_it_was_sent(large: bool) -> None:
-    reached: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+    server_writer: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")  # and no more than fits its buffer
-        reached.set_result(writer)
+        await reader.readuntil(b"\r\n\r\n")  # leave the body unread, apart from the buffer
+        server_writer.set_result(writer)
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     connection = Connection(backend(), f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", {})
     call_context = context()
     body = {"x": "y" * (32 * 1024 * 1024 if large else 10)}
-    asking = asyncio.create_task(connection.post("/chat", body, call_context))
-    server_side = await reached
-    asking.cancel()
+    posting = asyncio.create_task(connection.post("/chat", body, call_context))
+    server_side = await server_writer
+    posting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await posting
     assert call_context.attempt.sent is not large
     await connection.aclose()
     server_side.transport.abort()
     listening.close()
-    await asyncio.sleep(0.01)  # for what was aborted to close
+    await asyncio.sleep(0.01)  # so that the aborted connection closes
 
 
 async def test_a_request_cancelled_while_it_connects_does_not_count_as_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,17 +115,17 @@ async def test_a_request_cancelled_while_it_connects_does_not_count_as_sent(monk
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", create_connection)
     connection, call_context = Connection(backend(), "http://127.0.0.1:9", {}), context()
-    asking = asyncio.create_task(connection.post("/chat", BODY, call_context))
+    posting = asyncio.create_task(connection.post("/chat", BODY, call_context))
     await connecting.wait()
-    asking.cancel()
+    posting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await posting
     assert not call_context.attempt.sent
 
 
 @pytest.mark.parametrize("status", [504, 524])
 async def test_a_request_that_timed_out_behind_a_proxy_counts_as_sent(status: int) -> None:
-    assert (await posted("http://x", transport=Upstream(Answer(status)).transport)).attempt.sent
+    assert (await post("http://x", transport=Upstream(Answer(status)).transport)).attempt.sent
 
 
 async def test_a_request_cancelled_while_the_body_of_a_504_is_read_counts_as_sent() -> None:
@@ -165,7 +173,7 @@ async def test_a_timeout_of_the_model_counts_as_sent(provider: str, stream: bool
     ],
 )
 async def test_through_a_proxy_the_exception_decides_if_it_counts_as_sent(error: Exception, sent: bool) -> None:
-    assert (await posted("http://x", transport=Upstream(error).transport)).attempt.sent is sent
+    assert (await post("http://x", transport=Upstream(error).transport)).attempt.sent is sent
 
 
 async def test_a_refused_second_request_leaves_the_first_sent() -> None:
@@ -178,7 +186,7 @@ async def test_a_refused_second_request_leaves_the_first_sent() -> None:
 
 
 async def test_a_reused_connection_reports_only_its_last_request() -> None:
-    answers = [whole(b"{}"), refuses]
+    answers = [whole(b"{}"), refuse]
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answers.pop(0)(reader, writer)

@@ -23,7 +23,7 @@ def anyio_backend() -> tuple[str, Mapping[str, object]]:
     return BACKEND
 
 
-class Steady(httpx.AsyncBaseTransport):
+class DelayedTransport(httpx.AsyncBaseTransport):
     """A transport that answers each request after three seconds."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -31,23 +31,23 @@ class Steady(httpx.AsyncBaseTransport):
         return httpx.Response(200, json={"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]})
 
 
-async def ask(provider: OpenAi, within: CallContext, *, stream: bool = False) -> list[ChatDelta] | BackendError:
+async def ask(provider: OpenAi, call_context: CallContext, *, stream: bool = False) -> list[ChatDelta] | BackendError:
     request = ChatRequest("gpt", (Message(Role.USER, "Hi"),), stream=stream)
     try:
-        return [delta async for delta in provider.chat(request, within)]
+        return [delta async for delta in provider.chat(request, call_context)]
     except BackendError as failure:
         return failure
 
 
-async def embed(provider: OpenAi, within: CallContext) -> EmbeddingReply | BackendError:
+async def embed(provider: OpenAi, call_context: CallContext) -> EmbeddingReply | BackendError:
     try:
-        return await provider.embed(EmbeddingRequest("e", ("Hi",)), within)
+        return await provider.embed(EmbeddingRequest("e", ("Hi",)), call_context)
     except BackendError as failure:
         return failure
 
 
 async def test_the_timeout_does_not_run_while_waiting_for_a_connection() -> None:
-    provider = OpenAi(backend(max_concurrent=2, timeout=SECONDS + 1), "key", transport=Steady())
+    provider = OpenAi(backend(max_concurrent=2, timeout=SECONDS + 1), "key", transport=DelayedTransport())
     began = asyncio.get_running_loop().time()
     answers = await asyncio.gather(*[ask(provider, context(60)) for _ in range(10)])
     assert all(isinstance(answer, list) for answer in answers)
@@ -55,7 +55,7 @@ async def test_the_timeout_does_not_run_while_waiting_for_a_connection() -> None
 
 
 async def test_waiting_for_a_connection_ends_at_the_deadline() -> None:
-    provider = OpenAi(backend(max_concurrent=1, timeout=60), "key", transport=Steady())
+    provider = OpenAi(backend(max_concurrent=1, timeout=60), "key", transport=DelayedTransport())
     answers = await asyncio.gather(*[ask(provider, context(SECONDS * 1.5)) for _ in range(3)])
     assert [isinstance(answer, BackendTimeout) for answer in answers] == [False, False, True]
     assert isinstance(await ask(provider, context(60)), list)
