@@ -41,14 +41,14 @@ SAID: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "filtered": ({"content": "Marty moves"}, "content_filter"),
     "cut off": ({"content": "Marty moves to"}, "length"),
 }
-"""What the condenser may say, and how it ends."""
+"""Possible answers of the summary model, with their finish reasons."""
 BROKEN: Final = ("status 500", "status 401", "status 400", "garbage", "an empty stream", "an error in a 200", "gone", "slow")
-"""What may go wrong with its answer."""
+"""Possible failures of its answer."""
 
 
 @dataclass
 class Moods:
-    """What the upstream does next, and what it was asked."""
+    """The next behaviour of the upstream, and the requests that it got."""
 
     summary: str = "fine"
     too_long: int = 0

@@ -1,4 +1,4 @@
-"""Compactions that clients ask for, and the state machine that carries them out, step by step, in a simulated world."""
+"""Clients that request compactions, and the simulated state machine that runs them."""
 
 import asyncio
 import json
@@ -22,14 +22,14 @@ _TRIES: Final = 12
 _WAIT: Final = 25.0
 _DELIVERED_TWICE: Final = 0.1
 _TIMES_OUT: Final = 0.03
-# What an invocation may take.
+# The time limit of an invocation.
 _STEP_SECONDS: Final = 600.0
 _LONGEST_DELAY: Final = 60.0
 
 
 @dataclass(slots=True)
 class CompactionExecutions:
-    """``started`` are the jobs with an execution, which there is one of each, ``under_way`` those that have not ended."""
+    """``started`` are the jobs that have an execution; ``under_way`` are the tasks that have not ended."""
 
     gateway: Gateway
     jobs: CompactionJobs = field(init=False)
@@ -44,8 +44,8 @@ class CompactionExecutions:
         self.gateway.aws.queues.on_message = self._told
 
     async def ask(self, session: SessionId, key: str | None, *, follow: bool) -> str:
-        """What a client does that wants the session compacted: asks until it is told an end, and says what that was. Whoever
-        ``follow``s goes on with the successor, where somebody else was faster."""
+        """Request a compaction until it ends, and return its outcome. With ``follow``, continue with the successor if another
+        request compacted the session first."""
         schedule, request = self.gateway.schedule, None
         for number in range(_TRIES):
             if key is not None:
@@ -70,21 +70,21 @@ class CompactionExecutions:
         return "given up"
 
     async def settle(self) -> None:
-        """All executions have ended."""
+        """Wait until all executions have ended."""
         while self.under_way:
             await asyncio.wait(self.under_way)
 
     def stored(self) -> list[Job]:
-        """Every job there is."""
+        """Return all stored jobs."""
         items = (item for item in self.gateway.aws.table.items() if item["sk"] == "JOB")
         return sorted(map(decode_job, items), key=lambda job: job.id)
 
     async def look(self, job: JobId) -> Job:
-        """The job as its owner sees it."""
+        """Return the job as its owner sees it."""
         return await self.jobs.get(self.gateway.scope(), job)
 
     def _told(self, queue: str, body: str) -> None:
-        """A message comes, perhaps more than once, each time after a while."""
+        """Deliver a message once or twice, after a delay."""
         assert queue == JOB_TARGETS.compaction_queue
         asked = json.loads(body)
         assert (asked["job"], asked["tenant"]) == ("compact", TENANT)
@@ -103,7 +103,7 @@ class CompactionExecutions:
             self.gateway.schedule.broken.append(error)
 
     async def _execution(self, job: JobId) -> None:
-        """The state machine's, which has the job's name: of one that was started before there is no second."""
+        """Run the state machine for a job. Executions are named by their jobs, so a second one does not start."""
         await asyncio.sleep(self.gateway.schedule.while_(3.0))
         if job in self.started:
             return
@@ -113,7 +113,7 @@ class CompactionExecutions:
         await machine.run({"tenant": TENANT, "job": job})
 
     async def _task(self, event: Mapping[str, str]) -> None:
-        """One try of a step, which may time out, and goes on all the same, beside the next try."""
+        """Attempt a step. If the attempt times out, its invocation continues, concurrently with the next attempt."""
         chance = self.gateway.schedule.chance
         invoked = self._start(self._invocation(event["step"], JobId(event["job"])))
         times_out = chance.random() < _TIMES_OUT

@@ -55,7 +55,7 @@ Work = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
 EPOCH: Final = 1_800_000_000.0
 AGENT: Final = AgentName("plain")
 USER: Final = UserId("ada")
-# As the queue in infra/stacks/data.py: seconds until a message that was not carried out comes again, and how often.
+# As the queue in infra/stacks/data.py: seconds until a failed message is delivered again, and the number of deliveries.
 _VISIBLE_AFTER: Final = 60.0
 _MOST_RECEIVES: Final = 20
 STEP_SECONDS: Final = 570.0
@@ -63,8 +63,8 @@ STEP_SECONDS: Final = 570.0
 
 @dataclass(slots=True)
 class CallFaults:
-    """All AWS calls of all processes, numbered as they are made; those in ``faults`` go wrong. ``watch`` looks on after each
-    write."""
+    """The AWS calls of all processes in their order. The calls whose numbers are in ``faults`` fail. ``watch`` is called after
+    each write."""
 
     faults: Mapping[int, Fault] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -73,8 +73,8 @@ class CallFaults:
 
 @dataclass(slots=True)
 class Process(FaultPlan):
-    """One process: an invocation of a function. Its calls are made without threads, so that a loop with a clock of its own may
-    run them; other processes' calls come in between."""
+    """One process: an invocation of a function. Its calls run in the loop, without threads, because the loop's clock is virtual.
+    Calls of other processes may run in between."""
 
     points: CallFaults = field(kw_only=True)
     role: str = field(kw_only=True)
@@ -106,12 +106,12 @@ class Process(FaultPlan):
 
 
 class StepFailed(Exception):
-    """An invocation ended without an answer."""
+    """Raised when an invocation ends without an answer."""
 
 
 class SimulatedDeployment(MemoryAws):
-    """The gateway's functions and what runs them. ``model`` answers for all models. Where it is not ``played``, messages lie in
-    their queue."""
+    """The gateway's functions, their queue and their state machine. ``model`` answers for all models. If ``played`` is False,
+    messages stay in the queue."""
 
     played = True
 
@@ -136,7 +136,7 @@ class SimulatedDeployment(MemoryAws):
         return self.for_tenant(TenantId("demo"))
 
     def begin_anew(self, points: CallFaults) -> None:
-        """Nothing is stored, and nothing runs or is remembered. (Making the functions is what takes time.)"""
+        """Empty the stores and the caches. This is faster than a new deployment."""
         self.points = points
         for remembering in ("cascade", "calls", "summarizer"):
             self.services.__dict__.pop(remembering, None)
@@ -173,18 +173,18 @@ class SimulatedDeployment(MemoryAws):
         return {}
 
     async def settled(self) -> None:
-        """When all messages and executions have come to their ends."""
+        """Wait until all messages are handled and all executions have ended."""
         while running := [task for task in (*self._deliveries, *self.executions.values()) if not task.done()]:
             await asyncio.wait(running)
         for task in (*self._deliveries, *self.executions.values()):
             task.result()
 
     async def step(self, step: str, job: str) -> Json:
-        """What one more invocation of a step answers, as after a late retry."""
+        """Invoke a step once more, as a late retry does, and return its answer."""
         return await self._invoked(step, compaction_step.work, {"step": step, "tenant": "demo", "job": job})
 
     async def message(self, *bodies: str) -> Json:
-        """What the worker of the queue answers to a batch."""
+        """Send a batch to the worker of the queue and return its answer."""
         records = [
             {"messageId": f"m{number}", "body": body, "attributes": {"ApproximateReceiveCount": "1"}}
             for number, body in enumerate(bodies)
@@ -217,7 +217,7 @@ class SimulatedDeployment(MemoryAws):
     async def send(
         self, method: str, path: str, *, user: str = USER, content: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> httpx.Response | None:
-        """A request; nothing comes back if the process dies."""
+        """Send a request. Return None if the process crashes."""
         sent = {"Authorization": "Bearer demo-token", "SPASS-User-Id": user, **(headers or {})}
         transport = httpx.ASGITransport(self.app)
         with inject(Process(points=self.points, role="route")):
@@ -234,11 +234,11 @@ class SimulatedDeployment(MemoryAws):
         return await self.send("POST", path, content=content, headers=headers)
 
     def stored(self) -> list[Item]:
-        """All items, in no order."""
+        """Return all items, unordered."""
         return list(self.table.items())
 
     async def session(self, turns: int = 3, *, keep_last: int = 2, strategy: str = "manual", user: UserId = USER) -> SessionId:
-        """A session in which somebody asked something so often, and a tool was called each time."""
+        """Store a session with ``turns`` turns, each with a tool call."""
         at = timestamp(self.clock())
         session = Session(SessionId(new_id("ses")), AGENT, user, "Moving", at, at, strategy, keep_last, True)  # type: ignore[arg-type]
         seq = 1
@@ -261,7 +261,7 @@ class SimulatedDeployment(MemoryAws):
         return decode_session(item)
 
     async def history(self, session: SessionId) -> list[StoredMessage]:
-        """All stored messages; their numbers and the head's are asserted to be gapless and to agree."""
+        """Return all stored messages. Assert that their numbers have no gaps and agree with the head."""
         with self.quiet():
             turns = await load_turns(self.store, session, 1)
         messages = [message for turn in turns for message in turn.messages]
@@ -271,7 +271,7 @@ class SimulatedDeployment(MemoryAws):
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Calls of the test's own, which are nobody's points."""
+        """Make the test's own calls without faults, and do not number them."""
         with inject(Process(points=CallFaults(), role="test")):
             yield
 
@@ -290,7 +290,7 @@ def _turn(number: int, seq: int, now: float) -> TurnRecord:
 
 @contextmanager
 def loop_time() -> Iterator[None]:
-    """The time of day is the running loop's; a deadline is not: a day passes in no time here."""
+    """Take the time of day from the running loop. Deadlines stay on the real clock, because the loop's time jumps by hours."""
 
     def now() -> float:
         return EPOCH + asyncio.get_running_loop().time()
@@ -304,7 +304,7 @@ def loop_time() -> Iterator[None]:
 
 @contextmanager
 def simulated_deployment(folder: Path, *, played: bool = True) -> Iterator[SimulatedDeployment]:
-    """New works in the loop's time; where they are not ``played``, a test calls for the steps itself."""
+    """Yield a new deployment in the loop's time. If ``played`` is False, the test invokes the steps."""
     with loop_time():
         works = SimulatedDeployment(folder)
         works.played = played

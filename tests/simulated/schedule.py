@@ -1,6 +1,6 @@
-"""Many tasks under one seed: every AWS call takes a random while there and back, some go wrong, time passes only when all wait.
+"""Run many tasks under one seed. Every AWS call has a random latency, some calls fail, and time passes only while all tasks wait.
 
-Nothing runs in threads and nothing asks the system for time or chance, so that a seed tells one story, again and again.
+There are no threads, and time and randomness do not come from the system, so that a seed always gives the same run.
 """
 
 import asyncio
@@ -24,31 +24,33 @@ from tests.unit.virtual_time import VirtualLoop
 T = TypeVar("T")
 
 EPOCH: Final = 1_800_000_000.0
-# What boto3 waits for a table before it gives a call up, all its tries together.
+# Seconds after which boto3 stops retrying a call to the table.
 _GIVEN_UP: Final = 12.0
-# One way's time is enough to mix calls in every order; two cost twice the time of the test.
+# The latency of requests alone orders calls in every way; latency of each reply would double the time of the test.
 _SLOW_REPLIES: Final = 0.3
-# What comes once too often has been on its way for so long.
+# The greatest delay of a duplicate call.
 _LATEST: Final = 150.0
 
 
 class CallFault(StrEnum):
-    """What may happen to one call."""
+    """The fault of one call."""
 
     CRASH_BEFORE = "crash-before"  # the process dies; the call was never made
     CRASH_AFTER = "crash-after"  # the process dies; the call takes effect
     THROTTLE = "throttle"  # refused through all retries
-    LOST_REPLY = "lost-reply"  # it took effect; nobody hears of it
-    LATE = "late"  # given up; it takes effect later, perhaps much later
-    REPEATED = "repeated"  # the client tried again after a lost reply: made twice, others in between; the second is heard of
-    GHOST = "ghost"  # the client tried again, and the first try arrives after the second, perhaps much later
-    CONFLICT = "conflict"  # a transaction of somebody else's was in the way
-    PAUSE = "pause"  # the process stands still between the call and what follows, longer than any lease
+    LOST_REPLY = "lost-reply"  # it takes effect; the caller gets no reply
+    LATE = "late"  # the caller gets an error; it takes effect later, perhaps much later
+    REPEATED = (
+        "repeated"  # retried after a lost reply: it runs twice, with other calls in between; the caller gets the second reply
+    )
+    GHOST = "ghost"  # retried, and the first attempt arrives after the second, perhaps much later
+    CONFLICT = "conflict"  # the transaction conflicts with another one
+    PAUSE = "pause"  # the process pauses after the call, for longer than any lease
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRates:
-    """How likely each mishap is for one call, and how long a call takes at the most in quiet times (in seconds)."""
+    """The probability of each fault for one call, and the greatest latency of a call without a fault, in seconds."""
 
     odds: Mapping[CallFault, float] = field(default_factory=dict)
     latency: float = 0.02
@@ -71,13 +73,13 @@ MANY_FAULTS: Final = FaultRates(
 
 
 class _TimerSelector(selectors.SelectSelector):
-    """There is nothing outside to wait for: time jumps to the next timer, and where there is none nobody will ever go on."""
+    """Never wait: advance the time to the next timer. Without a timer, no task could ever continue."""
 
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("everybody waits for everybody")
+            raise RuntimeError("deadlock: all tasks wait, and there is no timer")
         if timeout > 0:
             self.loop.moment += timeout
         return []
@@ -93,7 +95,7 @@ class SeededLoop(VirtualLoop):
 
 @dataclass(slots=True)
 class Schedule:
-    """One seed's world: its chance, its clock, and what has happened in it."""
+    """The state of one seed: its random numbers, its clock, and its faults so far."""
 
     seed: int
     weather: FaultRates = MANY_FAULTS
@@ -115,7 +117,7 @@ class Schedule:
         return Process(schedule=self, spared=spared)
 
     async def calm(self) -> None:
-        """The weather clears, and whatever is still on its way arrives."""
+        """Stop the faults, and wait until all calls in flight have arrived."""
         self.weather = NO_FAULTS
         while self.under_way:
             await asyncio.wait(self.under_way)

@@ -1,4 +1,4 @@
-"""A client that goes where it is sent, and a session's whole story, told over all that it became."""
+"""A client that follows redirects to successors, and the history of a session over its whole chain."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

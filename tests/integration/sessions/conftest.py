@@ -1,4 +1,4 @@
-"""A session's world for tests: an agent by script, a clock that is set by hand, a client that retries."""
+"""A harness for turns: a scripted agent, a clock that the test sets, and a client that retries."""
 
 import asyncio
 import hashlib
@@ -137,7 +137,7 @@ class SessionHarness:
         return decode_session(item)
 
     async def history(self, session: SessionId) -> list[StoredMessage]:
-        """All stored messages; their numbers and the head's are asserted to be gapless and to agree."""
+        """Return all stored messages. Assert that their numbers have no gaps and agree with the head."""
         messages = [message for turn in await load_turns(self.store, session, 1) for message in turn.messages]
         assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
         assert (await self.head(session)).message_count == len(messages)
@@ -149,7 +149,7 @@ def idempotent(key: str, body: str) -> IdempotentRequest:
 
 
 def redirect(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
-    """``request`` as it comes to another session."""
+    """Return ``request`` as sent to another session."""
     if request is None:
         return None
     return IdempotentRequest(hashlib.sha256(f"{request.digest}{to}".encode()).hexdigest(), request.body_hash)

@@ -1,4 +1,4 @@
-"""Every AWS call of a compaction, from the request to its answer, is made to go wrong in every way; the client then retries."""
+"""Each AWS call of a compaction fails in every way, and the client retries."""
 
 import asyncio
 import itertools

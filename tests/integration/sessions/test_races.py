@@ -1,4 +1,4 @@
-"""Turns, deletes and late owners race on one session; its history tells one story."""
+"""Turns, deletes and late owners race on one session; its history stays consistent."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Creating and deleting sessions: every AWS call goes wrong in every way, and the client tries again."""
+"""Each AWS call of creating and deleting a session fails in every way, and the client retries."""
 
 import contextlib
 from typing import TYPE_CHECKING

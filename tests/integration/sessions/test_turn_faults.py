@@ -1,4 +1,4 @@
-"""Every AWS call of a turn is made to go wrong in every way; the client then retries, and the turn is there once."""
+"""Each AWS call of a turn fails in every way, the client retries, and the turn is recorded once."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""The fixture that most tests of this folder begin with."""
+"""The fixture of most tests of agents."""
 
 import pytest
 

@@ -26,7 +26,7 @@ CONFIG = GatewayConfig.model_validate(
 
 
 def spoken(answer: Message | ChatDelta | BackendError, *, stream: bool) -> Answer:
-    """Return a message word by word if it is streamed; a delta and a failure as they are."""
+    """Return a message as deltas, word by word if ``stream``. Return a delta or a failure unchanged."""
     if not isinstance(answer, Message):
         return answer if isinstance(answer, BackendError) else [answer]
     pieces = answer.content.split(" ") if stream else [answer.content]
@@ -38,7 +38,7 @@ def spoken(answer: Message | ChatDelta | BackendError, *, stream: bool) -> Answe
 
 @dataclass(slots=True)
 class EngineHarness:
-    """Everything a turn needs. The model gives ``answers`` in their order."""
+    """An engine with its tools and its index. The model gives ``answers`` in order."""
 
     reader: FakeReader
     answers: list[Message | ChatDelta | BackendError] = field(default_factory=list)

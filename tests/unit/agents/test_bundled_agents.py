@@ -1,4 +1,4 @@
-"""The agents and the configuration that ship are right, and fit each other."""
+"""The bundled agents and the bundled configuration are valid and fit each other."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A whole turn through the real pipeline and tools."""
+"""Whole turns through the real pipeline and tools."""
 
 import json
 import re
@@ -178,7 +178,7 @@ async def test_a_refusal_is_the_answer_with_finish_reason_content_filter(harness
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 async def test_sub_calls_have_the_next_depth(harness: EngineHarness, depth: int) -> None:
-    """A request as deep as may arrive still gets its answer; a gateway that it calls in turn refuses."""
+    """A request of the greatest allowed depth is answered; a gateway that it calls would refuse."""
     harness.will_say(says("Hi."))
     collect([event async for event in harness.engine.run(scope_for(depth=depth), agent(), (), "Hi")])
     assert harness.model.contexts[0].headers["SPASS-Caller-Depth"] == str(depth + 1)
@@ -229,7 +229,7 @@ TOO_LONG = BackendContextLength("Too long.", status=400)
 
 @dataclass(slots=True)
 class CountingShortener:
-    """ShortenHistory that counts how often it was asked for."""
+    """A ShortenHistory that counts its calls."""
 
     shorter: Sequence[Message] | None
     asked: int = 0

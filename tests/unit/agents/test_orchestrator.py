@@ -1,4 +1,4 @@
-"""The tool loop: whatever a model says, the turn ends, and the conversation it leaves can be gone on with."""
+"""The tool loop: for any answers of the model the turn ends, and its conversation is well-formed."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ QUESTION = (Message(Role.USER, "What is six times seven?"),)
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """One thing the model says: text, and the tools it asks for (by how long each takes)."""
+    """One answer of the model: its text, and its tool calls (by the duration of each)."""
 
     text: str = ""
     calls: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class ScriptedReply:
 
 @dataclass(slots=True)
 class ScriptedContext:
-    """A ``KindContext`` whose model says ``lines``, the last one again and again."""
+    """A ``KindContext`` whose model answers with ``lines``, and then repeats the last one."""
 
     lines: Sequence[ScriptedReply]
     max_turns: int = 10
@@ -72,7 +72,7 @@ async def turn(script: ScriptedContext) -> list[Event]:
 
 
 def check_well_formed(messages: Sequence[Message]) -> None:
-    """Every call is answered, in order, right after the message that makes it; the last message is an answer in words."""
+    """Assert that the results of all calls follow their message in order, and that the last message is an answer with text."""
     waiting: list[str] = []
     for message in messages:
         if message.role is Role.TOOL:

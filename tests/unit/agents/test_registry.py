@@ -1,4 +1,4 @@
-"""A bad agent file stops the start, and says where and why."""
+"""An invalid agent file prevents the start; the error names the file, the line and the reason."""
 
 from pathlib import Path
 

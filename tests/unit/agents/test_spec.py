@@ -1,4 +1,4 @@
-"""What may be said to an agent."""
+"""The body of a message to an agent."""
 
 import pytest
 from pydantic import ValidationError

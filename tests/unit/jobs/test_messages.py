@@ -1,4 +1,4 @@
-"""What messages of the queue mean, and where keys of the bucket point."""
+"""Parsing of the queue's messages and of keys in the bucket."""
 
 import json
 

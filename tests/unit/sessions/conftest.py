@@ -1,4 +1,4 @@
-"""Sessions on a table in memory, for what one request after another does."""
+"""Sessions on a table in memory, for requests in sequence."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -27,7 +27,7 @@ AGENT = AgentName("librarian")
 
 @dataclass
 class SessionsHarness:
-    """A gateway's sessions, with a clock that only moves when told, a model with room for 250 tokens, and summaries by script."""
+    """Sessions with a clock that the test sets, a model with a window of 250 tokens, and scripted summaries."""
 
     aws: MemoryAws
     now: float = 1_800_000_000.0
@@ -62,7 +62,7 @@ class SessionsHarness:
         return (await self.sessions.create(self.scope(user), AGENT, options)).id
 
     async def say(self, session: SessionId, message: str, answer: str = "yes", user: str = "ana") -> list[Message]:
-        """One turn; the history that its agent was shown."""
+        """Run a turn and return the history that its agent received."""
         shown: list[Message] = []
 
         async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -98,7 +98,7 @@ class SessionsHarness:
 
 
 def answer_events(text: str) -> list[Event]:
-    """The events of a turn with one model call."""
+    """Return the events of a turn with one model call."""
     message = Message(Role.ASSISTANT, text)
     return [TurnStarted(), InferenceStarted(1), InferenceFinished(message, FinishReason.STOP), TurnFinished(FinishReason.STOP)]
 
@@ -116,7 +116,7 @@ def render(recorded: CommittedTurn) -> StoredAnswer:
 
 
 def redirect(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
-    """``request`` as it comes to another session."""
+    """Return ``request`` as sent to another session."""
     if request is None:
         return None
     return IdempotentRequest(hashlib.sha256(f"{request.digest}{to}".encode()).hexdigest(), request.body_hash)

@@ -1,4 +1,4 @@
-"""A summarizer by script: no model is asked."""
+"""A scripted summarizer, which calls no model."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ COST = Cost(Decimal("0.002"), Decimal("0.001"), CostSource.CATALOG, 1)
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """What a summary was asked of."""
+    """The arguments of one call of the summarizer."""
 
     scope: Scope
     messages: Sequence[Message]
@@ -28,7 +28,7 @@ class SummaryRequest:
 
 @dataclass
 class ScriptedSummarizer(Summarizer):
-    """Says ``text``, or all that it was told, or fails; ``during`` happens meanwhile."""
+    """Return ``text`` or all messages as the summary, or raise ``failure``. ``during`` runs before that."""
 
     text: str | None = None
     failure: SpassError | None = None

@@ -1,4 +1,4 @@
-"""Sessions of one tenant with what was said in them, and real compactions of them with summaries by script."""
+"""Build sessions with messages, and compact them with scripted summaries."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,12 +30,12 @@ START = 1_800_000_000.0
 
 
 def plain_turn(question: str, answer: str = "yes") -> list[Message]:
-    """A turn without tools."""
+    """Return the messages of a turn without tools."""
     return [Message(Role.USER, question), Message(Role.ASSISTANT, answer)]
 
 
 def tool_turn(question: str, tool: str, arguments: str, result: str, answer: str = "yes") -> list[Message]:
-    """A turn with one tool call. Its id is the same in every turn, as some providers write them."""
+    """Return the messages of a turn with one tool call. All calls have the same id, as with some providers."""
     call = ToolCall("call_1", tool, arguments)
     return [
         Message(Role.USER, question),
@@ -47,7 +47,7 @@ def tool_turn(question: str, tool: str, arguments: str, result: str, answer: str
 
 @dataclass(slots=True)
 class ChainBuilder:
-    """One user's sessions with one agent; a second passes with all that is done."""
+    """One user's sessions with one agent. The clock advances by a second with each call."""
 
     store: TenantStore
     user: UserId = USER
@@ -77,7 +77,7 @@ class ChainBuilder:
         return session.id
 
     async def say(self, session: SessionId, messages: Sequence[Message]) -> None:
-        """One turn, of these messages."""
+        """Add a turn with these messages."""
         self.now += 1
         head = keys.session_head(self.store.tenant, session)
         first = (await self.head(session)).next_seq
@@ -94,7 +94,7 @@ class ChainBuilder:
         )
 
     async def compact(self, session: SessionId, summary: str = "what was said", keep: int = 0) -> SessionId:
-        """The successor, which begins with ``summary`` and keeps the last ``keep`` messages, or a few more."""
+        """Compact the session and return its successor, which keeps at least the last ``keep`` messages."""
         successor = (await self.commit(await self.hold(session), summary, keep)).session.id
         self.made.append(successor)
         return successor
@@ -107,7 +107,7 @@ class ChainBuilder:
         owner: str = "job_1",
         live: Sequence[TurnRecord] | None = None,
     ) -> CompactionResult:
-        """``live`` are the turns of the source, if they were read before."""
+        """Commit a compaction. ``live`` are the turns of the source, if they were read before."""
         self.now += 1
         live = live or await load_turns(self.store, source.id, 1)
         messages = [stored for turn in live for stored in turn.messages]
@@ -116,7 +116,7 @@ class ChainBuilder:
         return await commit_compaction(self.store, source, live, plan, Summary(summary, "scripted"), owner=owner, at=self.now)
 
     async def chain(self, length: int, keep: int = 0) -> list[SessionId]:
-        """``length`` sessions, the oldest first; each was asked "question n", and the first one "question 0" too."""
+        """Return a chain of ``length`` sessions, oldest first. Each has the message "question n", the first one also "question 0"."""
         members = [await self.session(plain_turn("question 0", "answer 0"))]
         for number in range(1, length + 1):
             await self.say(members[-1], plain_turn(f"question {number}", f"answer {number}"))
@@ -138,7 +138,7 @@ class ChainBuilder:
 
 @contextmanager
 def memory_store() -> Iterator[MemoryAws]:
-    """A table and a bucket in memory, which take one call at a time; their clock stands still."""
+    """Yield a table and a bucket in memory, with one thread for their calls and a fixed clock."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as one:
         patch.setattr("spass.aws.invocation._threads", one)
         yield MemoryAws(clock=lambda: START)

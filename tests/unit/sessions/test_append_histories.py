@@ -31,7 +31,7 @@ SETTLED: Final = 400.0  # seconds; longer than any call is late, any model slow 
 
 
 class Clients:
-    """They ask and read in the sessions that are open just now; each session gets its share and then makes room for a new one."""
+    """Append to the open sessions and read them. A session that has its share of messages is replaced by a new one."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -84,7 +84,7 @@ class Clients:
             await self.gateway.send(session, question, key, tries=3)
 
     async def settle(self) -> None:
-        """When all is quiet, every session can be used, and who never heard of an answer gets one."""
+        """After the faults have ended, every session can be used, and each unanswered request gets an answer."""
         await self.gateway.schedule.calm()
         await asyncio.sleep(SETTLED)
         assert self.gateway.live_holds() == []

@@ -1,4 +1,4 @@
-"""A turn compacts its session when it is due, or when the provider finds it too long; whatever comes of that, nothing is lost."""
+"""A turn compacts its session if it is full or the provider rejects it as too long. No failure loses a message."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.anyio
 AGENT = AgentName("librarian")
 REQUEST = IdempotentRequest("d" * 64, "b" * 64)
 ROOM = 800
-"""Characters: 80 % of the house's window of 250 tokens."""
+"""80 % of the harness's window of 250 tokens, in characters."""
 
 
 async def quick(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -54,7 +54,7 @@ async def quick(history: Sequence[Message], shorten_history: ShortenHistory) -> 
 async def session_of(
     harness: "SessionsHarness", *turns: tuple[str, str], keep: int = 2, strategy: CompactStrategy = "auto"
 ) -> SessionId:
-    """A session in which the user and the agent said ``turns``."""
+    """Return a session with the messages ``turns`` of the user and the agent."""
     session = await harness.create_with(CreateSession(compact_strategy=strategy, compact_keep_last_n=keep))
     for message, answer in turns:
         await harness.say(session, message, answer)
@@ -62,7 +62,7 @@ async def session_of(
 
 
 async def full_session(harness: "SessionsHarness", *, strategy: CompactStrategy = "auto") -> SessionId:
-    """One whose first turn is summarised by the next one, which finds room on the successor."""
+    """Return a session that the next turn compacts, after which it fits the window."""
     harness.summarizer.text = "short"
     return await session_of(harness, ("old " * 100, "old " * 100), ("new", "newer"), strategy=strategy)
 
@@ -242,7 +242,7 @@ async def test_an_unknown_outcome_of_the_compaction_leaves_no_hold_on_the_succes
 
 
 async def too_long(harness: "SessionsHarness", session: SessionId, tries: int = 1) -> list[Sequence[Message] | None]:
-    """What a turn is given whose provider finds the session too long, ``tries`` times."""
+    """Run a turn that shortens its history ``tries`` times, and return the shorter histories."""
     given: list[Sequence[Message] | None] = []
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -357,12 +357,12 @@ async def renewed(harness: "SessionsHarness", session: SessionId) -> None:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Holds are renewed a hundred times a second."""
+    """Renew holds a hundred times a second."""
     monkeypatch.setattr(turn_module, "renewing", lambda renew: renewing(renew, every=0.01))
 
 
 def thinking(harness: "SessionsHarness", session: SessionId) -> Respond:
-    """An agent that answers once its hold on the successor was renewed."""
+    """Return an agent that answers after the hold on the successor was renewed."""
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         successor = (await head(harness, session)).successor_session_id

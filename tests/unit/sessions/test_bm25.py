@@ -1,4 +1,4 @@
-"""Words are found whatever their case and accents, rare ones weigh more than common ones, an excerpt shows where they stand."""
+"""Words match without case and accents, rare words weigh more than common ones, and an excerpt contains them."""
 
 import math
 import time

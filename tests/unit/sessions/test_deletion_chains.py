@@ -1,4 +1,4 @@
-"""Deleting sessions of a chain: the others stay whole, and wherever a delete or a commit goes wrong, neither is half done."""
+"""Deleting a session of a chain does not change the others, and no failed delete or commit is half done."""
 
 import contextlib
 from collections import Counter
@@ -36,7 +36,7 @@ def chains() -> Iterator[ChainBuilder]:
 
 
 async def stored(chains: ChainBuilder, session: SessionId) -> tuple[list[dict[str, object]], list[bytes]]:
-    """Everything that is kept of a session."""
+    """Return all items and objects of a session."""
     items = await chains.store.table.query(keys.session_partition(chains.store.tenant, session))
     bodies = await chains.store.objects.list_keys(f"sessions/{session}/")
     return [dict(item) for item in items], await chains.store.objects.get_all(bodies)
@@ -114,7 +114,7 @@ async def test_a_session_held_by_a_job_cannot_be_deleted_before_the_hold_expires
 
 
 async def held(chains: ChainBuilder) -> tuple[Session, list[TurnRecord]]:
-    """A session as a job holds it, and its turns."""
+    """Return a session that a job holds, and its turns."""
     session = await chains.hold(await chains.session(plain_turn("hello")))
     return session, await load_turns(chains.store, session.id, 1)
 
@@ -133,7 +133,7 @@ async def outcome(doing: Awaitable[object]) -> str:
 
 
 async def whole_or_not_at_all(chains: ChainBuilder, source: SessionId) -> str:
-    """Asserts that the source is as it was, or compacted, or deleted, or both in one of the two orders that there are."""
+    """Assert that the source is unchanged, compacted, deleted, or both in one of the two possible orders."""
     items, _ = await stored(chains, source)
     heads = [item for item in items if item["sk"] == "HEAD"]
     successor = heads[0].get("successor_session_id") if heads else None
@@ -253,7 +253,7 @@ async def test_the_sweep_removes_only_uncommitted_bodies_of_a_chain(
 
 @dataclass(slots=True)
 class DeletedMeanwhile(FaultPlan):
-    """Before the first body is read, somebody deletes its session."""
+    """Fault: the session is deleted before its first body is read."""
 
     delete: Callable[[], Awaitable[None]] = field(kw_only=True)
     done: bool = False

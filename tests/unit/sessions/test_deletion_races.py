@@ -1,4 +1,4 @@
-"""A compaction and deletes race on one session under many seeds, and calls go wrong: each is whole, and what was told is so."""
+"""A compaction and deletes race on one session with failing calls, under many seeds. Each is whole, and each answer is true."""
 
 import asyncio
 import os
@@ -35,12 +35,12 @@ from tests.unit.sessions.session_chains import AGENT, USER, ChainBuilder, plain_
 SEEDS = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(5000 if os.environ.get("SPASS_SOAK") else 150)
 HOLD_SECONDS = 60
 WORSE = FaultRates({mishap: 4 * odds for mishap, odds in MANY_FAULTS.odds.items()})
-"""There are few calls in which something may go wrong."""
+"""More frequent faults than elsewhere, because a race has few calls."""
 
 
 @dataclass(slots=True)
 class Race:
-    """One session, who works on it, and what they were told."""
+    """One session, the tasks that work on it, and their answers."""
 
     schedule: Schedule
     store: TenantStore
@@ -102,7 +102,7 @@ class Race:
         return ChainBuilder(self.store).scope
 
     async def left(self, session: SessionId) -> list[str]:
-        """What is kept of a session but its head."""
+        """Return the items and objects of a session without its head."""
         items = await self.store.table.query(keys.session_partition(self.store.tenant, session))
         bodies = await self.store.objects.list_keys(f"sessions/{session}/")
         return [str(item["sk"]) for item in items if item["sk"] != "HEAD"] + bodies
@@ -113,7 +113,7 @@ class Race:
 
 
 async def end(race: Race) -> str:
-    """Asserts that all is one story, and says which."""
+    """Assert that the answers agree with what is stored, and return the outcome."""
     source = await race.head(race.session)
     gone = source is None or source.deleted_at is not None
     successor = source.successor_session_id if source is not None else None

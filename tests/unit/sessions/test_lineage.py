@@ -1,4 +1,4 @@
-"""Whoever asks for a session's lineage is told the whole chain, from wherever in it he asks."""
+"""The lineage of each member of a chain shows the whole chain."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,7 +36,7 @@ async def lineage_of(chains: ChainBuilder, session: SessionId, *, max_members: i
 
 
 def ids(members: Json) -> list[str]:
-    """The members' ids, those of deleted ones with a mark."""
+    """Return the ids of the members, with a mark for deleted ones."""
     assert isinstance(members, list)
     shown = []
     for member in members:

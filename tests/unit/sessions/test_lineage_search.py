@@ -1,4 +1,4 @@
-"""What a summary forgot is found in a session's ancestors, and nothing that is not this user's own past."""
+"""A search of the lineage finds messages that a summary left out, in sessions of the same user and agent only."""
 
 import asyncio
 import json
@@ -175,7 +175,7 @@ async def test_a_search_is_bounded_by_ancestors_characters_and_time(chains: Chai
 
 
 async def test_other_tasks_run_during_a_long_search(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns are read several at a time, and each may be megabytes of words to count."""
+    """Several turns are read together, and each may contain megabytes of text."""
     turns = lineage_search._TURNS_PER_READ
     source = await chains.session(*(plain_turn(f"alpha {number}", "Noted.") for number in range(turns)))
     now = await chains.compact(source)

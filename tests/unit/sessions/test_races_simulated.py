@@ -31,9 +31,9 @@ COMPACTIONS: Final = 4
 SETTLED: Final = 400.0
 WINDOW: Final = 150
 ROUGH: Final = FaultRates({mishap: 2 * odds for mishap, odds in MANY_FAULTS.odds.items()} | {CallFault.PAUSE: 0.03})
-"""Processes stand still often enough that in most races somebody goes on who has lost his hold meanwhile."""
+"""Processes pause often, so that in most races a process continues after it has lost its hold."""
 LONG: Final = "long " * 120
-"""With this in a question a session of a few messages is too long for the model."""
+"""A text that makes a session of a few messages too long for the model."""
 
 Words = tuple[str, str]
 
@@ -109,7 +109,7 @@ def stored(chain: Chain) -> list[list[Words]]:
 
 
 def check_jobs(jobs: Sequence[Job], chain: Chain) -> None:
-    """Those that succeeded are links of the chain, those that failed are none; each link is somebody's."""
+    """Assert that each link of the chain is a succeeded job or a turn, and that no failed job is a link."""
     members = {member.session.id: member for member in chain}
     for job in jobs:
         source, successor = members[job.plan.source], members.get(job.plan.successor)
@@ -128,7 +128,7 @@ def check_jobs(jobs: Sequence[Job], chain: Chain) -> None:
 
 
 def check_leftovers(race: Race, chain: Chain) -> None:
-    """Nothing lies about of what did not take place."""
+    """Assert that failed attempts left nothing behind."""
     items = list(race.gateway.aws.table.items())
     assert [item["pk"] for item in items if item["sk"] == "DRAFT"] == []
     sessions = {str(str(item["pk"])).rpartition("#")[2] for item in items if "#SES#" in str(item["pk"])}

@@ -1,4 +1,4 @@
-"""What is written is read back, and fits where it is put."""
+"""Records of turns and sessions are decoded unchanged and fit into an item."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a user can do with sessions, and what another one cannot."""
+"""The sessions API, for the owner of a session and for others."""
 
 import json
 from typing import TYPE_CHECKING

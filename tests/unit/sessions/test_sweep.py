@@ -1,4 +1,4 @@
-"""Bodies of turns that were never committed are removed, and no other."""
+"""The sweep removes exactly the bodies that were never committed."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A turn from the outside: its events, its answer, and what it leaves when it breaks."""
+"""A turn: its events, its answer, and the session after a failure."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence

@@ -1,4 +1,4 @@
-"""A table for the calls of summary models."""
+"""The store for tests of summaries."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from spass.testing.aws import MemoryAws
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[TenantStore]:
-    """New for each test. Calls are made one at a time: the table is for one thread."""
+    """Return an empty store. Its calls run in one thread, because the table in memory is not thread-safe."""
     with ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(invocation, "_threads", thread)
         yield MemoryAws(JobTargets(compaction_queue="compactions"), time.time).for_tenant(TenantId("acme"))

@@ -1,4 +1,4 @@
-"""Summary models that do what a test says, and the conversations that they are shown."""
+"""Scripted summary models, and conversations to summarise."""
 
 import json
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel
 
 WINDOWS: Final = {"tiny": 300, "small": 700, "roomy": 8000, "vast": 1_000_000}
-"""Summary models, and how many tokens they take."""
+"""Context windows of the summary models, in tokens."""
 
 
 def config(summary_model: str | None = "small", **defaults: Any) -> GatewayConfig:
-    """A gateway with these models, and one of the agent's own; ``defaults`` are the tenant's."""
+    """Return a configuration with these models and the agent's model. ``defaults`` are the tenant's settings."""
     served = [*WINDOWS, "own"]
     prices = {"usd_per_mtok_in": 1, "usd_per_mtok_out": 1}
     models = [{"name": name, "context_window": window, **prices} for name, window in WINDOWS.items()]
@@ -63,11 +63,11 @@ FAILURES: Final[dict[str, tuple[Answer, str]]] = {
     "thinks until it is cut off": (said("", FinishReason.LENGTH), "too_long"),
     "never ends": (said("word " * 3000), "too_long"),
 }
-"""What a summary model may do wrong, and the reason that is then given."""
+"""Failures of a summary model, and the reason of each in the error's details."""
 
 
 def conversation(turns: int, words: int = 12) -> list[Message]:
-    """So many turns, a call of a tool in every third; each text is of so many words, the first names the turn."""
+    """Return messages of ``turns`` turns, every third with a tool call. Texts have ``words`` words; the first names the turn."""
     messages: list[Message] = []
     for turn in range(turns):
         text = f"turn-{turn} " + "word " * (words - 1)
@@ -81,7 +81,7 @@ def conversation(turns: int, words: int = 12) -> list[Message]:
 
 
 def material(request: ChatRequest) -> list[dict[str, Any]]:
-    """The lines of a request for a summary."""
+    """Return the lines of the transcript in a request."""
     return read(request.messages[-1].content.rpartition("\n\n")[0])
 
 
@@ -94,7 +94,7 @@ def instruction(request: ChatRequest) -> str:
 
 
 def merges(request: ChatRequest) -> bool:
-    """Whether it is summaries of parts that are summarised."""
+    """Return whether the request summarises summaries of parts."""
     return any("summary" in line for line in material(request))
 
 
@@ -106,5 +106,5 @@ def summarizer_over(model: ScriptedModel, config: GatewayConfig) -> Summarizer:
 
 
 def summary_model(writes: Callable[[ChatRequest], Answer]) -> ScriptedModel:
-    """Return a model that answers each request as ``writes`` says."""
+    """Return a model that answers each request with the result of ``writes``."""
     return ScriptedModel(lambda request, _: writes(request))

@@ -1,4 +1,4 @@
-"""The one step of a compaction: all of it or nothing, and not a message less than before."""
+"""The commit of a compaction takes effect as a whole or not at all, and loses no message."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,7 @@ OWNER = "job_1"
 
 
 class Compaction:
-    """One session about to be compacted, and what is there before and after."""
+    """Harness: hold a session, commit its compaction, and read what is stored."""
 
     def __init__(self, harness: "SessionsHarness") -> None:
         self.harness = harness
@@ -277,7 +277,7 @@ async def test_after_a_commit_the_owner_can_neither_renew_nor_acquire_the_source
 
 @dataclass(slots=True)
 class LateCommit(FaultPlan):
-    """A commit goes without a reply, each time it is tried. It is still on its way."""
+    """Fault: no commit gets a reply. ``on_its_way`` runs them later."""
 
     on_its_way: list[Callable[[], object]] = field(default_factory=list)
 

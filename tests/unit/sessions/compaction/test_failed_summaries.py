@@ -1,4 +1,4 @@
-"""Whatever a summary model does wrong, its session stays as it was and goes on; once the model is well again, it is compacted."""
+"""A failed summary leaves its session unchanged and usable; a later compaction succeeds."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ CONFIG = config(compact_keep_last_n=2, compact_strategy="auto")
 
 @dataclass
 class SessionSetup:
-    """A session with two turns, and the model that is to summarise the first."""
+    """A session with two turns, and the model that summarises the first."""
 
     store: TenantStore
     does: Any
@@ -68,7 +68,7 @@ class SessionSetup:
         return self.answers[-1]
 
     async def compact(self) -> Job:
-        """A job, as the workflow carries it out."""
+        """Run the steps of a job, as the state machine does."""
         steps = CompactionSteps(self.summarizer)
         job = await CompactionJobs().start(self.scope, AGENT, self.session, fallback_model="own")
         await steps.plan(self.store, job.id)

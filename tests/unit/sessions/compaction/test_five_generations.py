@@ -1,4 +1,4 @@
-"""A session that is compacted five times: the summary stays within its bound, and what was said first is still answered."""
+"""After five compactions the summary is still short, and questions about the first session are answered."""
 
 import os
 import time
@@ -18,7 +18,7 @@ SEEDS = range(1, 21) if os.environ.get("SPASS_SOAK") else [5]
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_fifth_generation_answers_questions_about_the_first(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """By the summary or by ``lineage_search``, with the offline stand-in; more is said than any summary could hold."""
+    """The offline stand-in answers from the summary or by ``lineage_search``; the facts do not all fit into a summary."""
     with ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(invocation, "_threads", thread)
         generations = await RecallBench(MemoryAws(clock=time.time), seed, turns=16).generations()

@@ -1,4 +1,4 @@
-"""Compactions as those who ask for them see them: through the routes, with queue and state machine played."""
+"""Compactions through the routes, with a simulated queue and state machine."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,7 @@ def error_of(answer: httpx.Response | None, status: int, code: str) -> Any:
 
 
 def slow(deployment: SimulatedDeployment, seconds: float) -> None:
-    """The model takes its time."""
+    """Delay the model's answers."""
     deployment.model.before = lambda: asyncio.sleep(seconds)
 
 
@@ -192,7 +192,7 @@ async def test_a_session_that_a_turn_holds_is_busy(deployment: SimulatedDeployme
 async def test_a_turn_between_the_read_and_the_hold_makes_the_session_busy(
     deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A whole turn, between the moment the session is read and the one it is held."""
+    """A turn runs between the read of the session and the acquisition of its hold."""
     session = await deployment.session()
 
     async def loaded(store: TenantStore, read: SessionId, from_seq: int) -> list[TurnRecord]:
@@ -356,7 +356,7 @@ def scope(deployment: SimulatedDeployment) -> Scope:
 
 
 async def start(deployment: SimulatedDeployment, session: SessionId) -> Job:
-    """The same request each time, as its process asks for the job."""
+    """Start the job of a request; each call repeats the same request."""
     request = IdempotentRequest("key", "body")
     with inject(Process(points=deployment.points, role="route")):
         return await deployment.services.compaction_jobs.start(

@@ -1,4 +1,4 @@
-"""A commit that is given up and arrives later, when its job holds the session again: what it brings is there."""
+"""An abandoned commit that arrives while its job holds the session again takes effect as a whole."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class DelayedTransactions(FaultPlan):
-    """Transactions do not arrive before they are told to; nobody hears of them."""
+    """Fault: transactions get no reply and do not arrive until the test runs ``under_way``."""
 
     under_way: list[Callable[[], Any]] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""A session is cut between turns, and keeps at least what it was told to keep."""
+"""The cut of a compaction is between turns and keeps at least the requested number of messages."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from spass.sessions.record import StoredMessage
 
 
 def live(turns: list[int], *, summarised: bool = False) -> list[StoredMessage]:
-    """Turns with so many rounds of tool calls each, after an earlier summary if there is one."""
+    """Return turns with the given numbers of tool calls, after an earlier summary if ``summarised``."""
     messages = [Message(Role.ASSISTANT, "[compaction summary from session ses_1] Ana.")] if summarised else []
     for turn, rounds in enumerate(turns):
         messages.append(Message(Role.USER, f"question {turn}"))

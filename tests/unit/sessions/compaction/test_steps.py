@@ -1,4 +1,4 @@
-"""A compaction's steps, when something comes between them."""
+"""The steps of a compaction job, with failures and other requests between them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ async def drafts(deployment: SimulatedDeployment) -> list[str]:
 
 
 async def say(deployment: SimulatedDeployment, session: SessionId, text: str) -> None:
-    """A turn that came while nobody held the session."""
+    """Add a turn to a session that is not held."""
     seq = (await deployment.head(session)).next_seq
     said = [Message(Role.USER, text), Message(Role.ASSISTANT, f"answer to {text}")]
     at = timestamp(deployment.clock())

@@ -1,4 +1,4 @@
-"""What the summary model is asked, and what becomes of its answer."""
+"""Requests to the summary model, and its answers."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ async def summary_of(
 
 
 def numbered() -> Callable[[ChatRequest], Answer]:
-    """A model that writes how often it was asked."""
+    """Return a model that numbers its summaries."""
     asked = iter(range(1, 10_000))
     return lambda _: said(f"Summary {next(asked)}.")
 
@@ -202,7 +202,7 @@ MESSAGES = st.lists(st.integers(1, 60), min_size=1, max_size=12).map(
 def test_every_request_fits_the_window_and_every_summary_its_limit(
     store: TenantStore, messages: list[Message], window: int, mask_observations: bool, earlier: int
 ) -> None:
-    """Whatever the model writes, as long as it is no longer than it is told."""
+    """For any summaries that are not longer than requested."""
 
     def write(request: ChatRequest) -> list[ChatDelta]:
         words = int(instruction(request).split("at most ")[1].split(" ")[0])
@@ -287,7 +287,7 @@ async def test_a_cancelled_summary_leaves_no_call_in_flight(store: TenantStore) 
 
 
 async def test_calls_use_the_scope_of_the_request_except_its_allow_list(store: TenantStore) -> None:
-    """Only the allow-list is lifted, and only for these calls."""
+    """Only the token's allow-list does not apply, and only to these calls."""
     scope = make_scope(store, allowed=["nothing"])
     freed = scope.with_any_model
     assert freed.caller.identity.allows("small")

@@ -1,4 +1,4 @@
-"""Whatever a summary model does wrong, there is no summary, and one error says so; what is not its fault passes as it is."""
+"""A failure of the summary model raises SummaryFailed; other errors are raised unchanged."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass(frozen=True)
 class FailureCase:
-    """What is summarised, and which of the requests fails."""
+    """A conversation to summarise, and which of the requests fails."""
 
     messages: Sequence[Message]
     fails: Callable[[ChatRequest], bool]
@@ -99,7 +99,7 @@ async def test_a_failure_cancels_the_concurrent_calls(store: TenantStore, failin
 
 
 async def test_a_request_that_the_provider_rejects_as_too_long_is_split(store: TenantStore) -> None:
-    """Its window may be smaller than the catalogue says."""
+    """The window may be smaller than the catalogue states."""
     really = 900
 
     def write(request: ChatRequest) -> Answer:
@@ -120,7 +120,7 @@ async def test_a_request_that_the_provider_rejects_as_too_long_is_split(store: T
 
 
 async def test_a_silently_truncated_request_is_split(store: TenantStore) -> None:
-    """Ollama cuts off what does not fit its ``num_ctx``, and says so only by the tokens that it counts."""
+    """Ollama silently truncates a prompt that exceeds its ``num_ctx``; only the token count shows it."""
     window = 4096
 
     def write(request: ChatRequest) -> Answer:
@@ -163,7 +163,7 @@ async def test_tokens_of_a_failed_attempt_do_not_hide_a_truncation(store: Tenant
 async def test_a_request_truncated_shortly_before_its_end_is_split(
     store: TenantStore,
 ) -> None:
-    """What is read is then a multiple of 1024 tokens, and too near to what was sent to tell by their number."""
+    """The tokens read are then a multiple of 1024, and too close to those sent for a comparison."""
     window = 8192
 
     def write(request: ChatRequest) -> Answer:
@@ -221,7 +221,7 @@ async def test_a_conversation_far_too_long_for_a_window_makes_no_call(store: Ten
 
 
 async def test_a_model_whose_summaries_never_get_shorter_fails(store: TenantStore) -> None:
-    """It could be asked for ever: no two of its summaries fit what it really takes."""
+    """Two summaries never fit one request of such a model, so the rounds would not end."""
 
     def write(request: ChatRequest) -> Answer:
         return llm.BackendContextLength("too long") if merges(request) and len(material(request)) > 1 else said("copied " * 400)

@@ -1,4 +1,4 @@
-"""A summary and the message in which a session shows it."""
+"""A summary and the first message of a successor."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

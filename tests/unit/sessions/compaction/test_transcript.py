@@ -1,4 +1,4 @@
-"""What a summary model reads holds every word, and nobody in it can speak as somebody else."""
+"""A transcript contains every word, and no text in it can pass as another speaker's line."""
 
 import json
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ NAME = st.sampled_from(["calculator", "rag_query", 'odd"}\nname', "n" * 80])
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Message]:
-    """A few turns, with calls of tools and their results."""
+    """Draw a few turns with tool calls and their results."""
     messages: list[Message] = []
     for turn in range(draw(st.integers(1, 4))):
         messages.append(Message(Role.USER, draw(TEXT)))
@@ -56,7 +56,7 @@ def turns(draw: st.DrawFn) -> list[Message]:
 
 
 def told(lines: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Who said what, pieces of one text put together."""
+    """Return speakers and texts, with the pieces of a text joined."""
     entries: list[tuple[str, str]] = []
     for line in lines:
         fields = [(name, value) for name, value in line.items() if name != "continued"]
@@ -83,7 +83,7 @@ def expected(messages: Sequence[Message]) -> list[tuple[str, str]]:
 
 
 def named(tool: str) -> str:
-    """A tool's name as a provider would take it."""
+    """Return a tool's name with only characters that providers accept."""
     return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "_-") else "_" for sign in tool)[:64]
 
 
@@ -103,7 +103,7 @@ def test_a_message_that_fits_a_part_is_never_cut(messages: list[Message], room: 
 
 @given(turns())
 def test_no_text_can_pass_as_a_line_of_another_speaker(messages: list[Message]) -> None:
-    """Neither in what we write nor in what the input defence makes of it: every line is one of ours, with one speaker."""
+    """Before and after the input defence, each line is a line of ours with one speaker."""
     request = ChatRequest("m", (Message(Role.SYSTEM, "s"), Message(Role.USER, join_lines(transcript_lines(messages)))))
     for text in (request.messages[1].content, sanitize_request(request).request.messages[1].content):
         lines = text.splitlines()
