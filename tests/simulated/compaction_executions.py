@@ -64,9 +64,9 @@ class CompactionExecutions:
             except SpassError as refused:
                 if refused.retry_after is None:
                     return refused.code
-                await asyncio.sleep(min(refused.retry_after * 2.0**number, _LONGEST_DELAY) * schedule.chance.random())
+                await asyncio.sleep(min(refused.retry_after * 2.0**number, _LONGEST_DELAY) * schedule.rng.random())
             except Crash:
-                await asyncio.sleep(schedule.while_(_LONGEST_DELAY))
+                await asyncio.sleep(schedule.random_delay(_LONGEST_DELAY))
         return "given up"
 
     async def settle(self) -> None:
@@ -88,7 +88,7 @@ class CompactionExecutions:
         assert queue == JOB_TARGETS.compaction_queue
         asked = json.loads(body)
         assert (asked["job"], asked["tenant"]) == ("compact", TENANT)
-        for _ in range(2 if self.gateway.schedule.chance.random() < _DELIVERED_TWICE else 1):
+        for _ in range(2 if self.gateway.schedule.rng.random() < _DELIVERED_TWICE else 1):
             self._start(self._execution(JobId(asked["id"])))
 
     def _start(self, work: Any) -> asyncio.Task[None]:
@@ -100,24 +100,24 @@ class CompactionExecutions:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, Crash | SpassError):
-            self.gateway.schedule.broken.append(error)
+            self.gateway.schedule.errors.append(error)
 
     async def _execution(self, job: JobId) -> None:
         """Run the state machine for a job. Executions are named by their jobs, so a second one does not start."""
-        await asyncio.sleep(self.gateway.schedule.while_(3.0))
+        await asyncio.sleep(self.gateway.schedule.random_delay(3.0))
         if job in self.started:
             return
         self.started.add(job)
-        chance = self.gateway.schedule.chance
-        machine = StateMachine(COMPACTION_MACHINE, self._task, wait=lambda seconds: asyncio.sleep(seconds * chance.random()))
+        rng = self.gateway.schedule.rng
+        machine = StateMachine(COMPACTION_MACHINE, self._task, wait=lambda seconds: asyncio.sleep(seconds * rng.random()))
         await machine.run({"tenant": TENANT, "job": job})
 
     async def _task(self, event: Mapping[str, str]) -> None:
         """Attempt a step. If the attempt times out, its invocation continues, concurrently with the next attempt."""
-        chance = self.gateway.schedule.chance
+        rng = self.gateway.schedule.rng
         invoked = self._start(self._invocation(event["step"], JobId(event["job"])))
-        times_out = chance.random() < _TIMES_OUT
-        await asyncio.wait({invoked}, timeout=chance.random() if times_out else None)
+        times_out = rng.random() < _TIMES_OUT
+        await asyncio.wait({invoked}, timeout=rng.random() if times_out else None)
         if not invoked.done() or invoked.cancelled() or invoked.exception() is not None:
             raise TimeoutError
 

@@ -25,7 +25,6 @@ from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.invocation import AwsCall
 from spass.aws.writes import Put
-from spass.core.errors import storage_timeout
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import Deadline, timestamp
@@ -72,7 +71,7 @@ class CallFaults:
 
 
 @dataclass(slots=True)
-class Process(FaultPlan):
+class Invocation(FaultPlan):
     """One process: an invocation of a function. Its calls run in the loop, without threads, because the loop's clock is virtual.
     Calls of other processes may run in between."""
 
@@ -81,28 +80,19 @@ class Process(FaultPlan):
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         await asyncio.sleep(0.001)
-        if self.crashed:
-            raise Crash
+        try:
+            return await FaultPlan.around(self, call, run)
+        finally:
+            if call.operation not in ("GetItem", "Query"):
+                self.points.watch()
+
+    def next_fault(self, call: AwsCall) -> Fault | None:
         fault = self.points.faults.get(len(self.points.calls))
         self.points.calls.append(f"{self.role} {call.operation}")
-        match fault:
-            case Fault.CRASH_BEFORE:
-                self.crashed = True
-                raise Crash
-            case Fault.THROTTLE | Fault.TIMEOUT:
-                raise storage_timeout()
-            case Fault.REPEATED:
-                run()
-        result = run()
-        if call.operation not in ("GetItem", "Query"):
-            self.points.watch()
-        match fault:
-            case Fault.CRASH_AFTER:
-                self.crashed = True
-                raise Crash
-            case Fault.LOST_REPLY:
-                raise storage_timeout()
-        return result
+        return fault
+
+    async def run_call(self, run: Callable[[], T]) -> T:
+        return run()
 
 
 class StepFailed(Exception):
@@ -208,7 +198,7 @@ class SimulatedDeployment(MemoryAws):
             self.failed_executions.append(given["job"])
 
     async def _invoked(self, role: str, work: Work, event: Mapping[str, Any]) -> Json:
-        with inject(Process(points=self.points, role=role)):
+        with inject(Invocation(points=self.points, role=role)):
             try:
                 return await work(self.services, event, Deadline.after(STEP_SECONDS))
             except (Crash, Exception) as error:
@@ -220,7 +210,7 @@ class SimulatedDeployment(MemoryAws):
         """Send a request. Return None if the process crashes."""
         sent = {"Authorization": "Bearer demo-token", "SPASS-User-Id": user, **(headers or {})}
         transport = httpx.ASGITransport(self.app)
-        with inject(Process(points=self.points, role="route")):
+        with inject(Invocation(points=self.points, role="route")):
             async with httpx.AsyncClient(transport=transport, base_url="https://gateway.test") as client:
                 try:
                     return await client.request(method, path, headers=sent, content=content)
@@ -272,7 +262,7 @@ class SimulatedDeployment(MemoryAws):
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Make the test's own calls without faults, and do not number them."""
-        with inject(Process(points=CallFaults(), role="test")):
+        with inject(Invocation(points=CallFaults(), role="test")):
             yield
 
 

@@ -79,8 +79,8 @@ class SimulatedSummarizer(Summarizer):
     ) -> Summary:
         assert fallback_model is not None, "its tokens may use any model"
         schedule = self._schedule
-        await asyncio.sleep(schedule.while_(_SLOW if schedule.chance.random() < 0.1 else 1.0))
-        if schedule.weather is not NO_FAULTS and schedule.chance.random() < 0.1:
+        await asyncio.sleep(schedule.random_delay(_SLOW if schedule.rng.random() < 0.1 else 1.0))
+        if schedule.fault_rates is not NO_FAULTS and schedule.rng.random() < 0.1:
             raise SummaryFailed("The model wrote nothing.")
         return Summary(summary_of(earlier, messages), fallback_model)
 
@@ -140,7 +140,7 @@ class Gateway:
             else:
                 self._answered(question, answer, began)
                 return True
-            await asyncio.sleep(wait * min(2.0 ** (number + 2), _PATIENT) * (0.5 + schedule.chance.random()))
+            await asyncio.sleep(wait * min(2.0 ** (number + 2), _PATIENT) * (0.5 + schedule.rng.random()))
         if sure:
             log.refused.add(question)
         return False
@@ -171,32 +171,32 @@ class Gateway:
                 idempotency=idempotent(session),
                 successor_idempotency=idempotent,
             )
-        chance = self.schedule.chance.random()
-        hangs_up = self.schedule.weather is not NO_FAULTS and chance < 0.02
-        async with asyncio.timeout(100 * chance if hangs_up else None):
+        rng = self.schedule.rng.random()
+        hangs_up = self.schedule.fault_rates is not NO_FAULTS and rng < 0.02
+        async with asyncio.timeout(100 * rng if hangs_up else None):
             return (await turn.answer()).answer
 
     async def _respond(
         self, question: str, history: Sequence[Message], shorten_history: ShortenHistory
     ) -> AsyncGenerator[Event, None]:
         """The agent: it takes its time, sometimes calls a tool, sometimes finds the conversation too long, sometimes fails."""
-        schedule, chance = self.schedule, self.schedule.chance
+        schedule, rng = self.schedule, self.schedule.rng
         yield TurnStarted()
         yield InferenceStarted(1)
-        if chance.random() < 0.02:
+        if rng.random() < 0.02:
             shorter = await shorten_history()
             if shorter is None:
                 yield Failed(ContextLengthExceeded("Too long."))
                 return
             history = shorter
-        if (fate := chance.random()) < 0.9:
-            await asyncio.sleep(schedule.while_(0.2 if fate < 0.8 else 5.0))
-        elif fate < 0.98 or schedule.weather is NO_FAULTS:
-            await asyncio.sleep(schedule.while_(_SLOW))
+        if (fate := rng.random()) < 0.9:
+            await asyncio.sleep(schedule.random_delay(0.2 if fate < 0.8 else 5.0))
+        elif fate < 0.98 or schedule.fault_rates is NO_FAULTS:
+            await asyncio.sleep(schedule.random_delay(_SLOW))
         else:
             yield Failed(UpstreamError("No."))
             return
-        if chance.random() < 0.3:
+        if rng.random() < 0.3:
             call = ToolCall("call_1", "calculator", '{"expression":"1+1"}')
             yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
             yield ToolCallStarted(call)
@@ -218,7 +218,7 @@ class Gateway:
     async def read(self, session: SessionId) -> None:
         """What a reader does: page after page, until a page fails."""
         began, messages, to_the_end = self.schedule.now(), list[tuple[str, str]](), False
-        limit, cursor = self.schedule.chance.choice([3, 20, 200]), None
+        limit, cursor = self.schedule.rng.choice([3, 20, 200]), None
         with inject(self.schedule.process()), suppress(Crash, StorageUnavailable):
             while not to_the_end:
                 page = await self.sessions.history(self.scope(), AGENT, session, cursor, limit)

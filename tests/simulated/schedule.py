@@ -98,61 +98,61 @@ class Schedule:
     """The state of one seed: its random numbers, its clock, and its faults so far."""
 
     seed: int
-    weather: FaultRates = MANY_FAULTS
-    chance: random.Random = field(init=False)
+    fault_rates: FaultRates = MANY_FAULTS
+    rng: random.Random = field(init=False)
     calls: int = 0
-    happened: dict[CallFault, int] = field(default_factory=dict)
+    fault_counts: dict[CallFault, int] = field(default_factory=dict)
     under_way: set[asyncio.Task[None]] = field(default_factory=set)
-    broken: list[BaseException] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.chance = random.Random(self.seed)
+        self.rng = random.Random(self.seed)
 
     def now(self) -> float:
         """Seconds since the epoch."""
         return EPOCH + asyncio.get_running_loop().time()
 
-    def process(self, *, spared: bool = False) -> "Process":
+    def process(self, *, without_faults: bool = False) -> "Process":
         """A new process, for ``spass.testing.faults.inject``; nothing happens to one that is ``spared``."""
-        return Process(schedule=self, spared=spared)
+        return Process(schedule=self, without_faults=without_faults)
 
     async def calm(self) -> None:
         """Stop the faults, and wait until all calls in flight have arrived."""
-        self.weather = NO_FAULTS
+        self.fault_rates = NO_FAULTS
         while self.under_way:
             await asyncio.wait(self.under_way)
-        assert not self.broken, self.broken
+        assert not self.errors, self.errors
 
-    def mishap(self, call: AwsCall) -> CallFault | None:
-        drawn = self.chance.random()
-        for mishap, odds in self.weather.odds.items():
+    def draw_fault(self, call: AwsCall) -> CallFault | None:
+        drawn = self.rng.random()
+        for fault, odds in self.fault_rates.odds.items():
             drawn -= odds
             if drawn < 0:
-                if mishap is CallFault.CONFLICT and not _may_conflict(call):
+                if fault is CallFault.CONFLICT and not _may_conflict(call):
                     return None
-                self.happened[mishap] = self.happened.get(mishap, 0) + 1
-                return mishap
+                self.fault_counts[fault] = self.fault_counts.get(fault, 0) + 1
+                return fault
         return None
 
     def latency(self) -> float:
-        return self.while_(self.weather.latency)
+        return self.random_delay(self.fault_rates.latency)
 
-    def while_(self, longest: float) -> float:
-        """A random while, most often short."""
-        return longest * self.chance.random() ** 3
+    def random_delay(self, longest: float) -> float:
+        """Return a random delay of at most ``longest`` seconds, most often a short one."""
+        return longest * self.rng.random() ** 3
 
     def later(self, run: Callable[[], object]) -> None:
-        """Let a call that nobody waits for any more take effect after a while."""
+        """Run an abandoned call after a delay."""
 
         async def arrive() -> None:
-            await asyncio.sleep(self.while_(_LATEST))
+            await asyncio.sleep(self.random_delay(_LATEST))
             with suppress(ConditionFailed, TransactionFailed):
                 run()
 
         def arrived(arrival: asyncio.Task[None]) -> None:
             self.under_way.discard(arrival)
             if not arrival.cancelled() and (error := arrival.exception()):
-                self.broken.append(error)
+                self.errors.append(error)
 
         arrival = asyncio.get_running_loop().create_task(arrive())
         self.under_way.add(arrival)
@@ -161,74 +161,74 @@ class Schedule:
 
 @dataclass(slots=True)
 class Process(FaultPlan):
-    """One process, which makes its calls in the schedule's weather. Once it has crashed, nothing of it has an effect any more;
-    while it stands still, none of its calls begins or ends.
+    """One process, whose calls have the schedule's faults. After a crash none of its calls has an effect; during a pause none
+    begins or ends.
     """
 
     schedule: Schedule = field(kw_only=True)
-    spared: bool = False
-    still_until: float = 0.0
+    without_faults: bool = False
+    paused_until: float = 0.0
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        schedule, way = self.schedule, _InFlightCall(self)
-        await way.on(0.0)
+        schedule, in_flight = self.schedule, _InFlightCall(self)
+        await in_flight.wait(0.0)
         schedule.calls += 1
-        mishap = schedule.mishap(call) if not self.spared else None
-        if mishap is CallFault.CRASH_BEFORE:
+        fault = schedule.draw_fault(call) if not self.without_faults else None
+        if fault is CallFault.CRASH_BEFORE:
             self.crashed = True
             raise Crash
-        await way.on(schedule.latency())
+        await in_flight.wait(schedule.latency())
         try:
-            return await self._made(call, run, mishap, way)
+            return await self._run_call(call, run, fault, in_flight)
         finally:
-            await way.on(schedule.latency() if schedule.chance.random() < _SLOW_REPLIES else 0.0)
-            if way.cancelled:
+            await in_flight.wait(schedule.latency() if schedule.rng.random() < _SLOW_REPLIES else 0.0)
+            if in_flight.cancelled:
                 raise asyncio.CancelledError
 
-    async def _made(self, call: AwsCall, run: Callable[[], T], mishap: CallFault | None, way: "_InFlightCall") -> T:
+    async def _run_call(self, call: AwsCall, run: Callable[[], T], fault: CallFault | None, in_flight: "_InFlightCall") -> T:
         schedule = self.schedule
-        match mishap:
+        match fault:
             case CallFault.THROTTLE:
                 raise storage_timeout()
             case CallFault.CONFLICT:
                 raise TransactionConflict
             case CallFault.LATE:
-                await way.on(schedule.while_(_GIVEN_UP))
+                await in_flight.wait(schedule.random_delay(_GIVEN_UP))
                 schedule.later(run)
                 raise storage_timeout()
             case CallFault.REPEATED:
                 with suppress(ConditionFailed, TransactionFailed):
                     run()
-                await way.on(schedule.while_(_GIVEN_UP))
+                await in_flight.wait(schedule.random_delay(_GIVEN_UP))
             case CallFault.GHOST:
                 schedule.later(run)
             case CallFault.CRASH_AFTER:
                 self.crashed = True
             case CallFault.PAUSE:
-                self.still_until = asyncio.get_running_loop().time() + 30.0 + schedule.while_(_LATEST)
+                self.paused_until = asyncio.get_running_loop().time() + 30.0 + schedule.random_delay(_LATEST)
         result = run()
-        if mishap is CallFault.LOST_REPLY:
-            await way.on(schedule.while_(_GIVEN_UP))
+        if fault is CallFault.LOST_REPLY:
+            await in_flight.wait(schedule.random_delay(_GIVEN_UP))
             raise storage_timeout()
         return result
 
 
 @dataclass(slots=True)
 class _InFlightCall:
-    """A call under way. As in ``aws.invocation``, it is seen to its end also when its caller is cancelled."""
+    """A call in flight. As in ``aws.invocation``, it runs to its end even if its caller is cancelled."""
 
     process: Process
     cancelled: bool = False
 
-    async def on(self, seconds: float) -> None:
-        """Time passes, at least ``seconds`` and until the process goes on.
+    async def wait(self, seconds: float) -> None:
+        """Wait for ``seconds``, and longer if the process pauses.
 
         Raises:
-            Crash: it does not.
+            Crash: the process has crashed.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while (rest := max(until, self.process.still_until) - loop.time()) > 0 and not self.process.crashed:
+        while (rest := max(until, self.process.paused_until) - loop.time()) > 0 and not self.process.crashed:
             try:
                 await asyncio.sleep(rest)
             except asyncio.CancelledError:
@@ -242,14 +242,15 @@ def _may_conflict(call: AwsCall) -> bool:
 
 
 def run_schedule(schedule: Schedule, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What comes of ``story`` under ``schedule``, itself spared. The library's clock and chance are the schedule's meanwhile."""
+    """Return the result of ``story``, whose own calls have no faults. Meanwhile the library's clock and random numbers are the
+    schedule's."""
 
-    async def told() -> T:
-        with inject(schedule.process(spared=True)):
+    async def run_story() -> T:
+        with inject(schedule.process(without_faults=True)):
             return await story()
 
     with asyncio.Runner(loop_factory=SeededLoop) as runner, _determined(schedule, runner.get_loop()):
-        return runner.run(told())
+        return runner.run(run_story())
 
 
 @contextmanager
@@ -258,10 +259,10 @@ def _determined(schedule: Schedule, loop: asyncio.AbstractEventLoop) -> Iterator
         return EPOCH + loop.time()
 
     clock = SimpleNamespace(time=time, monotonic=loop.time, time_ns=lambda: int(time() * 1e9))
-    chance = random.Random(schedule.seed + 1)
+    rng = random.Random(schedule.seed + 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.core.time.time", clock)
         patch.setattr("spass.core.ids.time", clock)
-        patch.setattr("spass.core.ids.os", SimpleNamespace(urandom=chance.randbytes))
-        patch.setattr(random, "uniform", chance.uniform)
+        patch.setattr("spass.core.ids.os", SimpleNamespace(urandom=rng.randbytes))
+        patch.setattr(random, "uniform", rng.uniform)
         yield

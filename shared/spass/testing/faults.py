@@ -48,9 +48,7 @@ class FaultPlan:
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if self.crashed:
             raise Crash
-        number = len(self.calls)
-        self.calls.append(call)
-        fault = self.fault if self.at <= number < self.at + self.times else None
+        fault = self.next_fault(call)
         match fault:
             case Fault.CRASH_BEFORE:
                 self.crashed = True
@@ -58,8 +56,8 @@ class FaultPlan:
             case Fault.THROTTLE | Fault.TIMEOUT:
                 raise storage_timeout()
         if fault is Fault.REPEATED:
-            await run_in_thread(run)
-        result = await run_in_thread(run)
+            await self.run_call(run)
+        result = await self.run_call(run)
         self.capacity.append(getattr(result, "capacity_units", 0.0))
         match fault:
             case Fault.CRASH_AFTER:
@@ -70,6 +68,16 @@ class FaultPlan:
         if self.crashed:  # the process died during this call
             raise Crash
         return result
+
+    def next_fault(self, call: AwsCall) -> Fault | None:
+        """Record ``call`` and return its fault."""
+        number = len(self.calls)
+        self.calls.append(call)
+        return self.fault if self.at <= number < self.at + self.times else None
+
+    async def run_call(self, run: Callable[[], T]) -> T:
+        """Run the call as the library does. Override this to run it without a thread."""
+        return await run_in_thread(run)
 
 
 @contextmanager

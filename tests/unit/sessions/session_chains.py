@@ -116,7 +116,7 @@ class ChainBuilder:
         return await commit_compaction(self.store, source, live, plan, Summary(summary, "scripted"), owner=owner, at=self.now)
 
     async def chain(self, length: int, keep: int = 0) -> list[SessionId]:
-        """Return a chain of ``length`` sessions, oldest first. Each has the message "question n", the first one also "question 0"."""
+        """Return a chain of ``length`` sessions, oldest first. Each has a turn "question n", the first one also "question 0"."""
         members = [await self.session(plain_turn("question 0", "answer 0"))]
         for number in range(1, length + 1):
             await self.say(members[-1], plain_turn(f"question {number}", f"answer {number}"))

@@ -35,7 +35,7 @@ class Clients:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.chance = gateway.schedule.chance
+        self.rng = gateway.schedule.rng
         self.open: dict[SessionId, int] = {}
         self.known: list[SessionId] = []
         self.ends: dict[SessionId, SessionId] = {}
@@ -51,36 +51,36 @@ class Clients:
     async def _client(self) -> None:
         while self.operations < OPERATIONS:
             self.operations += 1
-            session = self.chance.choice(list(self.open))
+            session = self.rng.choice(list(self.open))
             self.open[session] -= 1
             if self.open[session] == 0:
                 del self.open[session]
                 await self._open()
-            match self.chance.random():
+            match self.rng.random():
                 case fate if fate < 0.15:
-                    await self.gateway.read(self.chance.choice(self.known[-6:]))
+                    await self.gateway.read(self.rng.choice(self.known[-6:]))
                 case fate:
                     await self._ask(session, keyed=fate < 0.85)
-            await asyncio.sleep(self.gateway.schedule.while_(1.0))
+            await asyncio.sleep(self.gateway.schedule.random_delay(1.0))
 
     async def _open(self) -> None:
-        strategy: CompactStrategy = "auto" if self.chance.random() < 0.7 else "manual"
-        keep = self.chance.choice([0, 3, 10])
+        strategy: CompactStrategy = "auto" if self.rng.random() < 0.7 else "manual"
+        keep = self.rng.choice([0, 3, 10])
         made = await self.gateway.create(CreateSession(compact_strategy=strategy, compact_keep_last_n=keep))
         self.open[made] = OF_A_SESSION
         self.known.append(made)
 
     async def _ask(self, session: SessionId, *, keyed: bool) -> None:
         number = next(self._questions)
-        padding = "long " * 300 if self.chance.random() < 0.02 else ""
+        padding = "long " * 300 if self.rng.random() < 0.02 else ""
         question, key = f"question {number} {padding}", f"key {number}" if keyed else None
-        first, session = session, session if self.chance.random() < FORGETFUL else self.ends.get(session, session)
-        answered = await self.gateway.send(session, question, key, tries=self.chance.choice([2, 20]))
+        first, session = session, session if self.rng.random() < FORGETFUL else self.ends.get(session, session)
+        answered = await self.gateway.send(session, question, key, tries=self.rng.choice([2, 20]))
         if answered:
             self.ends[first] = self.gateway.log.told[question].session
         if key is not None and not answered:
             self.unheard.append((session, question, key))
-        elif key is not None and self.chance.random() < 0.05:  # who was answered may ask again
+        elif key is not None and self.rng.random() < 0.05:  # who was answered may ask again
             await self.gateway.send(session, question, key, tries=3)
 
     async def settle(self) -> None:
@@ -118,7 +118,7 @@ def long_turns_lie_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_answered_turns_are_stored_once_and_in_order(seed: int, record_property: Callable[[str, object], None]) -> None:
     schedule, gateway, chains = history(seed)
     assert violations(chains, gateway.log) + gateway.trespasses == [], f"SPASS_SEED={seed}"
-    assert schedule.happened.keys() == MANY_FAULTS.odds.keys(), "everything has happened that can"
+    assert schedule.fault_counts.keys() == MANY_FAULTS.odds.keys(), "everything has happened that can"
     record_property("operations", OPERATIONS)
     record_property("calls", schedule.calls)
-    record_property("mishaps", sum(schedule.happened.values()))
+    record_property("mishaps", sum(schedule.fault_counts.values()))

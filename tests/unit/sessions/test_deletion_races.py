@@ -34,7 +34,7 @@ from tests.unit.sessions.session_chains import AGENT, USER, ChainBuilder, plain_
 
 SEEDS = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(5000 if os.environ.get("SPASS_SOAK") else 150)
 HOLD_SECONDS = 60
-WORSE = FaultRates({mishap: 4 * odds for mishap, odds in MANY_FAULTS.odds.items()})
+WORSE = FaultRates({fault: 4 * odds for fault, odds in MANY_FAULTS.odds.items()})
 """More frequent faults than elsewhere, because a race has few calls."""
 
 
@@ -88,7 +88,7 @@ class Race:
                 self.deleted += 1
 
     async def wait(self, longest: float) -> None:
-        await asyncio.sleep(self.schedule.while_(longest))
+        await asyncio.sleep(self.schedule.random_delay(longest))
 
     async def head(self, session: SessionId) -> Session | None:
         item = await self.store.table.get(keys.session_head(self.store.tenant, session))
@@ -142,9 +142,9 @@ async def begins_whole(race: Race, successor: SessionId) -> None:
 async def story(schedule: Schedule) -> str:
     race = Race(schedule, MemoryAws(clock=schedule.now).for_tenant(TenantId("demo")))
     with inject(schedule.process()):
-        stormy, schedule.weather = schedule.weather, NO_FAULTS
+        stormy, schedule.fault_rates = schedule.fault_rates, NO_FAULTS
         await race.begin()
-        schedule.weather = stormy
+        schedule.fault_rates = stormy
         await asyncio.gather(race.compact(), race.delete(), race.delete())
         await schedule.calm()
         told = await end(race)

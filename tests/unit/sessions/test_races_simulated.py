@@ -30,7 +30,7 @@ TURNS: Final = 4
 COMPACTIONS: Final = 4
 SETTLED: Final = 400.0
 WINDOW: Final = 150
-ROUGH: Final = FaultRates({mishap: 2 * odds for mishap, odds in MANY_FAULTS.odds.items()} | {CallFault.PAUSE: 0.03})
+ROUGH: Final = FaultRates({fault: 2 * odds for fault, odds in MANY_FAULTS.odds.items()} | {CallFault.PAUSE: 0.03})
 """Processes pause often, so that in most races a process continues after it has lost its hold."""
 LONG: Final = "long " * 120
 """A text that makes a session of a few messages too long for the model."""
@@ -48,11 +48,11 @@ class Race:
         self.ends: Counter[str] = Counter()
 
     async def run(self) -> list[Chain]:
-        chance, gateway = self.schedule.chance, self.gateway
+        chance, gateway = self.schedule.rng, self.gateway
         session = await gateway.create(CreateSession(compact_strategy="auto", compact_keep_last_n=chance.choice([0, 1, 3, 5])))
         for number in range(chance.choice([1, 3, 5])):
             assert await gateway.send(session, f"before {number}", f"before {number}")
-        self.schedule.weather = ROUGH
+        self.schedule.fault_rates = ROUGH
         asked_for = chance.choice([2, 3, 4])
         turns = [f"question {number}" for number in range(TURNS)]
         turns += [f"question {TURNS + number} {LONG}" for number in range(COMPACTIONS - asked_for)]
@@ -63,12 +63,12 @@ class Race:
         return await gateway.chains()
 
     async def _turn(self, session: SessionId, question: str) -> None:
-        await asyncio.sleep(self.schedule.while_(10.0))
+        await asyncio.sleep(self.schedule.random_delay(10.0))
         await self.gateway.send(session, question, question)
 
     async def _ask(self, session: SessionId, number: int) -> None:
-        chance = self.schedule.chance
-        await asyncio.sleep(self.schedule.while_(10.0))
+        chance = self.schedule.rng
+        await asyncio.sleep(self.schedule.random_delay(10.0))
         key = f"compaction {number}" if chance.random() < 0.5 else None
         self.ends[await self.compactions.ask(session, key, follow=chance.random() < 0.5)] += 1
 

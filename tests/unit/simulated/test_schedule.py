@@ -48,12 +48,12 @@ class Counter:
 
 
 @pytest.mark.parametrize(
-    ("mishap", "heard", "at_once", "in_the_end"),
+    ("fault", "heard", "at_once", "in_the_end"),
     [
         (None, None, 1, 1),
         (CallFault.CRASH_BEFORE, Crash, 0, 0),
         (CallFault.CRASH_AFTER, Crash, 1, 1),
-        (CallFault.THROTTLE, StorageUnavailable, 0, 0),  # at the retry too, like every mishap
+        (CallFault.THROTTLE, StorageUnavailable, 0, 0),  # at the retry too, like every fault
         (CallFault.LOST_REPLY, StorageUnavailable, 2, 2),
         (CallFault.LATE, StorageUnavailable, 0, 2),
         (CallFault.REPEATED, None, 2, 2),
@@ -63,9 +63,9 @@ class Counter:
     ],
 )
 def test_each_mishap_has_its_effect(
-    mishap: CallFault | None, heard: type[BaseException] | None, at_once: int, in_the_end: int
+    fault: CallFault | None, heard: type[BaseException] | None, at_once: int, in_the_end: int
 ) -> None:
-    counter = Counter(mishap)
+    counter = Counter(fault)
 
     async def story() -> None:
         if heard is None:
@@ -98,7 +98,7 @@ def test_a_process_that_stands_still_begins_and_ends_no_call_while_another_goes_
 
     async def story() -> None:
         still, began = counter.schedule.process(), counter.schedule.now()
-        still.still_until = asyncio.get_running_loop().time() + 100
+        still.paused_until = asyncio.get_running_loop().time() + 100
         ended: list[float] = []
 
         async def add(process: Process) -> None:
@@ -128,7 +128,7 @@ def test_a_call_whose_caller_is_cancelled_is_seen_to_its_end() -> None:
 
 def test_a_conflict_is_tried_again_and_nobody_hears_of_it() -> None:
     counter = Counter()
-    counter.schedule.weather = FaultRates({CallFault.CONFLICT: 0.5})
+    counter.schedule.fault_rates = FaultRates({CallFault.CONFLICT: 0.5})
 
     async def story() -> None:
         process = counter.schedule.process()
@@ -137,18 +137,18 @@ def test_a_conflict_is_tried_again_and_nobody_hears_of_it() -> None:
                 item = Key(COUNTER.pk, f"{number}")
                 await counter.store.table.transact([COUNTED, Put(item, {})], token=f"{number}")
         assert await counter.hits() == 20
-        assert counter.schedule.happened[CallFault.CONFLICT] > 5
+        assert counter.schedule.fault_counts[CallFault.CONFLICT] > 5
 
     counter.play(story)
 
 
-def test_who_waits_for_nobody_is_told_so_instead_of_waiting_for_ever() -> None:
+def test_tasks_that_wait_without_a_timer_raise_a_deadlock() -> None:
     counter = Counter()
 
     async def story() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(RuntimeError, match="everybody waits for everybody"):
+    with pytest.raises(RuntimeError, match="deadlock"):
         counter.play(story)
 
 
@@ -176,7 +176,7 @@ def told(seed: int) -> tuple[Any, ...]:
 
     run_schedule(schedule, story)
     items = sorted(gateway.aws.table.items(), key=lambda item: (str(item["pk"]), str(item["sk"])))
-    return items, gateway.log, schedule.calls, schedule.happened
+    return items, gateway.log, schedule.calls, schedule.fault_counts
 
 
 def test_a_seed_tells_the_same_story_again() -> None:

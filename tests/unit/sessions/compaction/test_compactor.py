@@ -1,4 +1,4 @@
-"""A session is compacted before a turn if its strategy is auto, it has more messages than it keeps, and it fills 80 % of the window."""
+"""A session is compacted before a turn if its strategy is auto, it has more messages than it keeps, and they fill the window."""
 
 from collections.abc import Sequence
 from fractions import Fraction

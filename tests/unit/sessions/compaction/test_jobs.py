@@ -23,7 +23,7 @@ from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import HoldKind
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.faults import Crash, Fault, inject
-from tests.simulated.deployment import AGENT, USER, CallFaults, Process, SimulatedDeployment, StepFailed, simulated_deployment
+from tests.simulated.deployment import AGENT, USER, CallFaults, Invocation, SimulatedDeployment, StepFailed, simulated_deployment
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -358,7 +358,7 @@ def scope(deployment: SimulatedDeployment) -> Scope:
 async def start(deployment: SimulatedDeployment, session: SessionId) -> Job:
     """Start the job of a request; each call repeats the same request."""
     request = IdempotentRequest("key", "body")
-    with inject(Process(points=deployment.points, role="route")):
+    with inject(Invocation(points=deployment.points, role="route")):
         return await deployment.services.compaction_jobs.start(
             scope(deployment), AGENT, session, fallback_model="small", idempotency=request
         )
