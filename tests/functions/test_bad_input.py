@@ -206,7 +206,7 @@ def test_an_empty_name_is_located_in_the_error(
     assert (reply.status, reply.code) == (400, "invalid_request")
     error = reply.json["error"]
     assert error["param"] == ".".join(map(str, loc[1:]))
-    assert loc in [found["loc"] for found in error["details"]["errors"]]
+    assert loc in [report["loc"] for report in error["details"]["errors"]]
     assert '""' in error["message"]
     assert gateway.stored() == before
 
@@ -339,7 +339,7 @@ def test_a_misspelt_key_is_reported_with_a_suggestion(
     reply = gateway.send("POST", target, body=body)
     assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
     assert f"did you mean '{suggested}'?" in reply.json["error"]["message"]
-    assert [found["type"] for found in reply.json["error"]["details"]["errors"]] == ["unknown_parameter"]
+    assert [report["type"] for report in reply.json["error"]["details"]["errors"]] == ["unknown_parameter"]
 
 
 def test_param_locates_the_bad_argument_of_a_tool(gateway: Gateway, session: str) -> None:

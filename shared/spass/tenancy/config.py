@@ -192,7 +192,7 @@ class GatewayConfig(_Section):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Lines of the file that work but should change, as ``file:line: message`` in the order of lines."""
+        """Return the lines of the file that work but should change, as ``file:line: message`` in the order of lines."""
         return self._warnings
 
     def with_warnings(self, warnings: tuple[str, ...]) -> Self:

@@ -21,13 +21,13 @@ async def two() -> AsyncIterator[Chunk]:
     yield {"text": "line\nbreak"}
 
 
-async def bytes_of(chunks: AsyncIterator[Chunk], keep_alive: float = 15) -> list[bytes]:
+async def read_stream(chunks: AsyncIterator[Chunk], keep_alive: float = 15) -> list[bytes]:
     return [part async for part in render_events(EventTask(chunks), REQUEST, keep_alive=keep_alive)]
 
 
 @pytest.mark.anyio
 async def test_each_chunk_is_one_event_and_the_stream_ends_with_done() -> None:
-    *events, last = await bytes_of(two())
+    *events, last = await read_stream(two())
     assert b"".join(events) == 'data: {"text":"grüß"}\n\ndata: {"text":"line\\nbreak"}\n\n'.encode()
     assert last == DONE
 
@@ -39,7 +39,7 @@ async def test_an_event_is_one_line_for_readers_that_split_at_unicode_line_ends(
     async def yield_every_character() -> AsyncIterator[Chunk]:
         yield {"text": everything}
 
-    event, last = await bytes_of(yield_every_character())
+    event, last = await read_stream(yield_every_character())
     (line,) = event.decode().removesuffix("\n\n").splitlines()
     assert json.loads(line.removeprefix("data: ")) == {"text": everything}
     assert last == DONE
@@ -51,7 +51,7 @@ async def test_a_failure_ends_the_stream_with_an_error_event() -> None:
         yield {"text": "a"}
         raise UpstreamError("The model stopped.")
 
-    *_, last = await bytes_of(fail())
+    *_, last = await read_stream(fail())
     assert json.loads(last.removeprefix(b"data: ")) == {
         "error": {
             "code": "upstream_error",
@@ -70,7 +70,7 @@ async def test_the_text_of_an_unexpected_exception_is_not_sent(capsys: pytest.Ca
         yield {"text": "a"}
         raise KeyError("secret")
 
-    parts = await bytes_of(fail())
+    parts = await read_stream(fail())
     assert b"internal_error" in parts[-1]
     out = capsys.readouterr().out
     assert "KeyError" in out
@@ -84,7 +84,7 @@ async def test_comments_are_sent_while_no_chunk_arrives() -> None:
         await asyncio.sleep(0.2)
         yield {"text": "b"}
 
-    parts = await bytes_of(slow(), keep_alive=0.05)
+    parts = await read_stream(slow(), keep_alive=0.05)
     assert parts.count(KEEP_ALIVE) >= 2
     assert [part for part in parts if part != KEEP_ALIVE] == [b'data: {"text":"a"}\n\n', b'data: {"text":"b"}\n\n', DONE]
 
@@ -122,15 +122,15 @@ async def test_a_stream_that_the_server_cancels_ends_with_an_error_event() -> No
         await asyncio.Event().wait()
 
     parts: list[bytes] = []
-    begun = asyncio.Event()
+    first_part = asyncio.Event()
 
     async def read() -> None:
         async for part in render_events(EventTask(yield_one_word()), REQUEST):
             parts.append(part)
-            begun.set()
+            first_part.set()
 
     reading = asyncio.create_task(read())
-    await begun.wait()
+    await first_part.wait()
     reading.cancel()
     await asyncio.wait([reading])
     assert len(parts) == 2

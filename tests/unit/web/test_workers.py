@@ -51,16 +51,16 @@ def test_a_worker_gets_the_event_and_a_deadline(handle: Handle) -> None:
 
 
 def test_all_events_use_the_same_loop_and_services(handle: Handle) -> None:
-    seen: list[object] = []
+    calls: list[object] = []
 
     async def work(services: Services, _: Mapping[str, Any], __: Deadline) -> Json:
-        seen.append((asyncio.get_running_loop(), services))
+        calls.append((asyncio.get_running_loop(), services))
         return None
 
     handler = handle(work)
     handler({}, Context())  # type: ignore[arg-type]
     handler({}, Context())  # type: ignore[arg-type]
-    assert seen[0] == seen[1]
+    assert calls[0] == calls[1]
 
 
 def test_events_of_several_threads_run_one_at_a_time(handle: Handle) -> None:
