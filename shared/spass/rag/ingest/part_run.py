@@ -24,6 +24,7 @@ from spass.rag.ingest.batches import Batch, group_into_batches
 from spass.rag.ingest.parts import PartRecord, part_of
 from spass.rag.ingest.plan import FileKind
 from spass.rag.ingest.reading import entries
+from spass.rag.ingest.settings import IngestSettings
 from spass.rag.ingest.supersession import check_not_superseded, not_superseded
 from spass.rag.ingest.upload_record import ACTIVE, MAX_ERRORS, UploadRecord, encode_errors, read_record, upload_key
 from spass.rag.write.writer import Writer
@@ -35,7 +36,6 @@ LAST_SECONDS: Final = 90.0
 SLICE_SECONDS: Final = 180.0
 """After this time a worker sends a part to the end of the queue, so that waiting files get their turn."""
 _ATTEMPTS: Final = 3  # per batch, because other writers may change the upload or the index in the meantime
-_MAX_REFUSED: Final = 20  # documents; if the embedding model refuses more, assume that the model is broken and not the documents
 
 
 class Overtaken(Conflict):
@@ -54,13 +54,13 @@ class PartRun:
     """Ingest a part until it is done or the time is up. Store at least one batch, however short the time is."""
 
     def __init__(
-        self, writer: Writer, store: TenantStore, record: UploadRecord, deadline: Deadline, batch_documents: int
+        self, writer: Writer, store: TenantStore, record: UploadRecord, deadline: Deadline, settings: IngestSettings
     ) -> None:
         self._writer = writer
         self._store = store
         self._record = record
         self._deadline = deadline
-        self._batch_documents = batch_documents
+        self._settings = settings
         self._seconds_at_start = deadline.remaining()
         self._scope = Scope.for_job(store, deadline, route=ROUTE, user=record.user, request_id=record.request_id)
         self._refused = 0
@@ -81,7 +81,7 @@ class PartRun:
         blocks = self._store.uploads.blocks(record.key, record.version, start.offset, part.end)
         async with aclosing(blocks):
             read = entries(FileKind(record.kind), record.columns, record.filename, blocks, start, part.end)
-            async with aclosing(group_into_batches(read, start, self._batch_documents)) as batches:
+            async with aclosing(group_into_batches(read, start, self._settings.batch_documents)) as batches:
                 async for batch in batches:
                     before = self._deadline.remaining()
                     part = await self._store_batch(part, batch)
@@ -105,7 +105,7 @@ class PartRun:
                 first, second = batch.split()
                 return await self._store_batch(await self._store_batch(part, first), second)
             self._refused += 1
-            if not batch.documents or self._refused > _MAX_REFUSED:
+            if not batch.documents or self._refused > self._settings.max_refused:
                 raise
             return await self._advance(part, batch.reject_documents(error.code, error.message))
 

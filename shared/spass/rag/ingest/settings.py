@@ -18,6 +18,7 @@ class IngestSettings:
         small_bytes: a file of at most this size is one part. The worker that plans the file also ingests it.
         part_bytes: the size of the parts of a larger file.
         batch_documents: the number of documents that are appended together.
+        max_refused: if the embedding model refuses more documents of a part, the model is broken and not the documents.
         pauses: the maximum pauses in seconds before each retry after a temporary error. After the last retry, the queue delivers
             the message again.
         lease_seconds: the seconds after which a lease expires that is not renewed.
@@ -28,6 +29,7 @@ class IngestSettings:
     small_bytes: int = 16 * 2**20
     part_bytes: int = 8 * 2**20
     batch_documents: int = MAX_DOCUMENTS
+    max_refused: int = 20
     pauses: tuple[float, ...] = (5.0, 20.0, 60.0)
     lease_seconds: int = LEASE_SECONDS
     clock: Callable[[], int] = now_s

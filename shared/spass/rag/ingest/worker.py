@@ -114,7 +114,7 @@ class IngestWorker:
             if record.status is Status.QUEUED:
                 await set_status(self._store, record, Status.RUNNING)
             await check_not_superseded(self._store, record)
-            run = PartRun(self._writer, self._store, record, self._deadline, self._settings.batch_documents)
+            run = PartRun(self._writer, self._store, record, self._deadline, self._settings)
             if not await run.run(part):
                 await self._release(record, part.key, number)
                 await self._store.jobs.send(IngestPart(self._store.tenant, record.index, record.id, number))

@@ -80,7 +80,7 @@ async def test_large_files_of_a_tenant_share_its_window(harness: IngestHarness) 
     """A second file gets half of the window, and all of it after the first has ended."""
     await planned(harness)
     await planned(harness, "other/a.jsonl")
-    waiting = {"a": [], "b": []}  # type: dict[str, list[str]]
+    waiting: dict[str, list[str]] = {"a": [], "b": []}
 
     def collect() -> None:
         for body in harness.receive():
@@ -144,26 +144,24 @@ async def test_duplicate_messages_change_and_send_nothing(harness: IngestHarness
     assert harness.receive() == []
 
 
-async def test_a_duplicate_is_dropped_while_a_part_is_leased(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_duplicate_is_dropped_while_a_part_is_leased(harness: IngestHarness) -> None:
     upload = await planned(harness)
     body = harness.part(upload, 0)
 
     class Duplicated(Calls):
-        async def embed(self, *arguments: object) -> object:  # type: ignore[override]
+        async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
             other = harness.rival()
             assert await other.deliver(body, message="another")
             assert not await other.deliver(body, message="m", receives=2)
             assert other.calls.texts == []
-            return await Calls.embed(self, *arguments)  # type: ignore[arg-type]
+            return await Calls.embed(self, scope, texts)
 
     harness.calls = Duplicated()
     assert await harness.deliver(body, message="m")
     assert (await harness.only_upload()).documents_ingested == 2
 
 
-async def test_the_part_of_a_dead_worker_continues_at_its_position(
-    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_part_of_a_dead_worker_continues_at_its_position(harness: IngestHarness) -> None:
     harness.change_settings(batch_documents=1, lease_seconds=-1)
     upload = await planned(harness)
 
@@ -222,9 +220,7 @@ async def test_an_abandoned_upload_without_queued_parts_can_continue(
     assert await harness.texts() == DOCUMENTS
 
 
-async def test_a_worker_whose_time_is_up_sends_its_part_to_the_end_of_the_queue(
-    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_whose_time_is_up_sends_its_part_to_the_end_of_the_queue(harness: IngestHarness) -> None:
     harness.change_settings(batch_documents=1)
     upload = await planned(harness)
     harness.receive()
@@ -285,10 +281,8 @@ async def test_a_failed_upload_continues_when_it_is_sent_again(harness: IngestHa
     assert sorted(harness.calls.texts) == sorted(DOCUMENTS.values())
 
 
-async def test_an_upload_fails_if_the_model_refuses_too_many_documents(
-    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spass.rag.ingest.part_run._MAX_REFUSED", 1)
+async def test_an_upload_fails_if_the_model_refuses_too_many_documents(harness: IngestHarness) -> None:
+    harness.change_settings(max_refused=1)
     upload = await planned(harness)
 
     def refuse(_: Sequence[str]) -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from spass.calls.scope import Scope
 from spass.core.errors import EmbeddingModelMismatch, InvalidRequest, ModelNotAllowed, UploadNotFound
 from spass.core.ids import IndexId, TenantId, UploadId
 from spass.rag.index.documents import NewDocument
+from spass.tenancy.config import ModelConfig
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_with, file_of, numbered
 
 pytestmark = pytest.mark.anyio
@@ -125,11 +127,12 @@ async def test_an_index_of_another_model_gets_no_form(harness: IngestHarness) ->
         await harness.uploads.create(harness.scope, INDEX, "a.md", "text/plain", 10)
 
 
-async def test_a_token_that_may_not_embed_gets_no_form(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise ModelNotAllowed("no")
+async def test_a_token_that_may_not_embed_gets_no_form(harness: IngestHarness) -> None:
+    class Refusing(Calls):
+        def embedding_model(self, scope: Scope) -> ModelConfig:
+            raise ModelNotAllowed("no")
 
-    monkeypatch.setattr(Calls, "embedding_model", refuse)
+    harness.calls = Refusing()
     with pytest.raises(ModelNotAllowed):
         await harness.uploads.create(harness.scope, INDEX, "a.md", "text/plain", 10)
 
