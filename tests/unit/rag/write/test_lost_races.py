@@ -1,4 +1,4 @@
-"""An append that other writers overtake: what it does again, and what it does not."""
+"""An append that loses races plans again, but puts its rows only if they changed."""
 
 import asyncio
 
@@ -23,8 +23,8 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
-async def test_its_rows_are_put_once_however_often_it_is_overtaken(harness: RagHarness, index: IndexId) -> None:
-    """The first try merges; of all later ones only the first puts anything."""
+async def test_an_append_that_loses_many_races_puts_its_rows_once(harness: RagHarness, index: IndexId) -> None:
+    """The first attempt merges. The second one puts the rows as an own segment, and the later ones reuse it."""
     rival = harness.cold()
     await rival.writer.append(harness.scope, index, documents(("old", "alt")))
     plan = RacingWriters(*(lambda n=n: rival.writer.append(harness.scope, index, documents((f"r{n}", "x"))) for n in range(9)))
@@ -39,7 +39,7 @@ async def test_its_rows_are_put_once_however_often_it_is_overtaken(harness: RagH
     }
 
 
-async def test_rows_that_were_put_alone_at_first_are_not_put_again(harness: RagHarness, index: IndexId) -> None:
+async def test_an_append_whose_first_attempt_merges_nothing_puts_its_rows_once(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
     await rival.writer.append(harness.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
     plan = RacingWriters(*(lambda n=n: rival.writer.append(harness.scope, index, documents((f"r{n}", "x"))) for n in range(4)))
@@ -48,19 +48,19 @@ async def test_rows_that_were_put_alone_at_first_are_not_put_again(harness: RagH
     assert plan.count("PutObject") == SEGMENT_OBJECTS
 
 
-async def test_a_document_keeps_when_it_was_created_also_if_that_changed_meanwhile(harness: RagHarness, index: IndexId) -> None:
-    """Another writer deletes the document and writes it anew, then again: its creation is the last one's."""
+async def test_a_document_has_the_creation_time_of_the_version_that_it_replaces(harness: RagHarness, index: IndexId) -> None:
+    """Another writer deletes the document and creates it again, twice."""
     rival = harness.cold()
     await rival.writer.append(harness.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
     created: list[str] = []
 
-    async def anew() -> None:
+    async def recreate() -> None:
         await asyncio.sleep(0.002)
         await rival.deleter.delete_document(harness.scope, index, A)
         await rival.writer.append(harness.scope, index, documents(("a", "anders")))
         created.append((await rival.reader.document(harness.scope, index, A)).created_at)
 
-    with inject(RacingWriters(anew, anew)):
+    with inject(RacingWriters(recreate, recreate)):
         answer = await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
     assert answer.replaced == 1
     found = await rival.reader.document(harness.scope, index, A)
@@ -69,17 +69,17 @@ async def test_a_document_keeps_when_it_was_created_also_if_that_changed_meanwhi
     assert found.updated_at >= found.created_at
 
 
-async def test_an_append_that_was_overtaken_is_no_earlier_than_what_overtook_it(harness: RagHarness, index: IndexId) -> None:
+async def test_an_append_that_lost_a_race_is_not_older_than_the_winner(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
     await rival.writer.append(harness.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
     times: list[str] = []
 
-    async def faster() -> None:
+    async def append_first() -> None:
         await asyncio.sleep(0.003)
         await rival.writer.append(harness.scope, index, documents(("a", "anders")))
         times.append((await rival.reader.document(harness.scope, index, A)).updated_at)
 
-    with inject(RacingWriters(faster)):
+    with inject(RacingWriters(append_first)):
         await harness.rag.writer.append(harness.scope, index, documents(("a", "neu"), ("b", "neu")))
     found = await rival.reader.document(harness.scope, index, A)
     assert found.text == "neu"
@@ -88,7 +88,7 @@ async def test_an_append_that_was_overtaken_is_no_earlier_than_what_overtook_it(
     assert new.created_at <= new.updated_at
 
 
-async def test_a_document_that_was_deleted_meanwhile_is_a_new_one(harness: RagHarness, index: IndexId) -> None:
+async def test_a_document_deleted_during_an_append_gets_a_new_creation_time(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
     await rival.writer.append(harness.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
     created = (await rival.reader.document(harness.scope, index, A)).created_at
@@ -99,38 +99,38 @@ async def test_a_document_that_was_deleted_meanwhile_is_a_new_one(harness: RagHa
     assert (await rival.reader.document(harness.scope, index, A)).created_at > created
 
 
-async def test_rows_follow_into_another_life_of_the_index(harness: RagHarness, index: IndexId) -> None:
+async def test_an_append_writes_to_the_new_generation_of_a_recreated_index(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
     await rival.writer.append(harness.scope, index, documents(("old", "alt")))
 
-    async def reborn() -> None:
+    async def recreate_index() -> None:
         await rival.deleter.delete_index(harness.scope, index)
         await rival.writer.append(harness.scope, index, documents(("r", "x")))
 
-    with inject(RacingWriters(reborn, reborn)):
+    with inject(RacingWriters(recreate_index, recreate_index)):
         await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
     found = await harness.cold().reader.documents(harness.scope, index)
     assert {document.id: document.text for document in found.documents} == {"a": "neu", "r": "x"}
 
 
-async def test_rows_stay_out_of_another_life_also_where_revisions_began_anew(harness: RagHarness, index: IndexId) -> None:
-    """The item was removed by hand, tombstone and all, and the new life has come just as far as the old one."""
+async def test_a_swap_compares_generations_when_revisions_are_equal(harness: RagHarness, index: IndexId) -> None:
+    """An operator removed the item with its tombstone. The recreated index has the same revision as the old one."""
     rival = harness.cold()
     await rival.writer.append(harness.scope, index, documents(("old", "alt")))
     before = await read_manifest(harness.scope.store, index)
 
-    async def removed_and_reborn() -> None:
+    async def remove_and_recreate() -> None:
         await harness.scope.store.table.write(Delete(rag_manifest(harness.scope.store.tenant, index)))
         await rival.writer.append(harness.scope, index, documents(("r", "x")))
         assert (await read_manifest(harness.scope.store, index)).revision == before.revision
 
-    with inject(RacingWriters(removed_and_reborn)):
+    with inject(RacingWriters(remove_and_recreate)):
         await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
     found = await harness.cold().reader.documents(harness.scope, index)
     assert {document.id for document in found.documents} == {"a", "r"}
 
 
-async def test_it_merges_after_all_when_no_place_for_a_segment_is_left(
+async def test_a_later_attempt_merges_if_the_index_has_the_most_segments(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rival = harness.cold()

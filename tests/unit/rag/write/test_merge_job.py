@@ -1,4 +1,4 @@
-"""The background merge: few segments of many, and never a row lost, doubled or brought back."""
+"""The merge job makes one segment of several, and no row is lost, doubled or restored."""
 
 import contextlib
 import dataclasses
@@ -29,18 +29,18 @@ HOUR = 3600.0
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No append merges anything, four segments of one tier are enough, and one dead row makes a segment rotten."""
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends merge nothing. Four segments of one tier, or a segment with one deleted row, are merged by a job."""
     monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
     monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
 class RecordingJobs(TenantJobs):
-    """Remembers what was asked for; a broken one does not answer."""
+    """Records the merges that are requested. A broken queue does not answer."""
 
     def __init__(self, store: TenantStore, *, broken: bool = False) -> None:
-        super().__init__(_nobody, _nobody, NO_JOB_TARGETS, store.tenant)
+        super().__init__(_no_queue, _no_queue, NO_JOB_TARGETS, store.tenant)
         self.merges: list[IndexId] = []
         self.broken = broken
 
@@ -51,21 +51,21 @@ class RecordingJobs(TenantJobs):
             raise StorageUnavailable("no answer")
 
 
-def _nobody() -> NoReturn:
+def _no_queue() -> NoReturn:
     raise AssertionError("there is no queue")
 
 
-async def merged(harness: RagHarness, index: IndexId) -> bool:
+async def run_merge(harness: RagHarness, index: IndexId) -> bool:
     return await merge(harness.scope.store, ObjectCache(), index, Deadline.after(HOUR))
 
 
-async def contents(harness: RagHarness, index: IndexId) -> dict[str, str]:
+async def texts_by_id(harness: RagHarness, index: IndexId) -> dict[str, str]:
     found = await harness.cold().reader.documents(harness.scope, index)
     return {document.id: document.text for document in found.documents}
 
 
-async def filled(harness: RagHarness, index: IndexId, rag: Rag | None = None) -> dict[str, str]:
-    """Four segments of three rows."""
+async def fill(harness: RagHarness, index: IndexId, rag: Rag | None = None) -> dict[str, str]:
+    """Append four segments of three rows each, and return the texts."""
     for n in range(4):
         await (rag or harness.rag).writer.append(
             harness.scope, index, documents(*((f"d{m}-{n}", f"text {m} {n}") for m in range(3)))
@@ -73,13 +73,13 @@ async def filled(harness: RagHarness, index: IndexId, rag: Rag | None = None) ->
     return {f"d{m}-{n}": f"text {m} {n}" for m in range(3) for n in range(4)}
 
 
-async def test_segments_become_one_and_nothing_else_changes(harness: RagHarness, index: IndexId) -> None:
-    wanted = await filled(harness, index)
+async def test_a_merge_makes_one_segment_and_changes_nothing_else(harness: RagHarness, index: IndexId) -> None:
+    wanted = await fill(harness, index)
     before, answer = (
         await read_manifest(harness.scope.store, index),
         await harness.rag.reader.query(harness.scope, index, "text 2 2", 12),
     )
-    assert await merged(harness, index) is True
+    assert await run_merge(harness, index) is True
     after = await read_manifest(harness.scope.store, index)
     assert (len(before.segments), len(after.segments)) == (4, 1)
     assert (after.version, after.updated_at, after.doc_count, after.text_bytes) == (
@@ -89,41 +89,41 @@ async def test_segments_become_one_and_nothing_else_changes(harness: RagHarness,
         before.text_bytes,
     )
     assert {entry.path for entry in after.garbage} == {f"{before.generation}/{segment.id}" for segment in before.segments}
-    assert await contents(harness, index) == wanted
+    assert await texts_by_id(harness, index) == wanted
     assert await harness.rag.reader.query(harness.scope, index, "text 2 2", 12) == answer
     assert (await harness.rag.writer.append(harness.scope, index, documents(("new", "neu")))).version == before.version + 1
-    assert await merged(harness, index) is False, "there is nothing left to do"
+    assert await run_merge(harness, index) is False, "no merge is due"
 
 
-async def test_a_document_keeps_its_metadata_and_its_times(harness: RagHarness, index: IndexId) -> None:
+async def test_a_merge_keeps_the_metadata_and_times_of_documents(harness: RagHarness, index: IndexId) -> None:
     for n in range(4):
         given = [
             document.model_copy(update={"metadata": {"n": n, "ü": [n]}}) for document in documents((f"d{3 - n}", f"text {n}"))
         ]
         await harness.rag.writer.append(harness.scope, index, given)
     before = await harness.rag.reader.documents(harness.scope, index)
-    assert await merged(harness, index)
+    assert await run_merge(harness, index)
     assert await harness.cold().reader.documents(harness.scope, index) == before
 
 
-async def test_deleted_rows_are_left_behind(harness: RagHarness, index: IndexId) -> None:
-    wanted = await filled(harness, index)
+async def test_a_merge_drops_deleted_rows(harness: RagHarness, index: IndexId) -> None:
+    wanted = await fill(harness, index)
     await harness.rag.deleter.delete_document(harness.scope, index, DocumentId("d0-0"))
     await harness.rag.writer.append(harness.scope, index, documents(("d1-1", "anders")))
-    assert await merged(harness, index)
+    assert await run_merge(harness, index)
     (*_, joined) = (await read_manifest(harness.scope.store, index)).segments
     assert joined.deleted_rows == 0
     del wanted["d0-0"]
-    assert await contents(harness, index) == wanted | {"d1-1": "anders"}
+    assert await texts_by_id(harness, index) == wanted | {"d1-1": "anders"}
 
 
 @pytest.mark.parametrize("inline_bytes", [MAX_INLINE_BITMAP_BYTES, 0], ids=["inline", "in objects"])
-async def test_what_dies_while_a_merge_is_under_way_is_dead_in_what_it_makes(
+async def test_rows_deleted_during_a_merge_are_deleted_in_its_result(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
     monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", inline_bytes)
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 10)
-    wanted = await filled(harness, index)
+    wanted = await fill(harness, index)
     rival = harness.cold()
     await rival.deleter.delete_document(harness.scope, index, DocumentId("d0-0"))
     steps: list[Callable[[], Awaitable[object]]] = [
@@ -133,70 +133,70 @@ async def test_what_dies_while_a_merge_is_under_way_is_dead_in_what_it_makes(
     ]
     plan = RacingWriters(*steps)
     with inject(plan):
-        assert await merged(harness, index)
+        assert await run_merge(harness, index)
     assert plan.count("TransactWriteItems") == len(steps) + 1
     for gone in ("d0-0", "d1-0", "d2-2"):
         del wanted[gone]
     wanted |= {"d1-1": "anders", "new": "neu"}
-    assert await contents(harness, index) == wanted
+    assert await texts_by_id(harness, index) == wanted
     manifest = await read_manifest(harness.scope.store, index)
     assert [(segment.rows, segment.deleted_rows) for segment in manifest.segments] == [(2, 0), (11, 3)]
     assert manifest.text_bytes == sum(len(text.encode()) for text in wanted.values())
 
 
-async def test_if_all_died_meanwhile_nothing_takes_the_place_of_the_inputs(harness: RagHarness, index: IndexId) -> None:
+async def test_a_merge_whose_inputs_were_deleted_changes_nothing(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
     for n in range(4):
         await rival.writer.append(harness.scope, index, documents((f"d{n}", "x")))
 
-    async def rewritten() -> None:
+    async def delete_the_others() -> None:
         for n in range(3):
             await rival.deleter.delete_document(harness.scope, index, DocumentId(f"d{n}"))
 
-    with inject(RacingWriters(rewritten)):
-        assert await merged(harness, index) is False, "its inputs are gone"
-    assert await contents(harness, index) == {"d3": "x"}
+    with inject(RacingWriters(delete_the_others)):
+        assert await run_merge(harness, index) is False, "its inputs are not listed"
+    assert await texts_by_id(harness, index) == {"d3": "x"}
 
 
-async def test_another_life_of_the_index_is_not_written_to(harness: RagHarness, index: IndexId) -> None:
+async def test_a_merge_does_not_write_to_another_generation(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
 
-    async def reborn() -> None:
+    async def recreate_index() -> None:
         await rival.deleter.delete_index(harness.scope, index)
         await rival.writer.append(harness.scope, index, documents(("d0-0", "neu")))
 
-    for others in (reborn, lambda: rival.writer.replace(harness.scope, index, documents(("d0-0", "neu")))):
-        await filled(harness, index)
+    for others in (recreate_index, lambda: rival.writer.replace(harness.scope, index, documents(("d0-0", "neu")))):
+        await fill(harness, index)
         with inject(RacingWriters(others)):
-            assert await merged(harness, index) is False
-        assert await contents(harness, index) == {"d0-0": "neu"}
+            assert await run_merge(harness, index) is False
+        assert await texts_by_id(harness, index) == {"d0-0": "neu"}
         await rival.deleter.delete_index(harness.scope, index)
-    await filled(harness, index)
+    await fill(harness, index)
     with inject(RacingWriters(lambda: rival.deleter.delete_index(harness.scope, index))):
-        assert await merged(harness, index) is False
+        assert await run_merge(harness, index) is False
     assert not (await read_manifest(harness.scope.store, index)).exists
 
 
-async def test_an_append_that_a_merge_overtook_kills_the_rows_in_what_was_merged(harness: RagHarness, index: IndexId) -> None:
-    wanted = await filled(harness, index)
-    with inject(RacingWriters(lambda: merged(harness, index))):
+async def test_an_append_deletes_rows_that_a_faster_merge_moved(harness: RagHarness, index: IndexId) -> None:
+    wanted = await fill(harness, index)
+    with inject(RacingWriters(lambda: run_merge(harness, index))):
         answer = await harness.rag.writer.append(harness.scope, index, documents(("d0-0", "anders"), ("new", "neu")))
     assert (answer.replaced, answer.version) == (1, 5)
-    assert await contents(harness, index) == wanted | {"d0-0": "anders", "new": "neu"}
+    assert await texts_by_id(harness, index) == wanted | {"d0-0": "anders", "new": "neu"}
 
 
 async def test_one_worker_at_a_time_merges_an_index(harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = await filled(harness, index)
+    wanted = await fill(harness, index)
     with pytest.raises(Crash), inject(FaultPlan(Fault.CRASH_AFTER, at=0)):
-        await merged(harness, index)
-    assert await merged(harness, index) is False, "a dead worker's place is not free yet"
+        await run_merge(harness, index)
+    assert await run_merge(harness, index) is False, "the lease of the crashed worker has not expired"
     monkeypatch.setattr("spass.rag.write.merge_job.now_s", lambda: now_s() + LEASE_SECONDS)
-    assert await merged(harness, index) is True
-    assert await contents(harness, index) == wanted
+    assert await run_merge(harness, index) is True
+    assert await texts_by_id(harness, index) == wanted
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.LOST_REPLY, Fault.THROTTLE, Fault.REPEATED])
-async def test_a_merge_that_goes_wrong_anywhere_changes_nothing_and_another_one_ends_it(
+async def test_a_merge_with_a_fault_at_any_call_changes_nothing_and_can_be_repeated(
     harness: RagHarness, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spass.rag.write.merge_policy._MERGE_FACTOR", 2)
@@ -209,22 +209,24 @@ async def test_a_merge_that_goes_wrong_anywhere_changes_nothing_and_another_one_
 
     await prepared(IndexId("counted"))
     with inject(FaultPlan()) as plan:
-        await merged(harness, IndexId("counted"))
+        await run_merge(harness, IndexId("counted"))
     assert len(plan.calls) > 20, "eight reads, five puts, the swap, the lease"
     for at, call in enumerate(plan.calls):
         index = IndexId(f"{fault}-{at}")
         await prepared(index)
         with inject(FaultPlan(fault, at=at)), contextlib.suppress(Crash, SpassError):
-            await merged(harness, index)
-        assert await contents(harness, index) == {"a": "x", "b": "neu", "c": "z", "d": "y"}, f"{fault} at {at} ({call.operation})"
+            await run_merge(harness, index)
+        assert await texts_by_id(harness, index) == {"a": "x", "b": "neu", "c": "z", "d": "y"}, (
+            f"{fault} at {at} ({call.operation})"
+        )
         later += LEASE_SECONDS
-        await merged(harness, index)
+        await run_merge(harness, index)
         manifest = await read_manifest(harness.scope.store, index)
         assert (len(manifest.segments), manifest.version) == (1, 2), f"{fault} at {at} ({call.operation})"
-        assert await contents(harness, index) == {"a": "x", "b": "neu", "c": "z", "d": "y"}
+        assert await texts_by_id(harness, index) == {"a": "x", "b": "neu", "c": "z", "d": "y"}
 
 
-async def test_a_write_that_leaves_a_merge_due_asks_for_it(harness: RagHarness, index: IndexId) -> None:
+async def test_a_write_after_which_a_merge_is_due_requests_one(harness: RagHarness, index: IndexId) -> None:
     jobs = RecordingJobs(harness.scope.store)
     scope = dataclasses.replace(harness.scope, store=dataclasses.replace(harness.scope.store, jobs=jobs))
     for n in range(3):
@@ -237,19 +239,19 @@ async def test_a_write_that_leaves_a_merge_due_asks_for_it(harness: RagHarness, 
     await harness.rag.deleter.delete_document(scope, index, DocumentId("d0"))
     assert jobs.merges == [index]
     await harness.rag.deleter.delete_document(scope, index, DocumentId("d1"))
-    assert jobs.merges == [index, index], "two of five rows are dead"
+    assert jobs.merges == [index, index], "two of five rows are deleted"
 
 
-async def test_a_write_is_not_undone_because_nobody_could_be_asked_to_merge(harness: RagHarness, index: IndexId) -> None:
+async def test_a_write_succeeds_even_if_the_queue_for_merges_does_not_answer(harness: RagHarness, index: IndexId) -> None:
     store = dataclasses.replace(harness.scope.store, jobs=RecordingJobs(harness.scope.store, broken=True))
     scope = dataclasses.replace(harness.scope, store=store)
     versions = [(await harness.rag.writer.append(scope, index, documents((f"d{n}", "x")))).version for n in range(4)]
     assert versions == [1, 2, 3, 4]
-    assert await contents(harness, index) == {f"d{n}": "x" for n in range(4)}
+    assert await texts_by_id(harness, index) == {f"d{n}": "x" for n in range(4)}
 
 
-async def test_a_merge_that_has_no_time_hands_over(harness: RagHarness, index: IndexId) -> None:
-    await filled(harness, index)
+async def test_a_merge_without_time_requests_another_job(harness: RagHarness, index: IndexId) -> None:
+    await fill(harness, index)
     jobs = RecordingJobs(harness.scope.store)
     store = dataclasses.replace(harness.scope.store, jobs=jobs)
     assert await merge(store, ObjectCache(), index, Deadline.after(1)) is False
@@ -257,9 +259,9 @@ async def test_a_merge_that_has_no_time_hands_over(harness: RagHarness, index: I
     assert merge_due(await read_manifest(store, index))
 
 
-async def test_a_segment_that_is_not_whole_is_not_read_again_and_again(harness: RagHarness, index: IndexId) -> None:
-    """Somebody took an object away by hand: the job fails, for an operator to see, and the lease is free."""
-    await filled(harness, index)
+async def test_a_merge_of_an_incomplete_segment_fails_after_two_reads(harness: RagHarness, index: IndexId) -> None:
+    """An operator deleted an object. The job fails, so that the error is seen, and releases the lease."""
+    await fill(harness, index)
     (vectors, *_) = [key for key in await harness.scope.store.objects.list_keys("rag/") if key.endswith("/vectors.npy")]
     await harness.scope.store.objects.delete([vectors])
     with inject(FaultPlan()) as plan, pytest.raises(StorageUnavailable):
@@ -267,4 +269,4 @@ async def test_a_segment_that_is_not_whole_is_not_read_again_and_again(harness: 
     assert sum(call.operation == "PutItem" for call in plan.calls) == 1
     assert len(plan.calls) < 100
     with pytest.raises(StorageUnavailable):
-        await merged(harness, index)
+        await run_merge(harness, index)

@@ -1,4 +1,4 @@
-"""PATCH of a document: what changes, what stays, what it costs, and what other writers may do meanwhile."""
+"""PATCH changes one document, embeds only a new text, and loses no concurrent write."""
 
 import asyncio
 import json
@@ -28,12 +28,12 @@ A = DocumentId("a")
 
 
 @pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
-async def begun(harness: RagHarness, index: IndexId) -> Document:
-    """An index of two documents, and the one that is to be patched."""
+async def append_two(harness: RagHarness, index: IndexId) -> Document:
+    """Append two documents and return the one to patch."""
     first = NewDocument(id="a", text="eins", metadata={"n": 1, "kept": True})
     await harness.rag.writer.append(harness.scope, index, [first, NewDocument(id="b", text="zwei")])
     harness.calls.asked.clear()
@@ -41,13 +41,13 @@ async def begun(harness: RagHarness, index: IndexId) -> Document:
 
 
 async def score_of(harness: RagHarness, index: IndexId, query: str) -> float:
-    """How near document ``a`` is to ``query`` for a worker that has nothing in memory."""
+    """Return the score of document ``a`` from a worker with an empty cache."""
     answer = await harness.cold().reader.query(harness.scope, index, query, 50)
     return next(hit.score for hit in answer.results if hit.id == A)
 
 
 async def test_a_new_text_is_embedded_and_the_metadata_stays(harness: RagHarness, index: IndexId) -> None:
-    before = await begun(harness, index)
+    before = await append_two(harness, index)
     await asyncio.sleep(0.002)
     answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="etwas ganz anderes"))
     assert (answer.text, answer.metadata) == ("etwas ganz anderes", {"n": 1, "kept": True})
@@ -65,7 +65,7 @@ async def test_a_new_text_is_embedded_and_the_metadata_stays(harness: RagHarness
 async def test_metadata_is_replaced_whole_and_no_model_is_called(
     harness: RagHarness, index: IndexId, patch: DocumentPatch
 ) -> None:
-    before = await begun(harness, index)
+    before = await append_two(harness, index)
     answer = await harness.rag.writer.patch(harness.scope, index, A, patch)
     assert (answer.text, answer.metadata, answer.created_at) == ("eins", {"m": None}, before.created_at)
     assert harness.calls.asked == []
@@ -74,25 +74,25 @@ async def test_metadata_is_replaced_whole_and_no_model_is_called(
     assert await score_of(harness, index, "eins") == 1.0
 
 
-async def test_a_patch_that_says_what_stands_already_is_a_write_like_any_other(harness: RagHarness, index: IndexId) -> None:
-    before = await begun(harness, index)
+async def test_a_patch_with_the_stored_text_makes_a_new_version(harness: RagHarness, index: IndexId) -> None:
+    before = await append_two(harness, index)
     answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="eins"))
     assert (answer.text, answer.metadata) == (before.text, before.metadata)
     assert harness.calls.asked == []
     assert (await describe_index(harness.scope, index)).version == 2
 
 
-async def test_a_document_of_a_file_is_patched_under_its_own_id(harness: RagHarness, index: IndexId) -> None:
+async def test_a_document_of_a_file_can_be_patched(harness: RagHarness, index: IndexId) -> None:
     chunk = NewDocument.model_construct(id="notes.md#7", text="eins", metadata={"source": "notes.md"})
     await harness.rag.writer.append(harness.scope, index, [chunk])
     answer = await harness.rag.writer.patch(harness.scope, index, DocumentId("notes.md#7"), DocumentPatch(text="sieben"))
     assert (answer.id, answer.text, answer.metadata) == ("notes.md#7", "sieben", {"source": "notes.md"})
 
 
-async def test_what_is_not_there_is_not_patched(harness: RagHarness, index: IndexId) -> None:
+async def test_a_patch_of_an_absent_index_or_document_is_refused(harness: RagHarness, index: IndexId) -> None:
     with pytest.raises(IndexNotFound):
         await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
-    await begun(harness, index)
+    await append_two(harness, index)
     with pytest.raises(DocumentNotFound):
         await harness.rag.writer.patch(harness.scope, index, DocumentId("c"), DocumentPatch(text="neu"))
     assert harness.calls.asked == []
@@ -110,15 +110,15 @@ async def test_what_is_not_there_is_not_patched(harness: RagHarness, index: Inde
 async def test_a_patch_over_a_limit_changes_nothing(
     harness: RagHarness, index: IndexId, patch: DocumentPatch, error: type[SpassError]
 ) -> None:
-    before = await begun(harness, index)
+    before = await append_two(harness, index)
     with pytest.raises(error):
         await harness.rag.writer.patch(harness.scope, index, A, patch)
     assert harness.calls.asked == []
     assert await harness.rag.reader.document(harness.scope, index, A) == before
 
 
-async def test_another_model_in_force_matters_only_to_a_new_text(harness: RagHarness, index: IndexId) -> None:
-    await begun(harness, index)
+async def test_another_configured_model_prevents_only_new_texts(harness: RagHarness, index: IndexId) -> None:
+    await append_two(harness, index)
     other = harness.cold(config_with("another", 4))
     with pytest.raises(EmbeddingModelMismatch):
         await other.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
@@ -128,8 +128,8 @@ async def test_another_model_in_force_matters_only_to_a_new_text(harness: RagHar
     assert await score_of(harness, index, "eins") == 1.0
 
 
-async def test_a_new_text_is_embedded_once_however_often_it_is_overtaken(harness: RagHarness, index: IndexId) -> None:
-    await begun(harness, index)
+async def test_a_patch_that_loses_many_races_embeds_its_text_once(harness: RagHarness, index: IndexId) -> None:
+    await append_two(harness, index)
     rival = harness.cold()
     plan = RacingWriters(*(lambda n=n: rival.writer.append(harness.scope, index, documents((f"r{n}", "x"))) for n in range(5)))
     with inject(plan):
@@ -139,9 +139,9 @@ async def test_a_new_text_is_embedded_once_however_often_it_is_overtaken(harness
     assert (await describe_index(harness.scope, index)).doc_count == 7
 
 
-async def test_metadata_lands_on_the_text_that_another_writer_put_meanwhile(harness: RagHarness, index: IndexId) -> None:
-    """And so does the vector: it is that of the text that is stored."""
-    await begun(harness, index)
+async def test_a_patch_of_metadata_keeps_the_text_of_a_faster_writer(harness: RagHarness, index: IndexId) -> None:
+    """The vector is that of the stored text too."""
+    await append_two(harness, index)
     rival = harness.cold()
     plan = RacingWriters(
         lambda: rival.writer.append(harness.scope, index, [NewDocument(id="a", text="anders", metadata={"x": 1})])
@@ -155,8 +155,10 @@ async def test_metadata_lands_on_the_text_that_another_writer_put_meanwhile(harn
 
 
 @pytest.mark.parametrize("rivals", [1, 2])
-async def test_metadata_that_only_python_takes_for_the_same_is_not(harness: RagHarness, index: IndexId, rivals: int) -> None:
-    await begun(harness, index)
+async def test_metadata_that_are_equal_in_python_but_not_in_json_are_written(
+    harness: RagHarness, index: IndexId, rivals: int
+) -> None:
+    await append_two(harness, index)
     rival = harness.cold()
     values: list[bool | float] = [True, 1.0]
     plan = RacingWriters(
@@ -171,8 +173,8 @@ async def test_metadata_that_only_python_takes_for_the_same_is_not(harness: RagH
     assert json.dumps(stored.metadata) == json.dumps(answer.metadata) == json.dumps({"n": values[rivals - 1], "kept": True})
 
 
-async def test_a_text_that_was_the_stored_one_until_another_writer_came_is_embedded(harness: RagHarness, index: IndexId) -> None:
-    await begun(harness, index)
+async def test_a_text_is_embedded_if_a_faster_writer_changed_the_stored_one(harness: RagHarness, index: IndexId) -> None:
+    await append_two(harness, index)
     rival = harness.cold()
     with inject(RacingWriters(lambda: rival.writer.append(harness.scope, index, documents(("a", "anders"))))):
         answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="eins"))
@@ -181,8 +183,8 @@ async def test_a_text_that_was_the_stored_one_until_another_writer_came_is_embed
     assert await score_of(harness, index, "eins") == 1.0
 
 
-async def test_a_new_text_that_another_writer_puts_first_takes_that_writers_vector(harness: RagHarness, index: IndexId) -> None:
-    await begun(harness, index)
+async def test_a_text_that_a_faster_writer_stored_keeps_its_vector(harness: RagHarness, index: IndexId) -> None:
+    await append_two(harness, index)
     rival = harness.cold()
     same = NewDocument(id="a", text="neu", metadata={"x": 1})
     with inject(RacingWriters(lambda: rival.writer.append(harness.scope, index, [same]))):
@@ -191,8 +193,8 @@ async def test_a_new_text_that_another_writer_puts_first_takes_that_writers_vect
     assert await score_of(harness, index, "neu") == 1.0
 
 
-async def test_a_document_deleted_meanwhile_is_not_brought_back(harness: RagHarness, index: IndexId) -> None:
-    await begun(harness, index)
+async def test_a_patch_does_not_restore_a_deleted_document(harness: RagHarness, index: IndexId) -> None:
+    await append_two(harness, index)
     rival = harness.cold()
     with inject(RacingWriters(lambda: rival.deleter.delete_document(harness.scope, index, A))), pytest.raises(DocumentNotFound):
         await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(metadata={}))
@@ -201,9 +203,9 @@ async def test_a_document_deleted_meanwhile_is_not_brought_back(harness: RagHarn
     assert not (await read_manifest(harness.scope.store, index)).exists
 
 
-async def test_two_patches_of_one_document_both_hold(harness: RagHarness, index: IndexId) -> None:
-    """One of the text, one of the metadata: neither takes the other back."""
-    await begun(harness, index)
+async def test_two_concurrent_patches_of_one_document_both_take_effect(harness: RagHarness, index: IndexId) -> None:
+    """One patches the text, the other the metadata."""
+    await append_two(harness, index)
     rival = harness.cold()
     with inject(RacingWriters(lambda: rival.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2})))):
         answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
@@ -211,37 +213,37 @@ async def test_two_patches_of_one_document_both_hold(harness: RagHarness, index:
     assert (await describe_index(harness.scope, index)).version == 3
 
 
-@pytest.mark.parametrize("change", [DocumentPatch(metadata={"x": 1}), DocumentPatch(text="anders")])
+@pytest.mark.parametrize("first_patch", [DocumentPatch(metadata={"x": 1}), DocumentPatch(text="anders")])
 @pytest.mark.parametrize("patch", [DocumentPatch(metadata={"n": 2}), DocumentPatch(text="neu")])
-async def test_a_patch_that_was_overtaken_is_no_earlier_than_what_overtook_it(
-    harness: RagHarness, index: IndexId, patch: DocumentPatch, change: DocumentPatch
+async def test_a_patch_that_lost_a_race_is_not_older_than_the_winner(
+    harness: RagHarness, index: IndexId, patch: DocumentPatch, first_patch: DocumentPatch
 ) -> None:
-    """Also where the row comes out the same and its segment was put already."""
-    before = await begun(harness, index)
+    """This holds even if the row is the same and its segment is in the bucket."""
+    before = await append_two(harness, index)
     rival = harness.cold()
-    overtook: list[Document] = []
+    winners: list[Document] = []
 
-    async def faster() -> None:
+    async def patch_first() -> None:
         await asyncio.sleep(0.003)
-        overtook.append(await rival.writer.patch(harness.scope, index, A, change))
+        winners.append(await rival.writer.patch(harness.scope, index, A, first_patch))
 
-    with inject(RacingWriters(faster)):
+    with inject(RacingWriters(patch_first)):
         answer = await harness.rag.writer.patch(harness.scope, index, A, patch)
-    times = [before.updated_at, *(document.updated_at for document in overtook), answer.updated_at]
+    times = [before.updated_at, *(document.updated_at for document in winners), answer.updated_at]
     assert times == sorted(times)
     assert len({*times[:-1]}) == 2
     assert answer.created_at == before.created_at
     assert await harness.cold().reader.document(harness.scope, index, A) == answer
 
 
-async def test_a_clock_that_is_behind_turns_no_time_back(
+async def test_a_writer_with_a_slow_clock_does_not_decrease_the_times_of_documents(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await begun(harness, index)
+    await append_two(harness, index)
     await asyncio.sleep(0.002)
     before = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 1}))
-    late = time.time_ns
-    monkeypatch.setattr("time.time_ns", lambda: late() - 60 * 10**9)
+    real_time = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: real_time() - 60 * 10**9)
     patched = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2}))
     await harness.rag.writer.append(harness.scope, index, [NewDocument(id="a", text="neu")])
     appended = await harness.rag.reader.document(harness.scope, index, A)
@@ -249,8 +251,8 @@ async def test_a_clock_that_is_behind_turns_no_time_back(
     assert before.created_at == patched.created_at == appended.created_at < before.updated_at
 
 
-async def test_many_patches_stay_within_a_few_segments(harness: RagHarness, index: IndexId) -> None:
-    await begun(harness, index)
+async def test_many_patches_leave_few_segments(harness: RagHarness, index: IndexId) -> None:
+    await append_two(harness, index)
     for number in range(70):
         await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": number}))
     manifest = await read_manifest(harness.scope.store, index)
@@ -259,9 +261,7 @@ async def test_many_patches_stay_within_a_few_segments(harness: RagHarness, inde
     assert await score_of(harness, index, "eins") == 1.0
 
 
-async def test_a_patch_in_a_large_segment_reads_neither_its_texts_nor_its_vectors_whole(
-    harness: RagHarness, index: IndexId
-) -> None:
+async def test_a_patch_in_a_large_segment_reads_only_one_text_and_one_vector(harness: RagHarness, index: IndexId) -> None:
     texts = [NewDocument(id=f"d{number:03}", text=f"{number} {'x' * 8000}") for number in range(64)]
     await harness.rag.writer.append(harness.scope, index, texts)
     with inject(FaultPlan()) as plan:
@@ -274,8 +274,8 @@ async def test_a_patch_in_a_large_segment_reads_neither_its_texts_nor_its_vector
     assert (found.text, found.metadata) == (texts[17].text, {"n": 1})
 
 
-@pytest.mark.parametrize("warm", [True, False], ids=["held", "not held"])
-async def test_a_vector_is_copied_out_of_any_block_of_a_segment(
+@pytest.mark.parametrize("warm", [True, False], ids=["cached", "not cached"])
+async def test_a_patch_of_metadata_keeps_a_vector_from_any_block(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch, *, warm: bool
 ) -> None:
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", 3 * 4 * DIMENSIONS)  # three rows

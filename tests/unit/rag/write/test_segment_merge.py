@@ -1,4 +1,4 @@
-"""Rows of several segments, joined, are one segment in the order of ids."""
+"""A merge of several segments is one segment in the order of ids."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from tests.unit.rag.index.test_segments import segments
 PARTS = (IDS, VECTORS, META, DOCS, OFFSETS)
 
 
-def some_of(rows: Rows, chosen: list[int]) -> Rows:
+def choose_rows(rows: Rows, chosen: list[int]) -> Rows:
     return Rows(
         [rows.ids[n] for n in chosen], [rows.docs[n] for n in chosen], [rows.meta[n] for n in chosen], rows.vectors[chosen]
     )
@@ -28,24 +28,28 @@ def some_of(rows: Rows, chosen: list[int]) -> Rows:
 
 @settings(max_examples=max(20, settings().max_examples // 10))
 @given(segments(), st.data())
-def test_parts_joined_are_the_whole(aws: Aws, rows: Rows, data: st.DataObject) -> None:
-    """Each row stands in one of three segments, where those of the other ones are dead; the third is not in the bucket yet."""
-    place = data.draw(st.lists(st.integers(0, 2), min_size=len(rows.ids), max_size=len(rows.ids)))
+def test_merged_parts_of_a_segment_equal_the_whole_segment(aws: Aws, rows: Rows, data: st.DataObject) -> None:
+    """Each row is live in one of three segments. The third is not in the bucket yet."""
+    segment_numbers = data.draw(st.lists(st.integers(0, 2), min_size=len(rows.ids), max_size=len(rows.ids)))
 
     async def run() -> None:
         harness = RagHarness(aws)
         objects = SegmentObjects(harness.scope.store, IndexId("i"), "gen_1", ObjectCache())
-        alive = [[n for n in range(len(place)) if place[n] == where] for where in range(3)]
+        live_rows_of = [[n for n in range(len(segment_numbers)) if segment_numbers[n] == where] for where in range(3)]
         stored = [await put_merged_segment(objects, [MergeInput.of_rows(rows)]) for _ in range(2)]
-        sources = [MergeInput.of_rows(some_of(rows, alive[2]))] if alive[2] else []
-        for live, chosen in zip(stored, alive, strict=False):
-            deleted = Bitmap().with_rows(set(range(len(place))) - set(chosen))
+        sources = [MergeInput.of_rows(choose_rows(rows, live_rows_of[2]))] if live_rows_of[2] else []
+        for live, chosen in zip(stored, live_rows_of, strict=False):
+            deleted = Bitmap().with_rows(set(range(len(segment_numbers))) - set(chosen))
             sources.append(MergeInput.of(objects, LiveIds(live.segment, live.ids, deleted)))
         merged = await put_merged_segment(objects, sources)
         joined, ids = merged.segment, merged.ids
         wanted = encode_segment(rows)
         assert {part: await objects.read(joined.id, part) for part in PARTS} == wanted
-        assert (list(ids), joined.rows, joined.text_bytes) == ([row.id for row in rows.ids], len(place), rows.text_bytes)
+        assert (list(ids), joined.rows, joined.text_bytes) == (
+            [row.id for row in rows.ids],
+            len(segment_numbers),
+            rows.text_bytes,
+        )
         assert joined.docs_bytes == len(wanted[DOCS])
         assert [ids.row(n) for n in range(len(ids))] == list(rows.ids)
 
@@ -53,6 +57,6 @@ def test_parts_joined_are_the_whole(aws: Aws, rows: Rows, data: st.DataObject) -
 
 
 @given(st.integers(1, 40), st.sets(st.integers(0, 39)))
-def test_rows_are_alive_that_are_not_dead(rows: int, dead: set[int]) -> None:
-    dead = {row for row in dead if row < rows}
-    assert np.array_equal(live_rows(rows, Bitmap().with_rows(dead)), sorted(set(range(rows)) - dead))
+def test_live_rows_are_all_but_the_deleted_ones(rows: int, deleted: set[int]) -> None:
+    deleted = {row for row in deleted if row < rows}
+    assert np.array_equal(live_rows(rows, Bitmap().with_rows(deleted)), sorted(set(range(rows)) - deleted))

@@ -1,4 +1,4 @@
-"""Replace, append and delete, as a client sees them."""
+"""Replace, append and delete documents and indices."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from tests.unit.rag.conftest import DIMENSIONS, ConcurrentReads, RagHarness, all
 pytestmark = pytest.mark.anyio
 
 
-async def test_append_creates_then_upserts_and_keeps_when_a_document_was_created(harness: RagHarness, index: IndexId) -> None:
+async def test_append_creates_an_index_and_keeps_creation_times(harness: RagHarness, index: IndexId) -> None:
     first = await harness.rag.writer.append(harness.scope, index, documents(("a", "eins"), ("b", "zwei")))
     assert (first.doc_count, first.ingested, first.replaced, first.version) == (2, 2, 0, 1)
     created = (await harness.rag.reader.document(harness.scope, index, DocumentId("a"))).created_at
@@ -36,7 +36,7 @@ async def test_append_creates_then_upserts_and_keeps_when_a_document_was_created
     assert await all_documents(harness, index) == {"a": "neu", "b": "zwei"}
 
 
-async def test_replace_leaves_nothing_of_what_was(harness: RagHarness, index: IndexId) -> None:
+async def test_replace_removes_all_earlier_documents(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins"), ("b", "zwei")))
     before = await describe_index(harness.scope, index)
     answer = await harness.rag.writer.replace(harness.scope, index, documents(("c", "drei")))
@@ -46,7 +46,7 @@ async def test_replace_leaves_nothing_of_what_was(harness: RagHarness, index: In
     assert (after.total_text_bytes, after.created_at) == (4, before.created_at)
 
 
-async def test_the_version_never_goes_back_also_across_deletion(harness: RagHarness, index: IndexId) -> None:
+async def test_the_version_grows_across_a_deletion_of_the_index(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
     assert await harness.rag.deleter.delete_index(harness.scope, index) is True
     assert await harness.rag.deleter.delete_index(harness.scope, index) is False
@@ -70,7 +70,7 @@ async def test_deleting_a_document_twice_changes_the_index_once(harness: RagHarn
     assert await harness.rag.deleter.delete_document(harness.scope, IndexId("absent"), DocumentId("a")) is False
 
 
-async def test_an_emptied_index_is_still_one(harness: RagHarness, index: IndexId) -> None:
+async def test_an_index_without_documents_still_exists(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
     await harness.rag.deleter.delete_document(harness.scope, index, DocumentId("a"))
     assert (await describe_index(harness.scope, index)).doc_count == 0
@@ -100,13 +100,13 @@ async def test_a_write_over_a_limit_changes_nothing_and_calls_no_model(
         await describe_index(harness.scope, index)
 
 
-async def test_what_is_just_within_the_limits_is_taken(harness: RagHarness, index: IndexId) -> None:
+async def test_a_write_at_the_limits_is_accepted(harness: RagHarness, index: IndexId) -> None:
     many = [NewDocument(id=f"d{n}", text="ü" * 4096, metadata={"k": "x" * 2040}) for n in range(256)]
     await harness.rag.writer.append(harness.scope, index, many)
     assert (await describe_index(harness.scope, index)).total_text_bytes == 256 * 8192
 
 
-async def test_a_merge_reads_its_segments_side_by_side(
+async def test_an_append_reads_four_of_its_merge_inputs_at_a_time(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -124,12 +124,12 @@ async def test_another_model_or_dimension_is_refused_until_the_index_is_replaced
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
     for config in (config_with("other"), config_with(dimensions=DIMENSIONS + 1)):
         rag = harness.cold(config)
-        asked = list(harness.calls.asked)
+        texts_before = list(harness.calls.asked)
         with pytest.raises(EmbeddingModelMismatch):
             await rag.writer.append(harness.scope, index, documents(("b", "zwei")))
         with pytest.raises(EmbeddingModelMismatch):
             await rag.reader.query(harness.scope, index, "eins", 5)
-        assert harness.calls.asked == asked, "no model was called"
+        assert harness.calls.asked == texts_before, "no model was called"
     renamed = harness.cold(config_with("other"))
     await renamed.writer.replace(harness.scope, index, documents(("b", "zwei")))
     assert (await describe_index(harness.scope, index)).embedding_model == "other"
