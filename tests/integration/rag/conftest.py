@@ -1,4 +1,4 @@
-"""A rag room on the emulator, with vectors made by arithmetic, and a client that retries."""
+"""The parts of rag over the emulator, with vectors computed from the bytes of texts, and a client that retries."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ ROUTES: Final = {"append": append_documents, "replace": replace_documents}
 
 
 class ArithmeticCalls:
-    """One vector per text, from its bytes."""
+    """Computes a vector from the bytes of each text."""
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
         rows = [[float(sum(text.encode()) // 5**n % 5) - 2.0 for n in range(DIMENSIONS)] for text in texts]
@@ -53,7 +53,7 @@ CONFIG = GatewayConfig.model_validate(
 
 @dataclass(slots=True)
 class RagHarness:
-    """One tenant's store; every ``worker()`` is a process of its own, with nothing in memory."""
+    """One tenant's store. Each ``worker()`` has its own, empty cache."""
 
     store: TenantStore
 
@@ -65,7 +65,7 @@ class RagHarness:
         return Scope.for_request(caller, self.store)
 
     async def write(self, verb: Verb, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:
-        """One request with an Idempotency-Key, carried out by its route on a worker of its own."""
+        """Send a request with an Idempotency-Key to its route, on a new worker."""
         services = Services(Settings(config=Path(), agents=Path(), table="", bucket=""))
         services.writer = self.worker().writer
         exchange = Exchange()
@@ -75,17 +75,17 @@ class RagHarness:
         response = await ROUTES[verb](index, WriteRequest(documents=list(documents)), exchange)
         return StoredAnswer(json.loads(bytes(response.body)), response.headers)
 
-    async def contents(self, index: IndexId) -> dict[str, str]:
-        """All documents by id, as a fresh worker sees them; the summary is asserted to agree."""
+    async def texts(self, index: IndexId) -> dict[str, str]:
+        """Return all texts by document id from a new worker, and check the summary of the index."""
         rag = self.worker()
         page = await rag.reader.documents(self.scope(), index, None, 1000)
         assert page.next_cursor is None
-        found = {str(document.id): document.text for document in page.documents}
-        assert len(found) == len(page.documents)
+        texts = {str(document.id): document.text for document in page.documents}
+        assert len(texts) == len(page.documents)
         summary = await describe_index(self.scope(), index)
-        assert summary.doc_count == len(found)
-        assert summary.total_text_bytes == sum(len(text.encode()) for text in found.values())
-        return found
+        assert summary.doc_count == len(texts)
+        assert summary.total_text_bytes == sum(len(text.encode()) for text in texts.values())
+        return texts
 
 
 def documents(*pairs: tuple[str, str]) -> list[NewDocument]:

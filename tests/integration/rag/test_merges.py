@@ -1,7 +1,6 @@
-"""Writers, merges and sweeps at the same time, on calls that fail: nothing is lost, doubled or brought back.
+"""Concurrent writers, merges and sweeps with faults lose, double and restore no document.
 
-Each writer has documents of its own in the one index, so that it alone knows what they must be, also after a call that broke off:
-one look says whether it took place.
+Each writer has its own documents in the one index. After a failed call it reads them to learn whether the write took effect.
 """
 
 import asyncio
@@ -35,8 +34,8 @@ ROUNDS = 10 if SOAK else 1
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four segments of a tier are merged by a job, an append merges up to four rows, and all bitmaps are objects."""
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job merges four segments of a tier, an append merges up to four rows, and all bitmaps are objects."""
     monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 4)
     monkeypatch.setattr("spass.rag.write.merge_policy._MANY_SEGMENTS", 3)
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
@@ -45,13 +44,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Writer:
-    """What one writer has written, and how many of its writes took place."""
+    """A writer with the ``texts`` of its documents and the number of its ``versions``."""
 
     harness: RagHarness
     name: str
     random: random.Random
     rag: Rag = field(init=False)
-    held: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     versions: int = 0
 
     def __post_init__(self) -> None:
@@ -61,7 +60,7 @@ class Writer:
         names = [f"{self.name}-{n}" for n in range(6)]
         chosen = self.random.sample(names, self.random.randint(1, 3))
         text = f"{self.name} {number}"
-        after = dict(self.held)
+        after = dict(self.texts)
         work: Coroutine[Any, Any, object]
         match self.random.choice(["append", "append", "delete", "patch"]):
             case "append":
@@ -79,30 +78,30 @@ class Writer:
             with inject(plan):
                 await work
         except (IndexNotFound, DocumentNotFound):
-            assert after == self.held
+            assert after == self.texts
         except (Crash, StorageUnavailable):
             if plan.crashed:
                 self.rag = self.harness.worker()
-            seen = await self.seen()
-            assert seen in (self.held, after), f"{self.name} {number}: {fault} at {plan.at}"
-            after = seen
-        self.versions += after != self.held
-        self.held = after
+            stored = await self.read_texts()
+            assert stored in (self.texts, after), f"{self.name} {number}: {fault} at {plan.at}"
+            after = stored
+        self.versions += after != self.texts
+        self.texts = after
 
-    async def seen(self) -> dict[str, str]:
+    async def read_texts(self) -> dict[str, str]:
         rag = self.harness.worker()
         while True:
             try:
-                found = (await rag.reader.documents(self.harness.scope(), INDEX, None, 1000)).documents
-            except StorageUnavailable:  # swept under its hands; elsewhere that takes an hour
+                page = (await rag.reader.documents(self.harness.scope(), INDEX, None, 1000)).documents
+            except StorageUnavailable:  # a sweep deleted its objects at once; elsewhere that takes an hour
                 continue
             except IndexNotFound:
                 return {}
-            return {str(one.id): one.text for one in found if one.id.startswith(f"{self.name}-")}
+            return {str(one.id): one.text for one in page if one.id.startswith(f"{self.name}-")}
 
 
-async def tidying(harness: RagHarness, chance: random.Random, done: asyncio.Event) -> tuple[int, int]:
-    """Merges, and sweeps as if an hour had passed, again and again; how many merges there were, and objects removed."""
+async def merge_and_sweep(harness: RagHarness, chance: random.Random, done: asyncio.Event) -> tuple[int, int]:
+    """Merge, and sweep as if an hour had passed, until ``done``. Return the numbers of merges and of deleted objects."""
     merged = removed = 0
     while not done.is_set():
         fault = chance.choice([None, *Fault])
@@ -116,10 +115,10 @@ async def tidying(harness: RagHarness, chance: random.Random, done: asyncio.Even
 
 
 @pytest.mark.parametrize("seed", [random.randrange(2**32) for _ in range(ROUNDS)] if SOAK else [3])
-async def test_writers_merges_and_sweeps_at_once_lose_and_double_nothing(
+async def test_concurrent_writes_merges_and_sweeps_lose_and_double_no_document(
     harness: RagHarness, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.rag.write.merge_job.LEASE_SECONDS", 0)  # a dead merger's place is free at once, a living one's too
+    monkeypatch.setattr("spass.rag.write.merge_job.LEASE_SECONDS", 0)  # every lease expires at once
     chance = random.Random(seed)
     writers = [Writer(harness, f"w{n}", random.Random(chance.random())) for n in range(WRITERS)]
     done = asyncio.Event()
@@ -134,21 +133,21 @@ async def test_writers_merges_and_sweeps_at_once_lose_and_double_nothing(
         finally:
             done.set()
 
-    _, *tidied = await asyncio.gather(all_writers(), *(tidying(harness, random.Random(chance.random()), done) for _ in range(2)))
-    assert await harness.contents(INDEX) == {name: text for writer in writers for name, text in writer.held.items()}, (
-        f"seed {seed}"
+    _, *counts_by_worker = await asyncio.gather(
+        all_writers(), *(merge_and_sweep(harness, random.Random(chance.random()), done) for _ in range(2))
     )
+    assert await harness.texts(INDEX) == {name: text for writer in writers for name, text in writer.texts.items()}, f"seed {seed}"
     assert (await read_manifest(harness.store, INDEX)).version == sum(writer.versions for writer in writers), f"seed {seed}"
-    merged, removed = (sum(counts) for counts in zip(*tidied, strict=True))
+    merged, removed = (sum(counts) for counts in zip(*counts_by_worker, strict=True))
     assert merged > 0
     assert removed > 0
 
 
-async def test_an_index_created_again_under_its_name_gets_no_row_of_its_old_life(harness: RagHarness) -> None:
-    """Appends and merges of the old life are under way while the new one begins, again and again."""
+async def test_a_recreated_index_has_no_document_of_its_earlier_generation(harness: RagHarness) -> None:
+    """Appends and merges run while the index is deleted and created again, four times."""
     done = asyncio.Event()
 
-    async def old(writer: int) -> list[tuple[int, str]]:
+    async def append_to_old(writer: int) -> list[tuple[int, str]]:
         rag, log, number = harness.worker(), [], 0
         while not done.is_set():
             name = f"w{writer}-{number}"
@@ -156,7 +155,7 @@ async def test_an_index_created_again_under_its_name_gets_no_row_of_its_old_life
             number += 1
         return log
 
-    async def reborn() -> list[tuple[int, str]]:
+    async def recreate() -> list[tuple[int, str]]:
         rag, log = harness.worker(), []
         for number in range(4):
             await asyncio.sleep(0.3)
@@ -167,6 +166,10 @@ async def test_an_index_created_again_under_its_name_gets_no_row_of_its_old_life
         return log
 
     await harness.worker().writer.append(harness.scope(), INDEX, documents(("first", "x")))
-    lives, *logs, _ = await asyncio.gather(reborn(), old(0), old(1), tidying(harness, random.Random(1), done))
-    wanted = {name for version, name in [*lives, *(entry for log in logs for entry in log)] if version >= lives[-1][0]}
-    assert set(await harness.contents(INDEX)) == wanted
+    recreations, *logs, _ = await asyncio.gather(
+        recreate(), append_to_old(0), append_to_old(1), merge_and_sweep(harness, random.Random(1), done)
+    )
+    wanted = {
+        name for version, name in [*recreations, *(entry for log in logs for entry in log)] if version >= recreations[-1][0]
+    }
+    assert set(await harness.texts(INDEX)) == wanted

@@ -1,4 +1,4 @@
-"""Writers at the same time lose and double nothing."""
+"""Concurrent writers lose and double no document."""
 
 import asyncio
 import random
@@ -22,8 +22,8 @@ APPENDS = 4
 T = TypeVar("T")
 
 
-class Distant(FaultPlan):
-    """An AWS as far away as the real one, in seconds; a call of ``operation`` beyond the ``most`` allowed fails the test."""
+class RealisticLatency(FaultPlan):
+    """Delays calls as long as AWS does (seconds). The test fails if ``operation`` is called more than ``most`` times."""
 
     LATENCY: Final = {"s3": (0.02, 0.06), "dynamodb": (0.004, 0.012), "sqs": (0.004, 0.012)}
 
@@ -40,8 +40,8 @@ class Distant(FaultPlan):
         return answer
 
 
-async def test_eight_writers_lose_and_double_nothing(harness: RagHarness) -> None:
-    """Each writer adds documents of its own and writes over one that all of them write."""
+async def test_eight_concurrent_writers_lose_and_double_no_document(harness: RagHarness) -> None:
+    """Each writer adds its own documents and replaces one that all writers write."""
     versions: list[int] = []
 
     async def write(writer: int) -> None:
@@ -53,16 +53,16 @@ async def test_eight_writers_lose_and_double_nothing(harness: RagHarness) -> Non
 
     await asyncio.gather(*map(write, range(WRITERS)))
     assert sorted(versions) == list(range(1, WRITERS * APPENDS + 1))
-    found = await harness.contents(INDEX)
-    last = found.pop("all")
+    stored = await harness.texts(INDEX)
+    last = stored.pop("all")
     assert last.startswith("zuletzt")
-    assert found == {f"w{w}-{n}-{m}": f"von {w}" for w in range(WRITERS) for n in range(APPENDS) for m in range(3)}
+    assert stored == {f"w{w}-{n}-{m}": f"von {w}" for w in range(WRITERS) for n in range(APPENDS) for m in range(3)}
     answer = await harness.worker().reader.query(harness.scope(), INDEX, "von 3", 50)
     assert answer.version == WRITERS * APPENDS
     assert {hit.id for hit in answer.results if hit.score == 1.0} >= {f"w3-{n}-{m}" for n in range(APPENDS) for m in range(3)}
 
 
-async def test_the_same_request_eight_times_at_once_is_carried_out_once(harness: RagHarness) -> None:
+async def test_eight_concurrent_requests_with_one_key_write_once(harness: RagHarness) -> None:
     results = await asyncio.gather(
         *(harness.write("append", INDEX, documents(("a", "x")), "one key") for _ in range(8)), return_exceptions=True
     )
@@ -70,8 +70,8 @@ async def test_the_same_request_eight_times_at_once_is_carried_out_once(harness:
     assert (await describe_index(harness.scope(), INDEX)).version == 1
 
 
-async def test_deletes_and_replaces_between_appends_bring_no_old_row_back(harness: RagHarness) -> None:
-    """Whatever the order was, what stands in the end was written after the last deletion or replacement."""
+async def test_deletes_and_replaces_between_appends_restore_no_document(harness: RagHarness) -> None:
+    """In any order, the documents at the end are those of the last replacement and of later appends."""
     log: list[tuple[int, str]] = []
 
     async def append(writer: int) -> None:
@@ -80,21 +80,21 @@ async def test_deletes_and_replaces_between_appends_bring_no_old_row_back(harnes
             answer = await rag.writer.append(harness.scope(), INDEX, documents((f"w{writer}-{n}", "x")))
             log.append((answer.version, f"w{writer}-{n}"))
 
-    async def destroy() -> None:
+    async def recreate() -> None:
         rag = harness.worker()
         for n in range(3):
             await rag.deleter.delete_index(harness.scope(), INDEX)
             answer = await rag.writer.replace(harness.scope(), INDEX, [NewDocument(id=f"r{n}", text="neu")])
             log.append((answer.version, f"r{n}"))
 
-    await asyncio.gather(append(0), append(1), append(2), destroy())
-    last_life = max(version for version, name in log if name.startswith("r"))
-    wanted = {name for version, name in log if version >= last_life}
-    assert set(await harness.contents(INDEX)) == wanted
+    await asyncio.gather(append(0), append(1), append(2), recreate())
+    last_recreation = max(version for version, name in log if name.startswith("r"))
+    wanted = {name for version, name in log if version >= last_recreation}
+    assert set(await harness.texts(INDEX)) == wanted
 
 
-async def test_readers_among_writers_always_see_one_whole_version(harness: RagHarness) -> None:
-    """Every write replaces all documents by as many of its own number; a reader that saw two numbers saw two versions."""
+async def test_a_query_during_writes_reads_one_whole_version(harness: RagHarness) -> None:
+    """Each write replaces all documents by ones with its number as text, so one version has one text."""
     done = asyncio.Event()
 
     async def write() -> None:
@@ -105,7 +105,7 @@ async def test_readers_among_writers_always_see_one_whole_version(harness: RagHa
         done.set()
 
     async def read() -> int:
-        rag, seen, last = harness.worker(), 0, 0
+        rag, reads, last = harness.worker(), 0, 0
         while not done.is_set():
             try:
                 answer = await rag.reader.query(harness.scope(), INDEX, "x", 50)
@@ -114,21 +114,21 @@ async def test_readers_among_writers_always_see_one_whole_version(harness: RagHa
             assert len({hit.text for hit in answer.results}) == 1
             assert len(answer.results) == (5 if answer.version % 2 else 4)
             assert answer.version >= last
-            seen, last = seen + 1, answer.version
-        return seen
+            reads, last = reads + 1, answer.version
+        return reads
 
-    _, *seen = await asyncio.gather(write(), read(), read())
-    assert all(seen)
+    _, *reads = await asyncio.gather(write(), read(), read())
+    assert all(reads)
 
 
 @pytest.mark.parametrize("loaders", [1, 4])
-async def test_who_appends_beside_a_steady_loader_puts_no_more_than_two_segments(harness: RagHarness, loaders: int) -> None:
-    """The loaders write batch after batch, each also over a document that all of them write, and never pause in between."""
+async def test_an_append_during_a_load_puts_at_most_two_segments(harness: RagHarness, loaders: int) -> None:
+    """The loaders append without a pause. Each append also replaces a document that all of them write."""
     done = asyncio.Event()
 
     async def load(loader: int) -> None:
         rag, n = harness.worker(), 0
-        with inject(Distant()):
+        with inject(RealisticLatency()):
             while not done.is_set():
                 await rag.writer.append(harness.scope(), INDEX, documents((f"l{loader}-{n}", "x"), ("all", str(n))))
                 n += 1
@@ -136,12 +136,12 @@ async def test_who_appends_beside_a_steady_loader_puts_no_more_than_two_segments
     async def append() -> None:
         try:
             for n in range(4):
-                with inject(Distant("PutObject", most=10)):
+                with inject(RealisticLatency("PutObject", most=10)):
                     await harness.worker().writer.append(harness.scope(), INDEX, documents((f"a{n}", "x"), ("all", "y")))
         finally:
             done.set()
 
     await harness.worker().writer.append(harness.scope(), INDEX, documents(("first", "x")))
     await asyncio.gather(append(), *map(load, range(loaders)))
-    contents = await harness.contents(INDEX)
-    assert {"first", "all", *(f"a{n}" for n in range(4))} <= set(contents)
+    texts = await harness.texts(INDEX)
+    assert {"first", "all", *(f"a{n}" for n in range(4))} <= set(texts)

@@ -1,4 +1,4 @@
-"""Every AWS call of a write is made to go wrong in every way; the client then retries, and the write is there once."""
+"""Each AWS call of a write fails in each way. The client retries, and the write takes effect once."""
 
 import pytest
 
@@ -27,7 +27,7 @@ NEW = {"a": "neu", "c": "dazu", "d": "auch"}
 
 
 class Clock:
-    """The time by which leases are judged; it only moves when told."""
+    """The time of leases. Only a test moves it."""
 
     def __init__(self) -> None:
         self.seconds = now_s()
@@ -44,30 +44,30 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture(autouse=True)
-def bitmaps_in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that their writes are among the calls that fail."""
+def no_inline_bitmaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store all bitmaps as objects, so that their puts are among the calls that fail."""
     monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
 
 
-async def prepared(harness: RagHarness, index: IndexId) -> None:
-    """An index of one large segment that will get a dead row, and a small one that will be merged."""
+async def prepare(harness: RagHarness, index: IndexId) -> None:
+    """Append a large segment, which will get a deleted row, and a small one, which will be merged."""
     rag = harness.worker()
     await rag.writer.append(harness.scope(), index, documents(*OLD.items()))
     await rag.writer.append(harness.scope(), index, documents(("e", "klein")))
 
 
-async def retried(harness: RagHarness, clock: Clock, verb: Verb, index: IndexId) -> StoredAnswer:
-    """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
+async def retry(harness: RagHarness, clock: Clock, verb: Verb, index: IndexId) -> StoredAnswer:
+    """Return the answer to a client that repeats its request after each refusal, as late as the refusal says."""
     for _ in range(LEASE_SECONDS):
         try:
             return await harness.write(verb, index, documents(*NEW.items()), str(index))
         except (Conflict, StorageUnavailable) as refused:
-            clock.seconds += told(refused)
+            clock.seconds += retry_seconds(refused)
     raise AssertionError("a minute was not enough")
 
 
-def told(refused: SpassError) -> int:
-    assert refused.retry_after is not None, "a client must be told when to try again"
+def retry_seconds(refused: SpassError) -> int:
+    assert refused.retry_after is not None, "a client must be retry_seconds when to try again"
     return int(refused.retry_after)
 
 
@@ -77,20 +77,20 @@ def told(refused: SpassError) -> int:
     [("append", 1, OLD | {"e": "klein"} | NEW, 6), ("replace", 11, NEW, 5)],
     ids=["append", "replace"],
 )
-async def test_a_write_takes_place_once_whichever_call_goes_wrong(
+async def test_a_retried_write_takes_effect_once_whichever_call_fails(
     harness: RagHarness, clock: Clock, fault: Fault, verb: Verb, replaced: int, contents: dict[str, str], puts: int
 ) -> None:
     counted = IndexId("counted")
-    await prepared(harness, counted)
+    await prepare(harness, counted)
     with inject(FaultPlan()) as plan:
         await harness.write(verb, counted, documents(*NEW.items()), "counted")
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
     assert {"dynamodb:PutItem", "dynamodb:GetItem", "dynamodb:TransactWriteItems"} < set(points), points
-    assert points.count("s3:PutObject") == puts, "five of the segment, and for an append one of dead rows"
+    assert points.count("s3:PutObject") == puts, "five of the segment, and for an append one bitmap"
     assert points.count("s3:GetObject") == (0 if verb == "replace" else 6), "two ids, and four more of the merged segment"
     for point, name in enumerate(points):
         index = IndexId(f"{fault}-{point}")
-        await prepared(harness, index)
+        await prepare(harness, index)
         with inject(FaultPlan(fault, at=point)) as plan:
             try:
                 first: StoredAnswer | None = await harness.write(verb, index, documents(*NEW.items()), str(index))
@@ -98,25 +98,25 @@ async def test_a_write_takes_place_once_whichever_call_goes_wrong(
                 first = None
         assert len(plan.calls) > point, "the fault was met"
         where = f"{fault} at {point} ({name})"
-        again = await retried(harness, clock, verb, index)
+        again = await retry(harness, clock, verb, index)
         assert first is None or first.body == again.body, where
         counts = {"doc_count": len(contents), "ingested": len(NEW), "replaced": replaced, "version": 3}
         assert again.body == {"index_id": index} | counts, where
         assert (await describe_index(harness.scope(), index)).version == 3, where
-        assert await harness.contents(index) == contents, where
+        assert await harness.texts(index) == contents, where
     assert len(points) > 7
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT])
-async def test_deletions_settle_a_lost_reply_by_reading_whose_swap_it_was(harness: RagHarness, fault: Fault) -> None:
+async def test_a_deletion_whose_reply_was_lost_is_found_done(harness: RagHarness, fault: Fault) -> None:
     counted = IndexId("counted")
-    await prepared(harness, counted)
+    await prepare(harness, counted)
     rag = harness.worker()
     with inject(FaultPlan()) as plan:
         await rag.deleter.delete_document(harness.scope(), counted, DocumentId("a"))
     swap = [call.operation for call in plan.calls].index("TransactWriteItems")
     index = IndexId("one")
-    await prepared(harness, index)
+    await prepare(harness, index)
     with inject(FaultPlan(fault, at=swap)):
         assert await harness.worker().deleter.delete_document(harness.scope(), index, DocumentId("a")) is True
     assert (await describe_index(harness.scope(), index)).version == 3
@@ -125,15 +125,17 @@ async def test_deletions_settle_a_lost_reply_by_reading_whose_swap_it_was(harnes
     assert (await rag.writer.append(harness.scope(), index, documents(("a", "x")))).version == 5
 
 
-async def test_a_claim_that_passed_to_another_try_writes_nothing(harness: RagHarness, clock: Clock) -> None:
+async def test_a_request_whose_claim_expired_writes_nothing(harness: RagHarness, clock: Clock) -> None:
     index = IndexId("one")
     request = IdempotentRequest("digest", "body")
-    ghost = await acquire(harness.store, request)
+    expired = await acquire(harness.store, request)
     clock.seconds += LEASE_SECONDS + 1
-    heir = await acquire(harness.store, request)
-    assert isinstance(ghost, Claim)
-    assert isinstance(heir, Claim)
+    successor = await acquire(harness.store, request)
+    assert isinstance(expired, Claim)
+    assert isinstance(successor, Claim)
     with pytest.raises(LeaseLost):
-        await harness.worker().writer.append(harness.scope(), index, documents(("a", "geist")), Completion(ghost))
-    assert (await harness.worker().writer.append(harness.scope(), index, documents(("a", "erbe")), Completion(heir))).version == 1
-    assert await harness.contents(index) == {"a": "erbe"}
+        await harness.worker().writer.append(harness.scope(), index, documents(("a", "geist")), Completion(expired))
+    assert (
+        await harness.worker().writer.append(harness.scope(), index, documents(("a", "erbe")), Completion(successor))
+    ).version == 1
+    assert await harness.texts(index) == {"a": "erbe"}

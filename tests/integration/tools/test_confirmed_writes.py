@@ -63,7 +63,7 @@ class Curator:
     async def contents(self) -> tuple[int, dict[str, str]] | None:
         """Return the version and the documents, or None if there is no index."""
         described = await self.call("rag_index_describe", {})
-        return None if "error" in described else (described["version"], await self.world.contents(BERLIN))
+        return None if "error" in described else (described["version"], await self.world.texts(BERLIN))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A rag room on an in-process table and bucket (single-threaded tests only), with vectors made by arithmetic."""
+"""The parts of rag over a table and a bucket in memory, with vectors computed from the bytes of texts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +28,7 @@ DIMENSIONS = 8
 
 
 def vector_of(text: str) -> list[float]:
-    """A vector with few different values, so that ties are common. Texts that begin with ``zero`` have none but zeros."""
+    """Return a vector with few different values, so that ties are common. A text that begins with ``zero`` gets only zeros."""
     if text.startswith("zero"):
         return [0.0] * DIMENSIONS
     return [float(sum(text.encode()) // 3**n % 3) - 1.0 for n in range(DIMENSIONS)]
@@ -36,7 +36,7 @@ def vector_of(text: str) -> list[float]:
 
 @dataclass(slots=True)
 class ArithmeticCalls:
-    """Embeds by arithmetic and remembers what it was asked for; ``answer`` replaces what comes back."""
+    """Computes vectors and records the texts in ``asked``. If ``answer`` is set, returns it instead."""
 
     asked: list[str] = field(default_factory=list)
     answer: EmbeddingReply | None = None
@@ -62,7 +62,7 @@ def config_with(model: str = "arithmetic", dimensions: int = DIMENSIONS) -> Gate
 
 @dataclass(slots=True)
 class RagHarness:
-    """Everything a test of the room needs. ``rag`` is a warm worker; ``cold()`` is another one over the same state."""
+    """A tenant with a worker, ``rag``. ``cold()`` returns another worker with an empty cache over the same table and bucket."""
 
     aws: Aws
     calls: ArithmeticCalls = field(default_factory=ArithmeticCalls)
@@ -78,7 +78,7 @@ class RagHarness:
         return build_rag(self.calls, config or config_with(), ObjectCache(budget))
 
     def tenant(self, name: str) -> Scope:
-        """The scope of a tenant that no other test has."""
+        """Return the scope of a tenant that only this test has."""
         tenant = TenantId(f"{name}-{self.suffix}")
         caller = Caller(Identity(tenant, "token", False, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
         return Scope.for_request(caller, self.aws.for_tenant(tenant))
@@ -86,7 +86,7 @@ class RagHarness:
 
 @pytest.fixture(scope="module")
 def aws() -> Aws:
-    """A module's tests share it; each has tenants of its own."""
+    """Return the AWS that the tests of a module share. Each test has its own tenants."""
     return MemoryAws(WITH_QUEUE)
 
 
@@ -105,8 +105,8 @@ def documents(*pairs: tuple[str, str]) -> list[NewDocument]:
 
 
 class RacingWriters(FaultPlan):
-    """Lets another writer be faster: before each swap, or other ``operation``, the next of ``rivals`` does its work,
-    unrecorded."""
+    """Lets other writers be faster: before each swap, or another ``operation``, the next of ``rivals`` runs. Its calls are not
+    recorded."""
 
     def __init__(self, *rivals: Callable[[], Awaitable[object]], operation: str = "TransactWriteItems") -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class RacingWriters(FaultPlan):
 
 
 class ConcurrentReads(FaultPlan):
-    """Counts the concurrent reads of objects named ``name``, and their maximum, ``most``."""
+    """Counts the concurrent reads of objects named ``name``. ``most`` is their maximum."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -145,14 +145,14 @@ class ConcurrentReads(FaultPlan):
 
 
 async def all_documents(harness: RagHarness, index: IndexId, limit: int = 100) -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     cursor = None
     while True:
         page = await harness.rag.reader.documents(harness.scope, index, cursor, limit)
         assert [document.id for document in page.documents] == sorted(document.id for document in page.documents)
         for document in page.documents:
-            assert document.id not in found
-            found[document.id] = document.text
+            assert document.id not in texts
+            texts[document.id] = document.text
         cursor = page.next_cursor
         if cursor is None:
-            return found
+            return texts

@@ -50,7 +50,7 @@ steps = st.one_of(
 
 @dataclass(slots=True)
 class Model:
-    """What the index must be. ``listed`` are all paths that any version listed."""
+    """The expected state of the index. ``listed`` are all listed_paths that any version listed."""
 
     documents: dict[str, NewDocument] | None = None
     version: int = 0
@@ -67,13 +67,13 @@ def cosine(left: str, right: str) -> float:
     return round(max(-1.0, min(1.0, math.fsum(float(x) * float(y) for x, y in zip(a, b, strict=True)))), 6)
 
 
-async def apply(harness: RagHarness, rag: Rag, model: Model, step: tuple[str, object]) -> None:
+async def take_step(harness: RagHarness, rag: Rag, model: Model, step: tuple[str, object]) -> None:
     match step:
         case ("append", list() as batch):
             answer = await rag.writer.append(harness.scope, INDEX, batch)
-            held = model.documents or {}
-            assert answer.replaced == sum(document.id in held for document in batch)
-            model.documents = held | {document.id: document for document in batch}
+            before = model.documents or {}
+            assert answer.replaced == sum(document.id in before for document in batch)
+            model.documents = before | {document.id: document for document in batch}
             model.version += 1
             assert (answer.doc_count, answer.version) == (len(model.documents), model.version)
         case ("replace", list() as batch):
@@ -85,9 +85,9 @@ async def apply(harness: RagHarness, rag: Rag, model: Model, step: tuple[str, ob
             assert (answer.doc_count, answer.version) == (len(batch), model.version)
         case ("delete", str() as name):
             deleted = await rag.deleter.delete_document(harness.scope, INDEX, DocumentId(name))
-            there = name in (model.documents or {})
-            assert deleted is there
-            if there and model.documents:
+            exists = name in (model.documents or {})
+            assert deleted is exists
+            if exists and model.documents:
                 del model.documents[name]
                 model.created.pop(name, None)
                 model.version += 1
@@ -99,29 +99,31 @@ async def apply(harness: RagHarness, rag: Rag, model: Model, step: tuple[str, ob
             model.created.clear()
 
 
-def paths(manifest: Manifest) -> set[str]:
-    """What the version in force lists: its generation, the segments, their bitmaps."""
+def listed_paths(manifest: Manifest) -> set[str]:
+    """Return the listed_paths that the current version lists: its generation, its segments and their bitmaps."""
     segments = {f"{manifest.generation}/{segment.id}": segment for segment in manifest.segments}
     bitmaps = {f"{path}/{segment.bitmap_object}" for path, segment in segments.items() if segment.bitmap_object}
     return {manifest.generation, *segments, *bitmaps} if manifest.exists else set()
 
 
-def within(path: str, folders: Iterable[str]) -> bool:
+def is_in_any(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
-async def retired_is_what_is_listed_no_more(harness: RagHarness, model: Model) -> None:
-    """A sweep may delete what is retired, and it finds there whatever no version lists any more."""
+async def check_garbage(harness: RagHarness, model: Model) -> None:
+    """Check that the garbage is exactly what earlier versions listed and the current one does not list."""
     manifest = await read_manifest(harness.scope.store, INDEX)
-    retired, listed = {entry.path for entry in manifest.garbage}, paths(manifest)
+    garbage, listed = {entry.path for entry in manifest.garbage}, listed_paths(manifest)
     model.listed |= listed
-    assert [path for path in listed if within(path, retired)] == [], "what is in use will not be swept"
-    assert [path for path in model.listed - listed if not within(path, retired)] == [], "all that is out of use will be"
+    assert [path for path in listed if is_in_any(path, garbage)] == [], "a listed path is garbage"
+    assert [path for path in model.listed - listed if not is_in_any(path, garbage)] == [], (
+        "a path that is not listed is not garbage"
+    )
     assert all(abs(entry.removed_at - now_s()) < 60 for entry in manifest.garbage)
 
 
-async def agree(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: int) -> None:
-    await retired_is_what_is_listed_no_more(harness, model)
+async def check(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: int) -> None:
+    await check_garbage(harness, model)
     if model.documents is None:
         for read in (describe_index(harness.scope, INDEX), rag.reader.query(harness.scope, INDEX, query, top_k)):
             try:
@@ -138,10 +140,10 @@ async def agree(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: 
     assert [(hit.id, hit.score) for hit in answer.results] == model.best(query, top_k)
     assert answer.version == model.version
     page = await rag.reader.documents(harness.scope, INDEX)
-    stored = {found.id: (found.text, found.metadata) for found in page.documents}
+    stored = {document.id: (document.text, document.metadata) for document in page.documents}
     assert stored == {name: (document.text, document.metadata) for name, document in model.documents.items()}
-    for found in page.documents:
-        assert model.created.setdefault(found.id, found.created_at) == found.created_at <= found.updated_at
+    for document in page.documents:
+        assert model.created.setdefault(document.id, document.created_at) == document.created_at <= document.updated_at
     for name in NAMES:
         try:
             assert (await rag.reader.document(harness.scope, INDEX, DocumentId(name))).text == model.documents[name].text
@@ -150,64 +152,66 @@ async def agree(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: 
 
 
 six = [NewDocument(id=name, text=f"a{name}") for name in NAMES[:6]]
-few = settings(max_examples=max(15, settings().max_examples // 10))
+few_examples = settings(max_examples=max(15, settings().max_examples // 10))
 
 
-@few
+@few_examples
 @given(
     st.lists(st.tuples(steps, st.integers(0, 1)), min_size=1, max_size=12),
     texts,
     st.integers(1, 15),
     st.booleans(),
 )
-@example([(("append", six), 0), (("delete", "d0"), 1), (("delete", "d1"), 0)], "ab", 5, True)  # a bitmap follows a bitmap
-def test_an_index_is_a_dictionary_that_can_be_searched(
-    aws: Aws, script: list[tuple[tuple[str, object], int]], query: str, top_k: int, dead_in_objects: bool
+@example(
+    [(("append", six), 0), (("delete", "d0"), 1), (("delete", "d1"), 0)], "ab", 5, True
+)  # the second bitmap replaces the first one
+def test_an_index_answers_like_a_dictionary(
+    aws: Aws, script: list[tuple[tuple[str, object], int]], query: str, top_k: int, bitmaps_in_objects: bool
 ) -> None:
     async def run() -> None:
         harness = RagHarness(aws)
         workers = [harness.cold(), harness.cold(budget=500)]
         model = Model()
         for step, worker in script:
-            await apply(harness, workers[worker], model, step)
-            await agree(harness, workers[1 - worker], model, query, top_k)
+            await take_step(harness, workers[worker], model, step)
+            await check(harness, workers[1 - worker], model, query, top_k)
 
     with pytest.MonkeyPatch.context() as patch:
-        if dead_in_objects:
+        if bitmaps_in_objects:
             patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
         asyncio.run(run())
 
 
-@few
+@few_examples
 @given(
     st.lists(steps, max_size=4),
     st.lists(st.tuples(steps, st.lists(steps, max_size=3)), min_size=1, max_size=3),
     st.booleans(),
 )
-def test_a_step_that_others_overtake_is_as_if_it_came_after_them(
+def test_a_step_that_loses_a_race_takes_effect_after_the_winner(
     aws: Aws,
-    prepared: list[tuple[str, object]],
+    first_steps: list[tuple[str, object]],
     script: list[tuple[tuple[str, object], list[tuple[str, object]]]],
-    dead_in_objects: bool,
+    bitmaps_in_objects: bool,
 ) -> None:
     async def run() -> None:
         harness = RagHarness(aws)
         worker, rival = harness.cold(), harness.cold(budget=500)
         model = Model()
 
-        async def step_of_rival(step: tuple[str, object]) -> None:
-            await apply(harness, rival, model, step)
-            await agree(harness, rival, model, "ab", 5)
+        async def take_rival_step(step: tuple[str, object]) -> None:
+            await take_step(harness, rival, model, step)
+            await check(harness, rival, model, "ab", 5)
 
-        for step in prepared:
-            await step_of_rival(step)
+        for step in first_steps:
+            await take_rival_step(step)
         for step, rivals in script:
-            with inject(RacingWriters(*(partial(step_of_rival, other) for other in rivals))):
-                await apply(harness, worker, model, step)
-            await agree(harness, rival, model, "ab", 5)
+            with inject(RacingWriters(*(partial(take_rival_step, other) for other in rivals))):
+                await take_step(harness, worker, model, step)
+            await check(harness, rival, model, "ab", 5)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
-        if dead_in_objects:
+        if bitmaps_in_objects:
             patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
         asyncio.run(run())

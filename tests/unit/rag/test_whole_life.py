@@ -1,7 +1,6 @@
-"""The whole life of an index against a dictionary: writes, merges and sweeps by several workers, overtaken by one another in the
-middle, on an AWS that throttles, loses replies and outlives the workers that call it.
+"""Compare an index with a dictionary: several workers write, merge and sweep, lose races, and meet faults of AWS.
 
-A step that broke off took place or did not: one look says which, and it has to be one of the two.
+A step that failed took effect or did not. The test reads the index to find out, and checks that it is one of the two.
 """
 
 import asyncio
@@ -31,14 +30,14 @@ from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, sweep
 from spass.testing.faults import Crash, Fault, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness
-from tests.unit.rag.test_against_a_dictionary import cosine, paths, within
+from tests.unit.rag.test_against_a_dictionary import cosine, is_in_any, listed_paths
 
 T = TypeVar("T")
 
 INDEX: Final = IndexId("berlin")
 NAMES: Final = [f"d{n}" for n in range(10)]
 WORKERS: Final = 3
-TAKEN: Final = Counter[str]()
+STEP_COUNTS: Final = Counter[str]()
 """Steps and scripts so far: ``pytest -s`` prints them as they grow."""
 HOUR, DAY = GARBAGE_SECONDS, ORPHAN_SECONDS
 SWAP: Final = "TransactWriteItems"
@@ -47,7 +46,7 @@ OPERATIONS: Final = [SWAP] * 4 + ["GetObject", "PutObject", "DeleteObjects", "Up
 
 @dataclass(frozen=True)
 class ExpectedDocument:
-    """A document as it must be."""
+    """The text and metadata that a document must have."""
 
     text: str
     metadata: Mapping[str, Json]
@@ -55,18 +54,18 @@ class ExpectedDocument:
 
 @dataclass(frozen=True)
 class ExpectedIndex:
-    """What the index must be; ``documents`` is None where there is none."""
+    """The state that the index must have. ``documents`` is None if there is no index."""
 
     documents: Mapping[str, ExpectedDocument] | None = None
     version: int = 0
 
     def best(self, query: str, top_k: int) -> list[tuple[str, float]]:
-        scores = [(name, cosine(query, held.text)) for name, held in (self.documents or {}).items()]
+        scores = [(name, cosine(query, document.text)) for name, document in (self.documents or {}).items()]
         return sorted(scores, key=lambda pair: (-pair[1], pair[0]))[:top_k]
 
 
 class Clock:
-    """The time by which things are retired, leases end and sweeps judge; it moves only between steps."""
+    """The time of garbage entries, leases and sweeps. It changes only between steps."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seconds = 1_000_000_000
@@ -88,8 +87,8 @@ class Clock:
 
 
 class FaultyRacingWriters(RacingWriters):
-    """Lets others be faster, and makes one of the step's own calls go wrong. Its calls are made one at a time, so that none of
-    them is under way beside a rival."""
+    """Lets rivals be faster, and injects a fault into one of the step's own calls. Calls are made one at a time, so that none of
+    them is in flight while a rival runs."""
 
     def __init__(
         self, trouble: "InjectedFault | None", rivals: Sequence[Callable[[], Awaitable[object]]], operation: str
@@ -112,7 +111,7 @@ class InjectedFault:
 
 @dataclass
 class IndexSimulation:
-    """An index, the workers that work on it, and what must come of it."""
+    """An index, its workers, and the state that it must have."""
 
     harness: RagHarness
     clock: Clock
@@ -122,32 +121,32 @@ class IndexSimulation:
     def __post_init__(self) -> None:
         self.workers = [self.harness.cold() for _ in range(WORKERS)]
 
-    async def take(
+    async def run_step(
         self, step: "Step", worker: int, trouble: InjectedFault | None, rivals: Sequence["Step"], operation: str = SWAP
     ) -> None:
-        """One step of one worker. ``rivals`` are steps of another one, each taken before one of its swaps; or before another
-        ``operation``, if it then still comes after them, as a write does, or nobody can tell, and nothing else goes wrong."""
+        """Run one step of one worker. ``rivals`` are steps of another worker, each of which runs before one of its swaps. For a
+        write or maintenance without a fault they run before another ``operation``, because its effect still comes after theirs."""
         rival = (worker + 1) % WORKERS
         operation = operation if isinstance(step, Write | MaintenanceStep) and not trouble else SWAP
-        plan = FaultyRacingWriters(trouble, [partial(self.take, other, rival, None, ()) for other in rivals], operation)
+        plan = FaultyRacingWriters(trouble, [partial(self.run_step, other, rival, None, ()) for other in rivals], operation)
         try:
             with inject(plan):
-                answer = await step.taken(self, self.workers[worker])
+                answer = await step.run(self, self.workers[worker])
         except (Crash, StorageUnavailable):
-            assert trouble, "nothing went wrong, and yet it broke off"
+            assert trouble, "the step failed without a fault"
             if plan.crashed:
                 self.workers[worker] = self.harness.cold()
             with inject(RacingWriters()):
-                seen = await self.seen()
+                stored = await self.read_state()
             before, after = self.state, step.after(self.state)
-            assert seen in (before, after), f"{step} with {trouble}"
-            self.state = seen
+            assert stored in (before, after), f"{step} with {trouble}"
+            self.state = stored
         else:
             before, self.state = self.state, step.after(self.state)
             assert answer == step.answer(before, self.state), f"{step} with {trouble}"
 
-    async def seen(self, worker: Rag | None = None) -> ExpectedIndex:
-        """What the index is, as a worker sees it."""
+    async def read_state(self, worker: Rag | None = None) -> ExpectedIndex:
+        """Return the state of the index that a worker reads."""
         scope = self.harness.scope
         manifest = await read_manifest(scope.store, INDEX)
         if not manifest.exists:
@@ -159,56 +158,56 @@ class IndexSimulation:
             {document.id: ExpectedDocument(document.text, document.metadata) for document in found}, manifest.version
         )
 
-    async def agrees(self, worker: int, query: str) -> None:
-        assert await self.seen(self.workers[worker]) == self.state
+    async def check(self, worker: int, query: str) -> None:
+        assert await self.read_state(self.workers[worker]) == self.state
         if self.state.documents is not None:
             answer = await self.workers[worker].reader.query(self.harness.scope, INDEX, query, 5)
             assert [(hit.id, hit.score) for hit in answer.results] == self.state.best(query, 5)
             assert answer.version == self.state.version
 
-    async def leaves_nothing_behind(self) -> None:
-        """Days later, the sweep has left what the version in force lists, all of it and nothing else."""
+    async def check_sweep(self) -> None:
+        """Check that two days later the sweep leaves exactly what the current version lists."""
         for _ in range(2):
             self.clock.seconds += DAY + HOUR
             await sweep(self.harness.scope.store, self.clock.seconds, Deadline.after(60))
         manifest = await read_manifest(self.harness.scope.store, INDEX)
         stored = [key.removeprefix(f"rag/{INDEX}/") for key in await self.harness.scope.store.objects.list_keys("rag/")]
-        listed = {path for path in paths(manifest) if path.count("/") == 1}
-        bitmaps = {path for path in paths(manifest) if path.count("/") == 2}
+        listed = {path for path in listed_paths(manifest) if path.count("/") == 1}
+        bitmaps = {path for path in listed_paths(manifest) if path.count("/") == 2}
         assert manifest.garbage == ()
         assert {path for path in stored if "/dead-" in path} == bitmaps
         assert len(stored) == 5 * len(listed) + len(bitmaps)
-        assert all(within(path, listed) for path in stored)
+        assert all(is_in_any(path, listed) for path in stored)
 
 
 class Step(Protocol):
-    """Something that happens to an index: ``taken`` by a worker, the state ``after`` it, and the ``answer`` that it gets."""
+    """A step of a worker: ``run`` makes it, ``after`` returns the state after it, and ``answer`` the answer that it must get."""
 
     def after(self, state: ExpectedIndex, /) -> ExpectedIndex: ...
 
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object: ...
 
-    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object: ...
+    async def run(self, life: IndexSimulation, worker: Rag, /) -> object: ...
 
 
 @dataclass(frozen=True)
 class Write:
-    """A replace, or else an append."""
+    """A replace or an append."""
 
     batch: Sequence[NewDocument]
     replaces: bool
 
     def after(self, state: ExpectedIndex, /) -> ExpectedIndex:
-        held = {} if self.replaces else dict(state.documents or {})
-        held |= {document.id: ExpectedDocument(document.text, document.metadata) for document in self.batch}
-        return ExpectedIndex(held, state.version + 1)
+        documents = {} if self.replaces else dict(state.documents or {})
+        documents |= {document.id: ExpectedDocument(document.text, document.metadata) for document in self.batch}
+        return ExpectedIndex(documents, state.version + 1)
 
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         names = {document.id for document in self.batch}
         replaced = [name for name in before.documents or {} if self.replaces or name in names]
         return len(after.documents or {}), len(self.batch), len(replaced), after.version
 
-    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
+    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
         write = worker.writer.replace if self.replaces else worker.writer.append
         answer = await write(life.harness.scope, INDEX, self.batch)
         return answer.doc_count, answer.ingested, answer.replaced, answer.version
@@ -229,7 +228,7 @@ class Patch:
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return (after.documents or {}).get(self.name)
 
-    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
+    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
         try:
             found = await worker.writer.patch(life.harness.scope, INDEX, DocumentId(self.name), self.change)
         except (IndexNotFound, DocumentNotFound):
@@ -244,13 +243,13 @@ class Remove:
     def after(self, state: ExpectedIndex, /) -> ExpectedIndex:
         if self.name not in (state.documents or {}):
             return state
-        left = {name: held for name, held in (state.documents or {}).items() if name != self.name}
-        return ExpectedIndex(left, state.version + 1)
+        remaining = {name: document for name, document in (state.documents or {}).items() if name != self.name}
+        return ExpectedIndex(remaining, state.version + 1)
 
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return before != after
 
-    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
+    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
         return await worker.deleter.delete_document(life.harness.scope, INDEX, DocumentId(self.name))
 
 
@@ -262,13 +261,13 @@ class Destroy:
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return before != after
 
-    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
+    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
         return await worker.deleter.delete_index(life.harness.scope, INDEX)
 
 
 @dataclass(frozen=True)
 class MaintenanceStep:
-    """What nobody may notice: a merge, a sweep, time that passes."""
+    """A merge or a sweep, which must not change the state."""
 
     kind: str
 
@@ -278,7 +277,7 @@ class MaintenanceStep:
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return None
 
-    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
+    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
         match self.kind:
             case "merge":
                 await merge(life.harness.scope.store, ObjectCache(), INDEX, Deadline.after(3600))
@@ -314,12 +313,12 @@ kinds: list[st.SearchStrategy[Step]] = [
     st.builds(Destroy),
 ]
 steps = st.sampled_from(kinds).flatmap(lambda kind: kind)
-troubles = st.none() | st.none() | st.builds(InjectedFault, st.sampled_from(list(Fault)), st.integers(0, 24))
+faults = st.none() | st.none() | st.builds(InjectedFault, st.sampled_from(list(Fault)), st.integers(0, 24))
 scripts = st.lists(
     st.tuples(
         steps,
         st.integers(0, WORKERS - 1),
-        troubles,
+        faults,
         st.lists(steps, max_size=3),
         st.sampled_from(OPERATIONS),
         st.sampled_from([0, 0, 70, HOUR, DAY]),
@@ -329,17 +328,17 @@ scripts = st.lists(
 )
 
 
-def small(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool) -> None:
-    """Everything that takes thousands of rows, with a few: a job merges any two segments, an append up to four rows (if
-    ``merging``, else none), six segments crowd an index, and four things retired are all that it remembers."""
+def set_small_limits(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool) -> None:
+    """Set set_small_limits limits: a job merges any two segments, an append merges up to four rows (only if ``merging``), an index has at
+    most six segments, and its manifest lists four garbage entries."""
     patch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
     patch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 4 if merging else 1)
     patch.setattr("spass.rag.write.merge_policy._MANY_SMALL_SEGMENTS", 2)
     patch.setattr("spass.rag.write.merge_policy._MANY_SEGMENTS", 1)
     patch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
     patch.setattr("spass.rag.write.merge_policy.HEADROOM", 2)
-    for room in ("write.merge_policy", "write.upsert", "index.manifest"):
-        patch.setattr(f"spass.rag.{room}.MAX_SEGMENTS", 6)
+    for module in ("write.merge_policy", "write.upsert", "index.manifest"):
+        patch.setattr(f"spass.rag.{module}.MAX_SEGMENTS", 6)
     patch.setattr("spass.rag.index.manifest._MAX_GARBAGE_ENTRIES", 4)
     if bitmaps_in_objects:
         patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
@@ -347,7 +346,7 @@ def small(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool)
 
 @settings(max_examples=max(25, settings().max_examples // 10))
 @given(scripts, texts, st.booleans(), st.booleans())
-def test_an_index_is_a_dictionary_whatever_fails_races_or_is_merged(
+def test_an_index_answers_like_a_dictionary_with_faults_races_and_merges(
     aws: Aws,
     script: list[tuple[Step, int, InjectedFault | None, list[Step], str, int]],
     query: str,
@@ -357,16 +356,16 @@ def test_an_index_is_a_dictionary_whatever_fails_races_or_is_merged(
     async def run(patch: pytest.MonkeyPatch) -> None:
         life = IndexSimulation(RagHarness(aws), Clock(patch))
         for step, worker, trouble, rivals, operation, later in script:
-            await life.take(step, worker, trouble, rivals, operation)
-            await life.agrees((worker + 1) % WORKERS, query)
+            await life.run_step(step, worker, trouble, rivals, operation)
+            await life.check((worker + 1) % WORKERS, query)
             life.clock.seconds += later
-        await life.leaves_nothing_behind()
-        await life.agrees(0, query)
-        TAKEN.update(scripts=1, steps=len(script), rivals=sum(len(rivals) for _, _, _, rivals, _, _ in script))
-        if not TAKEN["scripts"] % 25:
-            said = f"{TAKEN['steps']} steps and {TAKEN['rivals']} rivals in {TAKEN['scripts']} scripts: no difference"
+        await life.check_sweep()
+        await life.check(0, query)
+        STEP_COUNTS.update(scripts=1, steps=len(script), rivals=sum(len(rivals) for _, _, _, rivals, _, _ in script))
+        if not STEP_COUNTS["scripts"] % 25:
+            said = f"{STEP_COUNTS['steps']} steps and {STEP_COUNTS['rivals']} rivals in {STEP_COUNTS['scripts']} scripts: no difference"
             sys.stdout.write(f"\n{said}\n")
 
     with pytest.MonkeyPatch.context() as patch:
-        small(patch, merging=merging, bitmaps_in_objects=bitmaps_in_objects)
+        set_small_limits(patch, merging=merging, bitmaps_in_objects=bitmaps_in_objects)
         asyncio.run(run(patch))
