@@ -124,8 +124,8 @@ class IndexSimulation:
     async def run_step(
         self, step: "Step", worker: int, trouble: InjectedFault | None, rivals: Sequence["Step"], operation: str = SWAP
     ) -> None:
-        """Run one step of one worker. ``rivals`` are steps of another worker, each of which runs before one of its swaps. For a
-        write or maintenance without a fault they run before another ``operation``, because its effect still comes after theirs."""
+        """Run a step of a worker. ``rivals`` are steps of another worker, each of which runs before one of its swaps. If the step
+        is a write or maintenance without a fault, they run before its calls of ``operation``."""
         rival = (worker + 1) % WORKERS
         operation = operation if isinstance(step, Write | MaintenanceStep) and not trouble else SWAP
         plan = FaultyRacingWriters(trouble, [partial(self.run_step, other, rival, None, ()) for other in rivals], operation)
@@ -329,7 +329,7 @@ scripts = st.lists(
 
 
 def set_small_limits(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool) -> None:
-    """Set set_small_limits limits: a job merges any two segments, an append merges up to four rows (only if ``merging``), an index has at
+    """Set small limits: a job merges any two segments, an append merges up to four rows (only if ``merging``), an index has at
     most six segments, and its manifest lists four garbage entries."""
     patch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
     patch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 4 if merging else 1)
@@ -363,8 +363,10 @@ def test_an_index_answers_like_a_dictionary_with_faults_races_and_merges(
         await life.check(0, query)
         STEP_COUNTS.update(scripts=1, steps=len(script), rivals=sum(len(rivals) for _, _, _, rivals, _, _ in script))
         if not STEP_COUNTS["scripts"] % 25:
-            said = f"{STEP_COUNTS['steps']} steps and {STEP_COUNTS['rivals']} rivals in {STEP_COUNTS['scripts']} scripts: no difference"
-            sys.stdout.write(f"\n{said}\n")
+            line = (
+                f"{STEP_COUNTS['steps']} steps, {STEP_COUNTS['rivals']} rivals, {STEP_COUNTS['scripts']} scripts: no difference"
+            )
+            sys.stdout.write(f"\n{line}\n")
 
     with pytest.MonkeyPatch.context() as patch:
         set_small_limits(patch, merging=merging, bitmaps_in_objects=bitmaps_in_objects)

@@ -1,4 +1,4 @@
-"""Memory under a budget: what is kept, and who reads."""
+"""The cache stays within its budget, evicts what is used less, and reads each object once."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def name(index: str, number: int = 0) -> ObjectName:
 
 
 class Bucket:
-    """Counts reads; ``failures`` of them fail first."""
+    """Counts reads. The first ``failures`` of them fail."""
 
     def __init__(self, failures: int = 0) -> None:
         self.reads = 0
@@ -34,21 +34,21 @@ class Bucket:
 
 
 async def scan(cache: ObjectCache, index: str, objects: int) -> int:
-    """One query over a whole index; how many reads it took."""
+    """Load all objects of an index, as a query does, and return the number of reads."""
     bucket = Bucket()
     for number in range(objects):
         await cache.load(name(index, number), bucket.read)
     return bucket.reads
 
 
-async def test_an_index_larger_than_the_budget_does_not_push_itself_out() -> None:
+async def test_an_index_larger_than_the_budget_is_cached_in_part() -> None:
     cache = ObjectCache(budget=60 * (SIZE + 1000))
     await scan(cache, "a", 100)
     reads = [await scan(cache, "a", 100) for _ in range(40)]
-    assert sum(reads) / len(reads) < 50, "of 100 at least 60 fit, and nearly all of these are kept from query to query"
+    assert sum(reads) / len(reads) < 50, "60 of 100 objects fit, and nearly all of these stay cached"
 
 
-async def test_an_index_that_is_asked_no_more_makes_room_for_another() -> None:
+async def test_an_index_that_is_no_longer_queried_is_evicted() -> None:
     cache = ObjectCache(budget=60 * (SIZE + 1000))
     for _ in range(100):
         await scan(cache, "a", 50)
@@ -63,15 +63,15 @@ async def test_an_index_that_fits_is_read_once() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=200), st.integers(0, 20))
-def test_the_budget_holds_whatever_is_put(puts: list[tuple[int, int]], room: int) -> None:
-    cache = ObjectCache(budget=room * 1000)
+def test_the_cache_never_exceeds_its_budget(puts: list[tuple[int, int]], kilobytes: int) -> None:
+    cache = ObjectCache(budget=kilobytes * 1000)
     for number, size in puts:
         if cache.get(name("a", number)) is None:
             cache.put(name("a", number), bytes(size * 300))
         assert 0 <= cache.used_bytes <= cache.budget
 
 
-async def test_of_several_who_want_the_same_one_reads() -> None:
+async def test_concurrent_loads_of_an_object_share_one_read() -> None:
     for budget in (0, 2**20):
         cache, bucket = ObjectCache(budget), Bucket()
         bodies = await asyncio.gather(*(cache.load(name("a"), bucket.read) for _ in range(8)))
@@ -79,7 +79,7 @@ async def test_of_several_who_want_the_same_one_reads() -> None:
         assert bucket.reads == 1
 
 
-async def test_a_failed_read_fails_for_its_reader_and_the_next_one_reads() -> None:
+async def test_after_a_failed_read_the_next_caller_reads() -> None:
     cache, bucket = ObjectCache(2**20), Bucket(failures=1)
     results = await asyncio.gather(*(cache.load(name("a"), bucket.read) for _ in range(4)), return_exceptions=True)
     assert isinstance(results[0], OSError)
@@ -87,7 +87,7 @@ async def test_a_failed_read_fails_for_its_reader_and_the_next_one_reads() -> No
     assert bucket.reads == 2
 
 
-async def test_a_reader_that_is_cancelled_leaves_the_work_to_the_next() -> None:
+async def test_after_a_cancelled_read_the_next_caller_reads() -> None:
     cache, bucket = ObjectCache(2**20), Bucket()
     first = asyncio.ensure_future(cache.load(name("a"), bucket.read))
     second = asyncio.ensure_future(cache.load(name("a"), bucket.read))
@@ -97,24 +97,24 @@ async def test_a_reader_that_is_cancelled_leaves_the_work_to_the_next() -> None:
     assert first.cancelled()
 
 
-def test_a_read_that_another_event_loop_left_behind_keeps_nobody_waiting() -> None:
+def test_an_unfinished_read_of_another_event_loop_is_not_awaited() -> None:
     cache = ObjectCache(2**20)
 
-    async def left() -> None:
+    async def begin_read() -> None:
         task = asyncio.ensure_future(cache.load(name("a"), asyncio.Event().wait))  # type: ignore[arg-type]  # never ends
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_soon(task.cancel)
 
-    asyncio.run(left())
+    asyncio.run(begin_read())
     assert asyncio.run(asyncio.wait_for(cache.load(name("a"), Bucket().read), 1)) == bytes(SIZE)
 
 
 @pytest.mark.parametrize(("megabytes", "budget"), [("128", 32), ("512", 192), ("1024", 448), ("3008", 1440)])
-def test_the_budget_leaves_room_in_the_functions_memory(monkeypatch: pytest.MonkeyPatch, megabytes: str, budget: int) -> None:
+def test_the_budget_depends_on_the_memory_of_the_function(monkeypatch: pytest.MonkeyPatch, megabytes: str, budget: int) -> None:
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", megabytes)
     assert memory_budget() == budget * 2**20
 
 
-def test_outside_of_lambda_the_budget_is_a_quarter_of_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_lambda_the_budget_is_256_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", raising=False)
     assert memory_budget() == 256 * 2**20

@@ -1,4 +1,4 @@
-"""A filter over columns is the filter over each document's metadata."""
+"""A filter selects the same documents by columns as by their metadata."""
 
 import json
 import tracemalloc
@@ -28,42 +28,42 @@ values = st.recursive(
 documents = st.lists(st.dictionaries(st.sampled_from(FIELDS), values, max_size=4), min_size=1, max_size=30)
 plain = values.filter(lambda value: not isinstance(value, dict) or bool(value))
 operators = st.dictionaries(st.sampled_from(["$gte", "$lte", "$ne"]), values, max_size=3)
-asked = plain | st.tuples(operators, st.none() | st.lists(values, max_size=3)).map(
+filter_values = plain | st.tuples(operators, st.none() | st.lists(values, max_size=3)).map(
     lambda pair: pair[0] | ({} if pair[1] is None else {"$in": pair[1]}) or {"$ne": None}
 )
-filters = st.dictionaries(st.sampled_from([*FIELDS, "absent"]), asked, max_size=3)
+filters = st.dictionaries(st.sampled_from([*FIELDS, "absent"]), filter_values, max_size=3)
 
 
 def columns_match(metadata: list[dict[str, Json]], raw: Mapping[str, Json]) -> list[bool]:
-    """What the columns say of each document."""
+    """Return for each document whether its columns match the filter ``raw``."""
     stored = encode_meta(b"".join(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in metadata))
     directory = decode_directory(stored[: directory_bytes(stored)])
-    found = [True] * len(metadata)
+    matches = [True] * len(metadata)
     for field, condition in parse_filter(raw).fields.items():
         if field in directory.columns:
             column = stored[slice(*directory.columns[field])]
         elif directory.complete:
-            found = [was and condition.matches(NULL) for was in found]
+            matches = [before and condition.matches(NULL) for before in matches]
             continue
         else:
             column = encode_missing_column(stored[slice(*directory.lines)], field)
         mask = Column(column).mask(condition, len(metadata)).tolist()
-        found = [was and now for was, now in zip(found, mask, strict=True)]
-    return found
+        matches = [before and now for before, now in zip(matches, mask, strict=True)]
+    return matches
 
 
 @given(documents, filters, st.sampled_from([0, 1, 256]), st.sampled_from([1, 2**16]))
-def test_columns_say_what_each_document_says(
-    metadata: list[dict[str, Json]], raw: dict[str, Json], most: int, counted: int
+def test_columns_match_the_same_documents_as_the_filter(
+    metadata: list[dict[str, Json]], raw: dict[str, Json], max_columns: int, max_counted: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spass.rag.index.columns.MAX_COLUMNS", most)
-        patch.setattr("spass.rag.index.columns._MAX_COUNTED_FIELDS", counted)
+        patch.setattr("spass.rag.index.columns.MAX_COLUMNS", max_columns)
+        patch.setattr("spass.rag.index.columns._MAX_COUNTED_FIELDS", max_counted)
         assert columns_match(metadata, raw) == [parse_filter(raw).matches(one) for one in metadata]
 
 
-def by_the_book(found: Any, asked: Any) -> bool:
-    """The rules of a filter on one value, written without keys and orders."""
+def matches_value(value: Any, entry: Any) -> bool:
+    """Return whether a value matches one entry of a filter, by the documented rules."""
 
     def same(left: Any, right: Any) -> bool:
         if isinstance(left, bool) or isinstance(right, bool):
@@ -79,32 +79,32 @@ def by_the_book(found: Any, asked: Any) -> bool:
             return False
         return all(isinstance(one, str) for one in (left, right)) or all(isinstance(one, int | float) for one in (left, right))
 
-    if not isinstance(asked, dict) or not any(name.startswith("$") for name in asked):
-        return same(found, asked)
-    met = []
-    for name, operand in asked.items():
+    if not isinstance(entry, dict) or not any(name.startswith("$") for name in entry):
+        return same(value, entry)
+    results = []
+    for name, operand in entry.items():
         match name:
             case "$in":
-                met.append(any(same(found, member) for member in operand))
+                results.append(any(same(value, member) for member in operand))
             case "$ne":
-                met.append(not same(found, operand))
+                results.append(not same(value, operand))
             case "$gte":
-                met.append(comparable(found, operand) and found >= operand)
+                results.append(comparable(value, operand) and value >= operand)
             case _:
-                met.append(comparable(found, operand) and found <= operand)
-    return all(met)
+                results.append(comparable(value, operand) and value <= operand)
+    return all(results)
 
 
 @given(documents, filters)
-def test_a_document_matches_by_the_rules(metadata: list[dict[str, Json]], raw: dict[str, Json]) -> None:
+def test_a_filter_matches_documents_by_its_documented_rules(metadata: list[dict[str, Json]], raw: dict[str, Json]) -> None:
     for one in metadata:
-        expected = all(by_the_book(one.get(field), asked) for field, asked in raw.items())
+        expected = all(matches_value(one.get(field), entry) for field, entry in raw.items())
         assert parse_filter(raw).matches(one) is expected
 
 
 @given(values, values)
-def test_keys_are_equal_for_equal_values_only(left: Json, right: Json) -> None:
-    assert (metadata_key(left) == metadata_key(right)) is by_the_book(left, {"$in": [right]})
+def test_keys_are_equal_if_and_only_if_the_values_are(left: Json, right: Json) -> None:
+    assert (metadata_key(left) == metadata_key(right)) is matches_value(left, {"$in": [right]})
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,9 @@ def test_keys_are_equal_for_equal_values_only(left: Json, right: Json) -> None:
         ({"n": ["a", "b"]}, {"n": ["a", "b"]}, {"n": ["b", "a"]}),
     ],
 )
-def test_what_matches_and_what_does_not(raw: dict[str, Json], matching: dict[str, Json], other: dict[str, Json]) -> None:
+def test_a_filter_matches_one_document_and_not_the_other(
+    raw: dict[str, Json], matching: dict[str, Json], other: dict[str, Json]
+) -> None:
     never = raw["n"] in ({"$in": []}, {"$gte": False})
     assert columns_match([matching, other], raw) == [not never, False]
 
@@ -147,13 +149,13 @@ def test_what_matches_and_what_does_not(raw: dict[str, Json], matching: dict[str
         {"n": {"$in": list(range(5000))}},
     ],
 )
-def test_what_is_no_filter_is_refused(raw: dict[str, Json]) -> None:
+def test_an_invalid_filter_is_refused(raw: dict[str, Json]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_filter(raw)
     assert refused.value.param == "filter"
 
 
-def test_a_filter_nested_without_end_is_refused() -> None:
+def test_a_very_deep_filter_is_refused() -> None:
     deep: Json = 1
     for _ in range(3000):
         deep = [deep]
@@ -162,12 +164,12 @@ def test_a_filter_nested_without_end_is_refused() -> None:
 
 
 @given(documents)
-def test_the_lines_come_out_as_they_went_in(metadata: list[dict[str, Json]]) -> None:
+def test_decoded_lines_equal_the_encoded_lines(metadata: list[dict[str, Json]]) -> None:
     lines = b"".join(json.dumps(one).encode() + b"\n" for one in metadata)
     assert decode_meta(encode_meta(lines)) == lines
 
 
-def test_a_column_of_few_values_is_a_byte_a_row() -> None:
+def test_a_column_of_few_values_takes_one_byte_for_each_row() -> None:
     lines = b"".join(b'{"lang":"%s","n":%d}\n' % (b"de" if n % 2 else b"en", n) for n in range(10_000))
     directory = decode_directory(encode_meta(lines))
     sizes = {field: end - start for field, (start, end) in directory.columns.items()}
@@ -175,8 +177,8 @@ def test_a_column_of_few_values_is_a_byte_a_row() -> None:
     assert sizes["n"] < 12 * 10_000
 
 
-def test_documents_with_fields_of_their_own_take_no_more_memory_than_others() -> None:
-    """Ten times their own bytes at most; or a merge of many such documents would be the end of its worker, again and again."""
+def test_many_different_fields_take_at_most_ten_times_their_bytes() -> None:
+    """With more memory, a merge of such documents would exceed the memory of its worker at every attempt."""
     fields = ([b'"%x-%x":1' % (row, n) for n in range(120)] for row in range(2000))
     lines = b"".join(b'{"lang":"de",%s}\n' % b",".join(own) for own in fields)
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""What is put into a segment comes out of it."""
+"""The objects of a segment are decoded as they were encoded."""
 
 import numpy as np
 from hypothesis import given
@@ -30,7 +30,7 @@ def segments(draw: st.DrawFn) -> Rows:
     )
 
 
-def same(left: Rows, right: Rows) -> bool:
+def is_equal(left: Rows, right: Rows) -> bool:
     return (list(left.ids), list(left.docs), list(left.meta)) == (
         list(right.ids),
         list(right.docs),
@@ -39,26 +39,26 @@ def same(left: Rows, right: Rows) -> bool:
 
 
 @given(segments())
-def test_a_segment_survives_the_bucket(rows: Rows) -> None:
+def test_a_decoded_segment_equals_the_encoded_rows(rows: Rows) -> None:
     parts = encode_segment(rows)
     ids = Ids(parts[IDS])
     docs, meta = parts[DOCS].split(b"\n")[:-1], decode_meta(parts[META]).split(b"\n")[:-1]
-    assert same(Rows([ids.row(row) for row in range(len(ids))], docs, meta, decode_vectors(parts[VECTORS])), rows)
+    assert is_equal(Rows([ids.row(row) for row in range(len(ids))], docs, meta, decode_vectors(parts[VECTORS])), rows)
 
 
 @given(segments())
-def test_every_line_lies_where_the_offsets_say(rows: Rows) -> None:
+def test_offsets_locate_each_line(rows: Rows) -> None:
     parts = encode_segment(rows)
     offsets = decode_offsets(parts[OFFSETS])
     assert offsets[-1] == len(parts[DOCS])
     assert decode_meta(parts[META]).count(b"\n") == len(rows.ids)
     for n, row in enumerate(rows.ids):
-        found = decode_document(parts[DOCS][int(offsets[n]) : int(offsets[n + 1])], row)
-        assert (found.id, len(found.text.encode())) == (row.id, row.text_bytes)
+        document = decode_document(parts[DOCS][int(offsets[n]) : int(offsets[n + 1])], row)
+        assert (document.id, len(document.text.encode())) == (row.id, row.text_bytes)
 
 
 @given(st.sets(document_ids, max_size=30), document_ids)
-def test_ids_are_found_by_name_and_by_what_follows(names: set[str], wanted: str) -> None:
+def test_ids_find_a_row_and_the_first_row_after_an_id(names: set[str], wanted: str) -> None:
     ordered = sorted(names)
     rows = [IdRow(name, n, n + 1, n) for n, name in enumerate(ordered)]
     ids = Ids(encode_ids(rows))
@@ -77,7 +77,7 @@ def test_a_bitmap_is_a_set_of_rows(first: set[int], second: set[int]) -> None:
     assert len(Bitmap.unpacked(bitmap.packed())) == len(bitmap)
 
 
-def test_one_dead_row_in_a_million_takes_no_object_of_its_own() -> None:
+def test_the_bitmap_of_few_rows_fits_into_the_manifest() -> None:
     from spass.rag.index.manifest import MAX_INLINE_BITMAP_BYTES
 
     assert len(Bitmap().with_rows([1_000, 70_000]).packed()) < MAX_INLINE_BITMAP_BYTES

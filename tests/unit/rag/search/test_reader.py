@@ -1,4 +1,4 @@
-"""Get, list and query, as a client sees them."""
+"""Get, list and query documents."""
 
 import json
 
@@ -19,7 +19,7 @@ from tests.unit.rag.conftest import ConcurrentReads, RagHarness, all_documents, 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_text_without_direction_scores_zero(harness: RagHarness, index: IndexId) -> None:
+async def test_a_vector_of_zeros_scores_zero(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "zero"), ("b", "eins")))
     scores = {hit.id: hit.score for hit in (await harness.rag.reader.query(harness.scope, index, "eins", 5)).results}
     assert scores == {"a": 0.0, "b": 1.0}
@@ -38,7 +38,7 @@ async def test_a_page_ends_at_four_mebibytes(harness: RagHarness, index: IndexId
 
 
 @pytest.mark.parametrize("text", ["x", '"', "\\", "\n", "\x01", "ü", "\U0001f600", '{"k": "v",\n "w": [1]}\n'])
-async def test_a_page_fits_the_response_of_a_lambda_where_its_body_is_a_json_string(
+async def test_a_page_as_a_json_string_fits_into_the_response_of_a_function(
     harness: RagHarness, index: IndexId, text: str
 ) -> None:
     text = "x" + text * (8191 // len(text.encode()))
@@ -51,7 +51,7 @@ async def test_a_page_fits_the_response_of_a_lambda_where_its_body_is_a_json_str
     assert len(await all_documents(harness, index, limit=1000)) == 768
 
 
-async def test_a_page_over_many_segments_reads_them_side_by_side_but_not_all_at_once(
+async def test_a_page_over_many_segments_reads_at_most_four_at_a_time(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
@@ -66,7 +66,7 @@ async def test_a_page_over_many_segments_reads_them_side_by_side_but_not_all_at_
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-async def test_pages_of_any_size_hold_every_document_once(harness: RagHarness, index: IndexId, limit: int) -> None:
+async def test_pages_of_any_size_list_each_document_once(harness: RagHarness, index: IndexId, limit: int) -> None:
     wanted = {f"d{n}": f"text {n}" for n in range(23)}
     for start in range(0, 23, 4):
         await harness.rag.writer.append(harness.scope, index, documents(*list(wanted.items())[start : start + 4]))
@@ -75,7 +75,7 @@ async def test_pages_of_any_size_hold_every_document_once(harness: RagHarness, i
     assert await all_documents(harness, index, limit) == wanted
 
 
-async def test_pieces_of_a_file_are_paged_like_any_documents(harness: RagHarness, index: IndexId) -> None:
+async def test_documents_of_a_file_are_listed_in_pages(harness: RagHarness, index: IndexId) -> None:
     names = ["a", *(f"handbook.md#{number}" for number in (1, 10, 2)), "z"]
     await harness.rag.writer.append(
         harness.scope, index, [NewDocument.model_construct(id=name, text="x", metadata={}) for name in names]
@@ -83,7 +83,7 @@ async def test_pieces_of_a_file_are_paged_like_any_documents(harness: RagHarness
     assert list(await all_documents(harness, index, limit=1)) == names
 
 
-async def test_a_cursor_is_useless_for_another_index_or_tenant(harness: RagHarness, index: IndexId) -> None:
+async def test_a_cursor_of_another_index_or_tenant_is_refused(harness: RagHarness, index: IndexId) -> None:
     other = harness.tenant("other")
     for scope, name in ((harness.scope, index), (harness.scope, IndexId("two")), (other, index)):
         await harness.rag.writer.append(scope, name, documents(("a", "x"), ("b", "y")))
@@ -93,7 +93,7 @@ async def test_a_cursor_is_useless_for_another_index_or_tenant(harness: RagHarne
             await harness.rag.reader.documents(scope, name, cursor)
 
 
-async def test_another_tenant_sees_nothing(harness: RagHarness, index: IndexId) -> None:
+async def test_a_tenant_sees_no_index_of_another_tenant(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
     other = harness.tenant("demo-2")
     assert (await read_indices(other)).indices == ()
@@ -103,13 +103,13 @@ async def test_another_tenant_sees_nothing(harness: RagHarness, index: IndexId) 
     assert await harness.rag.reader.retrieve(other, index, "eins", 5) == ()
 
 
-async def test_passive_retrieval_from_an_absent_index_adds_nothing(harness: RagHarness, index: IndexId) -> None:
+async def test_retrieval_from_an_absent_index_returns_no_documents(harness: RagHarness, index: IndexId) -> None:
     assert await harness.rag.reader.retrieve(harness.scope, index, "eins", 5) == ()
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
     assert [hit.id for hit in await harness.rag.reader.retrieve(harness.scope, index, "eins", 5)] == ["a"]
 
 
-async def test_a_reader_whose_segment_was_swept_answers_from_the_current_version(
+async def test_a_query_whose_segment_was_swept_reads_the_current_version(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
@@ -121,10 +121,10 @@ async def test_a_reader_whose_segment_was_swept_answers_from_the_current_version
     )
     answers = [stale]
 
-    async def first_stale(store: TenantStore, name: IndexId) -> Manifest:
+    async def read_stale_first(store: TenantStore, name: IndexId) -> Manifest:
         return answers.pop() if answers else await read_manifest(store, name)
 
-    monkeypatch.setattr("spass.rag.index.manifest.read_manifest", first_stale)
+    monkeypatch.setattr("spass.rag.index.manifest.read_manifest", read_stale_first)
     answer = await harness.cold().reader.query(harness.scope, index, "zwei", 5)
     assert ([hit.id for hit in answer.results], answer.version) == (["b"], 2)
 
@@ -140,7 +140,7 @@ async def test_an_index_larger_than_the_cache_is_answered_exactly(harness: RagHa
     )
 
 
-async def test_long_texts_are_fetched_by_range(harness: RagHarness, index: IndexId) -> None:
+async def test_a_query_returns_long_texts_whole(harness: RagHarness, index: IndexId) -> None:
     wanted = {f"d{n:03}": f"{n} " + "wört " * 1000 for n in range(120)}
     await harness.rag.writer.append(harness.scope, index, documents(*wanted.items()))
     answer = await harness.cold().reader.query(harness.scope, index, "wört", 50)
@@ -149,7 +149,7 @@ async def test_long_texts_are_fetched_by_range(harness: RagHarness, index: Index
     assert await all_documents(harness, index, 7) == wanted
 
 
-async def test_a_warm_query_is_one_table_call_and_a_cold_one_reads_each_object_once(harness: RagHarness, index: IndexId) -> None:
+async def test_a_cold_query_reads_each_object_once_and_a_warm_one_only_the_table(harness: RagHarness, index: IndexId) -> None:
     for start in range(0, 60, 20):
         await harness.rag.writer.append(
             harness.scope, index, documents(*((f"d{n}", f"text {n}") for n in range(start, start + 20)))

@@ -1,4 +1,4 @@
-"""A query with a filter, a least score or ties, over several segments with dead rows, is brute force over what is alive."""
+"""Queries over several segments with deleted rows agree with brute force over the live documents."""
 
 import asyncio
 import math
@@ -34,8 +34,8 @@ T = TypeVar("T")
 INDEX = IndexId("berlin")
 
 
-class S3(FaultPlan):
-    """What is read of which object, and how many reads are under way at most."""
+class RecordedReads(FaultPlan):
+    """Records the reads of objects. ``most`` is the maximum of concurrent ones."""
 
     def __init__(self, pause: float = 0) -> None:
         super().__init__()
@@ -54,20 +54,20 @@ class S3(FaultPlan):
             self.now -= 1
 
     def parts(self) -> Counter[str]:
-        """How often each kind of object was read."""
+        """Return the number of reads for each kind of object."""
         return Counter(str(call.parameters["Key"]).rsplit("/", 1)[1] for call in self.calls if call.operation == "GetObject")
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenIndex:
-    """An index as the test knows it."""
+    """The documents that an index must have."""
 
-    alive: dict[str, NewDocument]
+    documents_by_id: dict[str, NewDocument]
 
-    def best(self, query: str, top_k: int, raw: dict[str, Json], least: float | None) -> list[tuple[str, float]]:
-        wanted = parse_filter(raw)
-        scores = [(name, cosine(query, one.text)) for name, one in self.alive.items() if wanted.matches(one.metadata)]
-        reached = [pair for pair in scores if least is None or pair[1] >= least]
+    def best(self, query: str, top_k: int, filter_: dict[str, Json], min_score: float | None) -> list[tuple[str, float]]:
+        wanted = parse_filter(filter_)
+        scores = [(name, cosine(query, one.text)) for name, one in self.documents_by_id.items() if wanted.matches(one.metadata)]
+        reached = [pair for pair in scores if min_score is None or pair[1] >= min_score]
         return sorted(reached, key=lambda pair: (-pair[1], pair[0]))[:top_k]
 
 
@@ -77,26 +77,26 @@ def cosine(left: str, right: str) -> float:
 
 
 async def write(harness: RagHarness, batches: Sequence[Sequence[NewDocument]], deleted: Sequence[str]) -> WrittenIndex:
-    """Ever smaller batches, so that each stays a segment of its own."""
-    alive: dict[str, NewDocument] = {}
+    """Append the largest batch first, so that each stays an own segment. Delete the documents ``deleted``."""
+    documents_by_id: dict[str, NewDocument] = {}
     for batch in sorted(batches, key=len, reverse=True):
         await harness.rag.writer.append(harness.scope, INDEX, list(batch))
-        alive |= {document.id: document for document in batch}
+        documents_by_id |= {document.id: document for document in batch}
     for name in deleted:
         await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId(name))
-        alive.pop(name, None)
-    return WrittenIndex(alive)
+        documents_by_id.pop(name, None)
+    return WrittenIndex(documents_by_id)
 
 
 def as_pairs(answer: QueryAnswer) -> list[tuple[str, float]]:
     return [(hit.id, hit.score) for hit in answer.results]
 
 
-async def ask(
-    harness: RagHarness, rag: Rag, query: str, top_k: int, raw: dict[str, Json] | None = None, least: float | None = None
+async def run_query(
+    harness: RagHarness, rag: Rag, query: str, top_k: int, filter_: dict[str, Json] | None = None, min_score: float | None = None
 ) -> list[tuple[str, float]]:
-    wanted = None if raw is None else parse_filter(raw)
-    return as_pairs(await rag.reader.query(harness.scope, INDEX, query, top_k, filter=wanted, min_score=least))
+    wanted = None if filter_ is None else parse_filter(filter_)
+    return as_pairs(await rag.reader.query(harness.scope, INDEX, query, top_k, filter=wanted, min_score=min_score))
 
 
 names = [f"d{n}" for n in range(40)]
@@ -132,23 +132,25 @@ raw_filters = st.dictionaries(
     st.lists(st.tuples(raw_filters, st.none() | st.sampled_from([-1.0, 0.0, 0.5, 0.707107, 1.0])), min_size=1, max_size=4),
     st.sampled_from([0, 3_000, 2**20]),
 )
-def test_filters_least_scores_and_ties_agree_with_brute_force(
+def test_filters_minimum_scores_and_ties_agree_with_brute_force(
     aws: Aws,
     batches: list[list[NewDocument]],
     deleted: list[str],
     query: str,
     top_k: int,
-    asked: list[tuple[dict[str, Json], float | None]],
+    filters: list[tuple[dict[str, Json], float | None]],
     budget: int,
 ) -> None:
     async def run() -> None:
         harness = RagHarness(aws)
         written = await write(harness, batches, deleted)
         reader = harness.cold(budget=budget)
-        assert await ask(harness, reader, query, top_k) == written.best(query, top_k, {}, None)
-        for raw, least in asked:
-            assert await ask(harness, reader, query, top_k, raw, least) == written.best(query, top_k, raw, least)
-            assert await ask(harness, reader, query, top_k, None, least) == written.best(query, top_k, {}, least)
+        assert await run_query(harness, reader, query, top_k) == written.best(query, top_k, {}, None)
+        for filter_, min_score in filters:
+            assert await run_query(harness, reader, query, top_k, filter_, min_score) == written.best(
+                query, top_k, filter_, min_score
+            )
+            assert await run_query(harness, reader, query, top_k, None, min_score) == written.best(query, top_k, {}, min_score)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.rag.index.objects.BLOCK_BYTES", 5 * 4 * DIMENSIONS)
@@ -159,8 +161,8 @@ def test_filters_least_scores_and_ties_agree_with_brute_force(
         asyncio.run(run())
 
 
-def sized(*sizes: int) -> list[list[NewDocument]]:
-    """Segments of these sizes; every tenth document is ``rare``."""
+def batches_of(*sizes: int) -> list[list[NewDocument]]:
+    """Return batches of these sizes. Every tenth document is ``rare``."""
     numbers = iter(range(sum(sizes)))
     return [
         [
@@ -171,87 +173,87 @@ def sized(*sizes: int) -> list[list[NewDocument]]:
     ]
 
 
-async def test_as_many_documents_come_back_as_match(harness: RagHarness) -> None:
-    await write(harness, sized(200, 90, 40), ["d0000", "d0010"])
-    assert len(await ask(harness, harness.rag, "text", 50, {"rare": True})) == 31
-    assert len(await ask(harness, harness.rag, "text", 5, {"rare": True})) == 5
-    assert len(await ask(harness, harness.rag, "text", 50, {"n": {"$gte": 7, "$lte": 12, "$ne": 8}})) == 4
-    assert await ask(harness, harness.rag, "text", 50, {"n": -1}) == []
+async def test_a_filtered_query_returns_all_matches_up_to_top_k(harness: RagHarness) -> None:
+    await write(harness, batches_of(200, 90, 40), ["d0000", "d0010"])
+    assert len(await run_query(harness, harness.rag, "text", 50, {"rare": True})) == 31
+    assert len(await run_query(harness, harness.rag, "text", 5, {"rare": True})) == 5
+    assert len(await run_query(harness, harness.rag, "text", 50, {"n": {"$gte": 7, "$lte": 12, "$ne": 8}})) == 4
+    assert await run_query(harness, harness.rag, "text", 50, {"n": -1}) == []
 
 
 async def test_a_query_without_a_filter_reads_no_metadata(harness: RagHarness) -> None:
-    await write(harness, sized(200, 90), [])
-    plan = S3()
+    await write(harness, batches_of(200, 90), [])
+    plan = RecordedReads()
     with inject(plan):
-        await ask(harness, harness.cold(), "text", 5)
+        await run_query(harness, harness.cold(), "text", 5)
     assert "meta" not in plan.parts()
 
 
-async def test_a_filter_reads_the_fields_it_names_and_the_vectors_that_may_match(
+async def test_a_filter_reads_only_its_fields_and_the_vectors_that_may_match(
     harness: RagHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spass.rag.index.objects.HEAD_BYTES", 256)
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", 50 * 4 * DIMENSIONS)
-    await write(harness, sized(200, 90), [])
+    await write(harness, batches_of(200, 90), [])
     cold = harness.cold()
-    plan = S3()
+    plan = RecordedReads()
     with inject(plan):
-        assert len(await ask(harness, cold, "text", 5, {"n": {"$gte": 60, "$lte": 70}})) == 5
+        assert len(await run_query(harness, cold, "text", 5, {"n": {"$gte": 60, "$lte": 70}})) == 5
     ranges = [str(call.parameters.get("Range")) for call in plan.calls if str(call.parameters.get("Key", "")).endswith("meta")]
-    assert len(ranges) == 4, "of two segments where the columns lie, and one column"
+    assert len(ranges) == 4, "the directory and one column of each of two segments"
     assert sum(int(end) - int(start) for start, end in (one.removeprefix("bytes=").split("-") for one in ranges)) < 4000
     assert plan.parts()["vectors.npy"] == 1
-    warm = S3()
+    warm = RecordedReads()
     with inject(warm):
-        await ask(harness, cold, "text", 5, {"n": {"$gte": 60, "$lte": 70}})
+        await run_query(harness, cold, "text", 5, {"n": {"$gte": 60, "$lte": 70}})
     assert warm.parts() == {}
 
 
-async def test_an_index_larger_than_the_budget_streams_a_few_blocks_at_a_time(
+async def test_an_index_larger_than_the_budget_is_read_a_few_blocks_at_a_time(
     harness: RagHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = 10 * 4 * DIMENSIONS
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", block)
     monkeypatch.setattr("spass.rag.search.nearest_neighbors._MAX_GROUP_BYTES", 3 * block)
-    await write(harness, sized(200, 90), ["d0003"])
-    wanted = await ask(harness, harness.cold(), "some text", 50)
+    await write(harness, batches_of(200, 90), ["d0003"])
+    wanted = await run_query(harness, harness.cold(), "some text", 50)
     small = harness.cold(budget=12_000)
-    plans = [S3(pause=0.002) for _ in range(3)]
+    plans = [RecordedReads(pause=0.002) for _ in range(3)]
     for plan in plans:
         with inject(plan):
-            assert await ask(harness, small, "some text", 50) == wanted
-        assert plan.most <= 6, "three that are scanned next, and three after them"
-    assert 0 < plans[-1].parts()["vectors.npy"] < 29, "what fits stays"
+            assert await run_query(harness, small, "some text", 50) == wanted
+        assert plan.most <= 6, "three blocks that are scanned, and the next three"
+    assert 0 < plans[-1].parts()["vectors.npy"] < 29, "blocks that fit stay cached"
 
 
-async def test_two_cold_queries_at_once_read_each_object_once(harness: RagHarness) -> None:
-    await write(harness, sized(200, 90), [])
+async def test_two_concurrent_cold_queries_read_each_object_once(harness: RagHarness) -> None:
+    await write(harness, batches_of(200, 90), [])
     cold = harness.cold()
-    plan = S3(pause=0.002)
+    plan = RecordedReads(pause=0.002)
     with inject(plan):
-        first, second = await asyncio.gather(ask(harness, cold, "text", 5), ask(harness, cold, "text", 5))
+        first, second = await asyncio.gather(run_query(harness, cold, "text", 5), run_query(harness, cold, "text", 5))
     assert first == second
     assert plan.parts()["vectors.npy"] == 2
     assert all(count <= 2 for count in plan.parts().values())
 
 
-async def test_a_document_found_again_is_not_fetched_again(harness: RagHarness) -> None:
+async def test_a_repeated_query_reads_no_document_again(harness: RagHarness) -> None:
     await harness.rag.writer.append(
         harness.scope, INDEX, documents(*((f"d{n:03}", f"{n} " + "wört " * 1000) for n in range(120)))
     )
     cold = harness.cold()
-    first = S3()
+    first = RecordedReads()
     with inject(first):
-        wanted = await ask(harness, cold, "wört", 5)
-    again = S3()
+        wanted = await run_query(harness, cold, "wört", 5)
+    again = RecordedReads()
     with inject(again):
-        assert await ask(harness, cold, "wört", 5) == wanted
+        assert await run_query(harness, cold, "wört", 5) == wanted
     assert first.parts()["docs.jsonl"] >= 1
     assert again.parts() == {}
 
 
-async def test_the_blocks_of_a_segment_are_its_rows(harness: RagHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    await write(harness, sized(200), [])
+async def test_blocks_cover_all_rows_of_a_segment(harness: RagHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    await write(harness, batches_of(200), [])
     (segment,) = (await read_manifest(harness.scope.store, INDEX)).segments
     size = len(await harness.scope.store.objects.get(f"rag/{INDEX}/{await generation(harness)}/{segment.id}/vectors.npy"))
     for rows in (1, 7, 199, 200, 201):
@@ -267,25 +269,25 @@ async def generation(harness: RagHarness) -> str:
     return (await read_manifest(harness.scope.store, INDEX)).generation
 
 
-async def test_scores_that_round_to_the_least_one_are_kept(harness: RagHarness) -> None:
+async def test_a_score_that_rounds_to_the_minimum_is_returned(harness: RagHarness) -> None:
     harness.calls.answer = EmbeddingReply(pack_rows([[1.0, 0.0] + [0.0] * (DIMENSIONS - 2)]), 1, DIMENSIONS, TokenUsage())
     await harness.rag.writer.append(harness.scope, INDEX, documents(("a", "x")))
     slightly_off = [0.5, math.sqrt(0.75)] + [0.0] * (DIMENSIONS - 2)
     harness.calls.answer = EmbeddingReply(pack_rows([slightly_off]), 1, DIMENSIONS, TokenUsage())
-    for least, found in ((0.5, 1), (0.499999, 1), (0.500001, 0)):
-        assert len((await harness.rag.reader.query(harness.scope, INDEX, "x", 5, min_score=least)).results) == found
+    for min_score, found in ((0.5, 1), (0.499999, 1), (0.500001, 0)):
+        assert len((await harness.rag.reader.query(harness.scope, INDEX, "x", 5, min_score=min_score)).results) == found
 
 
-def test_thousands_of_near_duplicates_are_told_apart_in_bounded_time() -> None:
-    """All rows lie within the scan's error of each other, so all are scored again."""
+def test_thousands_of_near_duplicates_are_ranked_in_bounded_time() -> None:
+    """All scores differ by less than the error of the scan, so all rows are scored again."""
     random = np.random.default_rng(3)
     centre = random.normal(size=768)
     vectors = normalise((centre + random.normal(size=(20_000, 768)) * 1e-7).astype(np.float32))
     query = normalise(centre.astype(np.float32)[None])[0]
     parts = [ScanBlock(0, 0, vectors[:8000]), ScanBlock(0, 8000, vectors[8000:12_000]), ScanBlock(1, 0, vectors[12_000:])]
-    began = time.monotonic()
+    start = time.monotonic()
     found = scan_top_k(parts, query, 50)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - start < 5
     exact = np.round((vectors.astype(np.float64) * query).sum(axis=1), 6)
-    assert len(found) <= 2 * 50, "ties beyond the first of each segment are not carried along"
+    assert len(found) <= 2 * 50, "of each segment, at most 50 ties are returned"
     assert [(one.segment, one.row) for one in found[:50]] == [(0, row) for row in np.argsort(-exact, kind="stable")[:50]]
