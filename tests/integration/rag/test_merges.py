@@ -93,7 +93,7 @@ class Writer:
         while True:
             try:
                 page = (await rag.reader.documents(self.harness.scope(), INDEX, None, 1000)).documents
-            except StorageUnavailable:  # a sweep deleted its objects at once; elsewhere that takes an hour
+            except StorageUnavailable:  # a sweep deleted its objects: in this test it does not wait for an hour
                 continue
             except IndexNotFound:
                 return {}
@@ -101,7 +101,7 @@ class Writer:
 
 
 async def merge_and_sweep(harness: RagHarness, chance: random.Random, done: asyncio.Event) -> tuple[int, int]:
-    """Merge, and sweep as if an hour had passed, until ``done``. Return the numbers of merges and of deleted objects."""
+    """Merge, and sweep as if an hour had passed, until ``done`` is set. Return the numbers of merges and deleted objects."""
     merged = removed = 0
     while not done.is_set():
         fault = chance.choice([None, *Fault])
@@ -118,7 +118,7 @@ async def merge_and_sweep(harness: RagHarness, chance: random.Random, done: asyn
 async def test_concurrent_writes_merges_and_sweeps_lose_and_double_no_document(
     harness: RagHarness, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.rag.write.merge_job.LEASE_SECONDS", 0)  # every lease expires at once
+    monkeypatch.setattr("spass.rag.write.merge_job.LEASE_SECONDS", 0)  # every lease expires immediately
     chance = random.Random(seed)
     writers = [Writer(harness, f"w{n}", random.Random(chance.random())) for n in range(WRITERS)]
     done = asyncio.Event()
@@ -169,7 +169,7 @@ async def test_a_recreated_index_has_no_document_of_its_earlier_generation(harne
     recreations, *logs, _ = await asyncio.gather(
         recreate(), append_to_old(0), append_to_old(1), merge_and_sweep(harness, random.Random(1), done)
     )
-    wanted = {
+    expected = {
         name for version, name in [*recreations, *(entry for log in logs for entry in log)] if version >= recreations[-1][0]
     }
-    assert set(await harness.texts(INDEX)) == wanted
+    assert set(await harness.texts(INDEX)) == expected

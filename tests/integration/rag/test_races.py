@@ -35,8 +35,8 @@ class RealisticLatency(FaultPlan):
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         await asyncio.sleep(random.uniform(*self.LATENCY[call.service]))
         answer = await super().around(call, run)
-        done = sum(other.operation == self.operation for other in self.calls)
-        assert done <= self.most or not self.operation, f"{done} {self.operation}"
+        count = sum(other.operation == self.operation for other in self.calls)
+        assert count <= self.most or not self.operation, f"{count} {self.operation}"
         return answer
 
 
@@ -89,8 +89,8 @@ async def test_deletes_and_replaces_between_appends_restore_no_document(harness:
 
     await asyncio.gather(append(0), append(1), append(2), recreate())
     last_recreation = max(version for version, name in log if name.startswith("r"))
-    wanted = {name for version, name in log if version >= last_recreation}
-    assert set(await harness.texts(INDEX)) == wanted
+    expected = {name for version, name in log if version >= last_recreation}
+    assert set(await harness.texts(INDEX)) == expected
 
 
 async def test_a_query_during_writes_reads_one_whole_version(harness: RagHarness) -> None:

@@ -36,13 +36,13 @@ def vector_of(text: str) -> list[float]:
 
 @dataclass(slots=True)
 class ArithmeticCalls:
-    """Computes vectors and records the texts in ``asked``. If ``answer`` is set, returns it instead."""
+    """Computes vectors and records the texts in ``texts``. If ``answer`` is set, returns it instead."""
 
-    asked: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     answer: EmbeddingReply | None = None
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
-        self.asked += texts
+        self.texts += texts
         if self.answer is not None:
             return self.answer
         return EmbeddingReply(pack_rows(map(vector_of, texts)), len(texts), DIMENSIONS, TokenUsage())

@@ -50,7 +50,7 @@ steps = st.one_of(
 
 @dataclass(slots=True)
 class Model:
-    """The expected state of the index. ``listed`` are all listed_paths that any version listed."""
+    """The expected state of the index. ``listed`` are all paths that any version listed."""
 
     documents: dict[str, NewDocument] | None = None
     version: int = 0
@@ -100,7 +100,7 @@ async def take_step(harness: RagHarness, rag: Rag, model: Model, step: tuple[str
 
 
 def listed_paths(manifest: Manifest) -> set[str]:
-    """Return the listed_paths that the current version lists: its generation, its segments and their bitmaps."""
+    """Return the paths that the current version lists: its generation, its segments and their bitmaps."""
     segments = {f"{manifest.generation}/{segment.id}": segment for segment in manifest.segments}
     bitmaps = {f"{path}/{segment.bitmap_object}" for path, segment in segments.items() if segment.bitmap_object}
     return {manifest.generation, *segments, *bitmaps} if manifest.exists else set()

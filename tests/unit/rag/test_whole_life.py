@@ -151,11 +151,11 @@ class IndexSimulation:
         manifest = await read_manifest(scope.store, INDEX)
         if not manifest.exists:
             return ExpectedIndex(None, manifest.version)
-        found = (await (worker or self.harness.cold()).reader.documents(scope, INDEX)).documents
-        assert len({document.id for document in found}) == len(found) == manifest.doc_count
-        assert manifest.text_bytes == sum(len(document.text.encode()) for document in found)
+        documents = (await (worker or self.harness.cold()).reader.documents(scope, INDEX)).documents
+        assert len({document.id for document in documents}) == len(documents) == manifest.doc_count
+        assert manifest.text_bytes == sum(len(document.text.encode()) for document in documents)
         return ExpectedIndex(
-            {document.id: ExpectedDocument(document.text, document.metadata) for document in found}, manifest.version
+            {document.id: ExpectedDocument(document.text, document.metadata) for document in documents}, manifest.version
         )
 
     async def check(self, worker: int, query: str) -> None:
@@ -230,10 +230,10 @@ class Patch:
 
     async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
         try:
-            found = await worker.writer.patch(life.harness.scope, INDEX, DocumentId(self.name), self.change)
+            patched = await worker.writer.patch(life.harness.scope, INDEX, DocumentId(self.name), self.change)
         except (IndexNotFound, DocumentNotFound):
             return None
-        return ExpectedDocument(found.text, found.metadata)
+        return ExpectedDocument(patched.text, patched.metadata)
 
 
 @dataclass(frozen=True)

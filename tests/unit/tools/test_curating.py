@@ -383,10 +383,10 @@ async def test_a_failed_write_does_not_use_its_token(berlin: ToolUser) -> None:
 async def test_a_used_token_embeds_nothing(berlin: ToolUser) -> None:
     confirmed = await berlin.confirm("rag_doc_append", CALLS["rag_doc_append"])
     await berlin.call("rag_doc_append", confirmed)
-    embedded = len(berlin.harness.calls.asked)
+    embedded = len(berlin.harness.calls.texts)
     with pytest.raises(ConfirmTokenInvalid):
         await berlin.call("rag_doc_append", confirmed)
-    assert len(berlin.harness.calls.asked) == embedded
+    assert len(berlin.harness.calls.texts) == embedded
 
 
 async def test_a_model_reads_why_its_token_was_refused(berlin: ToolUser) -> None:

@@ -115,11 +115,11 @@ def cases(changes_by_tool: Mapping[str, Mapping[str, Change]]) -> list[Any]:
 
 async def refusal(tool_user: ToolUser, name: str, confirmed: Mapping[str, Any]) -> str:
     """Return the message of the refused call. Check that it changed nothing and embedded nothing."""
-    before, embedded = await tool_user.contents(), len(tool_user.harness.calls.asked)
+    before, embedded = await tool_user.contents(), len(tool_user.harness.calls.texts)
     with pytest.raises(ConfirmTokenInvalid) as error:
         await tool_user.call(name, confirmed)
     assert error.value.param == "arguments.confirm_token"
-    assert (await tool_user.contents(), len(tool_user.harness.calls.asked)) == (before, embedded)
+    assert (await tool_user.contents(), len(tool_user.harness.calls.texts)) == (before, embedded)
     return error.value.message
 
 

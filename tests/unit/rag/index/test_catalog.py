@@ -17,13 +17,13 @@ async def test_indices_are_listed_in_pages_without_the_deleted_ones(harness: Rag
         await harness.rag.deleter.delete_index(harness.scope, IndexId(name))
     await harness.rag.writer.append(harness.tenant("other"), IndexId("i3"), documents(("a", "x")))
     for limit in (1, 2, 3, 4, 100):
-        seen: list[str] = []
+        ids: list[str] = []
         cursor = None
         while True:
             page = await read_indices(harness.scope, cursor, limit)
             assert len(page.indices) <= limit
-            seen += [summary.id for summary in page.indices]
+            ids += [summary.id for summary in page.indices]
             cursor = page.next_cursor
             if cursor is None:
                 break
-        assert seen == ["i1", "i2", "i4", "i5"]
+        assert ids == ["i1", "i2", "i4", "i5"]

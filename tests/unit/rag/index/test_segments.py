@@ -58,15 +58,15 @@ def test_offsets_locate_each_line(rows: Rows) -> None:
 
 
 @given(st.sets(document_ids, max_size=30), document_ids)
-def test_ids_find_a_row_and_the_first_row_after_an_id(names: set[str], wanted: str) -> None:
+def test_ids_find_a_row_and_the_first_row_after_an_id(names: set[str], expected: str) -> None:
     ordered = sorted(names)
     rows = [IdRow(name, n, n + 1, n) for n, name in enumerate(ordered)]
     ids = Ids(encode_ids(rows))
     assert list(ids) == ordered
     assert [ids.row(n) for n in range(len(ids))] == rows
-    assert ids.find(wanted) == (ordered.index(wanted) if wanted in names else None)
+    assert ids.find(expected) == (ordered.index(expected) if expected in names else None)
     assert [ids.find(name) for name in ordered] == list(range(len(ordered)))
-    assert list(ids)[ids.first_row_after(wanted) :] == [name for name in ordered if name > wanted]
+    assert list(ids)[ids.first_row_after(expected) :] == [name for name in ordered if name > expected]
 
 
 @given(st.sets(st.integers(0, 5000)), st.sets(st.integers(0, 5000)))

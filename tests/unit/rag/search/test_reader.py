@@ -67,12 +67,12 @@ async def test_a_page_over_many_segments_reads_at_most_four_at_a_time(
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
 async def test_pages_of_any_size_list_each_document_once(harness: RagHarness, index: IndexId, limit: int) -> None:
-    wanted = {f"d{n}": f"text {n}" for n in range(23)}
+    expected = {f"d{n}": f"text {n}" for n in range(23)}
     for start in range(0, 23, 4):
-        await harness.rag.writer.append(harness.scope, index, documents(*list(wanted.items())[start : start + 4]))
+        await harness.rag.writer.append(harness.scope, index, documents(*list(expected.items())[start : start + 4]))
     await harness.rag.deleter.delete_document(harness.scope, index, DocumentId("d7"))
-    del wanted["d7"]
-    assert await all_documents(harness, index, limit) == wanted
+    del expected["d7"]
+    assert await all_documents(harness, index, limit) == expected
 
 
 async def test_documents_of_a_file_are_listed_in_pages(harness: RagHarness, index: IndexId) -> None:
@@ -141,12 +141,12 @@ async def test_an_index_larger_than_the_cache_is_answered_exactly(harness: RagHa
 
 
 async def test_a_query_returns_long_texts_whole(harness: RagHarness, index: IndexId) -> None:
-    wanted = {f"d{n:03}": f"{n} " + "wört " * 1000 for n in range(120)}
-    await harness.rag.writer.append(harness.scope, index, documents(*wanted.items()))
+    expected = {f"d{n:03}": f"{n} " + "wört " * 1000 for n in range(120)}
+    await harness.rag.writer.append(harness.scope, index, documents(*expected.items()))
     answer = await harness.cold().reader.query(harness.scope, index, "wört", 50)
     assert len(answer.results) == 50
-    assert all(hit.text == wanted[hit.id] for hit in answer.results)
-    assert await all_documents(harness, index, 7) == wanted
+    assert all(hit.text == expected[hit.id] for hit in answer.results)
+    assert await all_documents(harness, index, 7) == expected
 
 
 async def test_a_cold_query_reads_each_object_once_and_a_warm_one_only_the_table(harness: RagHarness, index: IndexId) -> None:

@@ -65,8 +65,8 @@ class WrittenIndex:
     documents_by_id: dict[str, NewDocument]
 
     def best(self, query: str, top_k: int, filter_: dict[str, Json], min_score: float | None) -> list[tuple[str, float]]:
-        wanted = parse_filter(filter_)
-        scores = [(name, cosine(query, one.text)) for name, one in self.documents_by_id.items() if wanted.matches(one.metadata)]
+        parsed = parse_filter(filter_)
+        scores = [(name, cosine(query, one.text)) for name, one in self.documents_by_id.items() if parsed.matches(one.metadata)]
         reached = [pair for pair in scores if min_score is None or pair[1] >= min_score]
         return sorted(reached, key=lambda pair: (-pair[1], pair[0]))[:top_k]
 
@@ -95,8 +95,8 @@ def as_pairs(answer: QueryAnswer) -> list[tuple[str, float]]:
 async def run_query(
     harness: RagHarness, rag: Rag, query: str, top_k: int, filter_: dict[str, Json] | None = None, min_score: float | None = None
 ) -> list[tuple[str, float]]:
-    wanted = None if filter_ is None else parse_filter(filter_)
-    return as_pairs(await rag.reader.query(harness.scope, INDEX, query, top_k, filter=wanted, min_score=min_score))
+    parsed = None if filter_ is None else parse_filter(filter_)
+    return as_pairs(await rag.reader.query(harness.scope, INDEX, query, top_k, filter=parsed, min_score=min_score))
 
 
 names = [f"d{n}" for n in range(40)]
@@ -216,12 +216,12 @@ async def test_an_index_larger_than_the_budget_is_read_a_few_blocks_at_a_time(
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", block)
     monkeypatch.setattr("spass.rag.search.nearest_neighbors._MAX_GROUP_BYTES", 3 * block)
     await write(harness, batches_of(200, 90), ["d0003"])
-    wanted = await run_query(harness, harness.cold(), "some text", 50)
+    expected = await run_query(harness, harness.cold(), "some text", 50)
     small = harness.cold(budget=12_000)
     plans = [RecordedReads(pause=0.002) for _ in range(3)]
     for plan in plans:
         with inject(plan):
-            assert await run_query(harness, small, "some text", 50) == wanted
+            assert await run_query(harness, small, "some text", 50) == expected
         assert plan.most <= 6, "three blocks that are scanned, and the next three"
     assert 0 < plans[-1].parts()["vectors.npy"] < 29, "blocks that fit stay cached"
 
@@ -244,10 +244,10 @@ async def test_a_repeated_query_reads_no_document_again(harness: RagHarness) -> 
     cold = harness.cold()
     first = RecordedReads()
     with inject(first):
-        wanted = await run_query(harness, cold, "wört", 5)
+        expected = await run_query(harness, cold, "wört", 5)
     again = RecordedReads()
     with inject(again):
-        assert await run_query(harness, cold, "wört", 5) == wanted
+        assert await run_query(harness, cold, "wört", 5) == expected
     assert first.parts()["docs.jsonl"] >= 1
     assert again.parts() == {}
 
@@ -258,11 +258,11 @@ async def test_blocks_cover_all_rows_of_a_segment(harness: RagHarness, monkeypat
     size = len(await harness.scope.store.objects.get(f"rag/{INDEX}/{await generation(harness)}/{segment.id}/vectors.npy"))
     for rows in (1, 7, 199, 200, 201):
         monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", rows * 4 * DIMENSIONS)
-        found = blocks(segment, DIMENSIONS)
-        assert [block.first for block in found] == list(range(0, 200, rows))
-        assert sum(block.rows for block in found) == 200
-        assert [block.start for block in found] == [0, *(block.end for block in found[:-1])]
-        assert found[-1].end == size
+        listed = blocks(segment, DIMENSIONS)
+        assert [block.first for block in listed] == list(range(0, 200, rows))
+        assert sum(block.rows for block in listed) == 200
+        assert [block.start for block in listed] == [0, *(block.end for block in listed[:-1])]
+        assert listed[-1].end == size
 
 
 async def generation(harness: RagHarness) -> str:
@@ -274,8 +274,8 @@ async def test_a_score_that_rounds_to_the_minimum_is_returned(harness: RagHarnes
     await harness.rag.writer.append(harness.scope, INDEX, documents(("a", "x")))
     slightly_off = [0.5, math.sqrt(0.75)] + [0.0] * (DIMENSIONS - 2)
     harness.calls.answer = EmbeddingReply(pack_rows([slightly_off]), 1, DIMENSIONS, TokenUsage())
-    for min_score, found in ((0.5, 1), (0.499999, 1), (0.500001, 0)):
-        assert len((await harness.rag.reader.query(harness.scope, INDEX, "x", 5, min_score=min_score)).results) == found
+    for min_score, count in ((0.5, 1), (0.499999, 1), (0.500001, 0)):
+        assert len((await harness.rag.reader.query(harness.scope, INDEX, "x", 5, min_score=min_score)).results) == count
 
 
 def test_thousands_of_near_duplicates_are_ranked_in_bounded_time() -> None:
@@ -286,8 +286,8 @@ def test_thousands_of_near_duplicates_are_ranked_in_bounded_time() -> None:
     query = normalise(centre.astype(np.float32)[None])[0]
     parts = [ScanBlock(0, 0, vectors[:8000]), ScanBlock(0, 8000, vectors[8000:12_000]), ScanBlock(1, 0, vectors[12_000:])]
     start = time.monotonic()
-    found = scan_top_k(parts, query, 50)
+    rows = scan_top_k(parts, query, 50)
     assert time.monotonic() - start < 5
     exact = np.round((vectors.astype(np.float64) * query).sum(axis=1), 6)
-    assert len(found) <= 2 * 50, "of each segment, at most 50 ties are returned"
-    assert [(one.segment, one.row) for one in found[:50]] == [(0, row) for row in np.argsort(-exact, kind="stable")[:50]]
+    assert len(rows) <= 2 * 50, "of each segment, at most 50 ties are returned"
+    assert [(one.segment, one.row) for one in rows[:50]] == [(0, row) for row in np.argsort(-exact, kind="stable")[:50]]

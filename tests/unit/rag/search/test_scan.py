@@ -63,9 +63,9 @@ def test_a_scan_of_segments_of_any_sizes_agrees_with_brute_force(sizes: list[int
     parts = np.split(vectors, np.cumsum(sizes)[:-1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.rag.search.scan._CPU_CACHED_NUMBERS", 1000 * 4)
-        found = scan_top_k([ScanBlock(number, 0, piece) for number, piece in enumerate(parts)], query, top_k)
+        best_rows = scan_top_k([ScanBlock(number, 0, piece) for number, piece in enumerate(parts)], query, top_k)
     firsts = [0, *np.cumsum(sizes).tolist()]
-    ranked = sorted((-score, firsts[number] + row) for score, number, row in found)[:top_k]
+    ranked = sorted((-score, firsts[number] + row) for score, number, row in best_rows)[:top_k]
     assert [(row, -score) for score, row in ranked] == brute_force(vectors, query, top_k, [True] * len(vectors))
 
 
@@ -75,8 +75,8 @@ def test_equal_vectors_get_equal_scores_at_any_position(rows: int) -> None:
     vector = normalise(random.normal(size=(1, 384)).astype(np.float32))
     query = normalise(random.normal(size=(1, 384)).astype(np.float32))[0]
     alone = best(vector, query, 1)[0][1]
-    found = best(np.repeat(vector, rows, axis=0), query, rows)
-    assert found == [(row, alone) for row in range(rows)]
+    best_rows = best(np.repeat(vector, rows, axis=0), query, rows)
+    assert best_rows == [(row, alone) for row in range(rows)]
 
 
 def test_the_error_bound_covers_the_error_of_a_float32_scan() -> None:

@@ -32,7 +32,7 @@ async def test_an_append_that_loses_many_races_puts_its_rows_once(harness: RagHa
         answer = await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
     assert (answer.version, answer.doc_count) == (11, 11)
     assert plan.count("PutObject") == 2 * SEGMENT_OBJECTS
-    assert {found.id for found in (await rival.reader.documents(harness.scope, index)).documents} == {
+    assert {document.id for document in (await rival.reader.documents(harness.scope, index)).documents} == {
         "a",
         "old",
         *(f"r{n}" for n in range(9)),
@@ -63,10 +63,10 @@ async def test_a_document_has_the_creation_time_of_the_version_that_it_replaces(
     with inject(RacingWriters(recreate, recreate)):
         answer = await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
     assert answer.replaced == 1
-    found = await rival.reader.document(harness.scope, index, A)
-    assert (found.text, found.created_at) == ("neu", created[-1])
+    stored = await rival.reader.document(harness.scope, index, A)
+    assert (stored.text, stored.created_at) == ("neu", created[-1])
     assert len({*created}) == 2
-    assert found.updated_at >= found.created_at
+    assert stored.updated_at >= stored.created_at
 
 
 async def test_an_append_that_lost_a_race_is_not_older_than_the_winner(harness: RagHarness, index: IndexId) -> None:
@@ -81,9 +81,9 @@ async def test_an_append_that_lost_a_race_is_not_older_than_the_winner(harness: 
 
     with inject(RacingWriters(append_first)):
         await harness.rag.writer.append(harness.scope, index, documents(("a", "neu"), ("b", "neu")))
-    found = await rival.reader.document(harness.scope, index, A)
-    assert found.text == "neu"
-    assert [*times, found.updated_at] == sorted([*times, found.updated_at])
+    stored = await rival.reader.document(harness.scope, index, A)
+    assert stored.text == "neu"
+    assert [*times, stored.updated_at] == sorted([*times, stored.updated_at])
     new = await rival.reader.document(harness.scope, index, DocumentId("b"))
     assert new.created_at <= new.updated_at
 
@@ -109,8 +109,8 @@ async def test_an_append_writes_to_the_new_generation_of_a_recreated_index(harne
 
     with inject(RacingWriters(recreate_index, recreate_index)):
         await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
-    found = await harness.cold().reader.documents(harness.scope, index)
-    assert {document.id: document.text for document in found.documents} == {"a": "neu", "r": "x"}
+    stored = await harness.cold().reader.documents(harness.scope, index)
+    assert {document.id: document.text for document in stored.documents} == {"a": "neu", "r": "x"}
 
 
 async def test_a_swap_compares_generations_when_revisions_are_equal(harness: RagHarness, index: IndexId) -> None:
@@ -126,8 +126,8 @@ async def test_a_swap_compares_generations_when_revisions_are_equal(harness: Rag
 
     with inject(RacingWriters(remove_and_recreate)):
         await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
-    found = await harness.cold().reader.documents(harness.scope, index)
-    assert {document.id for document in found.documents} == {"a", "r"}
+    stored = await harness.cold().reader.documents(harness.scope, index)
+    assert {document.id for document in stored.documents} == {"a", "r"}
 
 
 async def test_a_later_attempt_merges_if_the_index_has_the_most_segments(
@@ -141,5 +141,5 @@ async def test_a_later_attempt_merges_if_the_index_has_the_most_segments(
         await harness.rag.writer.append(harness.scope, index, documents(("a", "neu"), ("d1", "z")))
     manifest = await read_manifest(harness.scope.store, index)
     assert (len(manifest.segments), manifest.doc_count) == (1, 10)
-    found = {document.id: document.text for document in (await rival.reader.documents(harness.scope, index)).documents}
-    assert found == {f"d{n}": "x" for n in range(9)} | {"a": "neu", "d0": "y", "d1": "z"}
+    stored = {document.id: document.text for document in (await rival.reader.documents(harness.scope, index)).documents}
+    assert stored == {f"d{n}": "x" for n in range(9)} | {"a": "neu", "d0": "y", "d1": "z"}

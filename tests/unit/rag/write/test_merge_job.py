@@ -60,8 +60,8 @@ async def run_merge(harness: RagHarness, index: IndexId) -> bool:
 
 
 async def texts_by_id(harness: RagHarness, index: IndexId) -> dict[str, str]:
-    found = await harness.cold().reader.documents(harness.scope, index)
-    return {document.id: document.text for document in found.documents}
+    page = await harness.cold().reader.documents(harness.scope, index)
+    return {document.id: document.text for document in page.documents}
 
 
 async def fill(harness: RagHarness, index: IndexId, rag: Rag | None = None) -> dict[str, str]:
@@ -74,7 +74,7 @@ async def fill(harness: RagHarness, index: IndexId, rag: Rag | None = None) -> d
 
 
 async def test_a_merge_makes_one_segment_and_changes_nothing_else(harness: RagHarness, index: IndexId) -> None:
-    wanted = await fill(harness, index)
+    expected = await fill(harness, index)
     before, answer = (
         await read_manifest(harness.scope.store, index),
         await harness.rag.reader.query(harness.scope, index, "text 2 2", 12),
@@ -89,7 +89,7 @@ async def test_a_merge_makes_one_segment_and_changes_nothing_else(harness: RagHa
         before.text_bytes,
     )
     assert {entry.path for entry in after.garbage} == {f"{before.generation}/{segment.id}" for segment in before.segments}
-    assert await texts_by_id(harness, index) == wanted
+    assert await texts_by_id(harness, index) == expected
     assert await harness.rag.reader.query(harness.scope, index, "text 2 2", 12) == answer
     assert (await harness.rag.writer.append(harness.scope, index, documents(("new", "neu")))).version == before.version + 1
     assert await run_merge(harness, index) is False, "no merge is due"
@@ -107,14 +107,14 @@ async def test_a_merge_keeps_the_metadata_and_times_of_documents(harness: RagHar
 
 
 async def test_a_merge_drops_deleted_rows(harness: RagHarness, index: IndexId) -> None:
-    wanted = await fill(harness, index)
+    expected = await fill(harness, index)
     await harness.rag.deleter.delete_document(harness.scope, index, DocumentId("d0-0"))
     await harness.rag.writer.append(harness.scope, index, documents(("d1-1", "anders")))
     assert await run_merge(harness, index)
-    (*_, joined) = (await read_manifest(harness.scope.store, index)).segments
-    assert joined.deleted_rows == 0
-    del wanted["d0-0"]
-    assert await texts_by_id(harness, index) == wanted | {"d1-1": "anders"}
+    (*_, merged) = (await read_manifest(harness.scope.store, index)).segments
+    assert merged.deleted_rows == 0
+    del expected["d0-0"]
+    assert await texts_by_id(harness, index) == expected | {"d1-1": "anders"}
 
 
 @pytest.mark.parametrize("inline_bytes", [MAX_INLINE_BITMAP_BYTES, 0], ids=["inline", "in objects"])
@@ -123,7 +123,7 @@ async def test_rows_deleted_during_a_merge_are_deleted_in_its_result(
 ) -> None:
     monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", inline_bytes)
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 10)
-    wanted = await fill(harness, index)
+    expected = await fill(harness, index)
     rival = harness.cold()
     await rival.deleter.delete_document(harness.scope, index, DocumentId("d0-0"))
     steps: list[Callable[[], Awaitable[object]]] = [
@@ -135,13 +135,13 @@ async def test_rows_deleted_during_a_merge_are_deleted_in_its_result(
     with inject(plan):
         assert await run_merge(harness, index)
     assert plan.count("TransactWriteItems") == len(steps) + 1
-    for gone in ("d0-0", "d1-0", "d2-2"):
-        del wanted[gone]
-    wanted |= {"d1-1": "anders", "new": "neu"}
-    assert await texts_by_id(harness, index) == wanted
+    for name in ("d0-0", "d1-0", "d2-2"):
+        del expected[name]
+    expected |= {"d1-1": "anders", "new": "neu"}
+    assert await texts_by_id(harness, index) == expected
     manifest = await read_manifest(harness.scope.store, index)
     assert [(segment.rows, segment.deleted_rows) for segment in manifest.segments] == [(2, 0), (11, 3)]
-    assert manifest.text_bytes == sum(len(text.encode()) for text in wanted.values())
+    assert manifest.text_bytes == sum(len(text.encode()) for text in expected.values())
 
 
 async def test_a_merge_whose_inputs_were_deleted_changes_nothing(harness: RagHarness, index: IndexId) -> None:
@@ -178,21 +178,21 @@ async def test_a_merge_does_not_write_to_another_generation(harness: RagHarness,
 
 
 async def test_an_append_deletes_rows_that_a_faster_merge_moved(harness: RagHarness, index: IndexId) -> None:
-    wanted = await fill(harness, index)
+    expected = await fill(harness, index)
     with inject(RacingWriters(lambda: run_merge(harness, index))):
         answer = await harness.rag.writer.append(harness.scope, index, documents(("d0-0", "anders"), ("new", "neu")))
     assert (answer.replaced, answer.version) == (1, 5)
-    assert await texts_by_id(harness, index) == wanted | {"d0-0": "anders", "new": "neu"}
+    assert await texts_by_id(harness, index) == expected | {"d0-0": "anders", "new": "neu"}
 
 
 async def test_one_worker_at_a_time_merges_an_index(harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = await fill(harness, index)
+    expected = await fill(harness, index)
     with pytest.raises(Crash), inject(FaultPlan(Fault.CRASH_AFTER, at=0)):
         await run_merge(harness, index)
     assert await run_merge(harness, index) is False, "the lease of the crashed worker has not expired"
     monkeypatch.setattr("spass.rag.write.merge_job.now_s", lambda: now_s() + LEASE_SECONDS)
     assert await run_merge(harness, index) is True
-    assert await texts_by_id(harness, index) == wanted
+    assert await texts_by_id(harness, index) == expected
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.LOST_REPLY, Fault.THROTTLE, Fault.REPEATED])
@@ -260,7 +260,7 @@ async def test_a_merge_without_time_requests_another_job(harness: RagHarness, in
 
 
 async def test_a_merge_of_an_incomplete_segment_fails_after_two_reads(harness: RagHarness, index: IndexId) -> None:
-    """An operator deleted an object. The job fails, so that the error is seen, and releases the lease."""
+    """An operator deleted an object. The job fails, which is logged, and releases the lease."""
     await fill(harness, index)
     (vectors, *_) = [key for key in await harness.scope.store.objects.list_keys("rag/") if key.endswith("/vectors.npy")]
     await harness.scope.store.objects.delete([vectors])

@@ -36,7 +36,7 @@ async def append_two(harness: RagHarness, index: IndexId) -> Document:
     """Append two documents and return the one to patch."""
     first = NewDocument(id="a", text="eins", metadata={"n": 1, "kept": True})
     await harness.rag.writer.append(harness.scope, index, [first, NewDocument(id="b", text="zwei")])
-    harness.calls.asked.clear()
+    harness.calls.texts.clear()
     return await harness.rag.reader.document(harness.scope, index, A)
 
 
@@ -53,7 +53,7 @@ async def test_a_new_text_is_embedded_and_the_metadata_stays(harness: RagHarness
     assert (answer.text, answer.metadata) == ("etwas ganz anderes", {"n": 1, "kept": True})
     assert answer.created_at == before.created_at
     assert answer.updated_at > before.updated_at
-    assert harness.calls.asked == ["etwas ganz anderes"]
+    assert harness.calls.texts == ["etwas ganz anderes"]
     assert await harness.cold().reader.document(harness.scope, index, A) == answer
     assert await score_of(harness, index, "etwas ganz anderes") == 1.0
     described = await describe_index(harness.scope, index)
@@ -68,7 +68,7 @@ async def test_metadata_is_replaced_whole_and_no_model_is_called(
     before = await append_two(harness, index)
     answer = await harness.rag.writer.patch(harness.scope, index, A, patch)
     assert (answer.text, answer.metadata, answer.created_at) == ("eins", {"m": None}, before.created_at)
-    assert harness.calls.asked == []
+    assert harness.calls.texts == []
     assert harness.scope.tally.total.sub_calls == 0
     assert await harness.cold().reader.document(harness.scope, index, A) == answer
     assert await score_of(harness, index, "eins") == 1.0
@@ -78,7 +78,7 @@ async def test_a_patch_with_the_stored_text_makes_a_new_version(harness: RagHarn
     before = await append_two(harness, index)
     answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="eins"))
     assert (answer.text, answer.metadata) == (before.text, before.metadata)
-    assert harness.calls.asked == []
+    assert harness.calls.texts == []
     assert (await describe_index(harness.scope, index)).version == 2
 
 
@@ -95,7 +95,7 @@ async def test_a_patch_of_an_absent_index_or_document_is_refused(harness: RagHar
     await append_two(harness, index)
     with pytest.raises(DocumentNotFound):
         await harness.rag.writer.patch(harness.scope, index, DocumentId("c"), DocumentPatch(text="neu"))
-    assert harness.calls.asked == []
+    assert harness.calls.texts == []
     assert (await describe_index(harness.scope, index)).version == 1
 
 
@@ -113,7 +113,7 @@ async def test_a_patch_over_a_limit_changes_nothing(
     before = await append_two(harness, index)
     with pytest.raises(error):
         await harness.rag.writer.patch(harness.scope, index, A, patch)
-    assert harness.calls.asked == []
+    assert harness.calls.texts == []
     assert await harness.rag.reader.document(harness.scope, index, A) == before
 
 
@@ -124,7 +124,7 @@ async def test_another_configured_model_prevents_only_new_texts(harness: RagHarn
         await other.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
     answer = await other.writer.patch(harness.scope, index, A, DocumentPatch(metadata={"n": 2}))
     assert answer.metadata == {"n": 2}
-    assert harness.calls.asked == []
+    assert harness.calls.texts == []
     assert await score_of(harness, index, "eins") == 1.0
 
 
@@ -134,7 +134,7 @@ async def test_a_patch_that_loses_many_races_embeds_its_text_once(harness: RagHa
     plan = RacingWriters(*(lambda n=n: rival.writer.append(harness.scope, index, documents((f"r{n}", "x"))) for n in range(5)))
     with inject(plan):
         answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="neu"))
-    assert harness.calls.asked.count("neu") == 1
+    assert harness.calls.texts.count("neu") == 1
     assert await rival.reader.document(harness.scope, index, A) == answer
     assert (await describe_index(harness.scope, index)).doc_count == 7
 
@@ -179,7 +179,7 @@ async def test_a_text_is_embedded_if_a_faster_writer_changed_the_stored_one(harn
     with inject(RacingWriters(lambda: rival.writer.append(harness.scope, index, documents(("a", "anders"))))):
         answer = await harness.rag.writer.patch(harness.scope, index, A, DocumentPatch(text="eins"))
     assert answer.text == "eins"
-    assert harness.calls.asked == ["anders", "eins"]
+    assert harness.calls.texts == ["anders", "eins"]
     assert await score_of(harness, index, "eins") == 1.0
 
 
@@ -270,8 +270,8 @@ async def test_a_patch_in_a_large_segment_reads_only_one_text_and_one_vector(har
     assert all("Range" in read for read in reads if str(read["Key"]).endswith("docs.jsonl"))
     (row,) = [read["Range"] for read in reads if str(read["Key"]).endswith("vectors.npy")]
     assert row == f"bytes={128 + 17 * 4 * DIMENSIONS}-{127 + 18 * 4 * DIMENSIONS}"
-    found = await harness.cold().reader.document(harness.scope, index, DocumentId("d017"))
-    assert (found.text, found.metadata) == (texts[17].text, {"n": 1})
+    stored = await harness.cold().reader.document(harness.scope, index, DocumentId("d017"))
+    assert (stored.text, stored.metadata) == (texts[17].text, {"n": 1})
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["cached", "not cached"])

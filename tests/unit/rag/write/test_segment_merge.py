@@ -41,16 +41,16 @@ def test_merged_parts_of_a_segment_equal_the_whole_segment(aws: Aws, rows: Rows,
         for live, chosen in zip(stored, live_rows_of, strict=False):
             deleted = Bitmap().with_rows(set(range(len(segment_numbers))) - set(chosen))
             sources.append(MergeInput.of(objects, LiveIds(live.segment, live.ids, deleted)))
-        merged = await put_merged_segment(objects, sources)
-        joined, ids = merged.segment, merged.ids
-        wanted = encode_segment(rows)
-        assert {part: await objects.read(joined.id, part) for part in PARTS} == wanted
-        assert (list(ids), joined.rows, joined.text_bytes) == (
+        live = await put_merged_segment(objects, sources)
+        merged, ids = live.segment, live.ids
+        expected = encode_segment(rows)
+        assert {part: await objects.read(merged.id, part) for part in PARTS} == expected
+        assert (list(ids), merged.rows, merged.text_bytes) == (
             [row.id for row in rows.ids],
             len(segment_numbers),
             rows.text_bytes,
         )
-        assert joined.docs_bytes == len(wanted[DOCS])
+        assert merged.docs_bytes == len(expected[DOCS])
         assert [ids.row(n) for n in range(len(ids))] == list(rows.ids)
 
     asyncio.run(run())

@@ -41,8 +41,8 @@ async def stored_keys(harness: RagHarness, index: IndexId) -> list[str]:
 
 
 async def texts_by_id(harness: RagHarness, index: IndexId) -> dict[str, str]:
-    found = await harness.cold().reader.documents(harness.scope, index)
-    return {document.id: document.text for document in found.documents}
+    page = await harness.cold().reader.documents(harness.scope, index)
+    return {document.id: document.text for document in page.documents}
 
 
 async def test_garbage_of_a_replace_is_deleted_after_an_hour(harness: RagHarness, index: IndexId) -> None:

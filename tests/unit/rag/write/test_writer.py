@@ -95,7 +95,7 @@ async def test_a_write_over_a_limit_changes_nothing_and_calls_no_model(
     for write in (harness.rag.writer.append, harness.rag.writer.replace):
         with pytest.raises(error):
             await write(harness.scope, index, bad)
-    assert harness.calls.asked == []
+    assert harness.calls.texts == []
     with pytest.raises(IndexNotFound):
         await describe_index(harness.scope, index)
 
@@ -124,12 +124,12 @@ async def test_another_model_or_dimension_is_refused_until_the_index_is_replaced
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
     for config in (config_with("other"), config_with(dimensions=DIMENSIONS + 1)):
         rag = harness.cold(config)
-        texts_before = list(harness.calls.asked)
+        texts_before = list(harness.calls.texts)
         with pytest.raises(EmbeddingModelMismatch):
             await rag.writer.append(harness.scope, index, documents(("b", "zwei")))
         with pytest.raises(EmbeddingModelMismatch):
             await rag.reader.query(harness.scope, index, "eins", 5)
-        assert harness.calls.asked == texts_before, "no model was called"
+        assert harness.calls.texts == texts_before, "no model was called"
     renamed = harness.cold(config_with("other"))
     await renamed.writer.replace(harness.scope, index, documents(("b", "zwei")))
     assert (await describe_index(harness.scope, index)).embedding_model == "other"
