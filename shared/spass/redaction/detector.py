@@ -21,7 +21,7 @@ _RUN_CHARACTERS: Final = r"!#$%&*+\-./0-9:=?@A-Z^_a-z~"
 _NOT_IN_A_RUN: Final = re.compile(rf"[^{_RUN_CHARACTERS}]+")
 # A token may be part of a URL, follow a name, or end a sentence.
 _WORDS: Final = tuple(map(re.compile, (r"[A-Za-z0-9_-]{8,}", r"[A-Za-z0-9._~+/-]{8,}=*", r"[^=:&?#@]{8,}=*", r".{8,}")))
-_AROUND: Final = "!#$%&*+-./:=?@^_~"
+_PUNCTUATION: Final = "!#$%&*+-./:=?@^_~"
 
 _LABELS: Final = (
     (("secret", "aws", "akia", "asia"), AWS_SECRET_NAME, AWS_SECRET),
@@ -144,7 +144,7 @@ def _words(run: str) -> Iterator[SecretSpan]:
     if run.isalnum():
         yield SecretSpan(0, len(run))
         return
-    start, end = len(run) - len(run.lstrip(_AROUND)), len(run.rstrip(_AROUND))
+    start, end = len(run) - len(run.lstrip(_PUNCTUATION)), len(run.rstrip(_PUNCTUATION))
     if end - start >= MIN_SECRET_LENGTH:
         yield SecretSpan(start, end)
     for words in _WORDS:

@@ -15,7 +15,7 @@ class CredentialFormat(NamedTuple):
 
 _ENDS: Final = r"(?![A-Za-z0-9])"
 _B64: Final = r"[A-Za-z0-9_-]"  # of URLs
-_NOT_GLUED: Final = r"(?<![A-Za-z0-9][_-])"  # such a short start may occur inside any base64
+_NOT_IN_BASE64: Final = r"(?<![A-Za-z0-9][_-])"  # a start this short may occur inside any base64
 _DIGITS_IN_B64: Final = r"(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5]){5,6}[A-Za-z]{0,3}"  # 17 to 20 digits, written in base64
 _DIGIT_IN: Final = r"(?=[A-Za-z_-]*[0-9])"
 
@@ -26,10 +26,10 @@ CREDENTIAL_FORMATS: Final = (
     CredentialFormat(("sk-ant-",), rf"{_B64}{{16,}}"),
     CredentialFormat(("sk-or-v1-",), r"[0-9a-f]{32,}"),
     CredentialFormat(("sk-lf-",), r"[0-9a-f-]{32,}"),  # Langfuse
-    CredentialFormat((), rf"{_NOT_GLUED}sk-(?=[A-Za-z]*[0-9])[A-Za-z0-9]{{32,}}"),  # older keys of OpenAI, DeepSeek, Stability
+    CredentialFormat((), rf"{_NOT_IN_BASE64}sk-(?=[A-Za-z]*[0-9])[A-Za-z0-9]{{32,}}"),  # older keys: OpenAI, DeepSeek, Stability
     CredentialFormat(("xai-", "gsk_", "pplx-", "csk-"), r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{20,}"),
-    CredentialFormat((), rf"{_NOT_GLUED}hf_[A-Za-z0-9]{{30,}}"),
-    CredentialFormat((), rf"{_NOT_GLUED}r8_[A-Za-z0-9]{{37}}" + _ENDS),
+    CredentialFormat((), rf"{_NOT_IN_BASE64}hf_[A-Za-z0-9]{{30,}}"),
+    CredentialFormat((), rf"{_NOT_IN_BASE64}r8_[A-Za-z0-9]{{37}}" + _ENDS),
     CredentialFormat(("nvapi-",), rf"{_B64}{{40,}}"),
     CredentialFormat(("pcsk_",), r"[A-Za-z0-9_]{40,}"),
     CredentialFormat(("tvly-",), rf"{_DIGIT_IN}[A-Za-z0-9-]{{20,}}"),
@@ -80,7 +80,7 @@ CREDENTIAL_FORMATS: Final = (
     CredentialFormat((), rf"{_DIGITS_IN_B64}\.{_B64}{{6}}\.{_B64}{{27,40}}" + _ENDS),  # Discord
     CredentialFormat((), rf"\d{{8,10}}:AA{_B64}{{32,33}}" + _ENDS),  # Telegram
     CredentialFormat(("SG.",), r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{32,}"),
-    CredentialFormat((), rf"{_NOT_GLUED}key-[0-9a-f]{{32}}" + _ENDS),  # Mailgun
+    CredentialFormat((), rf"{_NOT_IN_BASE64}key-[0-9a-f]{{32}}" + _ENDS),  # Mailgun
     CredentialFormat((), r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}" + rf"(?!{_B64})"),
     CredentialFormat((), r"[0-9a-f]{32}-us\d{1,2}" + _ENDS),  # Mailchimp
     CredentialFormat(("xkeysib-",), r"[0-9a-f]{64}-[A-Za-z0-9]{16}"),

@@ -31,7 +31,7 @@ _MAX_RUN: Final = 2048  # characters
 _OVERLONG_RUN: Final = re.compile(rf"{_RUN_CHARACTERS}{{{_MAX_RUN + 1},}}")
 _ID_OR_TIME: Final = re.compile(r"[a-z]{3}_[0-9a-z]{26}|\d{4}-\d\d-\d\dT[\d:.]{8,15}Z")
 # A text without any of these holds neither a place nor a private key.
-_SIGN: Final = re.compile(
+_MARKER: Final = re.compile(
     r"arn:aws|://|PRIVATE KEY|amazonaws|:\\|\.(?:aws|py|so|ya?ml|env|pem|key)"
     r"|/(?:var|opt|tmp|home|root|usr|etc|mnt|srv|app|private|Users|Library|proc|dev)/"
 )
@@ -97,7 +97,7 @@ def reload_environment() -> None:
 
 
 def _is_suspect(text: str) -> bool:
-    if _SIGN.search(text):
+    if _MARKER.search(text):
         return True
     runs: list[str] = _LONG_RUN.findall(text)
     return any(len(run) > _MAX_RUN or (not _ID_OR_TIME.fullmatch(run) and _holds_credential(run)) for run in runs)

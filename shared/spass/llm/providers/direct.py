@@ -205,7 +205,7 @@ class _Answer(httpx.AsyncByteStream):
 
     def on_message_begin(self) -> None:
         if self.is_complete:
-            raise ValueError("an answer to no request")
+            raise ValueError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.status:  # a header, not a trailer
@@ -262,7 +262,7 @@ def _encode_head(request: httpx.Request) -> bytes:
     lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
     for name, value in request.headers.raw:
         if _DISALLOWED_IN_VALUE.search(value):
-            raise httpx.LocalProtocolError("a header's value holds what no header may")
+            raise httpx.LocalProtocolError("a header value contains a disallowed character")
         lines.append(name + b": " + value)
     return b"\r\n".join([*lines, b"\r\n"])
 
@@ -270,7 +270,7 @@ def _encode_head(request: httpx.Request) -> bytes:
 async def _connect(request: httpx.Request) -> _Connection:
     url = request.url
     if url.scheme not in ("http", "https"):
-        raise httpx.UnsupportedProtocol("only http and https are spoken")
+        raise httpx.UnsupportedProtocol("only http and https are supported")
     ssl_context = _certificates() if url.scheme == "https" else None
     host = url.raw_host.decode("ascii")
     loop = asyncio.get_running_loop()

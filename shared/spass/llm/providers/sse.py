@@ -16,7 +16,7 @@ class ServerSentEvent(NamedTuple):
 
 
 class EventTooLong(Exception):
-    """One event is over ``MAX_SSE_EVENT_BYTES`` bytes."""
+    """Raised when one event is too long."""
 
 
 class StreamParser(Protocol[E]):
@@ -39,7 +39,8 @@ class StreamParser(Protocol[E]):
 class SseParser:
     """Parse server-sent events. This is a ``StreamParser``."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_event_bytes: int = MAX_SSE_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
         self._pending: list[bytes] = []  # pieces of an incomplete line
         self._after_cr = False
         self._event = ""
@@ -64,7 +65,7 @@ class SseParser:
             self._pending.clear()
         if incomplete_line:
             self._pending.append(incomplete_line)
-        if self._size > MAX_SSE_EVENT_BYTES:
+        if self._size > self._max_event_bytes:
             raise EventTooLong
         return events
 

@@ -445,7 +445,7 @@ async def test_no_request_is_sent_after_the_deadline() -> None:
     assert upstream.requests == []
 
 
-class Slow(httpx.AsyncByteStream):
+class SlowBody(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n'
         await asyncio.sleep(60)
@@ -453,12 +453,12 @@ class Slow(httpx.AsyncByteStream):
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_slow_answer_ends_at_the_deadline(stream: bool) -> None:
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Slow()))
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=SlowBody()))
     provider = make_openai(transport)
-    begun = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(BackendTimeout):
         await deltas_of(provider, request(stream=stream), seconds=0.2)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - started < 5
 
 
 def make_openai(transport: httpx.AsyncBaseTransport, timeout: float = 120) -> Provider:
@@ -466,7 +466,7 @@ def make_openai(transport: httpx.AsyncBaseTransport, timeout: float = 120) -> Pr
 
 
 @dataclass
-class Paced(httpx.AsyncByteStream):
+class PacedBody(httpx.AsyncByteStream):
     """A body whose pieces arrive at intervals of some seconds."""
 
     pauses: Sequence[float]
@@ -482,22 +482,22 @@ class Paced(httpx.AsyncByteStream):
                 yield b'{"choices": [{"message": {"content": "Hi"}}]}' if last else b" "
 
 
-def paced(pauses: Sequence[float], *, stream: bool) -> Provider:
-    return make_openai(httpx.MockTransport(lambda _: httpx.Response(200, stream=Paced(pauses, stream))), timeout=0.3)
+def paced_provider(pauses: Sequence[float], *, stream: bool) -> Provider:
+    return make_openai(httpx.MockTransport(lambda _: httpx.Response(200, stream=PacedBody(pauses, stream))), timeout=0.3)
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_answer_may_take_longer_than_the_read_timeout(stream: bool) -> None:
-    assert await deltas_of(paced([0.1] * 6, stream=stream), request(stream=stream))
+    assert await deltas_of(paced_provider([0.1] * 6, stream=stream), request(stream=stream))
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("pauses", [[5.0, 0.0], [0.0, 0.0, 5.0]])
 async def test_a_silence_above_the_read_timeout_ends_the_attempt(stream: bool, pauses: Sequence[float]) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(BackendTimeout):
-        await deltas_of(paced(pauses, stream=stream), request(stream=stream))
-    assert time.monotonic() - begun < 3
+        await deltas_of(paced_provider(pauses, stream=stream), request(stream=stream))
+    assert time.monotonic() - started < 3
 
 
 async def test_an_answer_that_does_not_begin_ends_at_the_timeout() -> None:
@@ -511,12 +511,12 @@ async def test_an_answer_that_does_not_begin_ends_at_the_timeout() -> None:
 
 async def test_an_answer_ends_at_the_deadline_of_the_request() -> None:
     with pytest.raises(BackendTimeout):
-        await deltas_of(paced([0.1] * 50, stream=True), request(stream=True), seconds=0.4)
+        await deltas_of(paced_provider([0.1] * 50, stream=True), request(stream=True), seconds=0.4)
 
 
 async def test_an_error_without_a_body_in_time_has_the_failure_of_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_ERROR_SECONDS", 0.1)
-    transport = httpx.MockTransport(lambda _: httpx.Response(401, stream=Slow()))
+    transport = httpx.MockTransport(lambda _: httpx.Response(401, stream=SlowBody()))
     with pytest.raises(BackendAuthError):
         await deltas_of(make_openai(transport))
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.llm.providers import sse
 from spass.llm.providers.sse import EventTooLong, ServerSentEvent, SseParser
 
 
@@ -49,9 +48,8 @@ def test_invalid_utf8_is_replaced() -> None:
     assert parse(b"data: \xff\n\n") == [ServerSentEvent("message", "�")]
 
 
-def test_an_endless_event_raises_event_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_SSE_EVENT_BYTES", 100)
-    parser = SseParser()
+def test_an_endless_event_raises_event_too_long() -> None:
+    parser = SseParser(max_event_bytes=100)
     for _ in range(10):
         parser.feed(b"data: ok\n\n")
     with pytest.raises(EventTooLong):

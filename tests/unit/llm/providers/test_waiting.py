@@ -62,7 +62,7 @@ async def test_waiting_for_a_connection_ends_at_the_deadline() -> None:
 
 
 @dataclass
-class Slow(httpx.AsyncBaseTransport):
+class SlowBody(httpx.AsyncBaseTransport):
     """A transport that begins each answer after ``seconds``."""
 
     seconds: float
@@ -78,20 +78,20 @@ MINUTES = 240.0
 
 @pytest.mark.parametrize("allowed", [None, MINUTES + 1])
 async def test_a_blocking_answer_waits_until_the_deadline_or_the_backends_timeout(allowed: float | None) -> None:
-    provider = OpenAi(backend(timeout=allowed), "key", transport=Slow(MINUTES))
+    provider = OpenAi(backend(timeout=allowed), "key", transport=SlowBody(MINUTES))
     assert isinstance(await ask(provider, context(270)), list)
     assert isinstance(await ask(provider, context(MINUTES - 1)), BackendTimeout)
-    short = OpenAi(backend(timeout=MINUTES - 1), "key", transport=Slow(MINUTES))
+    short = OpenAi(backend(timeout=MINUTES - 1), "key", transport=SlowBody(MINUTES))
     began = asyncio.get_running_loop().time()
     assert isinstance(await ask(short, context(270)), BackendTimeout)
     assert asyncio.get_running_loop().time() - began == pytest.approx(MINUTES - 1)
 
 
 async def test_a_stream_and_an_embedding_end_after_two_minutes_of_silence_by_default() -> None:
-    provider = OpenAi(backend(), "key", transport=Slow(MINUTES))
+    provider = OpenAi(backend(), "key", transport=SlowBody(MINUTES))
     for work in (ask(provider, context(270), stream=True), embed(provider, context(270))):
         began = asyncio.get_running_loop().time()
         assert isinstance(await work, BackendTimeout)
         assert asyncio.get_running_loop().time() - began == pytest.approx(120)
-    patient = OpenAi(backend(timeout=MINUTES + 1), "key", transport=Slow(MINUTES))
+    patient = OpenAi(backend(timeout=MINUTES + 1), "key", transport=SlowBody(MINUTES))
     assert isinstance(await embed(patient, context(270)), EmbeddingReply)
