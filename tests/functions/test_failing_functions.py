@@ -21,7 +21,7 @@ from spass.web.services import Services
 from spass.web.startup import FunctionFailed
 from spass.web.worker_function import WorkerFunction, worker_handler
 from tests.functions.gateway import CONFIG, write_operators_files
-from tests.unit.calls.planted_secrets import SECRETS, SHAPED, leaked_kinds
+from tests.unit.calls.planted_secrets import BY_FORMAT, SECRETS, leaked_kinds
 
 ROOT = Path(__file__).parents[2]
 WORDS = " ".join(SECRETS.values()) + " /var/task/app.py"
@@ -129,7 +129,7 @@ def start_function(folder: Path, module: str, config: str) -> "subprocess.Comple
 
 @pytest.mark.parametrize("module", ["functions.chat.completions", "functions.models.list"])
 def test_a_failed_start_logs_the_problems_of_the_file_in_one_line(tmp_path: Path, module: str) -> None:
-    secrets = {kind: secret for kind, secret in SHAPED.items() if len(secret) < 100}
+    secrets = {kind: secret for kind, secret in BY_FORMAT.items() if len(secret) < 100}
     bad_lines = "".join(f"  {json.dumps(secret)}: {json.dumps(secret)}\n" for secret in secrets.values())
     process = start_function(tmp_path, module, CONFIG.replace("llm:\n", f"llm:\n{bad_lines}"))
     assert process.returncode == 1

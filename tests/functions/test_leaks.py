@@ -23,17 +23,17 @@ from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
 from tests.functions.test_ingest_workers import change_settings, messages, put
 from tests.unit.calls.planted_secrets import (
     BATCHES,
-    KNOWN,
-    PLACED,
+    BY_CONTEXT,
+    BY_FORMAT,
+    BY_VALUE,
     PROVIDER_KEY,
     SECRETS,
-    SHAPED,
     TOKEN,
     leaked_kinds,
     set_credentials,
     text_with_secrets,
 )
-from tests.unit.calls.provider_failures import ARN, FAILURES, HOST, PATH, PLACES, failing_words
+from tests.unit.calls.provider_failures import ARN, FAILURES, HOST, OUR_NAMES, PATH, error_answer
 from tests.unit.llm.scripted_upstream import CLASSES as PROVIDERS
 from tests.unit.llm.scripted_upstream import Upstream, backend, whole
 
@@ -108,7 +108,7 @@ def assert_clean(reply: Reply | None, capsys: pytest.CaptureFixture[str], batch:
         outs |= {"body": reply.text, "headers": str(dict(reply.headers))}
     for where, out in outs.items():
         assert not leaked_kinds(out, batch), (path, where)
-        for place in PLACES:
+        for place in OUR_NAMES:
             assert place not in out, (path, where)
 
 
@@ -140,7 +140,7 @@ def test_a_secret_in_a_wrong_place_is_not_repeated(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", PROVIDER_KEY)  # not used yet
-    for secret in (PROVIDER_KEY, TOKEN, SHAPED["openai project"]):
+    for secret in (PROVIDER_KEY, TOKEN, BY_FORMAT["openai project"]):
         reply = ECHOES[where](planted_gateway, secret)
         assert 400 <= reply.status < 500
         assert secret[4:16] not in reply.text + str(dict(reply.headers)) + capsys.readouterr().out
@@ -207,7 +207,7 @@ def test_an_error_of_a_tools_server_does_not_leak(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     for every in BATCHES:
-        batch = {kind: secret for kind, secret in every.items() if kind not in KNOWN}  # the tool's server does not know these
+        batch = {kind: secret for kind, secret in every.items() if kind not in BY_VALUE}  # the tool's server does not know these
         words = f"{text_with_secrets(batch)} {PATH} https://{HOST}/w"
 
         async def get(*_: object, words: str = words) -> bytes:
@@ -311,7 +311,7 @@ def test_a_refused_request_is_not_repeated(planted_gateway: Gateway, capsys: pyt
 
 
 def test_a_secret_as_a_key_of_the_body_is_not_repeated(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    for kind, secret in SHAPED.items():
+    for kind, secret in BY_FORMAT.items():
         reply = planted_gateway.send("POST", "/a1/agents/plain/sessions", body={secret: 1})
         assert reply.status == 400
         assert_clean(reply, capsys, {kind: secret} if len(secret) <= 64 else {})  # the error shows the beginning of a longer name
@@ -319,7 +319,7 @@ def test_a_secret_as_a_key_of_the_body_is_not_repeated(planted_gateway: Gateway,
 
 def test_headers_of_a_request_are_not_logged(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     route(planted_gateway, lambda _, __: planted_gateway.model)
-    for kind, secret in SHAPED.items():
+    for kind, secret in BY_FORMAT.items():
         headers = {"X-Anything": secret, "User-Agent": secret}
         reply = planted_gateway.send("POST", "/v1/chat/completions", body=CHAT, headers=headers)
         assert reply.status == 200
@@ -334,7 +334,7 @@ def test_tokens_and_provider_keys_are_not_logged(planted_gateway: Gateway, capsy
     planted_gateway.send("GET", "/v1/models", token=TOKEN)
     route_to_upstream(planted_gateway, Upstream(whole({"choices": [{"message": {"role": "assistant", "content": "Hi"}}]})))
     assert CHATS["chat"](planted_gateway).status == 200
-    assert_clean(None, capsys, {kind: SECRETS[kind] for kind in KNOWN} | {kind: SECRETS[kind] for kind in PLACED})
+    assert_clean(None, capsys, {kind: SECRETS[kind] for kind in BY_VALUE} | {kind: SECRETS[kind] for kind in BY_CONTEXT})
 
 
 def test_a_failed_ingest_does_not_leak(
@@ -342,7 +342,7 @@ def test_a_failed_ingest_does_not_leak(
 ) -> None:
     change_settings(monkeypatch)
     for number, batch in enumerate(BATCHES):
-        route_to_upstream(planted_gateway, Upstream(failing_words(text_with_secrets(batch), 400)))
+        route_to_upstream(planted_gateway, Upstream(error_answer(text_with_secrets(batch), 400)))
         event = messages(put(f"uploads/demo/books{number}/a.txt", b"Text."), f"no json {text_with_secrets(batch)}", receives=5)
         planted_gateway.work(jobs.work, event)
         reply = planted_gateway.send("GET", f"/a1/rag/indices/books{number}/uploads")

@@ -15,7 +15,7 @@ import pytest
 
 from spass.aws.log import capture_library_logs, failure_line, write_line
 from spass.redaction import text as redaction
-from tests.unit.calls.planted_secrets import KNOWN, SECRETS, SHAPED, leaked_kinds, set_credentials
+from tests.unit.calls.planted_secrets import BY_FORMAT, BY_VALUE, SECRETS, leaked_kinds, set_credentials
 
 TEXT_WITH_SECRETS = " ".join(SECRETS.values()) + " /var/task/app.py arn:aws:s3:::private-bucket https://models.internal/x"
 
@@ -54,9 +54,9 @@ def test_work_continues_when_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) 
     write_line({"event": "swept"})
 
 
-@pytest.mark.parametrize("kind", SHAPED)
+@pytest.mark.parametrize("kind", BY_FORMAT)
 def test_a_credential_anywhere_in_a_line_is_redacted(capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    secret = SHAPED[kind]
+    secret = BY_FORMAT[kind]
     write_line({"event": "call", "user": secret, "deep": [{"x": f"a {secret} b"}], secret: 1})
     (line,) = lines(capsys)
     assert line["event"] == "call"
@@ -70,7 +70,7 @@ def test_credentials_of_the_process_and_names_of_resources_are_redacted(
     monkeypatch.setenv("SPASS_TABLE", "stack-Table-1ABC")
     monkeypatch.setenv("SPASS_BUCKET", "stack-bucket-2def")
     redaction.reload_environment()
-    write_line({"a": "stack-Table-1ABC is throttled", "b": ["s3 stack-bucket-2def"], "c": KNOWN["process secret key"]})
+    write_line({"a": "stack-Table-1ABC is throttled", "b": ["s3 stack-bucket-2def"], "c": BY_VALUE["process secret key"]})
     monkeypatch.undo()
     redaction.reload_environment()
     assert lines(capsys) == [{"a": "[…] is throttled", "b": ["s3 […]"], "c": "[…]"}]

@@ -21,7 +21,7 @@ from spass.llm.types import ChatDelta, ChatReply, ToolCallDelta, collect_deltas
 from spass.redaction.redactor import Redactor
 from spass.redaction.stream import MAX_HELD_CHARACTERS
 from spass.tenancy.config import GatewayConfig
-from tests.unit.calls.planted_secrets import PLACED, PROVIDER_KEY, SECRETS, TOKEN, identifying_parts, set_credentials
+from tests.unit.calls.planted_secrets import BY_CONTEXT, PROVIDER_KEY, SECRETS, TOKEN, identifying_parts, set_credentials
 
 CONFIG = GatewayConfig.model_validate(
     {
@@ -30,7 +30,7 @@ CONFIG = GatewayConfig.model_validate(
         "tenants": [{"id": "acme", "tokens": [{"id": "one", "sha256": hashlib.sha256(TOKEN.encode()).hexdigest()}]}],
     }
 )
-GONE = "[…]"
+REDACTED = "[…]"
 KINDS = pytest.mark.parametrize("kind", SECRETS)
 
 ORDINARY: Mapping[str, str] = {
@@ -78,32 +78,32 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     set_credentials(monkeypatch)
 
 
-def heard(deltas: Iterable[ChatDelta], made: AnswerRedactor | None = None) -> ChatReply:
+def collect_redacted(deltas: Iterable[ChatDelta], answer_redactor: AnswerRedactor | None = None) -> ChatReply:
     """Return the whole answer that a client receives."""
-    answer_redactor = made or AnswerRedactor(redactor())
-    passed = [answer_redactor.feed(delta) for delta in deltas]
-    return collect_deltas([*passed, answer_redactor.flush()])
+    answer_redactor = answer_redactor or AnswerRedactor(redactor())
+    redacted = [answer_redactor.feed(delta) for delta in deltas]
+    return collect_deltas([*redacted, answer_redactor.flush()])
 
 
-def said(text: str, cuts: Iterable[int] = ()) -> str:
+def redact_text(text: str, cuts: Iterable[int] = ()) -> str:
     """Return the redacted ``text`` when it arrives in pieces, split at ``cuts``."""
-    return heard(map(ChatDelta, _cut(text, cuts))).message.content
+    return collect_redacted(map(ChatDelta, _split(text, cuts))).message.content
 
 
-def _cut(text: str, cuts: Iterable[int]) -> list[str]:
+def _split(text: str, cuts: Iterable[int]) -> list[str]:
     borders = [0, *sorted(cuts), len(text)]
     return [text[start:end] for start, end in pairwise(borders)]
 
 
-def shows(text: str, kind: str) -> bool:
+def reveals(text: str, kind: str) -> bool:
     return any(part in text for part in identifying_parts(kind))
 
 
 @KINDS
 def test_a_secret_is_redacted_and_the_text_around_it_stays(kind: str) -> None:
-    answer = said(f"Of course, it is {SECRETS[kind]} and nothing else.")
-    assert not shows(answer, kind)
-    assert GONE in answer
+    answer = redact_text(f"Of course, it is {SECRETS[kind]} and nothing else.")
+    assert not reveals(answer, kind)
+    assert REDACTED in answer
     assert answer.startswith("Of course, it is ")
     assert answer.endswith(" and nothing else.")
 
@@ -130,36 +130,36 @@ def test_a_secret_is_redacted_and_the_text_around_it_stays(kind: str) -> None:
     ],
 )
 def test_every_spelling_of_a_secret_is_redacted(kind: str, form: str) -> None:
-    assert not shows(said(form.format(SECRETS[kind])), kind)
+    assert not reveals(redact_text(form.format(SECRETS[kind])), kind)
 
 
 def test_a_value_with_a_secret_name_is_redacted_in_nested_json() -> None:
-    text = json.dumps(json.dumps(json.dumps({"SecretAccessKey": PLACED["aws secret key"][1]})))
-    assert not shows(said(text), "aws secret key")
+    text = json.dumps(json.dumps(json.dumps({"SecretAccessKey": BY_CONTEXT["aws secret key"][1]})))
+    assert not reveals(redact_text(text), "aws secret key")
 
 
 @KINDS
 def test_a_secret_split_at_any_place_is_redacted(kind: str) -> None:
     text = f"It is {SECRETS[kind]}, ok?"
-    whole = said(text)
+    whole = redact_text(text)
     for cut in range(1, min(len(text), 400)):
-        assert said(text, [cut]) == whole, cut
+        assert redact_text(text, [cut]) == whole, cut
 
 
 @KINDS
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_a_secret_in_small_pieces_is_redacted(kind: str, size: int) -> None:
     text = f"It is {SECRETS[kind]}, ok?"
-    assert said(text, range(size, len(text), size)) == said(text)
+    assert redact_text(text, range(size, len(text), size)) == redact_text(text)
 
 
 @KINDS
 def test_no_prefix_of_a_stream_contains_part_of_a_secret(kind: str) -> None:
     answer_redactor = AnswerRedactor(redactor())
-    given = ""
+    sent_text = ""
     for character in f"It is {SECRETS[kind]}":
-        given += answer_redactor.feed(ChatDelta(character)).content
-        assert not shows(given, kind)
+        sent_text += answer_redactor.feed(ChatDelta(character)).content
+        assert not reveals(sent_text, kind)
 
 
 @KINDS
@@ -167,59 +167,59 @@ def test_refusals_and_all_fields_of_tool_calls_are_redacted(kind: str) -> None:
     secret = SECRETS[kind]
     arguments = json.dumps({"text": f"first\n{secret}\nlast"})
     for size in (1, 5, len(arguments)):
-        pieces = [ToolCallDelta(0, arguments=part) for part in _cut(arguments, range(size, len(arguments), size))]
+        pieces = [ToolCallDelta(0, arguments=part) for part in _split(arguments, range(size, len(arguments), size))]
         begin = ChatDelta(tool_calls=(ToolCallDelta(0, f"call {secret}", f"tool {secret}"),))
-        refusals = [ChatDelta(refusal=part) for part in _cut(f"I won't say {secret}.", range(size, len(secret), size))]
-        reply = heard([*refusals, begin, *(ChatDelta(tool_calls=(piece,)) for piece in pieces)])
+        refusals = [ChatDelta(refusal=part) for part in _split(f"I won't say {secret}.", range(size, len(secret), size))]
+        reply = collect_redacted([*refusals, begin, *(ChatDelta(tool_calls=(piece,)) for piece in pieces)])
         (call,) = reply.message.tool_calls
         assert json.loads(call.arguments)["text"].startswith("first\n")
         assert json.loads(call.arguments)["text"].endswith("\nlast")
         for out in (reply.refusal, call.arguments, json.loads(call.arguments)["text"], call.name, call.id):
-            assert GONE in out
-            assert not shows(out, kind)
+            assert REDACTED in out
+            assert not reveals(out, kind)
 
 
 @KINDS
 def test_a_secret_with_json_escapes_is_redacted(kind: str) -> None:
-    before, secret, after = PLACED.get(kind, ("", SECRETS[kind], ""))
+    before, secret, after = BY_CONTEXT.get(kind, ("", SECRETS[kind], ""))
     escaped = secret.replace("/", "\\/").replace("k", "\\u006b").replace("A", "\\u0041")
     escaped = json.dumps(before)[1:-1] + escaped.replace("\n", "\\n") + json.dumps(after)[1:-1]
     arguments = f'{{"text":"{escaped}","then":"more"}}'
     for cuts in ((), range(1, len(arguments))):
-        pieces = [ChatDelta(tool_calls=(ToolCallDelta(0, arguments=part),)) for part in _cut(arguments, cuts)]
-        decoded = json.loads(heard(pieces).message.tool_calls[0].arguments)
-        assert not shows(decoded["text"], kind)
+        pieces = [ChatDelta(tool_calls=(ToolCallDelta(0, arguments=part),)) for part in _split(arguments, cuts)]
+        decoded = json.loads(collect_redacted(pieces).message.tool_calls[0].arguments)
+        assert not reveals(decoded["text"], kind)
         assert decoded["then"] == "more"
 
 
 @pytest.mark.parametrize("text", ORDINARY.values(), ids=ORDINARY.keys())
 def test_harmless_text_about_secrets_is_unchanged(text: str) -> None:
-    assert said(text) == text
-    assert said(text, range(1, len(text))) == text
+    assert redact_text(text) == text
+    assert redact_text(text, range(1, len(text))) == text
 
 
 def test_confirm_tokens_are_unchanged() -> None:
-    dice = random.Random(2)
+    generator = random.Random(2)
     for _ in range(2000):
-        token = base64.urlsafe_b64encode(dice.randbytes(54)).decode()
-        assert said(f'{{"confirm_token": "{token}"}}') == f'{{"confirm_token": "{token}"}}'
+        token = base64.urlsafe_b64encode(generator.randbytes(54)).decode()
+        assert redact_text(f'{{"confirm_token": "{token}"}}') == f'{{"confirm_token": "{token}"}}'
 
 
 def test_images_and_files_in_base64_are_unchanged() -> None:
-    dice = random.Random(1)
+    generator = random.Random(1)
     alphabet = string.ascii_letters + string.digits + "+/"
     for length in (100, 1000, 5000, 50_000):
-        picture = "data:image/png;base64," + "".join(dice.choices(alphabet, k=length)) + "=="
-        assert said(picture) == picture
-        assert said(picture, range(100, len(picture), 100)) == picture
+        image = "data:image/png;base64," + "".join(generator.choices(alphabet, k=length)) + "=="
+        assert redact_text(image) == image
+        assert redact_text(image, range(100, len(image), 100)) == image
 
 
 def test_ids_are_unchanged() -> None:
-    dice = random.Random(3)
+    generator = random.Random(3)
     for _ in range(500):
-        made = uuid.UUID(bytes=dice.randbytes(16))
-        text = f"{made} {made.hex} {dice.randbytes(32).hex()} {dice.randbytes(20).hex()}"
-        assert said(text) == text
+        some_id = uuid.UUID(bytes=generator.randbytes(16))
+        text = f"{some_id} {some_id.hex} {generator.randbytes(32).hex()} {generator.randbytes(20).hex()}"
+        assert redact_text(text) == text
 
 
 _PIECES = st.one_of(
@@ -237,24 +237,24 @@ _PIECES = st.one_of(
 def test_the_collected_stream_is_the_blocking_answer(pieces: list[str], data: st.DataObject) -> None:
     text = "".join(pieces)
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
-    whole = said(text)
-    assert said(text, cuts) == whole
-    assert said(text, range(1, len(text), 3)) == whole
+    whole = redact_text(text)
+    assert redact_text(text, cuts) == whole
+    assert redact_text(text, range(1, len(text), 3)) == whole
 
 
 @given(st.sampled_from(sorted(SECRETS)), st.text(max_size=20), st.text(max_size=20), st.data())
 def test_a_secret_is_redacted_for_any_split_of_the_answer(kind: str, before: str, after: str, data: st.DataObject) -> None:
     text = f"{before} {SECRETS[kind]} {after}"
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
-    answer = said(text, cuts)
-    assert not shows(answer, kind)
+    answer = redact_text(text, cuts)
+    assert not reveals(answer, kind)
     assert answer.startswith(before)
     assert answer.endswith(after)
 
 
 @given(st.text(), st.lists(st.integers(0, 100), max_size=6))
 def test_a_text_without_secrets_is_unchanged(text: str, cuts: list[int]) -> None:
-    assert said(text, [min(cut, len(text)) for cut in cuts]) == text
+    assert redact_text(text, [min(cut, len(text)) for cut in cuts]) == text
 
 
 @pytest.mark.parametrize("first", ["Hello", "The", " And", "I", "Grüße", "你好", "42", "{", '"', "\n"])
@@ -264,29 +264,29 @@ def test_the_first_delta_of_an_answer_is_not_held(first: str) -> None:
 
 def test_a_word_is_sent_when_it_has_ended() -> None:
     answer_redactor = AnswerRedactor(redactor())
-    shown = [answer_redactor.feed(ChatDelta(piece)).content for piece in ("Under", "stand", "ing is", " goodness", ". Bye")]
-    assert shown == ["Unde", "", "rstanding is", " good", "ness. Bye"]
+    texts = [answer_redactor.feed(ChatDelta(piece)).content for piece in ("Under", "stand", "ing is", " goodness", ". Bye")]
+    assert texts == ["Unde", "", "rstanding is", " good", "ness. Bye"]
     assert answer_redactor.flush().content == ""
 
 
 def test_at_most_a_thousand_characters_of_an_endless_word_are_held() -> None:
     answer_redactor = AnswerRedactor(redactor())
-    sent = given_on = 0
+    sent = redacted_length = 0
     for _ in range(2000):
         sent += 50
-        given_on += len(answer_redactor.feed(ChatDelta("aB3" * 16 + "xy")).content)
-        assert sent - given_on <= MAX_HELD_CHARACTERS
-    assert given_on + len(answer_redactor.flush().content) == sent
+        redacted_length += len(answer_redactor.feed(ChatDelta("aB3" * 16 + "xy")).content)
+        assert sent - redacted_length <= MAX_HELD_CHARACTERS
+    assert redacted_length + len(answer_redactor.flush().content) == sent
 
 
 def test_the_answer_continues_after_a_long_secret() -> None:
     text = f"a {SECRETS['long web token']} b {SECRETS['long web token']}&c=d"
-    assert said(text) == said(text, range(1, len(text))) == "a eyJh[…] b eyJh[…]&c=d"
+    assert redact_text(text) == redact_text(text, range(1, len(text))) == "a eyJh[…] b eyJh[…]&c=d"
 
 
 def test_a_broken_private_key_redacts_little_of_the_text_after_it() -> None:
     text = "-----BEGIN PRIVATE KEY-----\n" + "Ab3+" * 16 + "\nand so on, to the end; it is not whole."
-    assert said(text).endswith("\nand so on, to the end; it is not whole.")
+    assert redact_text(text).endswith("\nand so on, to the end; it is not whole.")
 
 
 def test_texts_of_several_tool_calls_are_redacted_separately() -> None:
@@ -294,29 +294,29 @@ def test_texts_of_several_tool_calls_are_redacted_separately() -> None:
     first, second = SECRETS["github"][:half], SECRETS["github"][half:]
     deltas = [ChatDelta(tool_calls=(ToolCallDelta(0, "a", "f", first), ToolCallDelta(1, "b", "g", '{"x":1}')))]
     deltas += [ChatDelta("Meanwhile."), ChatDelta(tool_calls=(ToolCallDelta(0, arguments=second),))]
-    reply = heard(deltas)
-    assert [call.arguments for call in reply.message.tool_calls] == ["ghp" + GONE, '{"x":1}']
+    reply = collect_redacted(deltas)
+    assert [call.arguments for call in reply.message.tool_calls] == ["ghp" + REDACTED, '{"x":1}']
     assert reply.message.content == "Meanwhile."
 
 
 def test_numbers_are_unchanged() -> None:
     last = ChatDelta("Bye. ", finish_reason=FinishReason.LENGTH, usage=TokenUsage(1, 2))
-    reply = heard([last])
+    reply = collect_redacted([last])
     assert (reply.finish_reason, reply.usage) == (FinishReason.LENGTH, TokenUsage(1, 2))
 
 
 def test_the_next_answer_knows_keys_that_are_loaded_later() -> None:
     keys: list[str] = []
-    made = build_redactor(CONFIG, lambda: keys)
-    assert heard([ChatDelta(PROVIDER_KEY)], AnswerRedactor(made)).message.content == PROVIDER_KEY
+    new_redactor = build_redactor(CONFIG, lambda: keys)
+    assert collect_redacted([ChatDelta(PROVIDER_KEY)], AnswerRedactor(new_redactor)).message.content == PROVIDER_KEY
     keys.append(PROVIDER_KEY)
-    assert PROVIDER_KEY not in heard([ChatDelta(PROVIDER_KEY)], AnswerRedactor(made)).message.content
+    assert PROVIDER_KEY not in collect_redacted([ChatDelta(PROVIDER_KEY)], AnswerRedactor(new_redactor)).message.content
 
 
 def test_a_placeholder_for_a_key_is_not_redacted() -> None:
-    made = redactor(["stand-in", "test", ""])
+    new_redactor = redactor(["stand-in", "test", ""])
     assert (
-        heard([ChatDelta("The offline stand-in is a test.")], AnswerRedactor(made)).message.content
+        collect_redacted([ChatDelta("The offline stand-in is a test.")], AnswerRedactor(new_redactor)).message.content
         == "The offline stand-in is a test."
     )
 
@@ -327,7 +327,7 @@ def test_secrets_and_resource_names_are_redacted_in_errors(kind: str) -> None:
     error = redactor().redact_error(UpstreamRejected(message, param="model"))
     assert isinstance(error, UpstreamRejected)
     assert error.param == "model"
-    assert not shows(error.message, kind)
+    assert not reveals(error.message, kind)
     assert "internal" not in error.message
     assert "/var" not in error.message
 
@@ -342,7 +342,7 @@ def test_secrets_and_resource_names_are_redacted_in_errors(kind: str) -> None:
 def test_the_time_is_linear_in_the_length(text: str, size: int) -> None:
     def seconds(times: int) -> float:
         answer_redactor, long = AnswerRedactor(redactor()), text * times
-        pieces = [ChatDelta(part) for part in _cut(long, range(size, len(long), size))]
+        pieces = [ChatDelta(part) for part in _split(long, range(size, len(long), size))]
         started = time.process_time()
         for piece in pieces:
             answer_redactor.feed(piece)

@@ -34,7 +34,7 @@ class Server:
     max_concurrent: int | None = None
     requests: list[int] = field(default_factory=list)
     in_flight: int = 0
-    most: int = 0
+    max_in_flight: int = 0
     cancelled: list[int] = field(default_factory=list)
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
@@ -44,7 +44,7 @@ class Server:
         number = int(request.texts[0]) // PER_REQUEST
         self.requests.append(number)
         self.in_flight += 1
-        self.most = max(self.most, self.in_flight)
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
             await asyncio.sleep(self.seconds(number))
         except asyncio.CancelledError:
@@ -78,8 +78,8 @@ class Server:
                 "defaults": {"embedding_model": "e"},
             }
         )
-        chance = Timing(clock=lambda: asyncio.get_running_loop().time(), random=lambda: 1.0)
-        router = Router(config.llm, config.models, lambda _: "key", timing=chance, provider_of=lambda *_: self)
+        timing = Timing(clock=lambda: asyncio.get_running_loop().time(), random=lambda: 1.0)
+        router = Router(config.llm, config.models, lambda _: "key", timing=timing, provider_of=lambda *_: self)
         return Calls(config, router, Cascade(config))
 
 
@@ -98,21 +98,21 @@ def test_vectors_have_the_order_of_the_texts_for_any_order_of_replies(durations:
     server = Server(seconds=lambda number: durations[number])
     numbers, seconds = embed(server, len(durations))
     assert numbers == [float(text) for text in texts(len(durations))]
-    assert server.most == min(4, len(durations))
-    assert seconds < sum(durations) / server.most + max(durations) + 1e-6
+    assert server.max_in_flight == min(4, len(durations))
+    assert seconds < sum(durations) / server.max_in_flight + max(durations) + 1e-6
 
 
 def test_four_requests_are_in_flight_together() -> None:
     server = Server()
     _, seconds = embed(server, 8)
-    assert (server.most, round(seconds, 3)) == (4, 2)
+    assert (server.max_in_flight, round(seconds, 3)) == (4, 2)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_requests_in_flight_stay_within_the_backends_limit(most: int) -> None:
-    server = Server(max_concurrent=most)
+@pytest.mark.parametrize("max_in_flight", [1, 2, 3])
+def test_requests_in_flight_stay_within_the_backends_limit(max_in_flight: int) -> None:
+    server = Server(max_concurrent=max_in_flight)
     embed(server, 6)
-    assert (server.most, server.requests) == (most, [0, 1, 2, 3, 4, 5])
+    assert (server.max_in_flight, server.requests) == (max_in_flight, [0, 1, 2, 3, 4, 5])
 
 
 def test_many_requests_are_one_call_in_the_cost_and_in_the_audit() -> None:
@@ -192,11 +192,11 @@ def test_cancelling_the_call_cancels_all_its_requests() -> None:
 
 
 def test_a_request_that_cancels_itself_cancels_the_call() -> None:
-    class Leaving(Server):
+    class SelfCancellingServer(Server):
         async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
             if request.texts[0] == "32":
                 raise asyncio.CancelledError
             return await super().embed(request, context)
 
     with pytest.raises(asyncio.CancelledError):
-        run_with_virtual_time(Leaving().calls().embed(scope_for(), texts(3)))
+        run_with_virtual_time(SelfCancellingServer().calls().embed(scope_for(), texts(3)))

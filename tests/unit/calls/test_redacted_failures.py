@@ -11,24 +11,24 @@ from spass.llm.types import CallContext, ChatRequest, Provider
 from spass.tenancy.config import BackendConfig, LlmConfig
 from spass.web.errors import envelope
 from tests.unit.calls.planted_secrets import BATCHES, PROVIDER_KEY, leaked_kinds, set_credentials, text_with_secrets
-from tests.unit.calls.provider_failures import FAILURES, HOST, PLACES
+from tests.unit.calls.provider_failures import FAILURES, HOST, OUR_NAMES
 from tests.unit.calls.test_answer_redaction import redactor
 from tests.unit.llm.scripted_upstream import CLASSES, QUESTION, Upstream, backend, context
 
 
-def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
+def response_body(provider: str, upstream: Upstream, *, stream: bool) -> str:
     """Return the body of the caller's response."""
 
-    def made(_: BackendConfig, __: str | None) -> Provider:
-        at = backend(provider, base_url=f"https://{HOST}/v1")
-        return CLASSES[provider](at, PROVIDER_KEY, transport=upstream.transport)
+    def new_provider(_: BackendConfig, __: str | None) -> Provider:
+        backend_config = backend(provider, base_url=f"https://{HOST}/v1")
+        return CLASSES[provider](backend_config, PROVIDER_KEY, transport=upstream.transport)
 
     config = LlmConfig.model_validate({"retries": 0, "backends": [{"provider": "openai", "supported_models": ["small"]}]})
-    router = Router(config, (), lambda _: PROVIDER_KEY, provider_of=made)
+    router = Router(config, (), lambda _: PROVIDER_KEY, provider_of=new_provider)
 
-    async def ask(sent: CallContext) -> str:
+    async def run(call_context: CallContext) -> str:
         try:
-            async for _ in router.chat(ChatRequest("small", (QUESTION,), stream=stream), sent):
+            async for _ in router.chat(ChatRequest("small", (QUESTION,), stream=stream), call_context):
                 pass
         except SpassError as error:
             return envelope(redactor().redact_error(error), RequestId("req_1")).model_dump_json()
@@ -38,7 +38,7 @@ def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
             await router.aclose()
         raise AssertionError("it did not fail")
 
-    return asyncio.run(ask(context()))
+    return asyncio.run(run(context()))
 
 
 @pytest.mark.parametrize("provider", CLASSES)
@@ -49,9 +49,9 @@ def test_the_error_of_a_provider_contains_no_secret(
     set_credentials(monkeypatch)
     for batch in BATCHES:
         for stream in (False, True):
-            body = asked(provider, Upstream(FAILURES[failure](text_with_secrets(batch))), stream=stream)
+            body = response_body(provider, Upstream(FAILURES[failure](text_with_secrets(batch))), stream=stream)
             captured = capsys.readouterr()
             for out in (body, captured.out, captured.err):
                 assert not leaked_kinds(out, batch)
-                for place in PLACES:
+                for place in OUR_NAMES:
                     assert place not in out

@@ -22,7 +22,7 @@ from tests.unit.metering.ledger import Faults, LedgerHarness, call, usd
 pytestmark = pytest.mark.anyio
 
 ONE = {"requests": 1, "prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost_usd": "0.25"}
-NONE = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": "0"}
+NO_USAGE = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": "0"}
 
 
 async def records(store: TenantStore) -> list[Item]:
@@ -40,7 +40,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 async def test_one_transaction_writes_the_audit_record_and_the_usage(store: TenantStore) -> None:
     with inject(FaultPlan()) as plan:
         await record_call(store, call())
-    assert [made.operation for made in plan.calls] == ["TransactWriteItems"]
+    assert [table_call.operation for table_call in plan.calls] == ["TransactWriteItems"]
     assert len(await records(store)) == 1
     assert await total(store) == ONE
 
@@ -67,20 +67,20 @@ async def test_a_call_that_broke_off_is_counted_with_its_tokens(store: TenantSto
 async def test_a_call_that_failed_before_its_answer_is_audited_but_not_counted(store: TenantStore, status: str) -> None:
     with inject(FaultPlan()) as plan:
         await record_call(store, call(status=status, usage=TokenUsage(), cost=Cost()))
-    assert [made.operation for made in plan.calls] == ["PutItem"]
+    assert [table_call.operation for table_call in plan.calls] == ["PutItem"]
     assert [record["status"] for record in await records(store)] == [status]
-    assert await total(store) == NONE
+    assert await total(store) == NO_USAGE
 
 
 async def test_an_answer_without_tokens_is_counted(store: TenantStore) -> None:
     await record_call(store, call(usage=TokenUsage(), cost=Cost(sub_calls=1)))
-    assert await total(store) == {**NONE, "requests": 1}
+    assert await total(store) == {**NO_USAGE, "requests": 1}
 
 
 async def test_a_tool_call_is_audited_but_not_counted(store: TenantStore) -> None:
     await record_call(store, call(kind=CallKind.TOOL, model=None, tool="calculator"))
     assert len(await records(store)) == 1
-    assert await total(store) == NONE
+    assert await total(store) == NO_USAGE
 
 
 @pytest.mark.parametrize("status", ["ok", "upstream_error"])
@@ -104,7 +104,7 @@ async def test_audit_and_usage_agree_under_every_fault(ledger: LedgerHarness, fa
         await audit.account(ledger.store, message["record"])
     there = 0 if fault is Fault.CRASH_BEFORE else 1
     assert len(await records(ledger.store)) == there
-    assert await total(ledger.store) == (ONE if there else NONE)
+    assert await total(ledger.store) == (ONE if there else NO_USAGE)
 
 
 async def test_a_record_that_cannot_be_stored_is_sent_to_the_queue(

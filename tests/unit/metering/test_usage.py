@@ -53,9 +53,9 @@ async def test_usage_is_grouped_by_agent_model_user_or_day(store: TenantStore, b
     await record_call(store, call(agent=AgentName("reader"), cost=usd("0.5")))
     await record_call(store, call(agent=AgentName("writer"), model="large", cost=usd("1")))
     await record_call(store, call(agent=None, user=None))
-    found = await rows(store, UsageQuery(by))
-    assert found == groups
-    assert list(found) == list(groups)
+    groups_found = await rows(store, UsageQuery(by))
+    assert groups_found == groups
+    assert list(groups_found) == list(groups)
     assert await total(store, UsageQuery(by)) == {
         "requests": 4,
         "prompt_tokens": 40,
@@ -78,12 +78,12 @@ async def test_a_query_for_one_agent_counts_only_its_calls(store: TenantStore) -
 @pytest.mark.parametrize("span", [(0, 0), (10, 0), (40, 40), (40, 10), (399, 41), (200, 100), (400, 0), (9999, -9999)])
 async def test_the_first_and_last_days_are_included_across_months(store: TenantStore, span: tuple[int, int]) -> None:
     days = [0, 1, 9, 10, 11, 39, 40, 41, 200, 399]
-    for back in days:
-        await record_call(store, call(at=days_ago(back)))
-    first, last = (TODAY - timedelta(days=back) for back in span)
-    found = await rows(store, UsageQuery("day", first=first, last=last))
-    wanted = sorted((TODAY - timedelta(days=back)).isoformat() for back in days if span[0] >= back >= span[1])
-    assert list(found) == wanted
+    for days_back in days:
+        await record_call(store, call(at=days_ago(days_back)))
+    first, last = (TODAY - timedelta(days=days_back) for days_back in span)
+    groups_found = await rows(store, UsageQuery("day", first=first, last=last))
+    expected = sorted((TODAY - timedelta(days=days_back)).isoformat() for days_back in days if span[0] >= days_back >= span[1])
+    assert list(groups_found) == expected
 
 
 async def test_any_day_is_a_valid_limit_of_a_query(store: TenantStore) -> None:
@@ -94,9 +94,9 @@ async def test_any_day_is_a_valid_limit_of_a_query(store: TenantStore) -> None:
 
 
 async def test_a_last_day_before_the_first_is_refused(store: TenantStore) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as refusal:
         await usage(store, UsageQuery(first=TODAY, last=TODAY - timedelta(days=1)))
-    assert refused.value.param == "to"
+    assert refusal.value.param == "to"
 
 
 async def test_rows_are_read_page_by_page(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,29 +105,30 @@ async def test_rows_are_read_page_by_page(store: TenantStore, monkeypatch: pytes
     monkeypatch.setattr(metering, "_PAGE_ROWS", 3)
     with inject(FaultPlan()) as plan:
         assert len(await rows(store, UsageQuery("user", first=TODAY, last=TODAY))) == 7
-    assert [cast(Query, made.parameters["query"]).limit for made in plan.calls if made.operation == "Query"][:1] == [3]
+    first_query = next(table_call for table_call in plan.calls if table_call.operation == "Query")
+    assert cast(Query, first_query.parameters["query"]).limit == 3
     assert len(plan.calls) >= 3
     assert await spending_of_month(store, MONTH) == Decimal("1.75")
     assert await reset(store) == 7
 
 
 async def test_months_are_read_concurrently(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for back in (0, 35, 70, 399):
-        await record_call(store, call(at=days_ago(back)))
-    under_way, most, query = 0, 0, store.table.query
+    for days_back in (0, 35, 70, 399):
+        await record_call(store, call(at=days_ago(days_back)))
+    in_flight, max_in_flight, query = 0, 0, store.table.query
 
-    async def watched(_: TenantTable, partition: str, **how: Any) -> list[Item]:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
+    async def count_queries(_: TenantTable, partition: str, **options: Any) -> list[Item]:
+        nonlocal in_flight, max_in_flight
+        in_flight += 1
+        max_in_flight = max(max_in_flight, in_flight)
         try:
-            return await query(partition, **how)
+            return await query(partition, **options)
         finally:
-            under_way -= 1
+            in_flight -= 1
 
-    monkeypatch.setattr(TenantTable, "query", watched)
+    monkeypatch.setattr(TenantTable, "query", count_queries)
     assert (await total(store))["requests"] == 4
-    assert 4 <= most <= 8
+    assert 4 <= max_in_flight <= 8
 
 
 async def test_too_many_groups_are_refused_with_advice(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,9 +168,9 @@ async def test_a_reset_clears_the_report_but_not_the_cost_of_the_month(store: Te
 
 
 async def test_a_reset_of_one_agent_affects_all_its_months_and_no_other_agent(store: TenantStore) -> None:
-    for back in (0, 45, 300):
-        await record_call(store, call(agent=AgentName("reader"), at=days_ago(back)))
-        await record_call(store, call(agent=AgentName("writer"), at=days_ago(back)))
+    for days_back in (0, 45, 300):
+        await record_call(store, call(agent=AgentName("reader"), at=days_ago(days_back)))
+        await record_call(store, call(agent=AgentName("writer"), at=days_ago(days_back)))
     await record_call(store, call(agent=None))
     assert await reset(store, AgentName("reader")) == 3
     assert list(await rows(store)) == ["writer", None]
@@ -178,9 +179,9 @@ async def test_a_reset_of_one_agent_affects_all_its_months_and_no_other_agent(st
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.REPEATED, Fault.THROTTLE])
 async def test_a_reset_takes_effect_once_under_every_fault(store: TenantStore, fault: Fault) -> None:
     await record_call(store, call())
-    with inject(FaultPlan()) as counted:
+    with inject(FaultPlan()) as plan:
         await usage(store, UsageQuery())
-    with inject(FaultPlan(fault, at=len(counted.calls))):  # the reset of the rows follows the last page
+    with inject(FaultPlan(fault, at=len(plan.calls))):  # the reset of the rows follows the last page
         assert await reset(store) == 1
     assert await rows(store) == {}
     assert await spending_of_month(store, MONTH) == Decimal("0.25")
@@ -190,20 +191,20 @@ async def test_a_reset_that_fails_is_storage_unavailable(store: TenantStore, mon
     for number in range(3):
         await record_call(store, call(user=UserId(f"u{number}")))
 
-    async def throttled(_: TenantTable, write: Write) -> None:
-        raise StorageUnavailable("not now")
+    async def throttle(_: TenantTable, write: Write) -> None:
+        raise StorageUnavailable("throttled")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TenantTable, "write", throttled)
+        patch.setattr(TenantTable, "write", throttle)
         with pytest.raises(StorageUnavailable):
             await reset(store)
     assert await reset(store) == 3
 
 
-@pytest.mark.parametrize("asked", [usage, reset])
-async def test_a_report_that_cannot_be_read_is_storage_unavailable(store: TenantStore, asked: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("operation", [usage, reset])
+async def test_a_report_that_cannot_be_read_is_storage_unavailable(store: TenantStore, operation: Callable[..., Any]) -> None:
     with inject(Faults(always=Fault.THROTTLE)), pytest.raises(StorageUnavailable):
-        await asked(store, *([UsageQuery()] if asked is usage else []))
+        await operation(store, *([UsageQuery()] if operation is usage else []))
 
 
 async def test_concurrent_writes_choose_different_shards(store: TenantStore) -> None:
@@ -211,17 +212,17 @@ async def test_concurrent_writes_choose_different_shards(store: TenantStore) -> 
         await record_call(store, call())
     assert len(await store.table.query(keys.usage_partition(store.tenant, MONTH))) == 1
     shards = ShardChooser()
-    with shards.choose() as one, shards.choose() as another:
-        assert another == (one + 1) % SHARDS
-    with shards.choose() as again:
-        assert again == one
+    with shards.choose() as first_shard, shards.choose() as second_shard:
+        assert second_shard == (first_shard + 1) % SHARDS
+    with shards.choose() as next_shard:
+        assert next_shard == first_shard
 
 
 def test_more_writers_than_shards_share_shards() -> None:
     shards = ShardChooser()
-    with ExitStack() as held:
-        numbers = [held.enter_context(shards.choose()) for _ in range(SHARDS + 2)]
+    with ExitStack() as stack:
+        numbers = [stack.enter_context(shards.choose()) for _ in range(SHARDS + 2)]
     assert sorted(numbers[:SHARDS]) == list(range(SHARDS))
     assert set(numbers[SHARDS:]) <= set(range(SHARDS))
-    with ExitStack() as held:
-        assert len({held.enter_context(shards.choose()) for _ in range(SHARDS)}) == SHARDS
+    with ExitStack() as stack:
+        assert len({stack.enter_context(shards.choose()) for _ in range(SHARDS)}) == SHARDS
