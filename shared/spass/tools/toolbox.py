@@ -133,7 +133,11 @@ class Toolbox:
             if isinstance(answer, BaseException):
                 raise answer
             events.append(answer)
-        return [*events, *(_finished_event(call, _error_result(_too_many_calls())) for call in calls[MAX_CALLS:])]
+        message = (
+            f"This call was not run: one answer may have {MAX_CALLS} tool calls. Make fewer calls now, and the others later."
+        )
+        refusal = _error_result(ToolError(message, code="too_many_tool_calls"))
+        return [*events, *(_finished_event(call, refusal) for call in calls[MAX_CALLS:])]
 
     async def execute_direct(
         self,
@@ -268,11 +272,6 @@ def _check_admin(tool: type[Tool], scope: Scope) -> None:
 def _no_such_tool(name: str, known: Collection[str]) -> str:
     excerpt = replace_surrogates(name)[:80]
     return f"There is no tool {excerpt!r}. There are: {', '.join(known) or 'none'}."
-
-
-def _too_many_calls() -> ToolError:
-    message = f"This call was not run: one answer may have {MAX_CALLS} tool calls. Make fewer calls now, and the others later."
-    return ToolError(message, code="too_many_tool_calls")
 
 
 def _build_call(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:

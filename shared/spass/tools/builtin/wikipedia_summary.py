@@ -59,7 +59,10 @@ class WikipediaSummary(Tool):
         properties = page.get("pageprops")
         if isinstance(properties, Mapping) and "disambiguation" in properties:
             result["disambiguation"] = True
-            result["may_refer_to"] = _titles(page.get("links"))
+            links = page.get("links")
+            result["may_refer_to"] = [
+                str(link.get("title", "")) for link in (links if isinstance(links, list) else ()) if isinstance(link, dict)
+            ]
         return result
 
 
@@ -68,7 +71,3 @@ def _page(answer: Mapping[str, Json]) -> Mapping[str, Json] | None:
     pages = answer.get("pages")
     first = pages[0] if isinstance(pages, list) and pages else None
     return first if isinstance(first, dict) else None
-
-
-def _titles(links: Json) -> list[Json]:
-    return [str(link.get("title", "")) for link in links if isinstance(link, dict)] if isinstance(links, list) else []
