@@ -100,6 +100,9 @@ class Reply:
             assert body["error"]["details"]["errors"], body
         for report in body["error"]["details"].get("errors", ()):
             assert set(report) == {"loc", "message", "type"}, body
+            assert not report["message"].startswith(("Input ", "String ", "List ", "Field ", "Value ", "Extra ")), (
+                "pydantic's words"
+            )
             assert report["loc"][0] in {"body", "header", "path", "query"}, body
         return str(body["error"]["code"])
 
