@@ -1,4 +1,4 @@
-"""A gateway whose compactions are carried out, and a summary model by script."""
+"""A gateway with a simulated queue and state machine, and a scripted summary model."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -54,14 +54,14 @@ class SummaryScript(ScriptedModel):
 
 @dataclass
 class CompactionHarness:
-    """A gateway whose compactions are carried out."""
+    """A gateway that runs its compaction jobs."""
 
     gateway: Gateway
     machine: StateMachinePlayer
     model: SummaryScript
 
     def session(self, turns: int = 3, keep: int = 2, agent: str = "plain", **settings: object) -> str:
-        """One in which ``question 0`` and so on were asked."""
+        """Return a session with the messages ``question 0`` and so on."""
         body = {"title": "Moving", "compact_strategy": "manual", "compact_keep_last_n": keep, **settings}
         made = self.gateway.send("POST", f"/a1/agents/{agent}/sessions", body=body)
         assert made.status == 201
@@ -79,7 +79,7 @@ class CompactionHarness:
         return self.gateway.send("POST", f"/a1/agents/{agent}/sessions/{session}/compact", headers=headers, raw=raw)
 
     def compacted(self, session: str) -> str:
-        """The successor's id."""
+        """Compact the session and return the id of its successor."""
         reply = self.compact(session)
         assert reply.status == 200, reply
         return str(reply.json["successor_session_id"])
@@ -98,5 +98,5 @@ class CompactionHarness:
         return self.gateway.send("GET", f"/a1/jobs/{job}", **who)
 
     def seen(self, session: str) -> Any:
-        """All that a client can see of a session."""
+        """Return all that a client can see of a session."""
         return [self.get(session, below) for below in ("", "/messages", "/lineage")]

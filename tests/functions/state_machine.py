@@ -1,4 +1,4 @@
-"""The queue of compactions and the state machine behind it, played in the gateway's own loop with the real workers."""
+"""The queue of compactions and its state machine, simulated in the gateway's loop with the real workers."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ class StateMachinePlayer:
         self.gateway.services.aws = _AwsWithFakeQueues(self)
 
     def go_on(self) -> None:
-        """Work off what waits, to its end."""
+        """Handle all waiting messages to their ends."""
         self.stopped = False
         waiting, self.waiting = self.waiting, []
         self.gateway._loop.run_until_complete(self._all(waiting))
@@ -70,7 +70,7 @@ class StateMachinePlayer:
 
 
 class _AwsWithFakeQueues(Aws):
-    """The gateway's own clients, but for those of queues and machines. They are called in threads."""
+    """The gateway's clients, with simulated queues and state machines, which are called from threads."""
 
     def __init__(self, machine: StateMachinePlayer) -> None:
         shared = machine.gateway.aws

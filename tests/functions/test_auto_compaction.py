@@ -1,4 +1,4 @@
-"""A turn whose session is full goes on in a successor, and its answer says so, also when it is given again."""
+"""A turn of a full session runs in a successor, and its answer and each replay name it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ HEADERS = ("SPASS-Compacted-From", "SPASS-Session-Id", "SPASS-Compaction-Error")
 
 
 def full_session(gateway: Gateway, *, characters: int = 26_000) -> str:
-    """A session whose next turn is due to compact it, if its first message has more than 25,600 ``characters``."""
+    """Return a session that its next turn compacts if the first message has more than 25,600 ``characters``."""
     session = str(gateway.send("POST", PLAIN, body={"compact_keep_last_n": 2}).json["id"])
     for message in ("x" * characters, "And now?"):
         assert say(gateway, session, message).status == 200
@@ -34,7 +34,7 @@ def contents(gateway: Gateway, session: str) -> list[str]:
 
 
 def fails(gateway: Gateway, *, agent: Sequence[Exception] = (), summary: Exception | None = None) -> None:
-    """The agent's next calls fail with ``agent``, and all calls for summaries with ``summary``."""
+    """Let the agent's next calls fail with ``agent``, and all calls for summaries with ``summary``."""
     coming = list(agent)
 
     async def during() -> None:
@@ -44,7 +44,7 @@ def fails(gateway: Gateway, *, agent: Sequence[Exception] = (), summary: Excepti
     gateway.model.before = during
 
 
-def test_the_answer_says_where_the_session_goes_on_and_what_it_all_cost(gateway: Gateway) -> None:
+def test_the_answer_names_the_successor_and_the_whole_cost(gateway: Gateway) -> None:
     session = full_session(gateway)
     gateway.model.requests.clear()
     reply = say(gateway, session, "And then?")
@@ -65,7 +65,7 @@ def test_the_answer_says_where_the_session_goes_on_and_what_it_all_cost(gateway:
     assert contents(gateway, session) == ["x" * 26_000, "Hello there.", "And now?", "Hello there."]
 
 
-def test_the_audit_knows_whose_the_summary_and_whose_the_answer_was(gateway: Gateway) -> None:
+def test_the_audit_has_a_record_for_the_summary_and_one_for_the_answer(gateway: Gateway) -> None:
     session = full_session(gateway)
     reply = say(gateway, session, "And then?")
     tree = gateway.send("GET", f"/v1/audit/{reply.json['request_id']}", headers={"SPASS-User-Id": "ada"}).json
@@ -74,7 +74,7 @@ def test_the_audit_knows_whose_the_summary_and_whose_the_answer_was(gateway: Gat
     assert answer == reply.json["session_id"]
 
 
-def test_the_answer_is_the_same_again_at_the_source_and_where_it_redirects_to(gateway: Gateway) -> None:
+def test_source_and_successor_replay_the_answer(gateway: Gateway) -> None:
     session = full_session(gateway)
     first = say(gateway, session, "And then?", **KEY)
     successor = first.json["session_id"]
@@ -89,7 +89,7 @@ def test_the_answer_is_the_same_again_at_the_source_and_where_it_redirects_to(ga
     assert other.headers["location"].endswith(f"{PLAIN}/{successor}/messages")
 
 
-def test_a_compaction_that_fails_is_named_and_the_turn_stays_where_it_was(gateway: Gateway) -> None:
+def test_a_failed_compaction_is_reported_and_the_turn_runs_in_its_session(gateway: Gateway) -> None:
     session = full_session(gateway)
     fails(gateway, summary=BackendError("Down."))
     first = say(gateway, session, "And then?", **KEY)
@@ -100,13 +100,13 @@ def test_a_compaction_that_fails_is_named_and_the_turn_stays_where_it_was(gatewa
     assert contents(gateway, session)[-2:] == ["And then?", "Hello there."]
 
 
-def test_a_session_that_is_not_full_says_nothing_of_compaction(gateway: Gateway) -> None:
+def test_a_turn_without_compaction_does_not_mention_one(gateway: Gateway) -> None:
     session = full_session(gateway, characters=25_000)
     reply = say(gateway, session, "And then?")
     assert (reply.json["session_id"], reply.json["compaction"], said_of_compaction(reply)) == (session, None, {})
 
 
-def test_a_prompt_that_the_provider_finds_too_long_is_sent_again_from_the_successor(gateway: Gateway) -> None:
+def test_a_prompt_rejected_as_too_long_is_repeated_in_the_successor(gateway: Gateway) -> None:
     session = full_session(gateway, characters=20_000)
     fails(gateway, agent=[BackendContextLength("Too long.", status=400)])
     reply = say(gateway, session, "And then?")
@@ -117,7 +117,7 @@ def test_a_prompt_that_the_provider_finds_too_long_is_sent_again_from_the_succes
 
 
 @pytest.mark.parametrize("summary", [None, BackendError("Down.")])
-def test_a_prompt_that_stays_too_long_is_the_callers_to_shorten(gateway: Gateway, summary: Exception | None) -> None:
+def test_a_prompt_that_stays_too_long_is_refused(gateway: Gateway, summary: Exception | None) -> None:
     session = full_session(gateway, characters=20_000)
     fails(gateway, agent=[BackendContextLength("Too long.", status=400)] * 2, summary=summary)
     reply = say(gateway, session, "And then?")

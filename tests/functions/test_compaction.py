@@ -1,4 +1,4 @@
-"""POST …/compact: what it answers, costs and leaves behind, as a client sees it."""
+"""POST …/compact: its answers, its cost and its effects, through the HTTP interface."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from tests.functions.compaction_harness import ASYNC, PLAIN, SUMMARY, Compaction
 from tests.functions.gateway import STAGE
 
 
-def test_the_answer_is_what_came_of_it(harness: CompactionHarness) -> None:
+def test_the_answer_describes_the_compaction(harness: CompactionHarness) -> None:
     session = harness.session()
     reply = harness.compact(session)
     answer = reply.json
@@ -28,7 +28,7 @@ def test_the_answer_is_what_came_of_it(harness: CompactionHarness) -> None:
     assert len(harness.model.summaries) == 1
 
 
-def test_what_it_cost_stands_in_the_headers_the_audit_and_the_usage(harness: CompactionHarness) -> None:
+def test_the_cost_is_in_the_headers_the_audit_and_the_usage(harness: CompactionHarness) -> None:
     harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "small"}, token="demo-admin-token")
     session = harness.session()
     before = harness.gateway.send("GET", "/v1/usage").json["total"]
@@ -50,7 +50,7 @@ def test_what_it_cost_stands_in_the_headers_the_audit_and_the_usage(harness: Com
     assert {name: after[name] - before[name] for name in ("requests", "total_tokens")} == {"requests": 1, "total_tokens": 15}
 
 
-def test_both_sessions_and_the_list_tell_of_each_other(harness: CompactionHarness) -> None:
+def test_both_sessions_and_the_list_contain_the_link(harness: CompactionHarness) -> None:
     session = harness.session()
     before = harness.get(session)
     successor = harness.compacted(session)
@@ -74,7 +74,7 @@ def test_both_sessions_and_the_list_tell_of_each_other(harness: CompactionHarnes
     assert listed == {session: source, successor: follower}
 
 
-def test_the_source_keeps_every_message_and_the_successor_goes_on_word_for_word(harness: CompactionHarness) -> None:
+def test_the_source_keeps_all_messages_and_the_successor_copies_the_last_ones(harness: CompactionHarness) -> None:
     session = harness.session()
     before = harness.messages(session)
     successor = harness.compacted(session)
@@ -93,7 +93,7 @@ def test_the_source_keeps_every_message_and_the_successor_goes_on_word_for_word(
     assert sent == ["Answer.", first["content"], "question 2", "Hello there.", "And then?"]
 
 
-def test_no_tool_call_is_cut_from_its_result(harness: CompactionHarness) -> None:
+def test_a_tool_call_is_never_separated_from_its_result(harness: CompactionHarness) -> None:
     agent = "counting"
     session = harness.session(turns=1, keep=2, agent=agent)
     harness.say(session, "Calculate six times seven.", agent=agent)
@@ -106,7 +106,7 @@ def test_no_tool_call_is_cut_from_its_result(harness: CompactionHarness) -> None
     assert call["tool_calls"][0]["id"] == result["tool_call_id"]
 
 
-def test_what_the_summary_model_reads_is_the_conversation_and_no_system_prompt(harness: CompactionHarness) -> None:
+def test_the_summary_model_reads_the_conversation_without_the_system_prompt(harness: CompactionHarness) -> None:
     harness.compacted(harness.session())
     (request,) = harness.model.summaries
     read = "\n".join(message.content for message in request.messages)
@@ -118,7 +118,7 @@ def test_what_the_summary_model_reads_is_the_conversation_and_no_system_prompt(h
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_mask_decides_what_the_summary_model_is_told(harness: CompactionHarness, masked: bool) -> None:
+def test_the_observation_mask_changes_the_instruction(harness: CompactionHarness, masked: bool) -> None:
     harness.compacted(harness.session(compact_observation_mask=masked))
     (request,) = harness.model.summaries
     told = request.messages[0].content.lower()
@@ -126,7 +126,7 @@ def test_the_mask_decides_what_the_summary_model_is_told(harness: CompactionHarn
     assert ("open questions" in told) == masked
 
 
-def test_who_does_not_wait_is_told_where_to_look(harness: CompactionHarness) -> None:
+def test_respond_async_returns_202_with_the_location_of_the_job(harness: CompactionHarness) -> None:
     session = harness.session()
     harness.machine.stopped = True
     reply = harness.compact(session, ASYNC)
@@ -147,7 +147,7 @@ def test_who_does_not_wait_is_told_where_to_look(harness: CompactionHarness) -> 
     assert harness.get(session)["successor_session_id"] == result["successor_session_id"]
 
 
-def test_a_job_that_takes_longer_than_a_client_waits_goes_on(harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_continues_after_the_wait_of_its_request(harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "WAIT_SECONDS", 0.2)
     session = harness.session()
     harness.model.gate = asyncio.Event()
@@ -160,12 +160,12 @@ def test_a_job_that_takes_longer_than_a_client_waits_goes_on(harness: Compaction
     assert harness.job(job).json["status"] == "succeeded"
 
 
-def test_a_waiting_client_and_the_job_tell_the_same(harness: CompactionHarness) -> None:
+def test_the_answer_to_a_waiting_client_equals_the_result_of_the_job(harness: CompactionHarness) -> None:
     reply = harness.compact(harness.session())
     assert harness.job(reply.json["job_id"]).json["result"] == reply.json
 
 
-def test_a_location_holds_behind_a_stage_and_a_base_path(harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_location_contains_the_stage_or_the_base_path(harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     session = harness.session()
     harness.machine.stopped = True
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "x")
@@ -184,7 +184,7 @@ def test_a_location_holds_behind_a_stage_and_a_base_path(harness: CompactionHarn
         assert moved.headers["location"] == f"{root}{PLAIN}/{successor}/messages"
 
 
-def test_a_job_is_its_users_own(harness: CompactionHarness) -> None:
+def test_only_its_user_can_read_a_job(harness: CompactionHarness) -> None:
     job = harness.compact(harness.session()).json["job_id"]
     assert harness.job(job, token="demo-admin-token").status == 200, "a user is the tenant's, whatever the token"
     for who in ({"user": "eve"}, {"token": "other-token"}, {"token": "sibling-token"}):
@@ -198,7 +198,7 @@ def test_a_job_is_its_users_own(harness: CompactionHarness) -> None:
 @pytest.mark.parametrize(
     "job", ["x", "job_", "job_..", "%2e%2e", "job_%00", "ses_" + "0" * 26, "job_" + "z" * 5000, "%F0%9F%A6%93"]
 )
-def test_junk_is_no_job(harness: CompactionHarness, job: str) -> None:
+def test_an_unknown_job_id_is_not_found(harness: CompactionHarness, job: str) -> None:
     refused = harness.job(job)
     assert refused.status in (400, 404)
     assert refused.code in ("job_not_found", "invalid_request", "route_not_found")

@@ -1,4 +1,4 @@
-"""Sessions that were compacted again and again: where clients are led, and what lineage tells."""
+"""Sessions that were compacted several times: redirects and lineage."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from tests.functions.gateway import Gateway, find_route
 
 
 def chain_of(harness: CompactionHarness, members: int) -> list[str]:
-    """Sessions, each compacted into the next."""
+    """Return sessions, each compacted into the next one."""
     chain = [harness.session()]
     while len(chain) < members:
         harness.model.summary = text_deltas(f"Summary {len(chain)}.")
@@ -21,7 +21,7 @@ def chain_of(harness: CompactionHarness, members: int) -> list[str]:
     return chain
 
 
-def test_a_client_that_follows_redirects_is_led_to_the_end_of_a_chain(harness: CompactionHarness) -> None:
+def test_redirects_lead_to_the_end_of_a_chain(harness: CompactionHarness) -> None:
     chain = chain_of(harness, 6)
     for source, successor in pairwise(chain):
         moved = harness.say(source, "And then?")
@@ -44,7 +44,7 @@ async def followed(gateway: Gateway, path: str, message: str) -> httpx.Response:
         return await client.post(path, json={"message": message}, headers=headers)
 
 
-def test_the_lineage_is_told_from_everywhere_in_it(harness: CompactionHarness) -> None:
+def test_every_member_shows_the_lineage(harness: CompactionHarness) -> None:
     chain = chain_of(harness, 3)
     told = [harness.get(session, "/lineage") for session in chain]
     for place, lineage in enumerate(told):
@@ -64,7 +64,7 @@ def test_the_lineage_is_told_from_everywhere_in_it(harness: CompactionHarness) -
     ]
 
 
-def test_a_summary_takes_the_earlier_one_in_and_is_not_nested(harness: CompactionHarness) -> None:
+def test_a_summary_includes_the_earlier_one_without_nesting(harness: CompactionHarness) -> None:
     chain = chain_of(harness, 3)
     read = harness.model.summaries[-1].messages[-1].content
     assert "Summary 1." in read
@@ -73,7 +73,7 @@ def test_a_summary_takes_the_earlier_one_in_and_is_not_nested(harness: Compactio
     assert first == f"[compaction summary from session {chain[1]}] Summary 2."
 
 
-def test_a_deleted_member_leaves_the_others_whole(harness: CompactionHarness) -> None:
+def test_deleting_a_member_does_not_change_the_others(harness: CompactionHarness) -> None:
     chain = chain_of(harness, 3)
     kept = {session: harness.seen(session)[:2] for session in (chain[0], chain[2])}
     assert harness.gateway.send("DELETE", f"{PLAIN}/{chain[1]}").json == {"deleted": True}
@@ -91,7 +91,7 @@ def test_a_deleted_member_leaves_the_others_whole(harness: CompactionHarness) ->
     assert harness.say(chain[2], "And then?").status == 200
 
 
-def test_nobody_is_led_to_a_successor_that_was_deleted(harness: CompactionHarness) -> None:
+def test_a_session_with_a_deleted_successor_does_not_redirect(harness: CompactionHarness) -> None:
     chain = chain_of(harness, 3)
     harness.gateway.send("DELETE", f"{PLAIN}/{chain[1]}")
     lost = harness.say(chain[0], "And then?")
@@ -102,7 +102,7 @@ def test_nobody_is_led_to_a_successor_that_was_deleted(harness: CompactionHarnes
     assert harness.compact(chain[0]).code == "session_archived"
 
 
-def test_the_job_outlives_what_it_made(harness: CompactionHarness) -> None:
+def test_a_job_can_be_read_after_its_successor_was_deleted(harness: CompactionHarness) -> None:
     reply = harness.compact(harness.session())
     harness.gateway.send("DELETE", f"{PLAIN}/{reply.json['successor_session_id']}")
     result = harness.job(reply.json["job_id"]).json["result"]

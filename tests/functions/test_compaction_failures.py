@@ -1,4 +1,4 @@
-"""A summary model that fails in whatever way, and requests that come again: a session is as it was, or compacted once."""
+"""Failed summaries leave a session unchanged, and repeated requests compact it once."""
 
 import asyncio
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ FAILURES: Final[Mapping[str, Deltas | Exception]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_summary_that_fails_changes_nothing_and_the_session_goes_on(harness: CompactionHarness, name: str) -> None:
+def test_a_failed_summary_changes_nothing_and_the_session_can_be_used(harness: CompactionHarness, name: str) -> None:
     session = harness.session()
     before = harness.seen(session)
     harness.model.summary = FAILURES[name]
@@ -58,7 +58,7 @@ def test_a_summary_that_fails_changes_nothing_and_the_session_goes_on(harness: C
     assert harness.compact(session).status == 200
 
 
-def test_a_provider_without_room_now_fails_the_summary_and_says_when_to_come_back(harness: CompactionHarness) -> None:
+def test_a_rate_limit_of_the_provider_fails_the_summary_with_retry_after(harness: CompactionHarness) -> None:
     session = harness.session()
     before = harness.seen(session)
     harness.model.summary = BackendRateLimited("Busy.", retry_after=7)
@@ -71,7 +71,7 @@ def test_a_provider_without_room_now_fails_the_summary_and_says_when_to_come_bac
     assert harness.say(session, "And then?").status == 200
 
 
-def test_who_did_not_wait_finds_the_failure_in_the_job(harness: CompactionHarness) -> None:
+def test_the_job_of_an_async_request_has_the_failure(harness: CompactionHarness) -> None:
     session = harness.session()
     harness.model.summary = BackendError("Down.")
     reply = harness.compact(session, ASYNC)
@@ -82,7 +82,7 @@ def test_who_did_not_wait_finds_the_failure_in_the_job(harness: CompactionHarnes
     assert harness.get(session)["archived_at"] is None
 
 
-def test_a_key_gives_the_first_answer_again(harness: CompactionHarness) -> None:
+def test_a_repeated_key_gets_the_first_answer(harness: CompactionHarness) -> None:
     session = harness.session()
     first = harness.compact(session, KEY)
     again = harness.compact(session, KEY)
@@ -94,7 +94,7 @@ def test_a_key_gives_the_first_answer_again(harness: CompactionHarness) -> None:
     assert len(harness.model.summaries) == 1
 
 
-def test_a_key_keeps_that_a_client_does_not_wait(harness: CompactionHarness) -> None:
+def test_a_repeated_key_of_an_async_request_gets_the_first_ticket(harness: CompactionHarness) -> None:
     session = harness.session()
     first = harness.compact(session, KEY | ASYNC)
     harness.machine.go_on()
@@ -104,7 +104,7 @@ def test_a_key_keeps_that_a_client_does_not_wait(harness: CompactionHarness) -> 
     assert again.headers["idempotency-replayed"] == "true"
 
 
-def test_a_failure_is_not_kept(harness: CompactionHarness) -> None:
+def test_a_failure_is_not_stored_under_the_key(harness: CompactionHarness) -> None:
     session = harness.session()
     harness.model.summary = text_deltas("")
     assert harness.compact(session, KEY).code == "summary_failed"
@@ -112,7 +112,7 @@ def test_a_failure_is_not_kept(harness: CompactionHarness) -> None:
     assert harness.compact(session, KEY).status == 200
 
 
-def test_a_key_sent_many_times_at_once_compacts_once(harness: CompactionHarness) -> None:
+def test_concurrent_requests_with_one_key_compact_once(harness: CompactionHarness) -> None:
     session = harness.session()
     gateway, replies = harness.gateway, list[Reply]()
 
@@ -129,7 +129,7 @@ def test_a_key_sent_many_times_at_once_compacts_once(harness: CompactionHarness)
     assert len(gateway.send("GET", PLAIN).json["sessions"]) == 2
 
 
-def test_without_a_key_many_at_once_compact_once_too(harness: CompactionHarness) -> None:
+def test_concurrent_requests_without_a_key_compact_once(harness: CompactionHarness) -> None:
     session = harness.session()
     gateway, replies = harness.gateway, list[Reply]()
 

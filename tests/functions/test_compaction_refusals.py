@@ -1,4 +1,4 @@
-"""When a session is not compacted, who may ask for it, and what may be sent."""
+"""Refused compactions, the rights of callers, and the forms of a request."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def test_nothing_to_compact(harness: CompactionHarness) -> None:
     assert harness.model.summaries[1:] == []
 
 
-def test_keep_nothing_and_all_is_summarised(harness: CompactionHarness) -> None:
+def test_a_session_that_keeps_nothing_is_summarised_completely(harness: CompactionHarness) -> None:
     reply = harness.compact(harness.session(keep=0))
     assert (reply.json["compacted_message_count"], reply.json["kept_message_count"]) == (6, 0)
     (only,) = harness.messages(reply.json["successor_session_id"])
@@ -42,20 +42,20 @@ def test_only_a_configured_summary_model_is_exempt_from_a_tokens_allow_list(harn
     assert harness.compact(session, agent="costly").status == 200
 
 
-def test_without_a_summary_model_the_agents_own_summarises_for_its_users(harness: CompactionHarness) -> None:
+def test_without_a_summary_model_the_agents_model_is_used(harness: CompactionHarness) -> None:
     harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": None}, token="demo-admin-token")
     reply = harness.compact(harness.session())
     assert (reply.status, reply.json["summary_model"]) == (200, "small")
 
 
-def test_off_is_off(harness: CompactionHarness) -> None:
+def test_a_session_with_strategy_off_is_not_compacted(harness: CompactionHarness) -> None:
     session = harness.session(compact_strategy="off")
     refused = harness.compact(session)
     assert (refused.status, refused.code) == (409, "compaction_disabled")
     assert harness.get(session)["archived_at"] is None
 
 
-def test_an_archived_session_says_where_it_goes_on(harness: CompactionHarness) -> None:
+def test_an_archived_session_names_its_successor(harness: CompactionHarness) -> None:
     session = harness.session()
     successor = harness.compacted(session)
     refused = harness.compact(session)
@@ -63,7 +63,7 @@ def test_an_archived_session_says_where_it_goes_on(harness: CompactionHarness) -
     assert refused.json["error"]["details"] == {"successor_session_id": successor}
 
 
-def test_while_a_job_holds_it_a_session_takes_nothing_else(harness: CompactionHarness) -> None:
+def test_a_session_held_by_a_job_refuses_other_writes(harness: CompactionHarness) -> None:
     session = harness.session()
     harness.machine.stopped = True
     job = harness.compact(session, ASYNC).json["job_id"]
@@ -84,7 +84,7 @@ def test_while_a_job_holds_it_a_session_takes_nothing_else(harness: CompactionHa
     assert harness.say(session, "x").status == 308
 
 
-def test_a_turn_that_runs_holds_a_compaction_off(harness: CompactionHarness) -> None:
+def test_a_running_turn_refuses_a_compaction(harness: CompactionHarness) -> None:
     session = harness.session()
     replies: list[Reply] = []
 
@@ -100,7 +100,7 @@ def test_a_turn_that_runs_holds_a_compaction_off(harness: CompactionHarness) -> 
     assert harness.compact(session).status == 200
 
 
-def test_whose_session_it_is_decides_who_may_compact_it(harness: CompactionHarness) -> None:
+def test_only_the_owner_can_compact_a_session(harness: CompactionHarness) -> None:
     session = harness.session()
     at = f"{PLAIN}/{session}/compact"
     before = harness.seen(session)
@@ -129,7 +129,7 @@ def test_whose_session_it_is_decides_who_may_compact_it(harness: CompactionHarne
         (b'{"tenant": "other"}', 400), (b"\xff", 400), (b'{"a":' * 50_000, 400), (b" " * (4 * 2**20 + 1), 413),
     ],
 )  # fmt: skip
-def test_a_body_of_junk_compacts_nothing(harness: CompactionHarness, raw: bytes, status: int) -> None:
+def test_an_invalid_body_is_refused_and_nothing_is_compacted(harness: CompactionHarness, raw: bytes, status: int) -> None:
     session = harness.session()
     before = harness.gateway.stored()
     refused = harness.compact(session, raw=raw)
@@ -144,12 +144,12 @@ def test_a_body_may_be_missing_or_empty(harness: CompactionHarness, raw: bytes) 
 
 
 @pytest.mark.parametrize("prefer", ["", "respond-sync", "wait=5", '"', "handling=lenient", "x" * 2000])
-def test_a_preference_that_is_none_of_ours_is_as_if_it_were_not_there(harness: CompactionHarness, prefer: str) -> None:
+def test_an_unknown_preference_is_ignored(harness: CompactionHarness, prefer: str) -> None:
     assert harness.compact(harness.session(), {"Prefer": prefer}).status == 200
 
 
 @pytest.mark.parametrize("prefer", ["Respond-Async", "wait=5, respond-async", "respond-async; x=1", " respond-async ,wait=10"])
-def test_a_preference_is_read_as_it_may_be_written(harness: CompactionHarness, prefer: str) -> None:
+def test_every_valid_form_of_the_preference_is_accepted(harness: CompactionHarness, prefer: str) -> None:
     session = harness.session()
     reply = harness.compact(session, {"Prefer": prefer})
     assert reply.status == 202

@@ -51,7 +51,7 @@ def message(**fields: object) -> str:
         (message(tenant="secret"), "the tenant is not known"),
     ],
 )
-async def test_what_asks_for_nothing_we_can_do_is_dropped_with_a_line(
+async def test_an_unknown_message_is_logged_and_dropped(
     deployment: SimulatedDeployment, body: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await deployment.message(body) == {"batchItemFailures": []}
@@ -62,7 +62,7 @@ async def test_what_asks_for_nothing_we_can_do_is_dropped_with_a_line(
     assert "secret" not in printed
 
 
-async def test_a_message_starts_one_execution_named_for_its_job_however_often_it_comes(deployment: SimulatedDeployment) -> None:
+async def test_a_repeated_message_starts_one_execution_named_after_its_job(deployment: SimulatedDeployment) -> None:
     session, job = await asked(deployment)
     for _ in range(3):
         assert await deployment.message(message(id=job)) == {"batchItemFailures": []}
@@ -71,7 +71,7 @@ async def test_a_message_starts_one_execution_named_for_its_job_however_often_it
     assert (await deployment.head(session)).archived_by == job
 
 
-async def test_one_message_s_failure_is_not_the_next_one_s(deployment: SimulatedDeployment) -> None:
+async def test_a_failed_message_does_not_affect_the_next_one(deployment: SimulatedDeployment) -> None:
     (first, one), (second, two) = await asked(deployment), await asked(deployment)
     deployment.points = CallFaults({0: Fault.THROTTLE, 1: Fault.THROTTLE})
     answer: Any = await deployment.message(message(id=one), "junk", message(id=two))
@@ -86,7 +86,7 @@ async def test_an_unknown_step_fails(deployment: SimulatedDeployment) -> None:
         await deployment.step("rollback", NOBODY_S)
 
 
-async def test_events_and_what_steps_answer_hold_no_text(
+async def test_events_and_answers_of_steps_contain_no_text(
     deployment: SimulatedDeployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, job = await asked(deployment)

@@ -1,4 +1,4 @@
-"""GET …/lineage, and what lineage_search is where nobody is in a session."""
+"""GET …/lineage, and the tool lineage_search inside and outside a session."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,9 +24,7 @@ def members(gateway: Gateway, chains: ChainBuilder) -> list[SessionId]:
     return gateway._loop.run_until_complete(chains.chain(3))
 
 
-def test_the_chain_is_told_as_the_sessions_themselves_and_without_the_deleted_ones(
-    gateway: Gateway, members: list[SessionId]
-) -> None:
+def test_members_of_a_chain_are_shown_like_sessions_and_deleted_ones_by_id(gateway: Gateway, members: list[SessionId]) -> None:
     shown = [gateway.send("GET", SESSION.format(member)).json for member in members]
     told = gateway.send("GET", f"{SESSION.format(members[1])}/lineage").json
     assert told.keys() == {"session_id", "backward", "forward", "summaries"}
@@ -41,12 +39,12 @@ def test_the_chain_is_told_as_the_sessions_themselves_and_without_the_deleted_on
     assert gateway.send("GET", f"{SESSION.format(members[1])}/lineage").code == "session_not_found"
 
 
-def test_another_agents_path_is_refused(gateway: Gateway, members: list[SessionId]) -> None:
+def test_the_path_of_another_agent_is_refused(gateway: Gateway, members: list[SessionId]) -> None:
     refused = gateway.send("GET", f"/a1/agents/counting/sessions/{members[0]}/lineage")
     assert (refused.status, refused.code) == (400, "session_agent_mismatch")
 
 
-def test_a_summary_is_told_letter_by_letter(gateway: Gateway, chains: ChainBuilder) -> None:
+def test_a_summary_is_returned_unchanged(gateway: Gateway, chains: ChainBuilder) -> None:
     text = 'line\u2028 "quoted" \U0001f993'
 
     async def compacted() -> SessionId:
@@ -58,7 +56,7 @@ def test_a_summary_is_told_letter_by_letter(gateway: Gateway, chains: ChainBuild
 
 
 def forgetful(request: ChatRequest, _: CallContext) -> Sequence[ChatDelta]:
-    """Say nothing of what was said in a summary, and look for it when asked."""
+    """Write summaries without content, and search for the answer when asked."""
     offered = {tool.name for tool in request.tools}
     if "lineage_search" in offered and request.messages[-1].role is Role.USER and "zebra" in request.messages[-1].content:
         call = ToolCallDelta(0, "call_1", "lineage_search", '{"query": "zebra"}')
@@ -66,7 +64,7 @@ def forgetful(request: ChatRequest, _: CallContext) -> Sequence[ChatDelta]:
     return [ChatDelta("They talked.", finish_reason=FinishReason.STOP)]
 
 
-def test_an_agent_finds_what_was_compacted_in_this_very_turn_and_before(gateway: Gateway) -> None:
+def test_an_agent_finds_messages_compacted_in_this_turn_and_before(gateway: Gateway) -> None:
     (gateway.services.settings.agents / "forgetful.yaml").write_text("name: forgetful\nmodel: small\ntools: [lineage_search]\n")
     gateway.model.script = forgetful
     path = "/a1/agents/forgetful/sessions"
@@ -87,7 +85,7 @@ def test_an_agent_finds_what_was_compacted_in_this_very_turn_and_before(gateway:
         assert turn["message"]["content"] == "They talked."
 
 
-def test_outside_a_session_the_tool_says_that_nothing_was_left_out(gateway: Gateway) -> None:
+def test_lineage_search_outside_a_session_returns_an_error(gateway: Gateway) -> None:
     listed = {tool["function"]["name"] for tool in gateway.send("GET", "/v1/tools").json["tools"]}
     assert "lineage_search" in listed
     answer = gateway.send("POST", "/v1/tools/execute", body={"name": "lineage_search", "arguments": {"query": "zebra"}})

@@ -1,4 +1,4 @@
-"""Where the gateway sends its jobs in tests, and the state machine that carries out compactions."""
+"""The job targets of tests, and the definition of the state machine of compactions."""
 
 import json
 from collections.abc import Mapping

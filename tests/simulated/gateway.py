@@ -1,4 +1,4 @@
-"""A gateway's sessions in a simulated world: real turns and compactions, an agent and a summary by script, clients that retry."""
+"""Simulated sessions: real turns and compactions, a scripted agent, scripted summaries, and clients that retry."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -49,7 +49,7 @@ AGENT: Final = AgentName("librarian")
 USER: Final = UserId("ana")
 TENANT: Final = TenantId("demo")
 WINDOW: Final = 250
-"""Tokens; four fifths of it are some forty messages."""
+"""The context window in tokens. About forty messages fill 80 % of it."""
 
 _TRIES: Final = 20
 _SLOW: Final = 90.0
@@ -63,7 +63,7 @@ def config() -> GatewayConfig:
 
 
 class SimulatedSummarizer(Summarizer):
-    """Says what it was given, after a while, or fails. It asks no model."""
+    """Return a digest of the messages as the summary after a delay, or fail. Call no model."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -87,7 +87,7 @@ class SimulatedSummarizer(Summarizer):
 
 @dataclass(slots=True)
 class Gateway:
-    """One tenant's sessions of one user with one agent, whose model takes ``window`` tokens, and the log of what all saw."""
+    """The sessions of one user with one agent, whose model has a window of ``window`` tokens, and a log of all answers."""
 
     schedule: Schedule
     window: int = WINDOW
@@ -122,8 +122,8 @@ class Gateway:
         return (await self.sessions.create(self.scope(), AGENT, options)).id
 
     async def send(self, session: SessionId, question: str, key: str | None, *, tries: int = _TRIES) -> bool:
-        """What a client does that wants ``question`` answered: it tries again for as long as it may, which without a key is as
-        long as it is sure that nothing is recorded. Whether it was answered.
+        """Send ``question`` until it is answered, and return whether it was. Without a key, retry only while it is certain that
+        nothing was recorded.
         """
         schedule, log = self.schedule, self.log
         began = log.asked.setdefault(question, schedule.now())
@@ -146,7 +146,7 @@ class Gateway:
         return False
 
     async def _follow(self, session: SessionId, question: str, key: str | None) -> StoredAnswer:
-        """One try, wherever it is redirected to."""
+        """Send the request once, and follow its redirects."""
         for _ in range(_REDIRECTS):
             try:
                 return await self._try(session, question, key)
@@ -179,7 +179,7 @@ class Gateway:
     async def _respond(
         self, question: str, history: Sequence[Message], shorten_history: ShortenHistory
     ) -> AsyncGenerator[Event, None]:
-        """The agent: it takes its time, sometimes calls a tool, sometimes finds the conversation too long, sometimes fails."""
+        """Act as the agent: answer after a delay, and sometimes call a tool, reject the conversation as too long, or fail."""
         schedule, rng = self.schedule, self.schedule.rng
         yield TurnStarted()
         yield InferenceStarted(1)
@@ -216,7 +216,7 @@ class Gateway:
         assert earlier[:3] == told[:3], f"two answers to {question}: {earlier} and {told}"
 
     async def read(self, session: SessionId) -> None:
-        """What a reader does: page after page, until a page fails."""
+        """Read the history page by page until a page fails."""
         began, messages, to_the_end = self.schedule.now(), list[tuple[str, str]](), False
         limit, cursor = self.schedule.rng.choice([3, 20, 200]), None
         with inject(self.schedule.process()), suppress(Crash, StorageUnavailable):
@@ -228,8 +228,7 @@ class Gateway:
         self.log.readings.append(Reading(session, messages, to_the_end, began, self.schedule.now()))
 
     async def chains(self) -> list[Chain]:
-        """Everything stored, the oldest member of each chain first. Whoever is not reached from a beginning is a chain of his
-        own."""
+        """Return all stored chains, the oldest member of each first. A session that no other one links to starts a chain."""
         members = {session.id: await self._member(session) for session in self._heads()}
         chains: list[Chain] = []
         for first in [id_ for id_, member in members.items() if member.session.parent_session_id is None]:
@@ -247,11 +246,11 @@ class Gateway:
         return ChainMember(session, await load_turns(store, session.id, 1), summary)
 
     def live_holds(self) -> list[str]:
-        """Which sessions are held."""
+        """Return the sessions that are held."""
         return [head.id for head in self._heads() if head.hold is not None and head.hold.live(self.schedule.now())]
 
     def _heads(self) -> list[Session]:
-        """Of all sessions, the oldest first."""
+        """Return the heads of all sessions, oldest first."""
         heads = (decode_session(item) for item in self.aws.table.items() if item["sk"] == "HEAD")
         return sorted(heads, key=lambda head: head.id)
 

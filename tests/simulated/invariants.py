@@ -1,5 +1,5 @@
-"""What holds of a history, however requests, faults and time have interleaved; said of what is stored in the end and of what
-clients were told on the way."""
+"""Invariants of a history under any interleaving of requests, faults and time. They compare what is stored at the end with the
+answers that clients got."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from spass.sessions.record import StoredMessage, TurnRecord
 from spass.sessions.session import Session
 
 TURN_ROLES: Final = ([Role.USER, Role.ASSISTANT], [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT])
-"""What the scripted agent's turns look like."""
+"""The roles of the messages in the scripted agent's turns."""
 
 
 class Acknowledgement(NamedTuple):
-    """What a client was told: its question is recorded in ``session`` by ``messages`` (their ids, roles and words), the first of
-    which has the number ``first_seq``. It asked at ``began`` and heard at ``ended``, seconds."""
+    """An answer to a client: its question is recorded in ``session`` as ``messages`` (ids, roles and texts), the first of which
+    has the number ``first_seq``. The request ran from ``began`` to ``ended``, in seconds."""
 
     session: SessionId
     first_seq: int
@@ -29,7 +29,7 @@ class Acknowledgement(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a reader of ``session`` saw: ids and words. ``to_the_end``: it read on until there was no more."""
+    """One reading of ``session``: ids and texts. ``to_the_end``: it reached the end of the history."""
 
     session: SessionId
     messages: Sequence[tuple[str, str]]
@@ -40,8 +40,8 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class ClientLog:
-    """What everybody saw. ``asked`` is when each question was first sent; ``refused`` are those whose every try was told that it
-    is not recorded; ``shown`` is what the agent was shown that gave an answer."""
+    """What clients and agents saw. ``asked`` has the time at which each question was first sent, ``refused`` the questions of
+    which every attempt was refused, and ``shown`` the history that the agent got for each answer."""
 
     asked: dict[str, float] = field(default_factory=dict)
     told: dict[str, Acknowledgement] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class ClientLog:
 
 @dataclass(frozen=True, slots=True)
 class ChainMember:
-    """A session of a chain as it is stored, with the summary that it begins with."""
+    """A stored session of a chain, with the summary that it starts with."""
 
     session: Session
     turns: Sequence[TurnRecord]
@@ -65,7 +65,7 @@ class ChainMember:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """A turn of a chain: ``before`` is how many messages its session had."""
+    """A turn of a chain. ``before`` is the number of messages before it in its session."""
 
     member: ChainMember
     before: int
@@ -80,7 +80,7 @@ Chain = Sequence[ChainMember]
 
 
 def violations(chains: Sequence[Chain], log: ClientLog) -> list[str]:
-    """Everything that is wrong; nothing, if the history is as it should be."""
+    """Return all violations of the invariants."""
     found: list[str] = []
     places: dict[str, RecordedTurn] = {}
     for chain in chains:
@@ -101,7 +101,7 @@ def violations(chains: Sequence[Chain], log: ClientLog) -> list[str]:
 
 
 def head_violations(before: Session, after: Session, now: float) -> Iterator[str]:
-    """What no write may do to a session's head, whoever makes it and whenever it arrives."""
+    """Yield the violations of a write to a session's head."""
     if before.hold is not None and after.hold is not None and before.hold.owner != after.hold.owner and before.hold.live(now):
         yield f"taken by {after.hold.owner}, while {before.hold.owner} held it: {before.id} at {now}"
     if before.archived_at is not None and before != after:
@@ -111,7 +111,7 @@ def head_violations(before: Session, after: Session, now: float) -> Iterator[str
 
 
 def summary_of(earlier: str | None, messages: Sequence[Message]) -> str:
-    """A summary from which it can be told what it was made of."""
+    """Return a summary that identifies the messages that it was made from."""
     words = repr((earlier, [(message.role.value, message.content) for message in messages]))
     return f"{len(messages)} messages {sha256(words.encode()).hexdigest()[:24]}"
 
@@ -141,7 +141,7 @@ def _links(chain: Chain) -> Iterator[str]:
 
 
 def _follows(source: ChainMember, successor: ChainMember) -> Iterator[str]:
-    """The successor begins with a summary of exactly what was compacted, and with what was kept, word for word."""
+    """Yield a violation unless the successor starts with a summary of the compacted messages and with the kept messages."""
     cut = source.session.compacted_before
     compacted = [stored.message for stored in source.messages if stored.seq < cut]
     kept = [(stored.created_at, stored.message) for stored in source.messages if stored.seq >= cut]
@@ -162,7 +162,7 @@ def _follows(source: ChainMember, successor: ChainMember) -> Iterator[str]:
 
 
 def _said(chain: Chain) -> Iterator[RecordedTurn]:
-    """The turns of a chain in order, each where it was recorded; not what a successor begins with."""
+    """Yield the turns of a chain in order, each in the session that recorded it, without the first items of successors."""
     for member in chain:
         before = 0
         for place, turn in enumerate(member.turns):
@@ -172,7 +172,7 @@ def _said(chain: Chain) -> Iterator[RecordedTurn]:
 
 
 def _turn(said: RecordedTurn, log: ClientLog) -> Iterator[str]:
-    """The turn is whole, and its agent was shown exactly what stands before it."""
+    """Yield a violation unless the turn is whole and its agent was shown exactly the messages before it."""
     answer = said.messages[-1].message.content
     if [stored.message.role for stored in said.messages] not in TURN_ROLES or not answer.endswith(f" to {said.question}"):
         yield f"torn: {said.question}"
@@ -182,7 +182,7 @@ def _turn(said: RecordedTurn, log: ClientLog) -> Iterator[str]:
 
 
 def _order(said: Sequence[RecordedTurn], log: ClientLog) -> Iterator[str]:
-    """Who was answered before another asked stands before it."""
+    """Yield a violation if a turn follows one that was requested after its answer."""
     earliest, who = float("inf"), ""
     for turn in reversed(said):
         if log.asked.get(turn.question, 0.0) > earliest:
@@ -205,7 +205,7 @@ def _lost(places: Mapping[str, RecordedTurn], log: ClientLog) -> Iterator[str]:
 
 
 def _readings(members: Mapping[SessionId, ChainMember], places: Mapping[str, RecordedTurn], log: ClientLog) -> Iterator[str]:
-    """Each reading is a beginning of the history, with all that was told before it and nothing that was asked after it."""
+    """Yield a violation unless each reading is a prefix of the history with all turns answered before it and none after."""
     whole: dict[SessionId, list[Reading]] = {}
     for reading in log.readings:
         member = members.get(reading.session)
@@ -226,7 +226,7 @@ def _readings(members: Mapping[SessionId, ChainMember], places: Mapping[str, Rec
 
 
 def _seen(said: RecordedTurn, reading: Reading, log: ClientLog) -> Iterator[str]:
-    """Whether a reading shows the turn, if it must or must not."""
+    """Yield a violation if a reading lacks a turn that it must contain, or contains one that it cannot."""
     told = log.told.get(said.question)
     if told is not None and told.ended <= reading.began and len(reading.messages) < said.before + len(said.messages):
         yield f"unread: {said.question} in a reading at {reading.began}"
@@ -235,7 +235,7 @@ def _seen(said: RecordedTurn, reading: Reading, log: ClientLog) -> Iterator[str]
 
 
 def _monotonous(readings: Sequence[Reading]) -> Iterator[str]:
-    """Who reads after another has read sees no less."""
+    """Yield a violation if a later reading is shorter than an earlier one."""
     done = sorted(readings, key=lambda reading: reading.ended)
     seen, at = 0, 0
     for reading in sorted(readings, key=lambda reading: reading.began):

@@ -18,7 +18,7 @@ WITH_QUEUE: Final = JobTargets(queue="jobs")
 
 
 def table_for_faults(emulated: Aws) -> Aws:
-    """A table in memory beside the emulator's bucket, which knows versions; with SPASS_SOAK=1 both are the emulator's."""
+    """Return a table in memory with the emulator's bucket, which has versions; with SPASS_SOAK=1 both are the emulator's."""
     if os.environ.get("SPASS_SOAK"):
         return emulated
     aws = MemoryAws(WITH_QUEUE)
@@ -27,7 +27,7 @@ def table_for_faults(emulated: Aws) -> Aws:
 
 
 def aws_for_faults(request: pytest.FixtureRequest) -> Aws:
-    """In memory, and on the emulator with SPASS_SOAK=1."""
+    """Return AWS in memory, or the emulator with SPASS_SOAK=1."""
     if os.environ.get("SPASS_SOAK"):
         on_emulator: Aws = request.getfixturevalue("emulated_aws")
         return on_emulator

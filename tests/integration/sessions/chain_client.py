@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Client:
-    """Sends a request until it is answered, waiting as long as it is told to and going where it is sent."""
+    """Sends a request until it is answered. It obeys ``Retry-After`` and follows redirects."""
 
     harness: "SessionHarness"
     session: SessionId
@@ -25,7 +25,7 @@ class Client:
     message: str = "hello"
 
     async def answer(self) -> TurnAnswer:
-        """A retry begins at the first address again; a redirect is followed at once."""
+        """Send the request and its retries, which start at the first address. Follow redirects without a delay."""
         for _ in range(LEASE_SECONDS):
             try:
                 return await self.follow()
@@ -34,7 +34,7 @@ class Client:
         raise AssertionError("a minute was not enough")
 
     async def follow(self) -> TurnAnswer:
-        """One try: the request, and where it is sent on the same there."""
+        """Send the request once, and again at each address that it is redirected to."""
         harness, session, request = self.harness, self.session, idempotent(self.key, self.message)
         for _ in range(1000):
             try:
@@ -53,7 +53,7 @@ def send_until_answered(refused: SpassError) -> float:
 
 
 async def chain(harness: "SessionHarness", session: SessionId) -> list[Session]:
-    """The session and those that follow it; each has one successor, which says where it comes from."""
+    """Return the session and its successors. Assert that the links in both directions agree."""
     members = [await harness.head(session)]
     while (successor := members[-1].successor_session_id) is not None:
         members.append(await harness.head(successor))
@@ -67,7 +67,7 @@ async def chain(harness: "SessionHarness", session: SessionId) -> list[Session]:
 
 
 async def visible_history(harness: "SessionHarness", members: list[Session]) -> list[str]:
-    """What was said, as a reader of the whole chain hears it; what was kept must stand in the successor word for word."""
+    """Return the messages of the whole chain. Assert that each successor contains the kept messages unchanged."""
     told: list[str] = []
     kept: list[str] = []
     for member in members:

@@ -40,7 +40,7 @@ USER = UserId("ana")
 
 
 class Pause:
-    """A point in a turn at which it waits for the test."""
+    """A point at which a turn waits for the test."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -70,12 +70,12 @@ class SessionHarness:
         return session.id
 
     def turn(self, session: SessionId, message: str, key: str | None = None, *, pause: Pause | None = None) -> Turn:
-        """Start a turn whose agent calls one tool and then answers, in between telling ``pause`` and waiting for it."""
+        """Start a turn whose agent calls one tool, waits at ``pause``, and then answers."""
 
         return self.turn_of(session, message, idempotent(key, message) if key else None, pause=pause)
 
     def turn_of(self, session: SessionId, message: str, asked: IdempotentRequest | None, *, pause: Pause | None = None) -> Turn:
-        """The same, of a request as it comes in."""
+        """Do the same for a request."""
 
         async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
             self.model_calls += 1
@@ -121,7 +121,7 @@ class SessionHarness:
         return idempotent(key, body)
 
     async def expire_claim(self, request: IdempotentRequest) -> None:
-        """A minute passes for whoever carries out ``request``."""
+        """Advance the clock by a minute during ``request``."""
         key = keys.idempotency(self.store.tenant, request.digest)
         await self.store.table.write(Update(key, set={"expires_at": 0}))
 
@@ -156,7 +156,7 @@ def redirect(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequ
 
 
 def render(recorded: CommittedTurn) -> StoredAnswer:
-    """A reply that tells one recording from another."""
+    """Return a reply that differs for each recorded turn."""
     answer = recorded.turn.answer
     body: dict[str, Json] = {
         "session_id": recorded.session.id,

@@ -1,5 +1,5 @@
-"""Every AWS call of a turn that compacts its session is made to go wrong in every way; the client goes on, and nothing is lost,
-doubled or left held."""
+"""Each AWS call of a turn that compacts its session fails in every way, and the client retries. No message is lost or doubled,
+and no hold remains."""
 
 import itertools
 import os
@@ -36,13 +36,13 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every body overflows to the bucket."""
+    """Let every body overflow to the bucket."""
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionBeforeTurn:
-    """The session is compacted before its turn: it fills the model's window."""
+    """The session fills the model's window, so it is compacted before its turn."""
 
     def fill(self, harness: "SessionHarness") -> None:
         harness.context_window = 80
@@ -50,7 +50,7 @@ class CompactionBeforeTurn:
 
 @dataclass(frozen=True, slots=True)
 class CompactionWithinTurn:
-    """It is compacted within its turn, after a tool: the provider takes less than its window promised."""
+    """The provider rejects the prompt after a tool call, so the session is compacted during its turn."""
 
     def fill(self, harness: "SessionHarness") -> None:
         harness.takes = 200
@@ -62,7 +62,7 @@ if not SOAK:
 
 
 async def full_session(harness: "SessionHarness", occasion: CompactionBeforeTurn | CompactionWithinTurn) -> SessionId:
-    """A session of two turns, the older of which is compacted as soon as there is a third."""
+    """Return a session of two turns, the older of which is compacted by the third turn."""
     harness.context_window = harness.takes = 1_000_000
     harness.summarizer.text = "short"
     session = await harness.session(keep=4)
@@ -125,7 +125,7 @@ async def test_a_turn_that_compacts_is_recorded_once_if_any_call_fails(
 
 @pytest.mark.parametrize("fault", list(Fault) if SOAK else [Fault.CRASH_AFTER, Fault.LOST_REPLY])
 async def test_a_turn_is_recorded_once_if_its_retry_fails_too(harness: "SessionHarness", fault: Fault) -> None:
-    """The first try and the next each meet a fault: at one of the two commits; in a soak, at every pair of calls."""
+    """The first attempt and its retry each have a fault at one of the two commits; in a soak, at every pair of calls."""
     points = range(len(await points_of(harness, CompactionBeforeTurn())))
     tried, others = (points, list(Fault)) if SOAK else (points[-2:], [Fault.CRASH_BEFORE, Fault.LOST_REPLY])
     for first, then, second in itertools.product(tried, others, tried):

@@ -1,5 +1,5 @@
-"""Deleting sessions of a chain on a table and a bucket that many reach at once; what may go wrong with a call is shown one floor
-below, in ``tests/unit/sessions/test_deletion_chains.py``."""
+"""Deleting sessions of a chain, with concurrent calls to the table and the bucket. Faults of single calls are tested in
+``tests/unit/sessions/test_deletion_chains.py``."""
 
 import asyncio
 import os
@@ -61,7 +61,7 @@ async def test_deleting_a_member_deletes_only_its_own_bodies(
 
 
 async def test_a_racing_delete_and_commit_are_each_whole_or_absent(chains: ChainBuilder) -> None:
-    """The job's hold has run out, so that the delete may begin; the job does not know."""
+    """The job's hold has expired without its knowledge, so the delete may begin."""
     for number in range(ROUNDS):
         session = await chains.session(plain_turn("hello"))
         source, live = await chains.hold(session), await load_turns(chains.store, session, 1)

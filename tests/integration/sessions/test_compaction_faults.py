@@ -39,8 +39,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedDe
 
 @dataclass
 class Case:
-    """One session about to be compacted in a table of its own. Whatever happens to it, at every moment all of a compaction is
-    there or nothing."""
+    """One session to compact, in its own table. After every write the compaction is complete or absent."""
 
     deployment: SimulatedDeployment
     source: SessionId
@@ -56,7 +55,7 @@ class Case:
         return case
 
     def look(self) -> None:
-        """All of a compaction, or nothing. Called after every write of any process."""
+        """Assert that the compaction is complete or absent. Called after every write of any process."""
         stored = {(str(item["pk"]), str(item["sk"])): item for item in self.deployment.stored()}
         heads = [decode_session(item) for (_, sk), item in stored.items() if sk == "HEAD"]
         (source,) = [head for head in heads if head.id == self.source]
@@ -79,7 +78,7 @@ class Case:
         assert not [sk for _, sk in stored if sk == "DRAFT"], "what a job made is where it belongs"
 
     async def end(self) -> Session | None:
-        """What there is when nothing runs any more; the successor, if there is one."""
+        """Check what is stored after all processes have ended, and return the successor, if any."""
         await self.deployment.settled()
         self.look()
         assert await self.deployment.history(self.source) == self.before, "history is never shorter"
@@ -94,8 +93,8 @@ class Case:
         return successor
 
     async def retried(self, headers: Mapping[str, str]) -> SessionId:
-        """The successor, as a client hears of it that asks until it hears. A ticket is kept with its key: where its job failed,
-        the client asks with another."""
+        """Request a compaction until it succeeds, and return the successor. A ticket is stored under its key, so after a failed
+        job the client uses a new key."""
         for attempt in range(PATIENCE):
             answer = await self.deployment.compact(self.source, headers)
             assert answer is not None
@@ -133,7 +132,7 @@ def _entry(item: Item) -> dict[str, object]:
 
 
 async def calls(deployment: SimulatedDeployment, headers: Mapping[str, str]) -> list[str]:
-    """The calls of a compaction in which nothing goes wrong."""
+    """Return the calls of a compaction without faults."""
     case = await Case.of(deployment, {})
     answer = await deployment.compact(case.source, headers)
     assert answer is not None
@@ -166,7 +165,7 @@ async def test_a_session_is_compacted_once_if_any_call_fails(
 
 
 def _agrees(answer: httpx.Response | None, successor: SessionId, where: str) -> None:
-    """What the first try was told is so."""
+    """Assert that the answer to the first attempt is true."""
     if answer is not None and answer.status_code == 200:
         assert answer.json()["successor_session_id"] == successor, where
 
@@ -174,7 +173,7 @@ def _agrees(answer: httpx.Response | None, successor: SessionId, where: str) -> 
 async def test_a_session_is_compacted_once_if_any_two_calls_of_the_commit_fail(
     deployment: SimulatedDeployment, record_property: Callable[[str, object], None]
 ) -> None:
-    """In a soak, whichever two calls of the whole compaction."""
+    """In a soak, any two calls of the whole compaction."""
     points = await calls(deployment, {})
     first = [number for number, name in enumerate(points) if SOAK or name.startswith("commit ")]
     faults = [fault for fault in Fault if SOAK or fault is not Fault.TIMEOUT]  # to us it looks like a throttle
@@ -228,7 +227,7 @@ async def test_repeated_messages_and_steps_after_the_end_change_nothing(deployme
 
 
 async def test_steps_that_run_twice_concurrently_create_one_successor(deployment: SimulatedDeployment) -> None:
-    """As when the state machine gives a step up that still runs, and calls for it again."""
+    """The state machine abandons a step that still runs, and invokes it again."""
     case = await Case.of(deployment, {})
     answer = await deployment.compact(case.source, {"Prefer": "respond-async"})
     assert answer is not None

@@ -27,7 +27,7 @@ SCHEDULES = 400 if os.environ.get("SPASS_SOAK") else 8
 
 
 async def questions(harness: "SessionHarness", session: SessionId) -> list[str]:
-    """What users asked, in order; each turn is asserted to be whole and to have seen exactly the turns before it."""
+    """Return the users' messages in order. Assert that each turn is whole and was shown exactly the turns before it."""
     history = await harness.history(session)
     turns = [history[start : start + 4] for start in range(0, len(history), 4)]
     for turn in turns:
@@ -66,7 +66,7 @@ async def test_of_eight_racing_turns_each_answered_one_is_stored_once(harness: "
 async def test_of_racing_turns_that_compact_each_answered_one_is_stored_once(
     harness: "SessionHarness",
 ) -> None:
-    """Each writer begins at the first session every time and is sent on, link by link, to where the others have got to."""
+    """Each writer starts at the first session every time and follows the redirects to the newest successor."""
     session = await harness.session(keep=4)
     harness.context_window, harness.summarizer.text = 80, "short"
     told: list[str] = []
@@ -183,7 +183,7 @@ STEPS = st.lists(
 async def test_answered_requests_are_stored_once_under_any_interleaving(
     harness: "SessionHarness", steps: list[tuple[int, tuple[Fault, int] | None, int, int]]
 ) -> None:
-    """Each step sends request ``n`` (with its own key), perhaps under a fault, perhaps beside the next step; time passes."""
+    """Each step sends request ``n`` with its own key, with or without a fault, alone or concurrently with the next step."""
     session = await harness.session()
     answered: dict[str, TurnAnswer] = {}
     running: list[asyncio.Task[None]] = []

@@ -48,7 +48,7 @@ def sessions(harness: "SessionHarness") -> Sessions:
 
 
 def process_of(harness: "SessionHarness") -> Sessions:
-    """A process of its own, which knows no tenant's settings yet."""
+    """Return a new process, with empty caches."""
     return Sessions(Cascade(GatewayConfig()), ScriptedSummarizer, clock=lambda: harness.now)
 
 

@@ -46,7 +46,7 @@ async def calls_of_a_turn(harness: "SessionHarness", key: str | None) -> list[st
 
 
 async def retried(harness: "SessionHarness", session: SessionId, message: str, key: str) -> TurnAnswer:
-    """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
+    """Send a request until it is answered, obeying ``Retry-After``, and return the answer."""
     for _ in range(LEASE_SECONDS):
         try:
             return await harness.turn(session, message, key).answer()
@@ -62,7 +62,7 @@ def told(refused: SpassError) -> float:
 
 @pytest.fixture
 def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every turn's body overflows to the bucket."""
+    """Let every turn's body overflow to the bucket."""
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
 
 
@@ -107,7 +107,7 @@ async def test_a_turn_is_recorded_once_if_any_call_fails(
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_turn_is_recorded_once_if_calls_of_its_retry_fail(harness: "SessionHarness", fault: Fault) -> None:
-    """The first try and its retry each meet a fault, at the commit; in a soak, at every pair of calls."""
+    """The first attempt and its retry each have a fault at the commit; in a soak, at every pair of calls."""
     points = range(len(await calls_of_a_turn(harness, "count")))
     tried = list(points) if os.environ.get("SPASS_SOAK") else [points[-1]]
     for first, then, second in itertools.product(tried, Fault, tried):
@@ -163,8 +163,8 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(har
 
 @dataclass(slots=True)
 class UncertainCommits(FaultPlan):
-    """Every try of a commit goes without a reply. ``arrives``: it takes effect all the same, or, when false, tries to as soon as
-    somebody has looked. ``forgets``: the service does not remember the tries before, as after ten minutes."""
+    """Fault: no attempt of a commit gets a reply. If ``arrives``, it takes effect; if not, it runs after the next read. If
+    ``forgets``, the service does not recognise a repeated token, as after ten minutes."""
 
     arrives: bool = True
     forgets: bool = False

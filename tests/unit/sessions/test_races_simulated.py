@@ -39,7 +39,7 @@ Words = tuple[str, str]
 
 
 class Race:
-    """Some compactions are asked for, the others come of themselves, before a turn that is too long."""
+    """One session, with requested compactions and compactions before turns that are too long."""
 
     def __init__(self, seed: int) -> None:
         self.schedule = Schedule(seed, NO_FAULTS)
@@ -73,7 +73,7 @@ class Race:
         self.ends[await self.compactions.ask(session, key, follow=chance.random() < 0.5)] += 1
 
     async def _settle(self, session: SessionId, turns: Sequence[str]) -> None:
-        """When all is quiet, who was not answered asks again, and a job that nobody began is found to have ended."""
+        """After the faults have ended, repeat the unanswered requests, and let jobs that never started expire."""
         await self.schedule.calm()
         await self.compactions.settle()
         await asyncio.sleep(SETTLED)
@@ -88,8 +88,8 @@ class Race:
 
 
 def modelled(chain: Chain, log: ClientLog) -> list[list[Words]]:
-    """The history of each member of a chain as a list of words: to which was added what clients were told, turn by turn, and of
-    which a part became a summary with each compaction."""
+    """A model of the history: for each member of a chain a list of messages. Each answered turn adds to it, and each compaction
+    replaces a part by a summary."""
     said = sorted(log.told.values(), key=lambda told: told.first_seq)
     histories: list[list[Words]] = []
     live: list[Words] = []

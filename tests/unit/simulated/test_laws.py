@@ -1,4 +1,4 @@
-"""The checker of histories sees what is wrong: a good history has no violations, and each way of breaking it has its own."""
+"""The invariants: a good history has no violations, and each way of breaking it is detected."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ QUESTIONS: Final = 58
 
 @dataclass(slots=True)
 class RecordedHistory:
-    """What is stored and what everybody saw, for a test to break. ``last`` is the chain's living end."""
+    """A stored chain and a log, which a test changes. ``last`` is the end of the chain."""
 
     chain: list[ChainMember]
     log: ClientLog
@@ -32,12 +32,12 @@ class RecordedHistory:
         return self.chain[-1]
 
     def retell(self, turns: Sequence[TurnRecord]) -> None:
-        """The last member has these turns, and its head agrees."""
+        """Give the last member these turns, and update its head."""
         end = turns[-1].next_seq
         self.chain[-1] = replace(self.last, turns=turns, session=replace(self.last.session, next_seq=end))
 
     def renumber(self, turns: Sequence[TurnRecord]) -> None:
-        """The last member has these turns, numbered as if nothing had happened."""
+        """Give the last member these turns, with new numbers and no gaps."""
         seq, numbered = 1, list[TurnRecord]()
         for turn in turns:
             messages = tuple(replace(stored, seq=seq + place) for place, stored in enumerate(turn.messages))
@@ -52,7 +52,7 @@ class RecordedHistory:
 
 @pytest.fixture(scope="module")
 def told() -> RecordedHistory:
-    """One client who asks some sixty questions, one after the other, and reads in between; the session is compacted meanwhile."""
+    """Run one client that sends about sixty questions in sequence and reads in between, while the session is compacted."""
     schedule = Schedule(1, NO_FAULTS)
     gateway = Gateway(schedule)
 
