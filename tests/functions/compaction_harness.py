@@ -78,7 +78,7 @@ class CompactionHarness:
     ) -> Reply:
         return self.gateway.send("POST", f"/a1/agents/{agent}/sessions/{session}/compact", headers=headers, raw=raw)
 
-    def compacted(self, session: str) -> str:
+    def compact_to_successor(self, session: str) -> str:
         """Compact the session and return the id of its successor."""
         reply = self.compact(session)
         assert reply.status == 200, reply

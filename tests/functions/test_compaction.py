@@ -53,7 +53,7 @@ def test_the_cost_is_in_the_headers_the_audit_and_the_usage(harness: CompactionH
 def test_both_sessions_and_the_list_contain_the_link(harness: CompactionHarness) -> None:
     session = harness.session()
     before = harness.get(session)
-    successor = harness.compacted(session)
+    successor = harness.compact_to_successor(session)
     source, follower = harness.get(session), harness.get(successor)
     assert source["archived_at"] is not None
     assert source == before | {
@@ -77,7 +77,7 @@ def test_both_sessions_and_the_list_contain_the_link(harness: CompactionHarness)
 def test_the_source_keeps_all_messages_and_the_successor_copies_the_last_ones(harness: CompactionHarness) -> None:
     session = harness.session()
     before = harness.messages(session)
-    successor = harness.compacted(session)
+    successor = harness.compact_to_successor(session)
     source, follower = harness.messages(session), harness.messages(successor)
     archived_at = harness.get(session)["archived_at"]
     assert source == [message | {"compacted_at": archived_at if message["seq"] <= 4 else None} for message in before]
@@ -107,7 +107,7 @@ def test_a_tool_call_is_never_separated_from_its_result(harness: CompactionHarne
 
 
 def test_the_summary_model_reads_the_conversation_without_the_system_prompt(harness: CompactionHarness) -> None:
-    harness.compacted(harness.session())
+    harness.compact_to_successor(harness.session())
     (request,) = harness.model.summaries
     read = "\n".join(message.content for message in request.messages)
     assert "question 0" in read
@@ -119,7 +119,7 @@ def test_the_summary_model_reads_the_conversation_without_the_system_prompt(harn
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_the_observation_mask_changes_the_instruction(harness: CompactionHarness, masked: bool) -> None:
-    harness.compacted(harness.session(compact_observation_mask=masked))
+    harness.compact_to_successor(harness.session(compact_observation_mask=masked))
     (request,) = harness.model.summaries
     told = request.messages[0].content.lower()
     assert ("greetings" in told) == masked

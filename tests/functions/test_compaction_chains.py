@@ -16,7 +16,7 @@ def chain_of(harness: CompactionHarness, members: int) -> list[str]:
     chain = [harness.session()]
     while len(chain) < members:
         harness.model.summary = text_deltas(f"Summary {len(chain)}.")
-        chain.append(harness.compacted(chain[-1]))
+        chain.append(harness.compact_to_successor(chain[-1]))
         harness.say(chain[-1], f"question {len(chain) + 1}")
     return chain
 

@@ -14,7 +14,7 @@ def test_nothing_to_compact(harness: CompactionHarness) -> None:
         refused = harness.compact(session)
         assert (refused.status, refused.code) == (409, "nothing_to_compact")
         assert harness.seen(session) == before
-    successor = harness.compacted(harness.session())
+    successor = harness.compact_to_successor(harness.session())
     assert harness.compact(successor).code == "nothing_to_compact", "a summary alone is not summarised again"
     assert harness.model.summaries[1:] == []
 
@@ -57,7 +57,7 @@ def test_a_session_with_strategy_off_is_not_compacted(harness: CompactionHarness
 
 def test_an_archived_session_names_its_successor(harness: CompactionHarness) -> None:
     session = harness.session()
-    successor = harness.compacted(session)
+    successor = harness.compact_to_successor(session)
     refused = harness.compact(session)
     assert (refused.status, refused.code) == (409, "session_archived")
     assert refused.json["error"]["details"] == {"successor_session_id": successor}

@@ -64,7 +64,7 @@ def test_a_user_message_that_looks_like_a_summary_is_treated_as_a_message(harnes
 
 def test_an_archived_session_refuses_invalid_requests_like_a_live_one(harness: CompactionHarness) -> None:
     session = harness.session()
-    successor = harness.compacted(session)
+    successor = harness.compact_to_successor(session)
     at = f"{PLAIN}/{session}/messages"
     for body, status in (({"message": ""}, 400), ({}, 400), ({"message": "x", "user_id": "eve"}, 400)):
         assert harness.gateway.send("POST", at, body=body).status == status
@@ -80,7 +80,7 @@ def test_an_archived_session_refuses_invalid_requests_like_a_live_one(harness: C
 def test_a_turn_answered_before_the_compaction_is_replayed_after_it(harness: CompactionHarness) -> None:
     session = harness.session()
     first = harness.say(session, "question 3", **KEY)
-    harness.compacted(session)
+    harness.compact_to_successor(session)
     again = harness.say(session, "question 3", **KEY)
     assert (again.status, again.json) == (200, first.json)
     assert again.headers["idempotency-replayed"] == "true"
@@ -102,7 +102,7 @@ def test_a_compaction_continues_when_its_client_disconnects(harness: CompactionH
 
 def test_deleting_an_archived_session_leaves_its_successor_usable(harness: CompactionHarness) -> None:
     session = harness.session()
-    successor = harness.compacted(session)
+    successor = harness.compact_to_successor(session)
     assert harness.gateway.send("DELETE", f"{PLAIN}/{session}").json == {"deleted": True}
     lineage = harness.get(successor, "/lineage")
     assert lineage["backward"] == [{"id": session, "deleted": True}]

@@ -28,7 +28,7 @@ def deployment(tmp_path: Path) -> Iterator[SimulatedDeployment]:
         yield deployment
 
 
-async def asked(deployment: SimulatedDeployment) -> tuple[SessionId, str]:
+async def start_job(deployment: SimulatedDeployment) -> tuple[SessionId, str]:
     session = await deployment.session()
     answer = await deployment.compact(session, {"Prefer": "respond-async"})
     assert answer is not None
@@ -63,7 +63,7 @@ async def test_an_unknown_message_is_logged_and_dropped(
 
 
 async def test_a_repeated_message_starts_one_execution_named_after_its_job(deployment: SimulatedDeployment) -> None:
-    session, job = await asked(deployment)
+    session, job = await start_job(deployment)
     for _ in range(3):
         assert await deployment.message(message(id=job)) == {"batchItemFailures": []}
     await deployment.settled()
@@ -72,7 +72,7 @@ async def test_a_repeated_message_starts_one_execution_named_after_its_job(deplo
 
 
 async def test_a_failed_message_does_not_affect_the_next_one(deployment: SimulatedDeployment) -> None:
-    (first, one), (second, two) = await asked(deployment), await asked(deployment)
+    (first, one), (second, two) = await start_job(deployment), await start_job(deployment)
     deployment.points = CallFaults({0: Fault.THROTTLE, 1: Fault.THROTTLE})
     answer: Any = await deployment.message(message(id=one), "junk", message(id=two))
     assert answer == {"batchItemFailures": [{"itemIdentifier": "m0"}]}
@@ -89,7 +89,7 @@ async def test_an_unknown_step_fails(deployment: SimulatedDeployment) -> None:
 async def test_events_and_answers_of_steps_contain_no_text(
     deployment: SimulatedDeployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, job = await asked(deployment)
+    _, job = await start_job(deployment)
     for step in ("plan", "summarise", "commit"):
         assert await deployment.step(step, job) == {"job": job}
     printed = capsys.readouterr().out

@@ -26,16 +26,16 @@ def members(gateway: Gateway, chains: ChainBuilder) -> list[SessionId]:
 
 def test_members_of_a_chain_are_shown_like_sessions_and_deleted_ones_by_id(gateway: Gateway, members: list[SessionId]) -> None:
     shown = [gateway.send("GET", SESSION.format(member)).json for member in members]
-    told = gateway.send("GET", f"{SESSION.format(members[1])}/lineage").json
-    assert told.keys() == {"session_id", "backward", "forward", "summaries"}
-    assert (told["session_id"], told["backward"], told["forward"]) == (members[1], [shown[0]], [shown[2]])
-    first, second = told["summaries"]
+    answer = gateway.send("GET", f"{SESSION.format(members[1])}/lineage").json
+    assert answer.keys() == {"session_id", "backward", "forward", "summaries"}
+    assert (answer["session_id"], answer["backward"], answer["forward"]) == (members[1], [shown[0]], [shown[2]])
+    first, second = answer["summaries"]
     assert (first["source_session_id"], first["successor_session_id"]) == (members[0], members[1])
     assert (first["text"], second["text"]) == ("summary 1", "summary 2")
     assert gateway.send("DELETE", SESSION.format(members[1])).json == {"deleted": True}
-    told = gateway.send("GET", f"{SESSION.format(members[2])}/lineage").json
-    assert told["backward"] == [{"id": members[1], "deleted": True}, shown[0]]
-    assert told["summaries"] == [second]
+    answer = gateway.send("GET", f"{SESSION.format(members[2])}/lineage").json
+    assert answer["backward"] == [{"id": members[1], "deleted": True}, shown[0]]
+    assert answer["summaries"] == [second]
     assert gateway.send("GET", f"{SESSION.format(members[1])}/lineage").code == "session_not_found"
 
 

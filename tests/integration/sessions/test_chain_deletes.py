@@ -49,10 +49,10 @@ async def test_deleting_a_member_deletes_only_its_own_bodies(
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     members = await chains.chain(3, keep=2)
-    said = {member: await chains.said(member) for member in members if member != members[doomed]}
+    said = {member: await chains.texts(member) for member in members if member != members[doomed]}
     await chains.delete(members[doomed])
     assert await chains.store.objects.list_keys(f"sessions/{members[doomed]}/") == []
-    assert {member: await chains.said(member) for member in said} == said
+    assert {member: await chains.texts(member) for member in said} == said
     first = members[1 if doomed == 0 else 0]
     chain = await read_chain(chains.scope, AGENT, first)
     assert [member.id for way in (chain.backward, chain.forward) for member in way if isinstance(member, DeletedSession)] == [
@@ -75,12 +75,12 @@ async def test_a_racing_delete_and_commit_are_each_whole_or_absent(chains: Chain
         if committed == "done":
             assert head is not None
             successor = SessionId(str(head["successor_session_id"]))
-            assert await chains.said(successor) == [f"[compaction summary from session {session}] what was said"]
+            assert await chains.texts(successor) == [f"[compaction summary from session {session}] what was said"]
             chain = await read_chain(chains.scope, AGENT, successor)
             assert chain.backward == [DeletedSession(id=session)]
         else:
             assert head is None
-        assert await chains.said(session) == []
+        assert await chains.texts(session) == []
 
 
 async def outcome(doing: Awaitable[object], beats: int) -> str:

@@ -132,7 +132,7 @@ class ChainBuilder:
         assert item is not None
         return decode_session(item)
 
-    async def said(self, session: SessionId) -> list[str]:
+    async def texts(self, session: SessionId) -> list[str]:
         return [stored.message.content for turn in await load_turns(self.store, session, 1) for stored in turn.messages]
 
 

@@ -71,7 +71,7 @@ async def head(harness: "SessionsHarness", session: SessionId) -> Session:
     return await harness.sessions.get(harness.scope(), AGENT, session)
 
 
-async def said(harness: "SessionsHarness", session: SessionId) -> list[str]:
+async def texts_of(harness: "SessionsHarness", session: SessionId) -> list[str]:
     page = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
     assert [message.seq for message in page.messages] == list(range(1, len(page.messages) + 1))
     return [message.content for message in page.messages]
@@ -126,7 +126,7 @@ async def test_the_turn_runs_and_is_recorded_on_the_successor(harness: "Sessions
     assert (source.successor_session_id, source.message_count, source.live_message_count) == (successor, 4, 2)
     summary = f"[compaction summary from session {session}] short"
     assert [message.content for message in shown] == [summary, "new", "newer"]
-    assert await said(harness, successor) == [summary, "new", "newer", "hello", "yes"]
+    assert await texts_of(harness, successor) == [summary, "new", "newer", "hello", "yes"]
     assert answer.answer.body["seq"] == 5
     assert (source.hold, (await head(harness, successor)).hold) == (None, None)
     assert await sessions(harness) == 2
@@ -151,7 +151,7 @@ async def test_an_earlier_summary_is_passed_separately_from_the_messages(harness
     assert asked.earlier == "short"
     assert [message.content for message in asked.messages] == ["new", "newer"]
     summary = f"[compaction summary from session {second}] short"
-    assert await said(harness, third) == [summary, "hello", "yes", "x" * 800, "yes"]
+    assert await texts_of(harness, third) == [summary, "hello", "yes", "x" * 800, "yes"]
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ async def test_after_a_failed_compaction_the_turn_runs_in_the_unchanged_session(
 ) -> None:
     session = await full_session(harness)
     harness.summarizer.failure = failure
-    before = await said(harness, session)
+    before = await texts_of(harness, session)
     answer = await harness.turn(session, "hello", quick).answer()
     assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, failure.code)
-    assert await said(harness, session) == [*before, "hello", "yes"]
+    assert await texts_of(harness, session) == [*before, "hello", "yes"]
     assert (await head(harness, session)).archived_at is None
     assert await sessions(harness) == 1
 
@@ -200,7 +200,7 @@ async def test_a_failed_upload_of_the_kept_messages_leaves_the_session_unchanged
     with inject(FullBucket()):
         answer = await harness.turn(session, "hello", quick).answer()
     assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, StorageUnavailable.code)
-    assert (await said(harness, session))[-2:] == ["hello", "yes"]
+    assert (await texts_of(harness, session))[-2:] == ["hello", "yes"]
     source = await head(harness, session)
     assert (source.archived_at, source.hold) == (None, None)
 
@@ -264,7 +264,7 @@ async def test_a_session_too_long_for_the_provider_is_compacted_within_the_turn(
     assert source.successor_session_id is not None
     summary = f"[compaction summary from session {session}] old / older"
     assert [message.content for message in shorter or ()] == [summary, "new", "newer"]
-    assert await said(harness, source.successor_session_id) == [summary, "new", "newer", "hello", "yes"]
+    assert await texts_of(harness, source.successor_session_id) == [summary, "new", "newer", "hello", "yes"]
     assert (await head(harness, source.successor_session_id)).hold is None
 
 
@@ -283,7 +283,7 @@ async def test_a_too_long_session_that_keeps_all_messages_is_not_compacted(harne
     session = await session_of(harness, ("old", "older"))
     with pytest.raises(ContextLengthExceeded):
         await too_long(harness, session)
-    assert await said(harness, session) == ["old", "older"]
+    assert await texts_of(harness, session) == ["old", "older"]
 
 
 @pytest.mark.parametrize("failure", [None, SummaryFailed("No.")])
@@ -317,7 +317,7 @@ async def test_a_turn_that_fails_after_its_compaction_leaves_the_successor_relea
     successor = SessionId(str(archived.value.details["successor_session_id"]))
     answer = await harness.turn(successor, "hello", quick, idempotency=redirect(REQUEST, successor)).answer()
     assert not answer.replayed
-    assert (await said(harness, successor))[1:] == ["new", "newer", "hello", "yes"]
+    assert (await texts_of(harness, successor))[1:] == ["new", "newer", "hello", "yes"]
 
 
 async def test_source_and_successor_replay_the_same_answer(harness: "SessionsHarness") -> None:
@@ -340,7 +340,7 @@ async def test_source_and_successor_replay_the_same_answer(harness: "SessionsHar
     for where, request in ((session, REQUEST), (successor, redirect(REQUEST, successor))):
         again = await harness.turn(where, "hello", quick, idempotency=request).answer()
         assert (again.answer, again.replayed) == (first.answer, True)
-    assert (await said(harness, successor))[3:] == ["hello", "yes"]
+    assert (await texts_of(harness, successor))[3:] == ["hello", "yes"]
 
 
 async def seconds_left(harness: "SessionsHarness", session: SessionId) -> int:
@@ -349,7 +349,7 @@ async def seconds_left(harness: "SessionsHarness", session: SessionId) -> int:
     return held.expires_at - int(harness.now)
 
 
-async def renewed(harness: "SessionsHarness", session: SessionId) -> None:
+async def wait_for_renewal(harness: "SessionsHarness", session: SessionId) -> None:
     async with asyncio.timeout(10):
         while await seconds_left(harness, session) < 60:
             await asyncio.sleep(0.01)
@@ -368,7 +368,7 @@ def thinking(harness: "SessionsHarness", session: SessionId) -> Respond:
         successor = (await head(harness, session)).successor_session_id
         assert successor is not None
         harness.now += 30
-        await renewed(harness, successor)
+        await wait_for_renewal(harness, successor)
         async for event in quick(history, shorten_history):
             yield event
 
@@ -381,7 +381,7 @@ async def test_the_hold_is_renewed_during_the_summary_and_then_on_the_successor(
     async def slowly() -> None:
         for _ in range(3):
             harness.now += 30
-            await renewed(harness, session)
+            await wait_for_renewal(harness, session)
 
     harness.summarizer.during = slowly
     answer = await harness.turn(session, "hello", thinking(harness, session)).answer()

@@ -142,10 +142,10 @@ async def whole_or_not_at_all(chains: ChainBuilder, source: SessionId) -> str:
     if successor is None:
         assert await listed(chains) <= {source}, "no successor of what was not compacted"
         if not gone:
-            assert await chains.said(source) == ["hello", "yes"]
+            assert await chains.texts(source) == ["hello", "yes"]
         return "deleted" if gone else "as it was"
     heir = SessionId(str(successor))
-    assert await chains.said(heir) == [f"[compaction summary from session {source}] what was said"]
+    assert await chains.texts(heir) == [f"[compaction summary from session {source}] what was said"]
     assert heir in await listed(chains)
     chain = await read_chain(chains.scope, AGENT, heir)
     assert [member.to_dict() for member in chain.backward] == [
@@ -179,7 +179,7 @@ async def test_the_next_delete_completes_a_delete_in_which_any_call_failed(
         assert [isinstance(member, SessionView) for member in chain.backward] == [there, True]
         assert len(chain.summaries) == 1 + there
         if there:
-            assert len(await chains.said(doomed)) == 5, "all or nothing"
+            assert len(await chains.texts(doomed)) == 5, "all or nothing"
         with contextlib.suppress(SessionNotFound):
             await chains.delete(doomed)
         await nothing_but_a_head_is_left(chains, doomed)
@@ -237,7 +237,7 @@ async def test_the_sweep_removes_only_uncommitted_bodies_of_a_chain(
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     members = await chains.chain(3, keep=2)
-    said = {member: await chains.said(member) for member in members}
+    said = {member: await chains.texts(member) for member in members}
     kept = await chains.store.objects.list_keys("sessions/")
     source, live = await chains.hold(members[2]), await load_turns(chains.store, members[2], 1)
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=1)), pytest.raises(Crash):
@@ -248,7 +248,7 @@ async def test_the_sweep_removes_only_uncommitted_bodies_of_a_chain(
     assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS - 60, Deadline.after(60)) == 0
     assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS + 60, Deadline.after(60)) == 1
     assert await chains.store.objects.list_keys("sessions/") == kept
-    assert {member: await chains.said(member) for member in members} == said
+    assert {member: await chains.texts(member) for member in members} == said
 
 
 @dataclass(slots=True)

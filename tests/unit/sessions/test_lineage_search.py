@@ -131,7 +131,7 @@ async def test_an_ancestor_whose_delete_was_interrupted_is_not_searched(chains: 
     now = await chains.compact(first)
     head = keys.session_head(chains.store.tenant, first)
     await chains.store.table.write(Update(head, set={"deleted_at": timestamp(chains.now)}))
-    assert await chains.said(first) == ["one zebra", "yes"]
+    assert await chains.texts(first) == ["one zebra", "yes"]
     assert await found(chains, now, "zebra") == []
 
 
@@ -251,7 +251,7 @@ async def planted_and_found(  # the property's parts, all named
     expected = set()
     for member in set(members[:-1]) - gone:
         head = await chains.head(member)
-        for seq, text in enumerate(await chains.said(member), 1):
+        for seq, text in enumerate(await chains.texts(member), 1):
             holds = word in text or (planted[2] == "arguments" and text == "I look it up.")
             if holds and seq < head.compacted_before:
                 expected.add((member, seq))

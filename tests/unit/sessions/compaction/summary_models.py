@@ -33,7 +33,7 @@ def config(summary_model: str | None = "small", **defaults: Any) -> GatewayConfi
     )
 
 
-def said(text: str, reason: FinishReason = FinishReason.STOP) -> list[ChatDelta]:
+def summary_deltas(text: str, reason: FinishReason = FinishReason.STOP) -> list[ChatDelta]:
     return [ChatDelta(text, finish_reason=reason)]
 
 
@@ -43,25 +43,25 @@ SECRET: Final = "sk-live-0123456789abcdef"
 FAILURES: Final[dict[str, tuple[Answer, str]]] = {
     "no answer in time": (llm.BackendTimeout(SECRET), "upstream_error"),
     "not reachable": (llm.BackendUnavailable(SECRET), "upstream_error"),
-    "breaks off": ([*said("The beginning of"), llm.BackendUnavailable(SECRET)], "upstream_error"),
+    "breaks off": ([*summary_deltas("The beginning of"), llm.BackendUnavailable(SECRET)], "upstream_error"),
     "refuses our key": (llm.BackendAuthError(SECRET), "upstream_error"),
     "refuses the request": (llm.BackendBadRequest(SECRET), "upstream_rejected"),
     "has not what is asked for": (llm.BackendUnsupported(SECRET, param="messages"), "invalid_request"),
     "finds everything too long": (llm.BackendContextLength(SECRET), "context_length_exceeded"),
     "says nothing": ([ChatDelta(finish_reason=FinishReason.STOP)], "empty"),
-    "says blanks": (said(" \n\t "), "empty"),
-    "says what nobody sees": (said("\u200b\u2060\U000e0041\ufeff"), "empty"),
-    "says blank letters": (said("\u2800\u3000"), "empty"),
-    "says dots": (said("...\n---"), "empty"),
-    "only thinks": (said("<think>Ana has"), "empty"),
+    "says blanks": (summary_deltas(" \n\t "), "empty"),
+    "says what nobody sees": (summary_deltas("\u200b\u2060\U000e0041\ufeff"), "empty"),
+    "says blank letters": (summary_deltas("\u2800\u3000"), "empty"),
+    "says dots": (summary_deltas("...\n---"), "empty"),
+    "only thinks": (summary_deltas("<think>Ana has"), "empty"),
     "calls a tool": ([ChatDelta(tool_calls=(_CALL,), finish_reason=FinishReason.TOOL_CALLS)], "tool_calls"),
     "calls a tool and chats": ([ChatDelta("One moment.", (_CALL,), FinishReason.TOOL_CALLS)], "tool_calls"),
     "refuses": ([ChatDelta(refusal="I can't.", finish_reason=FinishReason.STOP)], "refused"),
     "refuses half-way": ([ChatDelta("Ana has", refusal="I can't.", finish_reason=FinishReason.STOP)], "refused"),
-    "is filtered": (said("Ana has", FinishReason.CONTENT_FILTER), "refused"),
-    "is cut off": (said("Ana has", FinishReason.LENGTH), "too_long"),
-    "thinks until it is cut off": (said("", FinishReason.LENGTH), "too_long"),
-    "never ends": (said("word " * 3000), "too_long"),
+    "is filtered": (summary_deltas("Ana has", FinishReason.CONTENT_FILTER), "refused"),
+    "is cut off": (summary_deltas("Ana has", FinishReason.LENGTH), "too_long"),
+    "thinks until it is cut off": (summary_deltas("", FinishReason.LENGTH), "too_long"),
+    "never ends": (summary_deltas("word " * 3000), "too_long"),
 }
 """Failures of a summary model, and the reason of each in the error's details."""
 

@@ -50,7 +50,7 @@ class Compaction:
         self.harness = harness
         self.store: TenantStore = harness.aws.for_tenant(TenantId("demo"))
 
-    async def said(self, *messages: str) -> SessionId:
+    async def session_with(self, *messages: str) -> SessionId:
         session = await self.harness.create(title="Moving")
         for message in messages:
             await self.harness.say(session, message)
@@ -91,17 +91,17 @@ def compaction(harness: "SessionsHarness") -> Compaction:
 
 
 async def test_the_source_is_archived_and_its_successor_begins_with_the_summary(compaction: Compaction) -> None:
-    session = await compaction.said("one", "two", "three")
+    session = await compaction.session_with("one", "two", "three")
     before = await compaction.messages(session)
     source = await compaction.hold(session)
     plan = CompactionPlan.new(session, kept_from=5)
-    made = await compaction.commit(source, plan)
+    result = await compaction.commit(source, plan)
     archived, successor = await compaction.head(session), await compaction.head(plan.successor)
     assert await compaction.messages(session) == before, "the source keeps every message"
     assert (archived.successor_session_id, archived.archived_by, archived.hold) == (successor.id, OWNER, None)
     assert (archived.message_count, archived.live_message_count) == (6, 2)
     assert archived.archived_at == archived.updated_at == timestamp(compaction.harness.now)
-    assert successor == made.session
+    assert successor == result.session
     assert (successor.parent_session_id, successor.summary_id) == (session, plan.summary)
     assert (successor.title, successor.agent, successor.user) == ("Moving", AGENT, "ana")
     assert (successor.message_count, successor.live_message_count, successor.hold) == (3, 3, None)
@@ -114,7 +114,7 @@ async def test_the_source_is_archived_and_its_successor_begins_with_the_summary(
     assert not {stored.id for stored in kept} & {stored.id for stored in before}
     summary = await read_summary(compaction.store, successor.id, plan.summary)
     assert summary is not None
-    assert summary == made.summary
+    assert summary == result.summary
     assert (summary.first_seq, summary.last_seq, summary.text, summary.source_session_id) == (1, 4, SUMMARY.text, session)
 
 
@@ -128,7 +128,7 @@ async def test_a_successor_has_the_options_of_its_source(compaction: Compaction,
 
 
 async def test_list_entries_equal_the_heads_of_both_sessions(compaction: Compaction) -> None:
-    session = await compaction.said("one", "two")
+    session = await compaction.session_with("one", "two")
     plan = CompactionPlan.new(session, kept_from=5)
     await compaction.commit(await compaction.hold(session), plan)
     page = await compaction.harness.sessions.page(compaction.harness.scope(), AGENT, None, 10)
@@ -136,16 +136,16 @@ async def test_list_entries_equal_the_heads_of_both_sessions(compaction: Compact
 
 
 async def test_a_successor_can_start_with_the_hold_of_a_turn(compaction: Compaction) -> None:
-    session = await compaction.said("one")
+    session = await compaction.session_with("one")
     source = await compaction.hold(session, "turn_1")
     plan = CompactionPlan.new(session, kept_from=3)
     hold = Hold("turn_1", HoldKind.TURN, int(compaction.harness.now) + 60)
-    made = await compaction.commit(source, plan, owner="turn_1", hold=hold)
-    assert made.session.hold == (await compaction.head(plan.successor)).hold == hold
+    result = await compaction.commit(source, plan, owner="turn_1", hold=hold)
+    assert result.session.hold == (await compaction.head(plan.successor)).hold == hold
 
 
 async def test_a_turn_added_after_the_plan_is_kept(compaction: Compaction) -> None:
-    session = await compaction.said("one")
+    session = await compaction.session_with("one")
     plan = CompactionPlan.new(session, kept_from=3)
     await compaction.harness.say(session, "two")
     await compaction.commit(await compaction.hold(session), plan)
@@ -153,7 +153,7 @@ async def test_a_turn_added_after_the_plan_is_kept(compaction: Compaction) -> No
 
 
 async def test_a_repeated_commit_returns_the_first_result(compaction: Compaction) -> None:
-    session = await compaction.said("one", "two")
+    session = await compaction.session_with("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
     plan = CompactionPlan.new(session, kept_from=3)
     first = await compaction.commit(source, plan, live=live)
@@ -164,7 +164,7 @@ async def test_a_repeated_commit_returns_the_first_result(compaction: Compaction
 
 
 async def test_only_one_of_two_plans_for_a_session_is_committed(compaction: Compaction) -> None:
-    session = await compaction.said("one", "two")
+    session = await compaction.session_with("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
     first = await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
     before = compaction.harness.stored_items()
@@ -175,7 +175,7 @@ async def test_only_one_of_two_plans_for_a_session_is_committed(compaction: Comp
 
 
 async def test_a_commit_without_the_hold_changes_nothing(compaction: Compaction) -> None:
-    session = await compaction.said("one", "two")
+    session = await compaction.session_with("one", "two")
     source = await compaction.hold(session)
     compaction.harness.now += 60
     await compaction.hold(session, "job_2")
@@ -186,7 +186,7 @@ async def test_a_commit_without_the_hold_changes_nothing(compaction: Compaction)
 
 
 async def test_a_session_that_grew_after_the_read_is_not_compacted(compaction: Compaction) -> None:
-    session = await compaction.said("one")
+    session = await compaction.session_with("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     compaction.harness.now += 60
     await compaction.harness.say(session, "two")
@@ -197,7 +197,7 @@ async def test_a_session_that_grew_after_the_read_is_not_compacted(compaction: C
 
 
 async def test_a_deleted_session_gets_no_successor(compaction: Compaction) -> None:
-    session = await compaction.said("one")
+    session = await compaction.session_with("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     compaction.harness.now += 60
     await compaction.harness.sessions.delete(compaction.harness.scope(), AGENT, session)
@@ -207,7 +207,7 @@ async def test_a_deleted_session_gets_no_successor(compaction: Compaction) -> No
 
 
 async def test_a_commit_without_all_live_messages_is_refused(compaction: Compaction) -> None:
-    session = await compaction.said("one", "two", "three")
+    session = await compaction.session_with("one", "two", "three")
     source, live = await compaction.hold(session), await compaction.live(session)
     for incomplete in (live[1:], live[:-1], [live[0], live[2]], []):
         with pytest.raises(SessionBusy):
@@ -219,7 +219,7 @@ async def test_a_commit_without_all_live_messages_is_refused(compaction: Compact
 
 
 async def test_a_failed_condition_of_an_effect_refuses_the_whole_commit(compaction: Compaction) -> None:
-    session = await compaction.said("one")
+    session = await compaction.session_with("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     ended = Check(keys.job(compaction.store.tenant, JobId(OWNER)), ITEM_EXISTS)
     before = compaction.harness.stored_items()
@@ -241,20 +241,20 @@ async def test_large_kept_messages_overflow_and_a_late_commit_leaves_no_body(
     compaction: Compaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    session = await compaction.said("one", "two")
+    session = await compaction.session_with("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
     bodies = compaction.harness.stored_objects()
-    made = await compaction.commit(source, plan := CompactionPlan.new(session, kept_from=3), live=live)
+    result = await compaction.commit(source, plan := CompactionPlan.new(session, kept_from=3), live=live)
     compaction.harness.now += 1
-    assert await compaction.commit(source, plan, live=live) == made, "nothing is written over what took place"
+    assert await compaction.commit(source, plan, live=live) == result, "nothing is written over what took place"
     with pytest.raises(SessionArchived):
         await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
-    assert await compaction.live(plan.successor) == [made.first]
+    assert await compaction.live(plan.successor) == [result.first]
     assert len(compaction.harness.stored_objects()) == len(bodies) + 1
 
 
 async def test_kept_tool_calls_have_their_durations(compaction: Compaction) -> None:
-    session = await compaction.said("one", "two")
+    session = await compaction.session_with("one", "two")
     source, (first, second) = await compaction.hold(session), await compaction.live(session)
     user, answer = second.messages
     asking = replace(answer, message=replace(answer.message, tool_calls=(ToolCall("call_2", "calculator", "{}"),)))
@@ -262,12 +262,12 @@ async def test_kept_tool_calls_have_their_durations(compaction: Compaction) -> N
         replace(first, tools=(ToolRun("call_1", "calculator", 5),)),
         replace(second, messages=(user, asking), tools=(ToolRun("call_2", "calculator", 7),)),
     ]
-    made = await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
-    assert made.first.tools == (ToolRun("call_2", "calculator", 7),)
+    result = await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
+    assert result.first.tools == (ToolRun("call_2", "calculator", 7),)
 
 
 async def test_after_a_commit_the_owner_can_neither_renew_nor_acquire_the_source(compaction: Compaction) -> None:
-    session = await compaction.said("one")
+    session = await compaction.session_with("one")
     await compaction.commit(await compaction.hold(session), CompactionPlan.new(session, kept_from=3))
     with pytest.raises(ConditionFailed):
         await renew_hold(compaction.store, session, OWNER, compaction.harness.now)
@@ -289,7 +289,7 @@ class LateCommit(FaultPlan):
 
 
 async def test_an_abandoned_commit_cannot_take_effect_later(compaction: Compaction) -> None:
-    session = await compaction.said("one")
+    session = await compaction.session_with("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     with inject(LateCommit()) as plan, pytest.raises(StorageUnavailable):
         await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)

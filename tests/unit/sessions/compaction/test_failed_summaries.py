@@ -22,7 +22,7 @@ from spass.sessions.session import CreateSession, Session
 from spass.sessions.turn import CommittedTurn, ShortenHistory
 from spass.tenancy.settings import Cascade
 from tests.unit.calls.scripted_provider import make_scope
-from tests.unit.sessions.compaction.summary_models import FAILURES, config, said, summarizer_over, summary_model
+from tests.unit.sessions.compaction.summary_models import FAILURES, config, summarizer_over, summary_deltas, summary_model
 
 pytestmark = pytest.mark.anyio
 
@@ -98,7 +98,7 @@ async def test_a_turn_continues_in_the_unchanged_session(store: TenantStore, doe
     assert after[: len(before)] == before
     assert [message.content for message in after[len(before) :]] == ["Go on.", "Noted."]
     assert (await home.head()).archived_at is None
-    home.does = said("Ana has 300 Euro.")
+    home.does = summary_deltas("Ana has 300 Euro.")
     assert (await home.say("And now?", window=1)).compaction is not None
 
 
@@ -112,7 +112,7 @@ async def test_a_failed_job_releases_the_unchanged_session(store: TenantStore, d
     assert (job.failure.code, job.failure.details["reason"]) == ("summary_failed", reason)
     assert (await home.history(), await home.head()) == before
     assert (await home.say("Go on.")).session.id == home.session
-    home.does = said("Ana has 300 Euro.")
+    home.does = summary_deltas("Ana has 300 Euro.")
     again = await home.compact()
     assert again.status is JobStatus.SUCCEEDED
     source = await home.head()

@@ -51,9 +51,9 @@ async def test_a_late_commit_creates_a_whole_successor_that_the_retry_returns(ch
     assert isinstance(delayed, DelayedTransactions)
     again = await chains.hold(source, "job_1")
     delayed.under_way[0]()
-    made = await commit_compaction(chains.store, again, live, plan, summary, owner="job_1", at=at)
-    assert made.session.id == plan.successor
-    said = await chains.said(plan.successor)
+    result = await commit_compaction(chains.store, again, live, plan, summary, owner="job_1", at=at)
+    assert result.session.id == plan.successor
+    said = await chains.texts(plan.successor)
     assert said == [f"[compaction summary from session {source}] they counted", "two", "yes"]
-    assert [stored.message.content for stored in made.first.messages] == said
+    assert [stored.message.content for stored in result.first.messages] == said
     assert len(await chains.store.objects.list_keys(f"sessions/{plan.successor}/")) == 1

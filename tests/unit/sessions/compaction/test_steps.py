@@ -47,7 +47,7 @@ def deployment(tmp_path: Path) -> Iterator[SimulatedDeployment]:
         yield deployment
 
 
-async def asked(deployment: SimulatedDeployment, session: SessionId) -> JobId:
+async def start_job(deployment: SimulatedDeployment, session: SessionId) -> JobId:
     answer = await deployment.compact(session, {"Prefer": "respond-async"})
     assert answer is not None
     assert answer.status_code == 202, answer.text
@@ -81,7 +81,7 @@ async def say(deployment: SimulatedDeployment, session: SessionId, text: str) ->
 
 async def test_the_session_is_held_from_the_request_to_the_commit(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     for step, status in (("plan", "running"), ("summarise", "running"), ("commit", "succeeded")):
         await asyncio.sleep(LEASE_SECONDS - 10)
         hold = (await deployment.head(session)).hold
@@ -94,7 +94,7 @@ async def test_the_session_is_held_from_the_request_to_the_commit(deployment: Si
 
 async def test_the_hold_is_renewed_during_a_long_summary(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     deployment.model.before = lambda: asyncio.sleep(4 * LEASE_SECONDS)
     summarising = asyncio.create_task(deployment.step("summarise", job))
     for _ in range(12):
@@ -107,7 +107,7 @@ async def test_the_hold_is_renewed_during_a_long_summary(deployment: SimulatedDe
 
 
 async def test_a_repeated_summarise_step_does_not_call_the_model_again(deployment: SimulatedDeployment) -> None:
-    job = await asked(deployment, await deployment.session())
+    job = await start_job(deployment, await deployment.session())
     await deployment.step("summarise", job)
     await deployment.step("summarise", job)
     assert len(deployment.model.requests) == 1
@@ -116,7 +116,7 @@ async def test_a_repeated_summarise_step_does_not_call_the_model_again(deploymen
 
 
 async def test_the_deadline_of_a_summary_is_within_the_time_of_its_step(deployment: SimulatedDeployment) -> None:
-    await deployment.step("summarise", await asked(deployment, await deployment.session()))
+    await deployment.step("summarise", await start_job(deployment, await deployment.session()))
     (context,) = deployment.model.contexts
     assert 0 < context.deadline.remaining() <= STEP_SECONDS
 
@@ -126,7 +126,7 @@ async def test_a_step_reads_the_current_summary_model_of_the_tenant(deployment: 
         earlier = await deployment.services.cascade.effective(deployment.store)
         await Cascade(deployment.services.config).change(deployment.store, {"compact_summary_model": "dear"})
     assert earlier.config.compact_summary_model != "dear"
-    job = await asked(deployment, await deployment.session())
+    job = await start_job(deployment, await deployment.session())
     await deployment.step("summarise", job)
     assert [request.model for request in deployment.model.requests] == ["dear"]
 
@@ -135,7 +135,7 @@ async def test_a_step_reads_the_current_budget_of_the_tenant(deployment: Simulat
     with deployment.quiet():
         await deployment.services.cascade.effective(deployment.store)
         await Cascade(deployment.services.config).change(deployment.store, {"monthly_budget_usd": 0})
-    job = await asked(deployment, await deployment.session())
+    job = await start_job(deployment, await deployment.session())
     await deployment.step("summarise", job)
     failure = (await job_of(deployment, job)).failure
     assert failure is not None
@@ -145,12 +145,12 @@ async def test_a_step_reads_the_current_budget_of_the_tenant(deployment: Simulat
 
 async def test_the_cost_of_an_attempt_whose_draft_was_not_stored_is_counted(deployment: SimulatedDeployment) -> None:
     for _ in range(2):  # the first one also asks for the tenant's settings
-        job = await asked(deployment, await deployment.session())
+        job = await start_job(deployment, await deployment.session())
         deployment.points = CallFaults()
         await deployment.step("summarise", job)
     kept_at = max(at for at, call in enumerate(deployment.points.calls) if call == "summarise TransactWriteItems")
     for fault, paid in ((Fault.TIMEOUT, 2), (Fault.LOST_REPLY, 1)):
-        job = await asked(deployment, await deployment.session())
+        job = await start_job(deployment, await deployment.session())
         deployment.points = CallFaults({kept_at: fault, kept_at + 1: fault})
         with pytest.raises(StepFailed):
             await deployment.step("summarise", job)
@@ -158,27 +158,27 @@ async def test_the_cost_of_an_attempt_whose_draft_was_not_stored_is_counted(depl
         deployment.points = CallFaults()
         await deployment.step("summarise", job)
         await deployment.step("commit", job)
-        found = await job_of(deployment, job)
-        assert (found.status, found.cost.sub_calls) == ("succeeded", paid)
+        record = await job_of(deployment, job)
+        assert (record.status, record.cost.sub_calls) == ("succeeded", paid)
 
 
 async def test_a_failed_job_has_the_cost_of_its_model_calls(deployment: SimulatedDeployment) -> None:
-    job = await asked(deployment, await deployment.session())
+    job = await start_job(deployment, await deployment.session())
     deployment.model.script = ""
     await deployment.step("summarise", job)
-    found = await job_of(deployment, job)
-    assert (found.status, found.cost.sub_calls) == ("failed", 1)
+    record = await job_of(deployment, job)
+    assert (record.status, record.cost.sub_calls) == ("failed", 1)
 
 
 async def test_a_retry_releases_the_session_that_a_failed_job_could_not_release(deployment: SimulatedDeployment) -> None:
     deployment.model.script = ""
     for _ in range(2):  # the first one also asks for the tenant's settings
-        job = await asked(deployment, await deployment.session())
+        job = await start_job(deployment, await deployment.session())
         deployment.points = CallFaults()
         await deployment.step("summarise", job)
     released_at = len(deployment.points.calls) - 1
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     deployment.points = CallFaults({released_at: Fault.TIMEOUT, released_at + 1: Fault.TIMEOUT})
     with pytest.raises(StepFailed):
         await deployment.step("summarise", job)
@@ -193,7 +193,7 @@ async def test_a_job_that_fails_during_its_commit_leaves_its_session_released(
     deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     await deployment.step("summarise", job)
 
     async def loaded(store: TenantStore, found: SessionId, from_seq: int) -> list[TurnRecord]:
@@ -213,24 +213,24 @@ async def test_a_job_that_fails_during_its_commit_leaves_its_session_released(
 
 async def test_a_turn_added_while_the_hold_was_lost_is_kept(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     await deployment.step("plan", job)
     await deployment.step("summarise", job)
     await asyncio.sleep(LEASE_SECONDS + 1)
     await say(deployment, session, "in between")
     await deployment.step("commit", job)
-    found = await job_of(deployment, job)
-    assert (found.status, found.result) == ("succeeded", JobResult(8, 6, "small"))
-    kept = [one.message.content for one in await deployment.history(found.plan.successor)]
+    record = await job_of(deployment, job)
+    assert (record.status, record.result) == ("succeeded", JobResult(8, 6, "small"))
+    kept = [one.message.content for one in await deployment.history(record.plan.successor)]
     assert kept[-2:] == ["in between", "answer to in between"]
 
 
 async def test_a_step_fails_until_the_new_holder_releases_the_session(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     await deployment.step("plan", job)
     await asyncio.sleep(LEASE_SECONDS + 1)
-    other = await asked(deployment, session)
+    other = await start_job(deployment, session)
     for step in ("summarise", "commit"):
         with pytest.raises(StepFailed):
             await deployment.step(step, job)
@@ -242,9 +242,9 @@ async def test_a_step_fails_until_the_new_holder_releases_the_session(deployment
 
 async def test_a_job_that_never_got_its_hold_back_fails_with_session_busy(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     await asyncio.sleep(LEASE_SECONDS + 1)
-    other = await asked(deployment, session)
+    other = await start_job(deployment, session)
     with pytest.raises(StepFailed):
         await deployment.step("plan", job)
     await deployment.step("fail", job)
@@ -258,10 +258,10 @@ async def test_a_job_that_never_got_its_hold_back_fails_with_session_busy(deploy
 
 async def test_a_job_fails_with_the_successor_that_another_job_created(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    late = await asked(deployment, session)
+    late = await start_job(deployment, session)
     await deployment.step("summarise", late)
     await asyncio.sleep(LEASE_SECONDS + 1)
-    faster = await asked(deployment, session)
+    faster = await start_job(deployment, session)
     for step in ("plan", "summarise", "commit"):
         await deployment.step(step, faster)
     await deployment.step("commit", late)
@@ -276,21 +276,21 @@ async def test_a_job_fails_with_the_successor_that_another_job_created(deploymen
 
 async def test_a_deleted_session_leaves_no_summary(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     await deployment.step("summarise", job)
     assert "Berlin" in str(deployment.stored())
     await asyncio.sleep(LEASE_SECONDS + 1)
     with deployment.quiet():
         await delete_session(deployment.store, session, AGENT, USER, deployment.clock())
     await deployment.step("commit", job)
-    found = await job_of(deployment, job)
-    assert found.failure is not None
-    assert found.failure.code == "session_not_found"
+    record = await job_of(deployment, job)
+    assert record.failure is not None
+    assert record.failure.code == "session_not_found"
     assert "Berlin" not in str(deployment.stored())
 
 
 async def test_a_draft_expires_with_the_time_limit_of_its_job(deployment: SimulatedDeployment) -> None:
-    job = await asked(deployment, await deployment.session())
+    job = await start_job(deployment, await deployment.session())
     await deployment.step("summarise", job)
     (draft,) = [item for item in deployment.stored() if item["sk"] == "DRAFT"]
     assert draft[TTL] == (await job_of(deployment, job)).ends_at
@@ -298,7 +298,7 @@ async def test_a_draft_expires_with_the_time_limit_of_its_job(deployment: Simula
 
 async def test_a_job_that_fails_during_its_summary_stays_failed(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
 
     async def ended() -> None:
         await deployment.step("fail", job)
@@ -315,7 +315,7 @@ async def test_a_step_releases_the_session_if_its_job_has_failed_meanwhile(
     deployment: SimulatedDeployment, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     if step == "commit":
         await deployment.step("summarise", job)
 
@@ -335,7 +335,7 @@ async def test_a_step_releases_the_session_if_its_job_has_failed_meanwhile(
 
 async def test_a_failed_job_stays_failed(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     await deployment.step("fail", job)
     failed = await job_of(deployment, job)
     assert failed.failure is not None
@@ -349,7 +349,7 @@ async def test_a_failed_job_stays_failed(deployment: SimulatedDeployment) -> Non
 
 async def test_a_late_retry_of_the_failing_step_does_not_undo_a_success(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     unfinished = await job_of(deployment, job)
     for step in ("plan", "summarise", "commit"):
         await deployment.step(step, job)
@@ -363,7 +363,7 @@ async def test_a_late_retry_of_the_failing_step_does_not_undo_a_success(deployme
 
 async def test_a_commit_without_a_summary_fails(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     with pytest.raises(StepFailed):
         await deployment.step("commit", job)
     assert (await deployment.head(session)).archived_at is None
@@ -378,7 +378,7 @@ async def test_the_steps_of_a_missing_job_do_nothing(deployment: SimulatedDeploy
 
 async def test_a_failed_renewal_stops_the_summary_and_a_retry_completes_it(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
 
     async def lost() -> None:
         with deployment.quiet():
@@ -398,12 +398,12 @@ async def test_a_failed_renewal_stops_the_summary_and_a_retry_completes_it(deplo
 @pytest.mark.parametrize("step", ["plan", "summarise", "commit"])
 async def test_a_step_after_the_time_limit_fails_the_job(deployment: SimulatedDeployment, step: str) -> None:
     session = await deployment.session()
-    job = await asked(deployment, session)
+    job = await start_job(deployment, session)
     await deployment.step("summarise", job)
     await asyncio.sleep(JOB_SECONDS)
     await deployment.step(step, job)
-    found = await job_of(deployment, job)
-    assert found.failure is not None
-    assert found.failure.code == "upstream_timeout"
+    record = await job_of(deployment, job)
+    assert record.failure is not None
+    assert record.failure.code == "upstream_timeout"
     head = await deployment.head(session)
     assert (head.hold, head.archived_at) == (None, None)

@@ -24,8 +24,8 @@ from tests.unit.sessions.compaction.summary_models import (
     instruction,
     material,
     merges,
-    said,
     summarizer_over,
+    summary_deltas,
     summary_model,
 )
 
@@ -53,11 +53,11 @@ async def summary_of(
 def numbered() -> Callable[[ChatRequest], Answer]:
     """Return a model that numbers its summaries."""
     asked = iter(range(1, 10_000))
-    return lambda _: said(f"Summary {next(asked)}.")
+    return lambda _: summary_deltas(f"Summary {next(asked)}.")
 
 
 async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore) -> None:
-    model = summary_model(lambda _: said(" Ana has 300 Euro.\n"))
+    model = summary_model(lambda _: summary_deltas(" Ana has 300 Euro.\n"))
     summary = await summarizer_over(model, config()).summarise(
         make_scope(store), SHORT, earlier="Ana moves.", mask_observations=True, fallback_model="own"
     )
@@ -72,7 +72,7 @@ async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore
 
 
 async def test_only_a_masked_summary_is_told_to_leave_out_tool_output(store: TenantStore) -> None:
-    model = summary_model(lambda _: said("Ana."))
+    model = summary_model(lambda _: summary_deltas("Ana."))
     await summary_of(model, make_scope(store), SHORT, mask_observations=True)
     await summary_of(model, make_scope(store), SHORT, mask_observations=False)
     masked, raw = model.requests
@@ -87,7 +87,7 @@ async def test_a_model_that_rejects_the_temperature_is_called_without_it(store: 
     def write(request: ChatRequest) -> Answer:
         if request.temperature is not None:
             return llm.BackendBadRequest("Unsupported value: 'temperature' does not support 0 with this model.")
-        return said("Part.")
+        return summary_deltas("Part.")
 
     model = summary_model(write)
     assert await summary_of(model, make_scope(store), conversation(200)) == "Part."
@@ -98,7 +98,11 @@ async def test_a_model_that_rejects_the_temperature_is_called_without_it(store: 
 async def test_an_answer_that_was_cut_off_is_requested_with_twice_the_tokens(store: TenantStore) -> None:
     def write(request: ChatRequest) -> Answer:
         assert request.max_tokens is not None
-        return said("<think>Ana has", FinishReason.LENGTH) if request.max_tokens < 6000 else said("<think>Well.</think>Ana.")
+        return (
+            summary_deltas("<think>Ana has", FinishReason.LENGTH)
+            if request.max_tokens < 6000
+            else summary_deltas("<think>Well.</think>Ana.")
+        )
 
     model = summary_model(write)
     assert await summary_of(model, make_scope(store), conversation(200), by="vast") == "Ana."
@@ -106,7 +110,7 @@ async def test_an_answer_that_was_cut_off_is_requested_with_twice_the_tokens(sto
 
 
 async def test_without_a_summary_model_the_agents_model_writes_the_summary(store: TenantStore) -> None:
-    model = summary_model(lambda _: said("Ana."))
+    model = summary_model(lambda _: summary_deltas("Ana."))
     summary = await summarizer_over(model, config(None)).summarise(
         make_scope(store), SHORT, earlier=None, mask_observations=True, fallback_model="own"
     )
@@ -118,7 +122,7 @@ async def test_without_a_summary_model_the_agents_model_writes_the_summary(store
 async def test_without_a_summary_model_the_token_must_allow_the_agents_model(
     store: TenantStore, fallback_model: str | None
 ) -> None:
-    model = summary_model(lambda _: said("Ana."))
+    model = summary_model(lambda _: summary_deltas("Ana."))
     work = summarizer_over(model, config(None)).summarise(
         make_scope(store, allowed=["small"]), SHORT, earlier=None, mask_observations=True, fallback_model=fallback_model
     )
@@ -166,7 +170,7 @@ async def test_summaries_of_parts_keep_the_order_of_the_parts(store: TenantStore
                 await others.wait()
             else:
                 others.set()
-        yield said("Whole." if merges(request) else f"From turn {first_turn(request)}.")[0]
+        yield summary_deltas("Whole." if merges(request) else f"From turn {first_turn(request)}.")[0]
 
     model = ScriptedModel(write)
     assert await summary_of(model, make_scope(store), LONG) == "Whole."
@@ -181,14 +185,14 @@ def first_turn(request: ChatRequest) -> int:
 
 
 async def test_summaries_of_parts_that_do_not_fit_are_summarised_in_parts(store: TenantStore) -> None:
-    model = summary_model(lambda request: said("x" * 200))
+    model = summary_model(lambda request: summary_deltas("x" * 200))
     assert await summary_of(model, make_scope(store), conversation(60), by="small") == "x" * 200
     assert sum(map(merges, model.requests)) > 2
     assert len(material(model.requests[-1])) > 1
 
 
 async def test_an_earlier_summary_larger_than_the_window_is_split(store: TenantStore) -> None:
-    model = summary_model(lambda request: said("short"))
+    model = summary_model(lambda request: summary_deltas("short"))
     assert await summary_of(model, make_scope(store), SHORT, by="tiny", earlier="fact " * 1200) == "short"
 
 
@@ -206,7 +210,7 @@ def test_every_request_fits_the_window_and_every_summary_its_limit(
 
     def write(request: ChatRequest) -> list[ChatDelta]:
         words = int(instruction(request).split("at most ")[1].split(" ")[0])
-        return said("x" * 12 * words)  # the longest that is taken
+        return summary_deltas("x" * 12 * words)  # the longest that is taken
 
     model = summary_model(write)
     gateway = config("tiny")
@@ -224,22 +228,25 @@ def test_every_request_fits_the_window_and_every_summary_its_limit(
 
 
 async def test_a_huge_message_stays_below_the_limit_of_the_input_defence(store: TenantStore) -> None:
-    model = summary_model(lambda _: said("Long."))
+    model = summary_model(lambda _: summary_deltas("Long."))
     assert await summary_of(model, make_scope(store), [Message(Role.USER, "word " * 500_000)], by="vast") == "Long."
     assert len(model.requests) == 4
 
 
 async def test_the_requested_length_does_not_grow_with_the_window(store: TenantStore) -> None:
-    model = summary_model(lambda _: said("Ana."))
+    model = summary_model(lambda _: summary_deltas("Ana."))
     for name in ("roomy", "vast"):
         await summary_of(model, make_scope(store), SHORT, by=name)
     assert [("at most 500 words" in instruction(request)) for request in model.requests] == [True, True]
     assert all((request.max_tokens or 0) <= 4096 for request in model.requests)
 
 
-@pytest.mark.parametrize("first", [said("word " * 2000), said("cut o", FinishReason.LENGTH), said("", FinishReason.LENGTH)])
+@pytest.mark.parametrize(
+    "first",
+    [summary_deltas("word " * 2000), summary_deltas("cut o", FinishReason.LENGTH), summary_deltas("", FinishReason.LENGTH)],
+)
 async def test_a_shorter_summary_is_requested_once_after_one_that_is_too_long(store: TenantStore, first: list[ChatDelta]) -> None:
-    answers = iter([first, said("Short.")])
+    answers = iter([first, summary_deltas("Short.")])
     model = summary_model(lambda _: next(answers))
     assert await summary_of(model, make_scope(store), SHORT) == "Short."
     longer, shorter = (int(instruction(request).split("at most ")[1].split(" ")[0]) for request in model.requests)
@@ -248,17 +255,17 @@ async def test_a_shorter_summary_is_requested_once_after_one_that_is_too_long(st
 
 
 async def test_invisible_characters_are_removed_from_a_summary(store: TenantStore) -> None:
-    model = summary_model(lambda _: said("\u200bAna\u2060 moves.\u202e \n"))
+    model = summary_model(lambda _: summary_deltas("\u200bAna\u2060 moves.\u202e \n"))
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
 
 async def test_half_of_a_surrogate_pair_becomes_a_question_mark(store: TenantStore) -> None:
-    model = summary_model(lambda _: said("Ana moves \ud83d."))
+    model = summary_model(lambda _: summary_deltas("Ana moves \ud83d."))
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves ?."
 
 
 async def test_reasoning_is_removed_from_a_summary(store: TenantStore) -> None:
-    model = summary_model(lambda _: said("<think>\nWho is Ana?\n</think>\n\nAna moves."))
+    model = summary_model(lambda _: summary_deltas("<think>\nWho is Ana?\n</think>\n\nAna moves."))
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
 
@@ -272,7 +279,7 @@ async def test_a_cancelled_summary_leaves_no_call_in_flight(store: TenantStore) 
 
     def wait(request: ChatRequest) -> list[ChatDelta]:
         asked.set()
-        return said("Part.")
+        return summary_deltas("Part.")
 
     model = summary_model(wait)
     scope = make_scope(store)

@@ -29,8 +29,8 @@ from tests.unit.sessions.compaction.summary_models import (
     conversation,
     material,
     merges,
-    said,
     summarizer_over,
+    summary_deltas,
     summary_model,
 )
 
@@ -70,7 +70,7 @@ async def test_a_model_that_fails_fails_the_summary(
     def write(request: ChatRequest) -> Any:
         nonlocal failed
         if not situation.fails(request):
-            return said("A fine summary.")
+            return summary_deltas("A fine summary.")
         failed += 1
         return failure
 
@@ -89,7 +89,7 @@ async def test_a_model_that_fails_fails_the_summary(
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
 async def test_a_failure_cancels_the_concurrent_calls(store: TenantStore, failing: int) -> None:
-    model = summary_model(lambda _: llm.BackendBadRequest("no") if len(model.requests) == failing else said("Fine."))
+    model = summary_model(lambda _: llm.BackendBadRequest("no") if len(model.requests) == failing else summary_deltas("Fine."))
     with pytest.raises(SummaryFailed):
         await summarizer_over(model, config()).summarise(
             make_scope(store), conversation(300), earlier=None, mask_observations=True, fallback_model="own"
@@ -105,7 +105,7 @@ async def test_a_request_that_the_provider_rejects_as_too_long_is_split(store: T
     def write(request: ChatRequest) -> Answer:
         if sum(len(message.content) for message in request.messages) > really + 700:
             return llm.BackendContextLength("too long")
-        return said("Part.")
+        return summary_deltas("Part.")
 
     model = summary_model(write)
     messages = conversation(40)
@@ -202,7 +202,7 @@ async def test_very_small_token_counts_are_not_taken_for_a_truncation(store: Ten
 async def test_a_model_with_a_tiny_window_is_not_called(store: TenantStore) -> None:
     gateway = config("tiny")
     models = tuple(one.model_copy(update={"context_window": 200}) for one in gateway.models)
-    model = summary_model(lambda _: said("Ana."))
+    model = summary_model(lambda _: summary_deltas("Ana."))
     work = summarizer_over(model, gateway.model_copy(update={"models": models}))
     with pytest.raises(SummaryFailed) as raised:
         await work.summarise(make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model="own")
@@ -211,7 +211,7 @@ async def test_a_model_with_a_tiny_window_is_not_called(store: TenantStore) -> N
 
 
 async def test_a_conversation_far_too_long_for_a_window_makes_no_call(store: TenantStore) -> None:
-    model = summary_model(lambda _: said("Ana."))
+    model = summary_model(lambda _: summary_deltas("Ana."))
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config("tiny")).summarise(
             make_scope(store), [Message(Role.USER, "word " * 40_000)], earlier=None, mask_observations=True, fallback_model="own"
@@ -224,7 +224,11 @@ async def test_a_model_whose_summaries_never_get_shorter_fails(store: TenantStor
     """Two summaries never fit one request of such a model, so the rounds would not end."""
 
     def write(request: ChatRequest) -> Answer:
-        return llm.BackendContextLength("too long") if merges(request) and len(material(request)) > 1 else said("copied " * 400)
+        return (
+            llm.BackendContextLength("too long")
+            if merges(request) and len(material(request)) > 1
+            else summary_deltas("copied " * 400)
+        )
 
     model = summary_model(write)
     with pytest.raises(SummaryFailed) as raised:
@@ -237,7 +241,7 @@ async def test_a_model_whose_summaries_never_get_shorter_fails(store: TenantStor
 
 @pytest.mark.parametrize("model_name", ["unserved", "gone"])
 async def test_a_model_without_a_backend_fails_the_summary(store: TenantStore, model_name: str) -> None:
-    model = summary_model(lambda _: said("Ana."))
+    model = summary_model(lambda _: summary_deltas("Ana."))
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config(None)).summarise(
             make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model=model_name
@@ -246,7 +250,7 @@ async def test_a_model_without_a_backend_fails_the_summary(store: TenantStore, m
 
 
 async def test_a_request_without_time_left_fails_the_summary(store: TenantStore) -> None:
-    scope, model = replace(make_scope(store), deadline=Deadline.after(0)), summary_model(lambda _: said("Ana."))
+    scope, model = replace(make_scope(store), deadline=Deadline.after(0)), summary_model(lambda _: summary_deltas("Ana."))
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config()).summarise(
             scope, conversation(1), earlier=None, mask_observations=True, fallback_model="own"
@@ -261,7 +265,7 @@ async def test_a_request_without_time_left_fails_the_summary(store: TenantStore)
 async def test_limits_of_the_tenant_are_raised_unchanged(
     store: TenantStore, limit: dict[str, Any], error: type[SpassError], turns: int
 ) -> None:
-    model = summary_model(lambda _: said("Ana."))
+    model = summary_model(lambda _: summary_deltas("Ana."))
     summarizer = summarizer_over(model, config(**limit))
     with pytest.raises(error) as raised:
         for _ in range(2):  # the first call may still go, and is what the others have no room for
@@ -286,7 +290,7 @@ async def test_errors_that_the_model_did_not_cause_are_raised_unchanged(store: T
             )
         return type(raised.value)
 
-    fine = summary_model(lambda _: said("Ana."))
+    fine = summary_model(lambda _: summary_deltas("Ana."))
     assert await raised(fine, depth=3) is RecursionDepthExceeded
     with inject(FaultPlan(Fault.THROTTLE, at=0, times=2)):
         assert await raised(fine) is StorageUnavailable

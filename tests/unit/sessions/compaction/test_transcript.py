@@ -55,7 +55,7 @@ def turns(draw: st.DrawFn) -> list[Message]:
     return messages
 
 
-def told(lines: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+def speakers_and_texts(lines: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return speakers and texts, with the pieces of a text joined."""
     entries: list[tuple[str, str]] = []
     for line in lines:
@@ -91,7 +91,7 @@ def named(tool: str) -> str:
 def test_parts_of_any_size_contain_every_word(messages: list[Message], room: int) -> None:
     parts = pack_lines(transcript_lines(messages), room)
     assert all(len(join_lines(part).encode()) <= room for part in parts)
-    assert told([line for part in parts for line in read(join_lines(part))]) == expected(messages)
+    assert speakers_and_texts([line for part in parts for line in read(join_lines(part))]) == expected(messages)
 
 
 @given(turns(), st.integers(MIN_PART_BYTES, 2000))
@@ -108,7 +108,9 @@ def test_no_text_can_pass_as_a_line_of_another_speaker(messages: list[Message]) 
     for text in (request.messages[1].content, sanitize_request(request).request.messages[1].content):
         lines = text.splitlines()
         assert len(lines) == len(expected(messages))
-        assert [speaker for speaker, _ in told([json.loads(line) for line in lines])] == [who for who, _ in expected(messages)]
+        assert [speaker for speaker, _ in speakers_and_texts([json.loads(line) for line in lines])] == [
+            who for who, _ in expected(messages)
+        ]
 
 
 @pytest.mark.parametrize("separator", ["\n", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
@@ -129,7 +131,10 @@ def test_a_piece_can_be_cut_again() -> None:
     halves = pack_lines([Line.of("word " * 300, "user"), Line.of("end", "assistant")], 900)
     quarters = pack_lines([line for part in halves for line in part], 400)
     assert len(quarters) > len(halves) > 1
-    assert told([line for part in quarters for line in read(join_lines(part))]) == [("user", "word " * 300), ("assistant", "end")]
+    assert speakers_and_texts([line for part in quarters for line in read(join_lines(part))]) == [
+        ("user", "word " * 300),
+        ("assistant", "end"),
+    ]
 
 
 def test_a_long_text_without_blanks_is_cut_between_characters() -> None:
