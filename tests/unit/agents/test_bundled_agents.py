@@ -11,7 +11,7 @@ from spass.tools.registry import TOOLS
 
 ROOT = Path(__file__).parents[3]
 
-# The operator's own agents stand in the same folder, and must not turn these tests red.
+# The folder may also contain the operator's own agents, which these tests must ignore.
 BUNDLED = frozenset({"concise-de", "berlin-tour", "berlin-rag", "researcher", "researcher-rag", "librarian"})
 
 

@@ -133,9 +133,9 @@ async def test_the_lineage_is_hidden_from_other_users_agents_and_tenants(chains:
                 await lineage_of(stranger, member)
     with pytest.raises(SessionAgentMismatch):
         await read_chain(chains.scope, AgentName("researcher"), members[0])
-    nobody = replace(chains.scope, caller=replace(chains.scope.caller, user=None))
+    without_user = replace(chains.scope, caller=replace(chains.scope.caller, user=None))
     with pytest.raises(UserIdRequired):
-        await read_chain(nobody, AGENT, members[0])
+        await read_chain(without_user, AGENT, members[0])
 
 
 async def test_a_long_chain_shows_its_nearest_members_and_is_marked_truncated(

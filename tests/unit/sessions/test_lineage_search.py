@@ -236,7 +236,7 @@ async def test_a_search_finds_exactly_the_compacted_messages_with_the_word(  # t
 async def planted_and_found(  # the property's parts, all named
     chains: ChainBuilder, turns: list[list[str]], keep: int, planted: tuple[int, int, str], deleted: set[int], word: str
 ) -> tuple[set[tuple[SessionId, int]], set[tuple[SessionId, int]]]:
-    """Where the word is found in a chain of such turns, and where it should be: wherever it was compacted and not deleted."""
+    """The found messages are exactly those with the word that were compacted and not deleted."""
     members = [await chains.session()]
     for number, kinds in enumerate(turns):
         for turn, kind in enumerate(kinds):

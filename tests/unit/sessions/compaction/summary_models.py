@@ -50,7 +50,7 @@ FAILURES: Final[dict[str, tuple[Answer, str]]] = {
     "finds everything too long": (llm.BackendContextLength(SECRET), "context_length_exceeded"),
     "says nothing": ([ChatDelta(finish_reason=FinishReason.STOP)], "empty"),
     "says blanks": (summary_deltas(" \n\t "), "empty"),
-    "says what nobody sees": (summary_deltas("\u200b\u2060\U000e0041\ufeff"), "empty"),
+    "writes only invisible characters": (summary_deltas("\u200b\u2060\U000e0041\ufeff"), "empty"),
     "says blank letters": (summary_deltas("\u2800\u3000"), "empty"),
     "says dots": (summary_deltas("...\n---"), "empty"),
     "only thinks": (summary_deltas("<think>Ana has"), "empty"),
