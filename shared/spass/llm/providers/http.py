@@ -13,6 +13,7 @@ from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
 from spass.llm.errors import BackendAuthError, BackendBadRequest, BackendError, BackendTimeout, BackendUnavailable
+from spass.llm.providers.decompression import iter_decompressed
 from spass.llm.providers.error_responses import error_from_response
 from spass.llm.providers.sse import EventTooLong, StreamParser
 from spass.llm.providers.transports import track_sent, transport_to
@@ -29,7 +30,7 @@ _ERROR_SECONDS: Final = 5.0  # to read the body of an error answer
 _DRAIN_SECONDS: Final = 0.25  # to read the bytes after the last event, so that the connection can be reused
 _DEFAULT_HEADERS: Final = {
     "Accept": "*/*",
-    "Accept-Encoding": "identity",  # one compressed byte can expand to a thousand bytes
+    "Accept-Encoding": "gzip, deflate",
     "User-Agent": "spass",
     "Content-Type": "application/json",
 }
@@ -203,18 +204,15 @@ class _Response:
     """The body of an answer whose status and headers have arrived."""
 
     def __init__(self, response: httpx.Response, read_timeout: float | None, deadline: Deadline) -> None:
-        self._is_encoded = response.headers.get("content-encoding", "identity") != "identity"
-        self._pieces = aiter(response.stream) if isinstance(response.stream, httpx.AsyncByteStream) else response.aiter_raw()
+        self._pieces = _iter_body(response)
         self._read_timeout = read_timeout
         self._deadline = deadline
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
-        """Yield the body in pieces, up to ``limit`` bytes.
+        """Yield the body in pieces, decompressed, up to ``limit`` bytes.
 
         The clock runs only while waiting for the provider: a slow reader must not time out.
         """
-        if self._is_encoded:
-            raise malformed_response("it is compressed")
         size = 0
         with translate_errors():
             while True:
@@ -230,6 +228,13 @@ class _Response:
     async def read(self, limit: int) -> bytes:
         async with aclosing(self.chunks(limit)) as chunks:
             return b"".join([chunk async for chunk in chunks])
+
+
+def _iter_body(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Return an iterator over the body, decompressed."""
+    if isinstance(response.stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
+        return aiter(response.stream)
+    return iter_decompressed(response)
 
 
 def _seconds_left(read_timeout: float | None, deadline: Deadline) -> float:

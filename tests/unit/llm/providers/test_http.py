@@ -6,7 +6,9 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -536,11 +538,59 @@ async def test_an_endless_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
         await reply_of(provider_at(Upstream(Answer(chunks=[b" " * 600] * 10))))
 
 
-async def test_a_compressed_answer_is_neither_requested_nor_read() -> None:
-    upstream = Upstream(Answer(chunks=[gzip.compress(b"{}")], headers={"content-encoding": "gzip"}))
-    with pytest.raises(BackendUnavailable, match="compressed"):
-        await reply_of(provider_at(upstream))
-    assert upstream.requests[0].headers["accept-encoding"] == "identity"
+async def test_a_small_answer_that_decompresses_to_a_huge_one_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_RESPONSE_BYTES", 100_000)
+    bomb = Answer(chunks=[gzip.compress(b" " * 10_000_000)], headers={"content-encoding": "gzip"})
+    with pytest.raises(BackendUnavailable, match="too long"):
+        await reply_of(provider_at(Upstream(bomb)))
+
+
+async def peak_of_failure(answer: Answer) -> int:
+    """Return the peak of memory, in bytes, while a provider reads ``answer``, which is a failure."""
+    provider = provider_at(Upstream(answer))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BackendUnavailable):
+            await reply_of(provider)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_compressed_answer_takes_no_more_memory_than_its_limit(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setattr(http, "MAX_RESPONSE_BYTES", 100_000)
+    bomb = gzip.compress(b" " * 50_000_000)
+    assert await peak_of_failure(Answer(status, [bomb], {"content-encoding": "gzip"})) < 5_000_000
+
+
+async def test_an_answer_that_is_compressed_twice_is_a_failure() -> None:
+    bomb = gzip.compress(gzip.compress(b" " * 50_000_000))
+    assert await peak_of_failure(Answer(200, [bomb], {"content-encoding": "gzip, gzip"})) < 5_000_000
+
+
+@pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("x-gzip", gzip.compress), ("deflate", zlib.compress)])
+@pytest.mark.parametrize("size", [1, 1000, 10**6])
+async def test_a_compressed_answer_is_read_in_pieces_of_any_size(
+    coding: str, compress: Callable[[bytes], bytes], size: int
+) -> None:
+    text = "Tea. " * 100_000
+    body = compress(json.dumps({"choices": [{"message": {"content": text}}]}).encode())
+    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+    reply = await reply_of(provider_at(Upstream(Answer(chunks=pieces, headers={"content-encoding": coding}))))
+    assert reply.message.content == text
+
+
+async def test_bytes_after_a_compressed_answer_are_ignored() -> None:
+    body = gzip.compress(b'{"choices": [{"message": {"content": "Tea"}}]}')
+    answer = Answer(chunks=[body + b"x", b"y" * 1000], headers={"content-encoding": "gzip"})
+    assert (await reply_of(provider_at(Upstream(answer)))).message.content == "Tea"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br"])
+async def test_an_answer_that_cannot_be_decompressed_is_a_failure(coding: str) -> None:
+    with pytest.raises(BackendUnavailable):
+        await reply_of(provider_at(Upstream(Answer(chunks=[b"plain"], headers={"content-encoding": coding}))))
 
 
 async def test_a_compressed_error_has_the_failure_of_its_status() -> None:
