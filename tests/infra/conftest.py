@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ from aws_cdk import App
 
 from infra.application import add_stacks
 from infra.constructs.function import TAG
-from infra.environments import ENVIRONMENTS, Environment
+from infra.environments import DEV, ENVIRONMENTS, Environment
 from infra.routes import ROUTES, Permission, Route, Surface
 from infra.stacks.api import ApiStack
+from infra.stacks.data import DataStack
 from infra.workers import WORKERS, Trigger, Worker
 
 Template = dict[str, Any]
@@ -39,6 +40,10 @@ class Deployment:
     """The templates of one environment."""
 
     environment: Environment
+    data_protected: bool | None
+    """Whether the data stack is protected from termination."""
+    warnings: list[str]
+    """The warnings of the API stack."""
     data: Template
     api: Template
     surfaces: dict[Surface, Template]
@@ -199,9 +204,13 @@ def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, 
     deployments: dict[str, Deployment] = {}
     for environment in chosen:
         stack = app.node.find_child(f"Spass-{environment.name}-Api")
+        data = app.node.find_child(f"Spass-{environment.name}-Data")
         assert isinstance(stack, ApiStack)
+        assert isinstance(data, DataStack)
         deployments[environment.name] = Deployment(
             environment,
+            data_protected=data.termination_protection,
+            warnings=[str(entry.data) for entry in stack.node.metadata if entry.type == "aws:cdk:warning"],
             data=_read(folder / f"Spass-{environment.name}-Data.template.json"),
             api=_read(folder / stack.template_file),
             surfaces={surface: _read(folder / nested.template_file) for surface, nested in stack.surfaces.items()},
@@ -229,6 +238,13 @@ def dev(deployments: dict[str, Deployment]) -> Deployment:
 @pytest.fixture(scope="session")
 def prod(deployments: dict[str, Deployment]) -> Deployment:
     return deployments["prod"]
+
+
+@pytest.fixture(scope="session")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """Return dev with every optional setting: snapshots, alarms with an address, bounds of the workers."""
+    settings = replace(DEV, snap_start=True, alarms=True, alarm_email="operator@example.org", job_workers=24, compaction_steps=50)
+    return synthesized([settings], tmp_path_factory.mktemp("extended"))[DEV.name]
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 import ast
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from infra.application import add_stacks
 from infra.environments import DEV, ENVIRONMENTS, PROD, STAGING, Environment
 from infra.routes import ROUTES
 
-from .conftest import Deployment, function_name
+from .conftest import Deployment, Template, function_name
 
 INFRA = Path(__file__).resolve().parents[2] / "infra"
 
@@ -24,14 +23,22 @@ INFRA = Path(__file__).resolve().parents[2] / "infra"
 ACCEPTED = ["W3005"]
 
 
-def _findings(deployment: Deployment) -> list[str]:
-    arguments = ManualArgs(ignore_checks=ACCEPTED, regions=[deployment.environment.region])
-    return [str(match) for template in deployment.templates() for match in lint(json.dumps(template), config=arguments)]
+def _findings(environment: Environment, templates: Iterable[Template]) -> list[str]:
+    arguments = ManualArgs(ignore_checks=ACCEPTED, regions=[environment.region])
+    return [str(match) for template in templates for match in lint(json.dumps(template), config=arguments)]
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_cfn_lint_finds_nothing(deployments: dict[str, Deployment], name: str) -> None:
-    assert _findings(deployments[name]) == []
+def test_cfn_lint_finds_nothing_in_any_template_of_prod(prod: Deployment) -> None:
+    assert _findings(PROD, prod.templates()) == []
+
+
+@pytest.mark.parametrize("environment", [DEV, STAGING], ids=lambda environment: environment.name)
+def test_cfn_lint_finds_nothing_where_other_environments_differ(
+    deployments: dict[str, Deployment], environment: Environment
+) -> None:
+    """The templates of the surfaces differ from those of prod only in their log groups, and the jobs have such groups too."""
+    deployment = deployments[environment.name]
+    assert _findings(environment, [deployment.data, deployment.jobs]) == []
 
 
 def test_an_unacknowledged_finding_of_the_security_rules_stops_the_synthesis(tmp_path: Path) -> None:
@@ -169,13 +176,9 @@ def test_only_alarms_of_this_account_may_publish_to_the_topic(prod: Deployment) 
         assert denied["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 
-def test_the_data_stack_is_protected_from_termination(tmp_path: Path) -> None:
-    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(tmp_path))
-    add_stacks(app, ENVIRONMENTS.values())
-    for name in ENVIRONMENTS:
-        stack = app.node.find_child(f"Spass-{name}-Data")
-        assert isinstance(stack, Stack)
-        assert stack.termination_protection is True
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_data_stack_is_protected_from_termination(deployments: dict[str, Deployment], name: str) -> None:
+    assert deployments[name].data_protected is True
 
 
 def test_no_function_has_snapshots_by_default(deployments: dict[str, Deployment]) -> None:
@@ -184,38 +187,26 @@ def test_no_function_has_snapshots_by_default(deployments: dict[str, Deployment]
         assert not list(deployment.resources("AWS::Lambda::Version"))
 
 
-def test_with_snapshots_the_long_routes_are_invoked_by_an_alias_of_a_version(
-    synthesize: Callable[[Environment], Deployment],
-) -> None:
-    deployment = synthesize(replace(DEV, snap_start=True))
+def test_with_snapshots_the_long_routes_are_invoked_by_an_alias_of_a_version(extended: Deployment) -> None:
     long = {route.function_name for route in ROUTES if route.long}
-    snapped = {name for name, function in deployment.functions().items() if function.get("SnapStart")}
-    aliases = dict(deployment.resources("AWS::Lambda::Alias"))
+    snapped = {name for name, function in extended.functions().items() if function.get("SnapStart")}
+    aliases = dict(extended.resources("AWS::Lambda::Alias"))
     assert snapped == long
     assert len(aliases) == len(long)
-    for name, function in deployment.functions().items():
+    for name, function in extended.functions().items():
         variables = function["Environment"]["Variables"]
         assert ("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH" in variables) == (name in long)
     for route in ROUTES:
         assert route.path != "/restored"
-        uri = json.dumps(deployment.methods()[route.method, route.resource]["Properties"]["Integration"]["Uri"])
+        uri = json.dumps(extended.methods()[route.method, route.resource]["Properties"]["Integration"]["Uri"])
         assert any(f'"Ref": "{alias}"' in uri for alias in aliases) == route.long
 
 
-def test_alarms_without_a_subscriber_give_a_warning(tmp_path: Path) -> None:
-    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(tmp_path))
-    heard = replace(PROD, name="heard", alarm_email="operator@example.org")
-    add_stacks(app, [DEV, PROD, heard])
-    stacks = {name: app.node.find_child(f"Spass-{name}-Api") for name in ("dev", "prod", "heard")}
-    told = {name for name, stack in stacks.items() if isinstance(stack, Stack) and _warnings(stack)}
-    assert told == {"prod"}
+def test_alarms_without_a_subscriber_give_a_warning(deployments: dict[str, Deployment], extended: Deployment) -> None:
+    assert [name for name in ENVIRONMENTS if deployments[name].warnings] == ["prod"]
+    assert extended.warnings == []
 
 
-def _warnings(stack: Stack) -> list[object]:
-    return [entry.data for entry in stack.node.metadata if entry.type == "aws:cdk:warning"]
-
-
-def test_an_alarm_address_is_subscribed(synthesize: Callable[[Environment], Deployment]) -> None:
-    deployment = synthesize(replace(DEV, alarms=True, alarm_email="operator@example.org"))
-    ((_, subscription),) = deployment.resources("AWS::SNS::Subscription")
+def test_an_alarm_address_is_subscribed(extended: Deployment) -> None:
+    ((_, subscription),) = extended.resources("AWS::SNS::Subscription")
     assert subscription["Properties"]["Endpoint"] == "operator@example.org"

@@ -1,13 +1,11 @@
 """The workers: their triggers, permissions, failures and concurrency."""
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from infra.constructs.machine import COMPACTION
-from infra.environments import DEV, ENVIRONMENTS, Environment
+from infra.environments import ENVIRONMENTS
 from infra.routes import Permission
 from infra.template import local_template
 from infra.workers import WORKERS, Trigger, Worker
@@ -68,18 +66,15 @@ def test_the_notification_is_set_without_a_custom_resource(dev: Deployment) -> N
     }
 
 
-def test_an_environment_limits_concurrent_messages_and_steps(
-    synthesize: Callable[[Environment], Deployment],
-) -> None:
-    deployment = synthesize(replace(DEV, job_workers=24, compaction_steps=50))
-    functions = deployment.functions()
+def test_an_environment_limits_concurrent_messages_and_steps(extended: Deployment) -> None:
+    functions = extended.functions()
     reserved = {
         name: one["ReservedConcurrentExecutions"] for name, one in functions.items() if "ReservedConcurrentExecutions" in one
     }
     assert reserved == {"worker-compaction-step": 50}
     (jobs,) = [
         one["Properties"]
-        for _, one in deployment.resources("AWS::Lambda::EventSourceMapping")
+        for _, one in extended.resources("AWS::Lambda::EventSourceMapping")
         if one["Properties"]["EventSourceArn"] == {"Fn::ImportValue": "spass-dev-QueueArn"}
     ]
     assert (jobs["BatchSize"], jobs["ScalingConfig"]) == (1, {"MaximumConcurrency": 24}), "no file waits for another's batch"

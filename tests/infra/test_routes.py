@@ -48,13 +48,10 @@ def test_every_row_is_a_method_that_may_invoke_its_function(dev: Deployment, rou
     ).split(", ")
 
 
-def test_with_snapshots_every_row_may_invoke_the_alias_of_its_function(
-    synthesize: Callable[[Environment], Deployment],
-) -> None:
-    deployment = synthesize(replace(DEV, snap_start=True))
+def test_with_snapshots_every_row_may_invoke_the_alias_of_its_function(extended: Deployment) -> None:
     for route in ROUTES:
         for method in route.methods:
-            _assert_invocable(deployment, route, method)
+            _assert_invocable(extended, route, method)
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.long], ids=lambda route: route.path)
