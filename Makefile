@@ -12,7 +12,8 @@ PEERS_ENV := .venv-peers
 CLIENTS_ENV := .venv-clients
 PY := $(ENV)/bin/python
 INFRA_PY := $(INFRA_ENV)/bin/python
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --require-hashes
+# Python compiles a module when it first imports it. Most modules of these packages are never imported.
+PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes
 COMPILE := $(abspath $(LOCK_ENV))/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
 PYTEST := -m pytest
 # Test files run in parallel, so that one slow file does not delay the others. The order stays, because tests/conftest.py puts the slowest first.

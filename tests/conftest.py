@@ -24,12 +24,24 @@ settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5
 settings.load_profile("soak" if os.environ.get("SPASS_SOAK") else "everyday")
 
 
-_FIRST = ("test_ingest_restarts.py", "test_life.py", "test_jobs.py", "test_openai_own_tests.py")
-"""What takes long and mostly waits: begun first, it waits while all others run beside it."""
+_FIRST = (
+    "e2e/test_fuzz.py",
+    "e2e/test_demo.py",
+    "e2e/test_ingest_restarts.py",
+    "e2e/test_life.py",
+    "e2e/test_compaction.py",
+    "ingest/test_faults.py",
+    "ingest/test_delivery.py",
+    "sessions/test_auto_compaction_faults.py",
+    "local/test_jobs.py",
+    "e2e/test_openai_own_tests.py",
+)
+"""The files that take longest, in the order in which they start. So no worker ends long after the others."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in _FIRST)
+    places = {file: place for place, file in enumerate(_FIRST)}
+    items.sort(key=lambda item: places.get("/".join(item.path.parts[-2:]), len(_FIRST)))
 
 
 @pytest.fixture(scope="session", autouse=True)

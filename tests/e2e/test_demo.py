@@ -37,13 +37,19 @@ def test_the_demo_walks_through_the_main_job_on_a_gateway_of_its_own(gateway: Ga
 
 
 def test_the_demo_on_a_named_gateway_says_what_it_replaces(gateway: Gateway) -> None:
-    ended = _demo({}, "--url", gateway.url)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    said = ended.stdout.partition("===")[0]
+    """The rest of the demo is the same as on a gateway of its own, so the test ends it at its first heading."""
+    lines: list[str] = []
+    with subprocess.Popen(
+        _command("--url", gateway.url), cwd=ROOT, env=_environment({}), stdout=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "===" in line:
+                break
+            lines.append(line)
+        demo.kill()
     for word in (gateway.url, "berlin-info", "gateway-docs", "demo-user"):
-        assert word in said
-    for fact in FACTS:
-        assert fact in ended.stdout
+        assert word in "".join(lines)
 
 
 def test_a_gateway_that_is_not_there_is_said_clearly() -> None:
@@ -55,14 +61,22 @@ def test_a_gateway_that_is_not_there_is_said_clearly() -> None:
 
 def _demo(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "local.demo", *arguments],
+        _command(*arguments),
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])} | environment,
+        env=_environment(environment),
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-u", "-m", "local.demo", *arguments]
+
+
+def _environment(changes: dict[str, str]) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])} | changes
 
 
 def _indices(gateway: Gateway) -> object:

@@ -184,7 +184,7 @@ def test_requests_made_from_the_document_are_answered_as_it_says(
     fuzz_target.ground(route)
 
     # Texts at the limit are generated often, and 256 of them take seconds to embed.
-    @examples(6 if route.module in {"rag.replace", "rag.append"} else 12, soak=100)
+    @examples(4 if route.module in {"rag.replace", "rag.append"} else 6, soak=100)
     @given(case=operation.as_strategy(generation_mode=mode), known=st.sampled_from(KNOWN))
     def send(case: Case[Any], known: frozenset[str]) -> None:
         if mode is GenerationMode.POSITIVE:
@@ -207,7 +207,7 @@ def test_chains_of_requests_are_answered_as_the_document_says(fuzz_target: FuzzT
     """
     fuzz_target.ground(DESCRIBED[0])
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "SPASS-User-Id": USER}
-    arguments = ["run", f"{fuzz_target.url}/openapi.json", "--phases", "stateful", "--max-examples", "500" if SOAK else "30"]
+    arguments = ["run", f"{fuzz_target.url}/openapi.json", "--phases", "stateful", "--max-examples", "500" if SOAK else "12"]
     arguments += [f"--header={name}: {value}" for name, value in headers.items()]
     arguments += ["--suppress-health-check", "all", "--request-timeout", "60", "--no-color", *([] if SOAK else ["--seed", "1"])]
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), *arguments]
@@ -244,7 +244,7 @@ def _is_broken(case: Case[Any]) -> bool:
 def test_broken_requests_are_refused_in_the_one_envelope(fuzz_target: FuzzTarget, route: Route) -> None:
     fuzz_target.ground(route)
 
-    @examples(25, soak=500)
+    @examples(12, soak=500)
     @given(broken=malformed_requests(route, fuzz_target.known()))
     def send(broken: MalformedRequest) -> None:
         data = request_bytes(broken.method, broken.target, broken.headers, broken.body)
@@ -256,7 +256,7 @@ def test_broken_requests_are_refused_in_the_one_envelope(fuzz_target: FuzzTarget
     send()
 
 
-@examples(60, soak=2000)
+@examples(30, soak=2000)
 @given(method=METHODS, target=st.lists(segments(()), max_size=7), query=queries())
 @example(method=b"GET", target=[b"x" * 70_000], query=b"")
 @example(method=b"get", target=[], query=b"")

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import boto3
 import pytest
 
 from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.time import now_s
+from spass.testing.aws import MemoryAws
 from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmedOperation, ConfirmTokens, TokenRedemption
 from spass.tools.toolbox import Toolbox
 from spass.web.services import Services
-from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
+from tests.functions.gateway import CONFIG, Gateway, Reply
 from tests.functions.injection_corpus import (
     DELETE,
     PAYLOADS,
@@ -34,8 +34,6 @@ from tests.functions.injection_corpus import (
 )
 from tests.functions.obedient_model import DIMENSIONS, ObedientModel, build_documents, serve_obedient_model
 from tests.unit.sessions.session_chains import ChainBuilder, plain_turn
-
-pytestmark = pytest.mark.moto
 
 TOOLS: Final = (
     "rag_query", "wikipedia_summary", "wikipedia_search", "rag_index_create", "rag_index_delete", "rag_doc_append",
@@ -60,14 +58,11 @@ class InjectionHarness:
 
     def state(self) -> Mapping[str, object]:
         """Return the indices of both tenants, the settings of one, and every object."""
-        table, bucket = boto3.client("dynamodb"), boto3.client("s3")
-        items: dict[str, object] = {}
-        for partition in ("T#demo#RAG", "T#demo#CONFIG", "T#other#RAG"):
-            answer = table.query(
-                TableName=TABLE, KeyConditionExpression="pk = :pk", ExpressionAttributeValues={":pk": {"S": partition}}
-            )
-            items |= {f"{item['pk']}{item['sk']}": item for item in answer["Items"]}
-        return {**items, **{entry["Key"]: entry["ETag"] for entry in bucket.list_objects_v2(Bucket=BUCKET).get("Contents", [])}}
+        aws = self.gateway.aws
+        assert isinstance(aws, MemoryAws)
+        partitions = ("T#demo#RAG", "T#demo#CONFIG", "T#other#RAG")
+        items = {str((item["pk"], item["sk"])): item for item in aws.table.items() if item["pk"] in partitions}
+        return {**items, **aws.bucket.objects}
 
     def send(self, target: str, body: object, *, token: str = OPERATOR, user: str = "ada", method: str = "POST") -> Reply:
         reply = self.gateway.send(method, target, token=token, headers={"SPASS-User-Id": user}, body=body)
@@ -137,6 +132,7 @@ def harness(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Injec
         monkeypatch.setenv("OBEDIENT_KEY", "any")
         monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"{url}/{{language}}")
         services = Services(settings)
+        services.aws = gateway.aws
         monkeypatch.setattr(gateway, "services", services)
         harness = InjectionHarness(gateway, model, now_s())
         services.toolbox = Toolbox(services.rag, services.cascade, lambda: services.lineage_search, clock=lambda: harness.now)

@@ -37,8 +37,6 @@ from tests.unit.calls.provider_failures import ARN, FAILURES, HOST, OUR_NAMES, P
 from tests.unit.llm.scripted_upstream import CLASSES as PROVIDERS
 from tests.unit.llm.scripted_upstream import Upstream, backend, whole
 
-pytestmark = pytest.mark.moto
-
 
 def share(*path: str) -> list[dict[str, str]]:
     """Return some of the batches, others for each ``path``. With ``SPASS_SOAK``, return all."""
@@ -248,6 +246,7 @@ STORED: Mapping[str, Send] = {
 }
 
 
+@pytest.mark.moto
 @pytest.mark.parametrize("failure", STORAGE)
 def test_an_error_of_the_storage_does_not_leak(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str
@@ -337,6 +336,7 @@ def test_tokens_and_provider_keys_are_not_logged(planted_gateway: Gateway, capsy
     assert_clean(None, capsys, {kind: SECRETS[kind] for kind in BY_VALUE} | {kind: SECRETS[kind] for kind in BY_CONTEXT})
 
 
+@pytest.mark.moto
 def test_a_failed_ingest_does_not_leak(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

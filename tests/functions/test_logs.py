@@ -10,8 +10,6 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from spass.llm.errors import BackendError
 from tests.functions.gateway import BUCKET, Gateway
 
-pytestmark = pytest.mark.moto
-
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -57,6 +55,7 @@ def test_the_log_has_no_tokens_user_texts_or_internal_names(gateway: Gateway, ca
     assert failure["request_id"] == broken.headers["spass-request-id"]
 
 
+@pytest.mark.moto
 def test_a_refusal_of_the_storage_is_logged_with_the_request_id(
     gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +70,7 @@ def test_a_refusal_of_the_storage_is_logged_with_the_request_id(
     assert failure["why"] == "The storage refused a request of ours (AccessDeniedException)."
 
 
+@pytest.mark.moto
 def test_the_cause_of_a_silent_storage_is_logged(
     gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,16 @@ import httpx
 import pytest
 
 from infra.routes import ROUTES, Route
+from spass.aws.clients import Aws
+from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def aws(request: pytest.FixtureRequest) -> Aws:
+    return aws_for_faults(request)
+
 
 SECRET = "Kilimandscharo"
 NO_JOB = "job_" + "0" * 26  # whose a job is, tests of jobs ask

@@ -47,11 +47,10 @@ def test_the_error_of_a_provider_contains_no_secret(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str, provider: str
 ) -> None:
     set_credentials(monkeypatch)
-    for batch in BATCHES:
-        for stream in (False, True):
-            body = response_body(provider, Upstream(FAILURES[failure](text_with_secrets(batch))), stream=stream)
-            captured = capsys.readouterr()
-            for out in (body, captured.out, captured.err):
-                assert not leaked_kinds(out, batch)
-                for place in OUR_NAMES:
-                    assert place not in out
+    for number, batch in enumerate(BATCHES):
+        body = response_body(provider, Upstream(FAILURES[failure](text_with_secrets(batch))), stream=number % 2 == 1)
+        captured = capsys.readouterr()
+        for out in (body, captured.out, captured.err):
+            assert not leaked_kinds(out, batch)
+            for place in OUR_NAMES:
+                assert place not in out
