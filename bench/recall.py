@@ -137,7 +137,7 @@ class RecallBench:
             # Messages that are kept verbatim do not test the summary, so the last turns contain no fact.
             summary = await self._say(session, "Let us go on.", "Gladly.", window=1)
             assert summary is not None
-            session = summary.successor_session_id
+            session = summary.successor
             words = sum(len(text.split()) for turn in said for text in turn)
             recall = [await self._recall(facts, session, summary.text) for facts in self.planted]
             done.append(Generation(number, words, summary, recall))

@@ -148,7 +148,7 @@ def _follows(source: ChainMember, successor: ChainMember) -> Iterator[str]:
     earlier = source.summary.text if source.summary else None
     copies = [(stored.created_at, stored.message) for stored in successor.turns[0].messages] if successor.turns else []
     record = successor.summary
-    if record is None or (record.id, record.source_session_id) != (successor.session.summary_id, source.session.id):
+    if record is None or (record.id, record.source) != (successor.session.summary_id, source.session.id):
         yield f"no summary: {successor.session.id}"
         return
     if not copies or copies[0][1] != Message(Role.ASSISTANT, summary_message(record)) or copies[1:] != kept:

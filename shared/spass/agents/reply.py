@@ -45,8 +45,8 @@ def render_reply(
 
 def _compaction(summary: "SummaryRecord") -> ReplyCompaction:
     return ReplyCompaction(
-        source_session_id=summary.source_session_id,
-        successor_session_id=summary.successor_session_id,
+        source_session_id=summary.source,
+        successor_session_id=summary.successor,
         summary_id=summary.id,
     )
 
@@ -55,5 +55,5 @@ def compaction_headers(compaction: "CompactionResult | None", error: SpassError 
     """Return the headers that report a turn's compaction or its failure."""
     if compaction is not None:
         summary = compaction.summary
-        return {"SPASS-Compacted-From": summary.source_session_id, "SPASS-Session-Id": summary.successor_session_id}
+        return {"SPASS-Compacted-From": summary.source, "SPASS-Session-Id": summary.successor}
     return {"SPASS-Compaction-Error": error.code} if error is not None else {}

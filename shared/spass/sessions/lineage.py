@@ -52,7 +52,16 @@ class SummaryView(ResponseModel):
 
     @classmethod
     def of(cls, record: SummaryRecord) -> "SummaryView":
-        return cls.model_validate(record, from_attributes=True)
+        return cls(
+            id=record.id,
+            source_session_id=record.source,
+            successor_session_id=record.successor,
+            text=record.text,
+            model=record.model,
+            created_at=record.created_at,
+            first_seq=record.first_seq,
+            last_seq=record.last_seq,
+        )
 
 
 class Chain(ResponseModel):

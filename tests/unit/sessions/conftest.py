@@ -109,7 +109,7 @@ def render(recorded: CommittedTurn) -> StoredAnswer:
         "turn": recorded.turn.id,
         "seq": recorded.turn.answer.seq,
         "session": recorded.session.id,
-        "compacted": compacted.summary.source_session_id if compacted else None,
+        "compacted": compacted.summary.source if compacted else None,
         "error": error.code if error else None,
     }
     return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "1"})

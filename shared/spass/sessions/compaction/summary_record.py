@@ -23,11 +23,11 @@ class Summary:
 @dataclass(frozen=True, slots=True)
 class SummaryRecord:
     """A summary as it is stored with the session that starts with it. It covers the messages ``first_seq`` to ``last_seq`` of
-    the source, both included."""
+    the source, both included. The names of the fields are those of the stored attributes."""
 
     id: SummaryId
-    source_session_id: SessionId
-    successor_session_id: SessionId
+    source: SessionId
+    successor: SessionId
     text: str
     model: str
     created_at: Timestamp
@@ -47,7 +47,7 @@ async def read_summary(store: TenantStore, successor: SessionId, summary: Summar
 
 def summary_message(record: SummaryRecord) -> str:
     """Return the first message of a successor."""
-    return f"{_PREFIX}{record.source_session_id}] {record.text}"
+    return f"{_PREFIX}{record.source}] {record.text}"
 
 
 def summary_text(message: str) -> str:

@@ -115,7 +115,7 @@ async def test_the_source_is_archived_and_its_successor_begins_with_the_summary(
     summary = await read_summary(compaction.store, successor.id, plan.summary)
     assert summary is not None
     assert summary == result.summary
-    assert (summary.first_seq, summary.last_seq, summary.text, summary.source_session_id) == (1, 4, SUMMARY.text, session)
+    assert (summary.first_seq, summary.last_seq, summary.text, summary.source) == (1, 4, SUMMARY.text, session)
 
 
 @pytest.mark.parametrize("mask", [False, True])

@@ -34,4 +34,4 @@ async def test_the_fifth_generation_answers_questions_about_the_first(monkeypatc
     assert last.summary.text.count("[compaction summary") == 0
     assert last.recall[0].by_summary < 14  # what a summary must forget in time, the search is there for
     assert last.recall[0].by_summary > 4
-    assert len({generation.summary.source_session_id for generation in generations}) == GENERATIONS
+    assert len({generation.summary.source for generation in generations}) == GENERATIONS

@@ -3,6 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spass.aws.codec import encode
 from spass.core.ids import SessionId, SummaryId
 from spass.core.time import timestamp
 from spass.sessions.compaction.summary_record import SummaryRecord, summary_message, summary_text
@@ -16,3 +17,9 @@ def test_summary_text_is_the_inverse_of_summary_message(text: str) -> None:
     record = SummaryRecord(SummaryId("sum_1"), source, successor, text, "small", timestamp(0), 1, 4)
     assert summary_message(record) == f"[compaction summary from session {source}] {text}"
     assert summary_text(summary_message(record)) == text
+
+
+def test_the_stored_names_of_a_summary_stay_because_sessions_have_no_expiry() -> None:
+    record = SummaryRecord(SummaryId("sum_1"), SessionId("ses_1"), SessionId("ses_2"), "text", "small", timestamp(0), 1, 4)
+    names = {"id", "source", "successor", "text", "model", "created_at", "first_seq", "last_seq"}
+    assert encode(record).keys() == names
