@@ -25,6 +25,9 @@ _FINISH_REASONS: Final = {
     "content_filter": FinishReason.CONTENT_FILTER,
 }
 
+_MAX_MONEY: Final = Decimal("1e30")
+"""A larger number cannot be a price, and the arithmetic of ``Decimal`` fails for the largest numbers."""
+
 
 def _money(value: object) -> Decimal | None:
     """Return a price in US dollars, given as a number or as ``{"usd": …}``. A wrong price must not fail a good answer."""
@@ -36,7 +39,7 @@ def _money(value: object) -> Decimal | None:
         money = Decimal(str(value))
     except InvalidOperation:
         return None
-    return money if money.is_finite() and money >= 0 else None
+    return money if money.is_finite() and 0 <= money <= _MAX_MONEY else None
 
 
 Money = Annotated[Decimal | None, BeforeValidator(_money)]

@@ -330,6 +330,7 @@ async def test_calls_without_id_or_index_get_one() -> None:
         ({"usage": {**USAGE, "cost": 0}}, Decimal(0)),
         ({"cost": 1}, Decimal(1)),
         ({"usage": {**USAGE, "cost_in_usd_ticks": 37756000}}, Decimal("0.0037756")),
+        ({"usage": {**USAGE, "cost_in_usd_ticks": "1e9999999"}}, None),
         ({"usage": {**USAGE, "cost": -1}}, None),
         ({"usage": {**USAGE, "cost": "NaN"}}, None),
         ({"usage": {**USAGE, "cost": True}}, None),
