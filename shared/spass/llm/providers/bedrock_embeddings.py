@@ -112,7 +112,10 @@ def _mean_direction(rows: Sequence[Row]) -> Row:
         return rows[0]
     if len({len(row) for row in rows}) > 1:
         raise malformed_response("vectors have different lengths")
-    sums = [math.fsum(numbers) for numbers in zip(*rows, strict=True)]
+    try:
+        sums = [math.fsum(numbers) for numbers in zip(*rows, strict=True)]
+    except (OverflowError, ValueError) as error:
+        raise malformed_response("the numbers of a vector are too large") from error
     length = math.hypot(*sums)
     return [number / length for number in sums] if length else sums
 

@@ -167,3 +167,10 @@ async def test_malformed_vectors_are_a_failure(model: str, payload: Payload) -> 
 async def test_windows_with_vectors_of_different_lengths_are_a_failure() -> None:
     with pytest.raises(BackendUnavailable):
         await embedded(Upstream(whole({"embeddings": [[1.0], [1.0, 2.0]]})), COHERE, "a" * 2000)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1e308, 1e308), (math.inf, -math.inf)])
+async def test_windows_with_vectors_that_have_no_mean_are_a_failure(first: float, second: float) -> None:
+    upstream = Upstream(whole({"embeddings": [[first], [second]]}))
+    with pytest.raises(BackendUnavailable):
+        await embedded(upstream, COHERE, "x" * 1500)
