@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _loopback_backends(config: GatewayConfig, agents: Sequence[AgentSummary]) -> Iterator[str]:
-    """Yield a warning for each backend with a loopback address, which a deployed function cannot reach: the models that fail."""
+    """Yield a warning for each backend with a loopback address, with the models that fail in AWS because of it."""
     loopback = [backend for backend in config.llm.backends if _is_loopback(backend)]
     reachable = [backend for backend in config.llm.backends if backend not in loopback]
     served = {model.name for model in config.models if any(serves(backend, model.name) for backend in reachable)}
@@ -46,9 +46,10 @@ def _loopback_backends(config: GatewayConfig, agents: Sequence[AgentSummary]) ->
         if unserved:
             users = [*(f"agent {agent.name}" for agent in agents if agent.model in unserved), *_summarisers(config, unserved)]
             yield (
-                f"No function in AWS reaches the backend {backend.name} on this machine. What fails there: {', '.join(unserved)}"
-                + (f", so {', '.join(users)}" if users else "")
-                + ". Before deploying, give it a base_url that functions reach, or use models of other backends."
+                f"Functions in AWS cannot reach the backend {backend.name}, because its address is on this machine. "
+                f"These models fail: {', '.join(unserved)}. "
+                + (f"Used by: {', '.join(users)}. " if users else "")
+                + "Before deploying, give the backend a base_url that functions reach, or use models of other backends."
             )
 
 

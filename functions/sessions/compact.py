@@ -12,7 +12,7 @@ from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
-from spass.web.prefer import PREFER_HEADER, PREFERENCE_APPLIED, RESPOND_ASYNC, prefers
+from spass.web.prefer import PREFER_PARAMETER, PREFERENCE_APPLIED, RESPOND_ASYNC, prefers
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 
 WAIT_SECONDS: Final = 25.0
@@ -24,7 +24,7 @@ router = api_router()
     "/a1/agents/{name}/sessions/{session_id}/compact",
     response_model=Compaction,
     responses={202: {"model": JobTicket, "description": "The job continues; `Location` is its address."}},
-    openapi_extra={"parameters": [PREFER_HEADER]},
+    openapi_extra={"parameters": [PREFER_PARAMETER]},
 )
 async def compact(
     name: AgentParameter,

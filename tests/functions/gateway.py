@@ -167,8 +167,8 @@ class Gateway:
         sent = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
         return self._loop.run_until_complete(_over_asgi(app, method, target, sent, b""))
 
-    async def post_meanwhile(self, target: str, headers: Mapping[str, str], body: object) -> Reply:
-        """Send a POST to a long route while another request is running."""
+    async def post_async(self, target: str, headers: Mapping[str, str], body: object) -> Reply:
+        """Send a POST to a long route from a coroutine, for example while another request is running."""
         route = find_route("POST", target)
         assert route is not None
         user = {"SPASS-User-Id": "ada"} if target.startswith("/a1/") else {}

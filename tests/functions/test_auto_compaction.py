@@ -41,7 +41,7 @@ def fails(gateway: Gateway, *, agent: Sequence[Exception] = (), summary: Excepti
         asked_by_agent = gateway.model.requests[-1].messages[0].content == "Answer."
         gateway.model.failure = (coming.pop(0) if coming else None) if asked_by_agent else summary
 
-    gateway.model.before = during
+    gateway.model.before_chat = during
 
 
 def test_the_answer_names_the_successor_and_the_whole_cost(gateway: Gateway) -> None:

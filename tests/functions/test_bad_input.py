@@ -230,11 +230,11 @@ def test_an_empty_name_is_located_in_the_error(
     ],
 )
 def test_blank_and_too_long_texts_are_refused(gateway: Gateway, session: str, path: str, body: object, param: str) -> None:
-    embedded = len(gateway.model.embedded)
+    texts_before = len(gateway.model.embedded_texts)
     method, _, path = path.rpartition(" ")
     reply = gateway.send(method or "POST", path, body=body, token="demo-admin-token")
     assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
-    assert len(gateway.model.embedded) == embedded
+    assert len(gateway.model.embedded_texts) == texts_before
 
 
 def test_fields_of_documents_have_one_spelling(gateway: Gateway) -> None:
@@ -287,11 +287,11 @@ def test_a_bad_patch_is_refused_with_the_place(gateway: Gateway, session: str, b
 def test_a_bad_query_is_refused_before_the_embedding(
     gateway: Gateway, session: str, change: Mapping[str, Any], param: str
 ) -> None:
-    embedded = len(gateway.model.embedded)
+    texts_before = len(gateway.model.embedded_texts)
     reply = gateway.send("POST", "/a1/rag/indices/notes/query", body={"query": "x", **change})
     assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
     assert reply.json["error"]["details"]["errors"][0]["loc"] == ["body", param]
-    assert len(gateway.model.embedded) == embedded
+    assert len(gateway.model.embedded_texts) == texts_before
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_concurrent_requests_with_one_key_compact_once(harness: CompactionHarnes
     gateway, replies = harness.gateway, list[Reply]()
 
     async def at_once() -> None:
-        posts = [gateway.post_meanwhile(f"{PLAIN}/{session}/compact", KEY, {}) for _ in range(6)]
+        posts = [gateway.post_async(f"{PLAIN}/{session}/compact", KEY, {}) for _ in range(6)]
         replies.extend(await asyncio.gather(*posts))
 
     gateway._loop.run_until_complete(at_once())
@@ -134,7 +134,7 @@ def test_concurrent_requests_without_a_key_compact_once(harness: CompactionHarne
     gateway, replies = harness.gateway, list[Reply]()
 
     async def at_once() -> None:
-        posts = [gateway.post_meanwhile(f"{PLAIN}/{session}/compact", {}, {}) for _ in range(6)]
+        posts = [gateway.post_async(f"{PLAIN}/{session}/compact", {}, {}) for _ in range(6)]
         replies.extend(await asyncio.gather(*posts))
 
     gateway._loop.run_until_complete(at_once())

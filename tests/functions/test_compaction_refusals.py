@@ -89,10 +89,10 @@ def test_a_running_turn_refuses_a_compaction(harness: CompactionHarness) -> None
     replies: list[Reply] = []
 
     async def meanwhile() -> None:
-        harness.model.before = None
-        replies.append(await harness.gateway.post_meanwhile(f"{PLAIN}/{session}/compact", {}, {}))
+        harness.model.before_chat = None
+        replies.append(await harness.gateway.post_async(f"{PLAIN}/{session}/compact", {}, {}))
 
-    harness.model.before = meanwhile
+    harness.model.before_chat = meanwhile
     assert harness.say(session, "question 3").status == 200
     (refused,) = replies
     assert (refused.status, refused.code) == (409, "session_busy")

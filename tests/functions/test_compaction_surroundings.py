@@ -117,7 +117,7 @@ def test_sessions_of_many_users_are_compacted_concurrently(harness: CompactionHa
     replies: list[Reply] = []
 
     async def at_once() -> None:
-        posts = [harness.gateway.post_meanwhile(f"{PLAIN}/{session}/compact", {}, {}) for session in sessions]
+        posts = [harness.gateway.post_async(f"{PLAIN}/{session}/compact", {}, {}) for session in sessions]
         replies.extend(await asyncio.gather(*posts))
 
     harness.gateway._loop.run_until_complete(at_once())

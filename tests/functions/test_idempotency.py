@@ -1,4 +1,4 @@
-"""Idempotency keys: on every POST route, the same key with the same body is carried out once."""
+"""Idempotency keys: on every POST route, a repeated request with the same key and body is not executed again."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from spass.aws.leases import renewing
 from spass.aws.writes import Update
 from spass.core.ids import TenantId
 from spass.llm.errors import BackendError
-from spass.web import idempotency as web
+from spass.web import idempotency
 from tests.functions.gateway import Gateway, Reply
 
 KEY = {"Idempotency-Key": "key-1"}
@@ -19,8 +19,8 @@ DOCUMENTS = {"documents": [{"id": "a", "text": "alpha"}]}
 UPLOAD = {"filename": "notes.md", "content_type": "text/markdown", "size": 10}
 
 
-def routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Return the path, a body and another body for each POST route."""
+def post_routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Return the path, a valid body and a different valid body of each POST route, by name."""
     gateway.send("POST", "/a1/rag/indices/notes/documents", body=DOCUMENTS)
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     return {
@@ -49,48 +49,52 @@ def routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[str, A
     }
 
 
-ALL = ["chat", "create", "append", "replace", "extend", "query", "upload", "execute", "completion", "embedding"]
-MODEL_CALLERS = [name for name in ALL if name not in {"create", "upload", "execute"}]
+ROUTE_NAMES = ["chat", "create", "append", "replace", "extend", "query", "upload", "execute", "completion", "embedding"]
+MODEL_ROUTE_NAMES = [name for name in ROUTE_NAMES if name not in {"create", "upload", "execute"}]
 
 
-def send(gateway: Gateway, path: str, body: dict[str, Any], **more: Any) -> Reply:
-    return gateway.send("POST", path, body=body, headers=KEY, token="demo-admin-token", **more)
+def send(gateway: Gateway, path: str, body: dict[str, Any]) -> Reply:
+    return gateway.send("POST", path, body=body, headers=KEY, token="demo-admin-token")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.moto) if name == "upload" else name for name in ALL])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.moto) if name == "upload" else name for name in ROUTE_NAMES]
+)
 def test_a_repeated_request_gets_the_stored_answer(gateway: Gateway, name: str) -> None:
-    path, body, other = routes(gateway)[name]
+    path, body, other_body = post_routes(gateway)[name]
     first = send(gateway, path, body)
     assert first.status in {200, 201}, first.text
     assert "idempotency-replayed" not in first.headers
-    stored, requests, embedded = gateway.stored(), len(gateway.model.requests), len(gateway.model.embedded)
+    items, chats, embeddings = gateway.stored(), len(gateway.model.requests), len(gateway.model.embeddings)
     second = send(gateway, path, body)
     assert (second.status, second.json) == (first.status, first.json)
     assert second.headers["idempotency-replayed"] == "true"
     assert second.headers["spass-request-id"] != first.headers["spass-request-id"]
     for header in ("spass-cost-usd", "spass-cost-eur", "spass-cost-source", "spass-cost-sub-calls"):
         assert second.headers.get(header) == first.headers.get(header), header
-    assert (gateway.stored(), len(gateway.model.requests), len(gateway.model.embedded)) == (stored, requests, embedded)
-    assert send(gateway, path, other).code == "idempotency_key_reused"
-    assert gateway.stored() == stored
+    assert (gateway.stored(), len(gateway.model.requests), len(gateway.model.embeddings)) == (items, chats, embeddings)
+    assert send(gateway, path, other_body).code == "idempotency_key_reused"
+    assert gateway.stored() == items
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.moto) if name == "upload" else name for name in ALL])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.moto) if name == "upload" else name for name in ROUTE_NAMES]
+)
 def test_the_same_key_of_another_user_or_token_is_another_request(gateway: Gateway, name: str) -> None:
-    path, body, _ = routes(gateway)[name]
+    path, body, _ = post_routes(gateway)[name]
     send(gateway, path, body)
-    if name != "append":
-        for user, token in (("bob", "demo-admin-token"), ("ada", "demo-token")):
-            if path.startswith("/v1/") and (user == "bob" or name == "embedding"):
-                continue
-            reply = gateway.send("POST", path, body=body, headers=KEY, user=user, token=token)
-            assert reply.status in {200, 201}, reply.text
-            assert "idempotency-replayed" not in reply.headers
+    callers = [("ada", "demo-token")]
+    if path.startswith("/a1/") and name != "append":  # /v1 routes have no user, and Bob cannot append to Ada's session
+        callers.append(("bob", "demo-admin-token"))
+    for user, token in callers:
+        reply = gateway.send("POST", path, body=body, headers=KEY, user=user, token=token)
+        assert reply.status in {200, 201}, reply.text
+        assert "idempotency-replayed" not in reply.headers
 
 
-@pytest.mark.parametrize("name", MODEL_CALLERS)
+@pytest.mark.parametrize("name", MODEL_ROUTE_NAMES)
 def test_a_failure_is_not_stored(gateway: Gateway, name: str) -> None:
-    path, body, _ = routes(gateway)[name]
+    path, body, _ = post_routes(gateway)[name]
     gateway.model.failure = BackendError("down")
     assert send(gateway, path, body).status >= 500
     gateway.model.failure = None
@@ -113,23 +117,23 @@ def test_a_failed_tool_call_may_be_repeated_with_its_key(gateway: Gateway) -> No
 
 @pytest.mark.parametrize("name", ["chat", "append", "completion", "a stream"])
 def test_a_repeated_request_is_refused_while_the_first_runs(gateway: Gateway, name: str) -> None:
-    path, body, other = routes(gateway)["completion" if name == "a stream" else name]
+    path, body, other_body = post_routes(gateway)["completion" if name == "a stream" else name]
     if name == "a stream":
-        body, other = body | {"stream": True}, other | {"stream": True}
+        body, other_body = body | {"stream": True}, other_body | {"stream": True}
     replies: list[Reply] = []
 
-    async def second() -> None:
-        gateway.model.before = None
-        replies.append(await gateway.post_meanwhile(path, KEY, body))
-        replies.append(await gateway.post_meanwhile(path, KEY, other))
-        replies.append(await gateway.post_meanwhile(path, {"Idempotency-Key": "another"}, body))
+    async def send_requests() -> None:
+        gateway.model.before_chat = None
+        replies.append(await gateway.post_async(path, KEY, body))
+        replies.append(await gateway.post_async(path, KEY, other_body))
+        replies.append(await gateway.post_async(path, {"Idempotency-Key": "another"}, body))
 
-    gateway.model.before = second
+    gateway.model.before_chat = send_requests
     first = send(gateway, path, body)
     assert first.status == 200, first.text
     same, reused, another = replies
     assert (same.status, same.code) == (409, "idempotency_in_progress")
-    assert 1 <= int(same.headers["retry-after"]) <= 2, "a live owner ends long before its lease"
+    assert 1 <= int(same.headers["retry-after"]) <= 2, "the client waits for the request, not for its lease to expire"
     assert (reused.status, reused.code) == (422, "idempotency_key_reused")
     assert another.code == ("session_busy" if name == "append" else None)
     if name == "append":
@@ -137,10 +141,10 @@ def test_a_repeated_request_is_refused_while_the_first_runs(gateway: Gateway, na
 
 
 @pytest.mark.parametrize("name", ["chat", "completion"])
-def test_work_stops_when_another_request_owns_its_key(gateway: Gateway, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "renewing", lambda renew: renewing(renew, every=0.05))
-    path, body, _ = routes(gateway)[name]
-    continued: list[str] = []
+def test_a_request_stops_when_another_request_takes_its_key(gateway: Gateway, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency, "renewing", lambda renew: renewing(renew, every=0.05))
+    path, body, _ = post_routes(gateway)[name]
+    finished_calls: list[str] = []
 
     async def lose_the_key() -> None:
         for item in gateway.items():
@@ -148,12 +152,12 @@ def test_work_stops_when_another_request_owns_its_key(gateway: Gateway, name: st
                 table = gateway.aws.for_tenant(TenantId("demo")).table
                 await table.write(Update(Key(item["pk"], item["sk"]), set={"owner": "another request"}))
         await asyncio.sleep(0.5)
-        continued.append(name)
+        finished_calls.append(name)
 
-    gateway.model.before = lose_the_key
+    gateway.model.before_chat = lose_the_key
     reply = send(gateway, path, body)
     assert (reply.status, reply.code) == (503, "storage_unavailable")
     assert "retry-after" in reply.headers
     gateway.wait(1)
-    assert continued == []
-    assert send(gateway, path, body).code == "idempotency_in_progress", "the claim of the other request has changed"
+    assert finished_calls == []
+    assert send(gateway, path, body).code == "idempotency_in_progress", "the other request must keep its claim"

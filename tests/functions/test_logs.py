@@ -90,7 +90,7 @@ def test_a_failed_request_has_the_cost_of_its_earlier_calls(gateway: Gateway) ->
     async def fail() -> None:
         raise BackendError("down")
 
-    gateway.model.before = fail
+    gateway.model.before_chat = fail
     reply = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "a"})
     assert reply.status == 502
     assert reply.headers["spass-cost-usd"] == "0.000001"

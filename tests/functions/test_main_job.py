@@ -133,16 +133,16 @@ def test_an_index_is_written_read_searched_and_deleted(gateway: Gateway) -> None
 def test_a_patch_embeds_only_a_new_text(gateway: Gateway) -> None:
     ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
     before = ok(gateway.send("GET", f"{NOTES}/documents/b"))
-    embedded = len(gateway.model.embedded)
+    texts_before = len(gateway.model.embedded_texts)
     for body in ({"metadata": {"n": 2}}, {"text": "beta"}, {"text": "beta", "metadata": {"n": 3}}):
         reply = gateway.send("PATCH", f"{NOTES}/documents/b", body=body)
         assert ok(reply)["text"] == "beta"
         assert "spass-cost-sub-calls" not in reply.headers
-    assert len(gateway.model.embedded) == embedded
+    assert len(gateway.model.embedded_texts) == texts_before
     reply = gateway.send("PATCH", f"{NOTES}/documents/b", body={"text": "delta"})
     patched = ok(reply)
     assert reply.headers["spass-cost-sub-calls"] == "1"
-    assert gateway.model.embedded[embedded:] == ["delta"]
+    assert gateway.model.embedded_texts[texts_before:] == ["delta"]
     assert (patched["text"], patched["metadata"], patched["created_at"]) == ("delta", {"n": 3}, before["created_at"])
     assert patched["updated_at"] > before["updated_at"]
     assert ok(gateway.send("GET", f"{NOTES}/documents/b")) == patched
@@ -251,7 +251,7 @@ def test_an_index_of_another_model_refuses_only_what_embeds(gateway: Gateway, tm
     ):
         reply = other.send(method, path, body=body)
         assert (reply.status, reply.code) == (409, "embedding_model_mismatch"), path
-    assert other.model.embedded == []
+    assert other.model.embedded_texts == []
     assert ok(other.send("GET", f"{NOTES}/documents/a"))["text"] == "alpha"
     assert ok(other.send("PATCH", f"{NOTES}/documents/a", body={"metadata": {"n": 0}}))["metadata"] == {"n": 0}
     assert ok(other.send("DELETE", f"{NOTES}/documents/a")) == {"deleted": True}

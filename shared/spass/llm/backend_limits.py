@@ -68,7 +68,7 @@ class BackendLimits:
             raise BackendLimitUnknown(error.message) from error
         if isinstance(answer, NoCapacity):
             raise BackendLimitReached(
-                "The backend has no capacity left.", room_after=answer.retry_after, guessed=answer.by == "concurrent"
+                "The backend has no capacity left.", room_after=answer.retry_after, is_estimate=answer.by == "concurrent"
             )
         return answer
 

@@ -56,12 +56,12 @@ class BackendRequestTooLarge(BackendError):
 
 
 class BackendLimitReached(BackendError):
-    """Our limit has room after ``room_after`` seconds. If ``guessed``, that is an estimate."""
+    """Our limit has room after ``room_after`` seconds. If ``is_estimate``, it may have room earlier or later."""
 
-    def __init__(self, message: str, *, room_after: float, guessed: bool) -> None:
+    def __init__(self, message: str, *, room_after: float, is_estimate: bool) -> None:
         super().__init__(message)
         self.room_after = room_after
-        self.guessed = guessed
+        self.is_estimate = is_estimate
 
 
 class BackendLimitUnknown(BackendError):

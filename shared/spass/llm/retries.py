@@ -38,14 +38,15 @@ from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig, LlmConfig
 
 BACKENDS_LIMIT: Final = "backends"
-"""``details.limit`` of a RateLimited error if the backends have no room. The tenant's own limits have other names."""
+"""The ``details.limit`` of a RateLimited error when the backends have no room. The tenant's own limits have other names."""
 
-_TICK: Final = 0.01  # seconds: a timer may fire this early, and an attempt takes longer
-_FIRST_POLL: Final = 0.25  # seconds until the next check whether a full backend has room; doubled each time
-_MAX_POLL: Final = 2.0
-_MAX_HINTED_POLL: Final = 6.0  # if the limit says when it has room
-_EXCLUDES_BACKEND: Final = (BackendAuthError, BackendRequestTooLarge, BackendUnsupported, BackendLimitUnknown)
-"""Failures after which a request does not attempt the backend again."""
+_MIN_ATTEMPT_SECONDS: Final = 0.01  # no attempt begins if less time is left; a timer may also fire this early
+# A request polls a full backend until it has room. The bound of the pause doubles with each poll, up to a maximum.
+_FIRST_POLL_SECONDS: Final = 0.25
+_MAX_POLL_SECONDS: Final = 6.0
+_MAX_ESTIMATED_POLL_SECONDS: Final = 2.0  # if the limit can only estimate when it has room
+_NON_RETRYABLE_FAILURES: Final = (BackendAuthError, BackendRequestTooLarge, BackendUnsupported, BackendLimitUnknown)
+"""After one of these failures, the request does not attempt the same backend again."""
 _REJECTIONS: Final[dict[type[BackendError], type[SpassError]]] = {
     BackendContextLength: ContextLengthExceeded,
     BackendTooDeep: RecursionDepthExceeded,
@@ -54,7 +55,10 @@ _REJECTIONS: Final[dict[type[BackendError], type[SpassError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Clocks and randomness, for tests to replace. ``wall`` is shared with other workers; ``random`` is uniform in [0, 1)."""
+    """Clocks and randomness, which tests replace. Clocks and ``sleep`` are in seconds.
+
+    ``clock`` is monotonic; ``wall`` is the wall clock, which workers have in common. ``random`` is uniform in [0, 1).
+    """
 
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
@@ -64,7 +68,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Do not attempt a backend before ``until``. If our own limit for it is used up, it probably has room at ``room_at``."""
+    """Do not attempt a backend before ``until``. ``room_at``: our own limit for it is used up until then, by estimate.
+
+    Both are times of the monotonic clock, in seconds.
+    """
 
     until: float
     room_at: float | None = None
@@ -86,35 +93,37 @@ class RetrySchedule:
         self._retries = config.retries
         self._deadline = context.deadline
         self._request_id = context.request_id
-        self._size = context.expected.total_tokens
+        self._expected_tokens = context.expected.total_tokens
         self._timing = timing
         self._circuits = circuits
         self._failures: list[BackendError] = []
         self._waits: dict[str, _Wait] = {}
-        self._room_at: dict[str, float] = {}  # when each backend has room again, by its last answer or our limit for it
+        self._room_at: dict[str, float] = {}  # when a backend has room again: its retry-after, or our limit's estimate
         self._pauses = 0
         self._polls = 0
 
     async def next(self) -> BackendConfig:
-        """Wait, and return the backend to attempt now.
+        """Wait, and return the backend to attempt.
 
         Raises:
             SpassError: no backend or retry is left.
         """
         if not self._candidates or self._retries < 0:
             raise self._final_error() from self._last_failure
-        now = self._timing.clock()
-        hopeless = all(self._is_hopeless(candidate) for candidate in self._candidates)
-        # ``min`` returns the first of equal moments, so backends take turns unless one must wait longer.
-        moment, backend = min(((self._retry_time(one, now, hopeless), one) for one in self._candidates), key=lambda pair: pair[0])
-        pause = max(moment - now, self._backoff(backend))
-        if now + pause + _TICK >= self._deadline.at:
-            if self._only_limited:
+        current_time = self._timing.clock()
+        none_available = all(self._is_unavailable(candidate) for candidate in self._candidates)
+        times = [self._attempt_time(candidate, current_time, ignore_circuits=none_available) for candidate in self._candidates]
+        # If several backends are ready at the same time, take the first in the list.
+        attempt_at = min(times)
+        backend = self._candidates[times.index(attempt_at)]
+        pause = max(attempt_at - current_time, self._backoff(backend))
+        if current_time + pause + _MIN_ATTEMPT_SECONDS >= self._deadline.at:
+            if self._only_rate_limited:
                 raise self._final_error() from self._last_failure
             raise _deadline_error() from self._last_failure
         if pause > 0:
             await self._timing.sleep(pause)
-        # Move the backend to the end of the list, so that it is the last to have its next turn.
+        # Move the backend to the end of the list, so that the others have their turns first.
         self._candidates.remove(backend)
         self._candidates.append(backend)
         return backend
@@ -136,15 +145,15 @@ class RetrySchedule:
         if isinstance(failure, BackendBadRequest):
             raise _REJECTIONS.get(type(failure), UpstreamRejected)(failure.message) from failure
         self._failures.append(failure)
-        now = self._timing.clock()
+        current_time = self._timing.clock()
         self._room_at.pop(backend.name, None)
-        if failure.retry_after is not None and not isinstance(failure, _EXCLUDES_BACKEND):
-            self._room_at[backend.name] = now + failure.retry_after
-        if self._deadline.at <= now + _TICK:
+        if failure.retry_after is not None and not isinstance(failure, _NON_RETRYABLE_FAILURES):
+            self._room_at[backend.name] = current_time + failure.retry_after
+        if self._deadline.at <= current_time + _MIN_ATTEMPT_SECONDS:
             raise _deadline_error() from failure
         if started:
-            raise UpstreamError("The model's answer broke off.") from failure
-        if isinstance(failure, _EXCLUDES_BACKEND):
+            raise UpstreamError("The model's answer ended too early.") from failure
+        if isinstance(failure, _NON_RETRYABLE_FAILURES):
             # This does not count as a retry, because the backend is not attempted again.
             self._candidates.remove(backend)
             return
@@ -152,32 +161,33 @@ class RetrySchedule:
         if sent and isinstance(failure, BackendTimeout):
             self._candidates.remove(backend)
             return
-        self._waits[backend.name] = _Wait(now + min(failure.retry_after or 0.0, self._config.retry_max_delay))
+        self._waits[backend.name] = _Wait(current_time + min(failure.retry_after or 0.0, self._config.retry_max_delay))
 
     def _poll(self, failure: BackendLimitReached) -> _Wait:
-        now, jitter = self._timing.clock(), self._timing.random()
-        bound = min(_MAX_POLL if failure.guessed else _MAX_HINTED_POLL, _FIRST_POLL * 2.0**self._polls)
+        current_time, jitter = self._timing.clock(), self._timing.random()
+        max_seconds = _MAX_ESTIMATED_POLL_SECONDS if failure.is_estimate else _MAX_POLL_SECONDS
+        bound = min(max_seconds, _FIRST_POLL_SECONDS * 2.0**self._polls)
         self._polls += 1
         wait = bound * (1 + jitter) / 2
-        if not failure.guessed:
-            wait = min(wait, failure.room_after + _FIRST_POLL * jitter)
-        return _Wait(now + wait, now + failure.room_after)
+        if not failure.is_estimate:
+            wait = min(wait, failure.room_after + _FIRST_POLL_SECONDS * jitter)
+        return _Wait(current_time + wait, current_time + failure.room_after)
 
-    def _is_hopeless(self, backend: BackendConfig) -> bool:
+    def _is_unavailable(self, backend: BackendConfig) -> bool:
         """Return True if the backend's circuit is open, or the backend has no room before the deadline."""
         wait = self._waits.get(backend.name)
         if wait is not None and wait.room_at is not None:
-            return wait.room_at + _TICK >= self._deadline.at
-        return self._circuits.open_until(backend.name, self._size) is not None
+            return wait.room_at + _MIN_ATTEMPT_SECONDS >= self._deadline.at
+        return self._circuits.open_until(backend.name, self._expected_tokens) is not None
 
-    def _retry_time(self, backend: BackendConfig, now: float, hopeless: bool) -> float:
-        """Return the moment to attempt ``backend``. If all backends are ``hopeless``, ignore open circuits."""
+    def _attempt_time(self, backend: BackendConfig, current_time: float, *, ignore_circuits: bool) -> float:
+        """Return the time of the monotonic clock at which to attempt ``backend``."""
         wait = self._waits.get(backend.name)
-        moment = max(now, wait.until) if wait is not None else now
-        if wait is not None and wait.room_at is not None and self._is_hopeless(backend):
-            return max(moment, wait.room_at)
-        down_until = self._circuits.open_until(backend.name, self._size)
-        return moment if hopeless or down_until is None else max(moment, down_until)
+        attempt_at = max(current_time, wait.until) if wait is not None else current_time
+        if wait is not None and wait.room_at is not None and self._is_unavailable(backend):
+            return max(attempt_at, wait.room_at)
+        down_until = self._circuits.open_until(backend.name, self._expected_tokens)
+        return attempt_at if ignore_circuits or down_until is None else max(attempt_at, down_until)
 
     def _log(self, backend: BackendConfig, failure: BackendError) -> None:
         """Log the failure without the provider's message, which may contain anything."""
@@ -209,14 +219,14 @@ class RetrySchedule:
         return failures[-1] if failures else None
 
     @property
-    def _only_limited(self) -> bool:
+    def _only_rate_limited(self) -> bool:
         """Return True if only rate limits (the backends' or ours) prevent an answer."""
-        failures = [failure for failure in self._failures if not isinstance(failure, _EXCLUDES_BACKEND)]
+        failures = [failure for failure in self._failures if not isinstance(failure, _NON_RETRYABLE_FAILURES)]
         return bool(failures or self._room_at) and all(isinstance(failure, BackendRateLimited) for failure in failures)
 
     def _final_error(self) -> SpassError:
-        if self._only_limited:
-            waits = [max(0.0, moment - self._timing.clock()) for moment in self._room_at.values()]
+        if self._only_rate_limited:
+            waits = [max(0.0, room_at - self._timing.clock()) for room_at in self._room_at.values()]
             return RateLimited(
                 "The model is receiving too many requests. Try again later.",
                 details={"limit": BACKENDS_LIMIT},
@@ -229,11 +239,13 @@ class RetrySchedule:
         if isinstance(self._last_failure, BackendRequestTooLarge):
             return UpstreamRejected(self._last_failure.message)
         if isinstance(self._last_failure, BackendAuthError):
-            return UpstreamError("The model's provider refuses this gateway. Its operator must look at the key and the account.")
+            return UpstreamError(
+                "The model's provider refuses this gateway. The gateway's operator must check the key and the account."
+            )
         if isinstance(self._last_failure, BackendTimeout):
             return UpstreamError("The model's provider did not answer in time.")
         return UpstreamError("The model's provider failed. Try again later.")
 
 
 def _deadline_error() -> UpstreamTimeout:
-    return UpstreamTimeout("The model did not answer within the time a request has.")
+    return UpstreamTimeout("The model did not answer before the deadline of the request.")

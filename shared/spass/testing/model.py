@@ -41,14 +41,14 @@ def count_letters(request: EmbeddingRequest) -> EmbeddingReply:
 class ScriptedModel:
     """A provider that answers by ``script``, which is an answer or a function, and embeds by ``vectors``.
 
-    Every call raises ``failure``, if there is one; a chat first awaits ``before``. ``sent``: the model gets each request whole,
-    so a lost answer may be billed. ``closed`` counts the answers that ended or were cancelled.
+    Every call raises ``failure``, if there is one. A chat first awaits ``before_chat``. If ``sent``, the model receives each
+    request completely, so a lost answer may be billed. ``closed`` counts the answers that ended or were cancelled.
     """
 
     script: Answer | Script = "Hello there."
     vectors: Callable[[EmbeddingRequest], EmbeddingReply] = count_letters
     failure: BaseException | None = None
-    before: Callable[[], Awaitable[None]] | None = None
+    before_chat: Callable[[], Awaitable[None]] | None = None
     sent: bool = False
     requests: list[ChatRequest] = field(default_factory=list)
     embeddings: list[EmbeddingRequest] = field(default_factory=list)
@@ -56,7 +56,7 @@ class ScriptedModel:
     closed: int = 0
 
     @property
-    def embedded(self) -> list[str]:
+    def embedded_texts(self) -> list[str]:
         """Return the texts of all embedding requests."""
         return [text for request in self.embeddings for text in request.texts]
 
@@ -64,8 +64,8 @@ class ScriptedModel:
         self.requests.append(request)
         self._begin(context)
         try:
-            if self.before is not None:
-                await self.before()
+            if self.before_chat is not None:
+                await self.before_chat()
             if self.failure is not None:
                 raise self.failure
             answer = self.script(request, context) if callable(self.script) else self.script

@@ -7,21 +7,22 @@ from starlette.datastructures import Headers
 
 RESPOND_ASYNC: Final = "respond-async"
 PREFERENCE_APPLIED: Final = "Preference-Applied"
+"""The header of an answer that names the preference that was applied."""
 
-PREFER_HEADER: Final = {
+PREFER_PARAMETER: Final = {
     "name": "Prefer",
     "in": "header",
     "required": False,
-    "description": "`respond-async`: do not wait, answer 202 at once (RFC 7240).",
+    "description": "`respond-async`: answer 202 immediately and do the work in the background (RFC 7240).",
     "schema": {"type": "string"},
 }
-"""The header as OpenAPI describes it."""
+"""The OpenAPI parameter object of the header."""
 
-_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"?')
+_QUOTED_VALUE: Final = re.compile(r'"(?:[^"\\]|\\.)*"?')
 
 
 def prefers(headers: Headers, preference: str) -> bool:
     """Return True if the headers name ``preference`` (in lower case), with or without a value and parameters."""
     # A quoted value may contain text that looks like another preference.
-    preferences = _QUOTED.sub("", ",".join(headers.getlist("prefer"))).split(",")
+    preferences = _QUOTED_VALUE.sub("", ",".join(headers.getlist("prefer"))).split(",")
     return any(re.split("[;=]", part, maxsplit=1)[0].strip().lower() == preference for part in preferences)

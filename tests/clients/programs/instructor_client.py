@@ -1,4 +1,4 @@
-"""Instructor: typed answers by tools, by JSON schema and by JSON mode, and in part while they stream."""
+"""Instructor: typed answers by tools, strict tools and JSON schema, and partial answers from a stream."""
 
 import os
 
@@ -7,7 +7,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 MODEL = os.environ["CHAT_MODEL"]
-ASKED = [{"role": "user", "content": "'Ada' is 36."}]
+MESSAGES = [{"role": "user", "content": "'Ada' is 36."}]
 
 
 class Person(BaseModel):
@@ -17,10 +17,10 @@ class Person(BaseModel):
 
 for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS_STRICT):
     client = instructor.from_openai(OpenAI(max_retries=0), mode=mode)
-    person = client.chat.completions.create(model=MODEL, response_model=Person, messages=ASKED, max_retries=0)
+    person = client.chat.completions.create(model=MODEL, response_model=Person, messages=MESSAGES, max_retries=0)
     assert (person.name, person.age) == ("Ada", 36), (mode, person)
 
 client = instructor.from_openai(OpenAI(max_retries=0), mode=instructor.Mode.TOOLS)
-parts = list(client.chat.completions.create_partial(model=MODEL, response_model=Person, messages=ASKED, max_retries=0))
+parts = list(client.chat.completions.create_partial(model=MODEL, response_model=Person, messages=MESSAGES, max_retries=0))
 assert len(parts) > 1
 assert (parts[-1].name, parts[-1].age) == ("Ada", 36)

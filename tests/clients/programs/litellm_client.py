@@ -33,7 +33,7 @@ def answer_calls(messages: list[Any], message: Any) -> None:
         messages.append({"tool_call_id": call.id, "role": "tool", "name": call.function.name, "content": '{"celsius": 11}'})
 
 
-def loop(stream: bool) -> None:
+def run_tool_loop(stream: bool) -> None:
     messages: list[Any] = [{"role": "user", "content": "What is the weather in 'Berlin'?"}]
     for turn in (1, 2):
         options = {"stream_options": {"include_usage": True}} if stream else {}
@@ -50,13 +50,13 @@ def loop(stream: bool) -> None:
             assert message.content.startswith("Hello!"), message
 
 
-async def asynchronous() -> None:
+async def call_async() -> None:
     response: Any = await litellm.acompletion(model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_retries=0)
     assert response.choices[0].message.content.startswith("Hello!")
 
 
-loop(stream=False)
-loop(stream=True)
-asyncio.run(asynchronous())
+run_tool_loop(stream=False)
+run_tool_loop(stream=True)
+asyncio.run(call_async())
 vectors = litellm.embedding(model=f"openai/{os.environ['EMBEDDING_MODEL']}", input=["one", "two"], encoding_format="float")
 assert [len(row["embedding"]) for row in vectors.data] == [8, 8]

@@ -9,16 +9,16 @@ from llama_index.core.llms import ChatMessage
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
-WHERE = {"api_base": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"]}
+CONNECTION = {"api_base": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"]}
 LLM = OpenAILike(
     model=os.environ["CHAT_MODEL"],
     is_chat_model=True,
     is_function_calling_model=True,
     context_window=100_000,
     max_retries=0,
-    **WHERE,
+    **CONNECTION,
 )
-EMBEDDING = OpenAILikeEmbedding(model_name=os.environ["EMBEDDING_MODEL"], embed_batch_size=100, max_retries=0, **WHERE)
+EMBEDDING = OpenAILikeEmbedding(model_name=os.environ["EMBEDDING_MODEL"], embed_batch_size=100, max_retries=0, **CONNECTION)
 
 cities: list[str] = []
 

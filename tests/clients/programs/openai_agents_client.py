@@ -32,21 +32,21 @@ async def main() -> None:
     assert cities == ["Berlin"]
     assert str(result.final_output).startswith("Hello!"), result
 
-    again = await Runner.run(agent, [*result.to_input_list(), {"role": "user", "content": "And in 'Potsdam'?"}])
+    second_result = await Runner.run(agent, [*result.to_input_list(), {"role": "user", "content": "And in 'Potsdam'?"}])
     assert cities == ["Berlin", "Potsdam"]
-    assert str(again.final_output).startswith("Hello!")
+    assert str(second_result.final_output).startswith("Hello!")
 
-    typed = await Runner.run(Agent(name="reader", model=model, output_type=Person), "'Ada' is 36.")
-    assert typed.final_output == Person(name="Ada", age=36), typed
+    typed_result = await Runner.run(Agent(name="reader", model=model, output_type=Person), "'Ada' is 36.")
+    assert typed_result.final_output == Person(name="Ada", age=36), typed_result
 
-    streamed = Runner.run_streamed(Agent(name="talker", model=model), "Hi")
-    kinds = [event.type async for event in streamed.stream_events()]
+    stream_result = Runner.run_streamed(Agent(name="talker", model=model), "Hi")
+    kinds = [event.type async for event in stream_result.stream_events()]
     assert kinds.count("raw_response_event") > 3, kinds
-    assert str(streamed.final_output).startswith("Hello!")
+    assert str(stream_result.final_output).startswith("Hello!")
 
     triage = Agent(name="triage", model=model, handoffs=[Agent(name="forecaster", model=model)])
-    handed = await Runner.run(triage, "Please transfer_to_forecaster.")
-    assert handed.last_agent.name == "forecaster", handed
+    handoff_result = await Runner.run(triage, "Please transfer_to_forecaster.")
+    assert handoff_result.last_agent.name == "forecaster", handoff_result
 
 
 asyncio.run(main())

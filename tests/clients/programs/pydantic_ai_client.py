@@ -1,4 +1,4 @@
-"""Pydantic AI: an agent with a tool and a typed result, run whole and streamed."""
+"""Pydantic AI: an agent with a tool, a second turn with history, a typed result, and a streamed answer."""
 
 import asyncio
 import os
@@ -15,34 +15,30 @@ class Person(BaseModel):
     age: int
 
 
-class Asked:
-    city = ""
-
-
 def main() -> None:
-    asked = Asked()
-    helpful = Agent(MODEL, system_prompt="Be brief.")
+    cities: list[str] = []
+    forecaster = Agent(MODEL, system_prompt="Be brief.")
 
-    @helpful.tool_plain
+    @forecaster.tool_plain
     def weather(city: str) -> str:
         """Return the weather of a city."""
-        asked.city = city
+        cities.append(city)
         return "11 degrees"
 
-    answer = helpful.run_sync("What is the weather in 'Berlin'?")
-    assert asked.city == "Berlin"
+    answer = forecaster.run_sync("What is the weather in 'Berlin'?")
+    assert cities == ["Berlin"]
     assert answer.output.startswith("Hello!"), answer
     assert answer.usage.total_tokens > 0
 
-    followed = helpful.run_sync("And now?", message_history=answer.all_messages())
-    assert followed.output.startswith("Hello!")
+    second_answer = forecaster.run_sync("And now?", message_history=answer.all_messages())
+    assert second_answer.output.startswith("Hello!")
 
     person = Agent(MODEL, output_type=Person).run_sync("'Ada' is 36.")
     assert person.output == Person(name="Ada", age=36), person
-    asyncio.run(streamed(Agent(MODEL)))
+    asyncio.run(check_stream(Agent(MODEL)))
 
 
-async def streamed(agent: Agent[None, str]) -> None:
+async def check_stream(agent: Agent[None, str]) -> None:
     async with agent.run_stream("Hi") as run:
         pieces = [piece async for piece in run.stream_text(delta=True, debounce_by=None)]
     assert len(pieces) > 1, pieces

@@ -3,18 +3,22 @@
 import json
 import struct
 from binascii import crc32
+from typing import Final
 
 from spass.core.messages import Json
 
+_STRING: Final = b"\x07"  # the type of a header value
+_OVERHEAD: Final = 16  # bytes of the two lengths and the two checksums
+
 
 def frame(headers: dict[str, str], payload: bytes) -> bytes:
-    """Return one message: its lengths, their checksum, the headers, the payload, and the checksum of all of it."""
-    written = b"".join(
-        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack("!H", len(value.encode())) + value.encode()
+    """Return one message: two lengths, their checksum, the headers, the payload, and a checksum of all that."""
+    header_bytes = b"".join(
+        bytes([len(name)]) + name.encode() + _STRING + struct.pack("!H", len(value.encode())) + value.encode()
         for name, value in headers.items()
     )
-    prelude = struct.pack("!II", 16 + len(written) + len(payload), len(written))
-    message = prelude + struct.pack("!I", crc32(prelude)) + written + payload
+    prelude = struct.pack("!II", _OVERHEAD + len(header_bytes) + len(payload), len(header_bytes))
+    message = prelude + struct.pack("!I", crc32(prelude)) + header_bytes + payload
     return message + struct.pack("!I", crc32(message))
 
 

@@ -173,7 +173,7 @@ async def test_extra_tokens_of_a_call_longer_than_a_minute_count(harness: Admiss
         harness.now += 90
 
     harness.limits.tokens = 1000
-    harness.provider.before = pass_time
+    harness.provider.before_chat = pass_time
     for _ in range(3):
         await harness.ask(answer=28, usage=TokenUsage(2, 33_000))
         error = await expect_refusal(harness, RateLimited, answer=28)

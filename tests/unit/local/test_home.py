@@ -1,4 +1,4 @@
-"""The folder of local state: one gateway at a time, and a start despite damaged files."""
+"""The folder of local state: only one gateway can use it, and damaged files do not prevent a start."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ def test_two_gateways_cannot_share_a_home(tmp_path: Path) -> None:
         pass
 
 
-def test_the_lock_is_released_at_the_end(tmp_path: Path) -> None:
+def test_the_lock_is_released_when_its_context_ends(tmp_path: Path) -> None:
     for _ in range(2):
         with Home(tmp_path).lock():
             assert (tmp_path / "lock").read_text() == str(os.getpid())
@@ -36,14 +36,14 @@ def test_a_killed_run_is_reported_at_the_next_start(tmp_path: Path) -> None:
     state = home.emulator_state / "dynamodb.json"
     state.write_text("{}")
     home.mark_started()
-    os.utime(state, (0, 0))  # older than that start: it was never saved again
+    os.utime(state, (0, 0))  # older than the start, so the emulator did not save it after that
     assert any("killed" in note for note in home.check_last_run())
-    later = (tmp_path / "started").stat().st_mtime + 5
-    os.utime(state, (later, later))
+    after_start = (tmp_path / "started").stat().st_mtime + 5
+    os.utime(state, (after_start, after_start))
     assert home.check_last_run() == []
 
 
-def test_an_incomplete_start_is_not_reported(tmp_path: Path) -> None:
+def test_nothing_is_reported_if_no_start_was_recorded(tmp_path: Path) -> None:
     for _ in range(2):
         assert Home(tmp_path).check_last_run() == []
 

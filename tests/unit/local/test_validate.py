@@ -1,4 +1,4 @@
-"""`make validate` reports before a deployment what would fail after it."""
+"""`make validate` checks the files before a deployment and warns of models that would fail in AWS."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from local.home import ROOT
 from local.validate import main
 
-OTHER = """
+CONFIG = """
 llm:
   backends:
     - {provider: ollama, base_url: "https://ollama.example.com", supported_models: [scout]}
@@ -29,31 +29,34 @@ def validate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return capsys.readouterr().out
 
 
-def test_it_lists_the_models_and_agents_that_need_a_local_ollama(
+def test_it_lists_the_models_agents_and_settings_that_need_a_local_ollama(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = validate(monkeypatch, capsys, ROOT / "gateway.yaml", ROOT / "agents")
-    assert "No function in AWS reaches the backend ollama on this machine. What fails there: llama-4-scout, so " in shown
-    for user in ("agent berlin-rag", "agent berlin-tour", "agent concise-de", "defaults.compact_summary_model"):
-        assert user in shown
+    output = validate(monkeypatch, capsys, ROOT / "gateway.yaml", ROOT / "agents")
+    assert "the backend ollama, because its address is on this machine. These models fail: llama-4-scout." in output
+    for name in ("agent berlin-rag", "agent berlin-tour", "agent concise-de", "defaults.compact_summary_model"):
+        assert name in output
 
 
 def test_it_does_not_list_a_model_that_another_backend_serves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     config, agents = tmp_path / "gateway.yaml", tmp_path / "agents"
-    config.write_text(OTHER)
+    config.write_text(CONFIG)
     agents.mkdir()
-    shown = validate(monkeypatch, capsys, config, agents)
-    assert "backend mine on this machine. What fails there: small, so compact_summary_model of tenant acme. Before" in shown
-    config.write_text(OTHER.replace("http://localhost:8000/v1", "https://llm.example.com/v1"))
-    assert "No function" not in validate(monkeypatch, capsys, config, agents)
+    output = validate(monkeypatch, capsys, config, agents)
+    assert (
+        "the backend mine, because its address is on this machine. These models fail: small. "
+        "Used by: compact_summary_model of tenant acme." in output
+    )
+    config.write_text(CONFIG.replace("http://localhost:8000/v1", "https://llm.example.com/v1"))
+    assert "cannot reach" not in validate(monkeypatch, capsys, config, agents)
 
 
 def test_it_prints_each_warning_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "gateway.yaml"
-    config.write_text(OTHER.replace("http://localhost:8000/v1", 'http://llm.example.com/v1", api_key_env: "MINE_KEY'))
+    config.write_text(CONFIG.replace('"http://localhost:8000/v1"', '"http://llm.example.com/v1", api_key_env: MINE_KEY'))
     (tmp_path / "agents").mkdir()
-    shown = validate(monkeypatch, capsys, config, tmp_path / "agents")
-    assert shown.count("in the clear") == 1
-    assert shown.endswith("are valid.\n")
+    output = validate(monkeypatch, capsys, config, tmp_path / "agents")
+    assert output.count("in the clear") == 1
+    assert output.endswith("are valid.\n")

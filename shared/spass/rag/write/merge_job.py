@@ -25,7 +25,7 @@ from spass.rag.index.locations import LiveIds, load_live_ids, locate_documents
 from spass.rag.index.manifest import Manifest, Segment, read_manifest
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
-from spass.rag.write.merge_policy import choose_job_inputs, merge_due
+from spass.rag.write.merge_policy import choose_job_inputs, needs_merge_job
 from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment
 from spass.rag.write.swap import NextVersion, swap
 
@@ -55,7 +55,7 @@ async def merge(store: TenantStore, cache: ObjectCache, index_id: IndexId, deadl
                 if names == missing_inputs:
                     raise StorageUnavailable("A segment of the index is incomplete.", retry_after=60) from None
                 missing_inputs = names
-    if has_lease and merge_due(await read_manifest(store, index_id)):
+    if has_lease and needs_merge_job(await read_manifest(store, index_id)):
         await store.jobs.send(MergeSegments(store.tenant, index_id))
     return merged
 

@@ -30,7 +30,7 @@ from spass.rag.index.segments import (
     encode_array,
     encode_segment,
 )
-from spass.rag.write.merge_policy import stored_bytes
+from spass.rag.write.merge_policy import bytes_to_read
 
 _MAX_CONCURRENT_READS: Final = 4  # of objects of one type
 _LINE_FEED: Final = 10
@@ -68,7 +68,7 @@ def live_rows(rows: int, deleted: Bitmap) -> RowNumbers:
 
 def evict_for_merge(objects: SegmentObjects, segments: Sequence[Segment], dimensions: int) -> None:
     """Evict cached objects until there is memory for a merge of ``segments``."""
-    objects.evict_until_free(_MEMORY_PER_BYTE_READ * sum(stored_bytes(segment, dimensions) for segment in segments))
+    objects.evict_until_free(_MEMORY_PER_BYTE_READ * sum(bytes_to_read(segment, dimensions) for segment in segments))
 
 
 async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInput]) -> LiveIds:

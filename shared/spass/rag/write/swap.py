@@ -17,7 +17,7 @@ from spass.core.time import Deadline
 from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.manifest import Manifest, read_current, swap_write, unchanged_check
 from spass.rag.index.precondition import IfMatch
-from spass.rag.write.merge_policy import merge_due
+from spass.rag.write.merge_policy import needs_merge_job
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -79,7 +79,7 @@ async def swap(
         next_ = await plan(before, random_suffix())
         if next_.after is None:
             return Swap(next_.answer, unchanged_check(store.tenant, index, before))
-        merge = next_.after.version > before.version and merge_due(next_.after)
+        merge = next_.after.version > before.version and needs_merge_job(next_.after)
         return Swap(next_.answer, swap_write(store.tenant, index, before, next_.after))
 
     answer = await compare_and_swap(store, lambda: read_current(store, index, plan_swap), deadline, participant)

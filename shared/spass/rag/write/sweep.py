@@ -18,7 +18,7 @@ from spass.core.ids import IndexId
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
 from spass.rag.index.manifest import Manifest, encode_garbage, list_manifests, read_manifest
-from spass.rag.write.merge_policy import merge_due
+from spass.rag.write.merge_policy import needs_merge_job
 
 GARBAGE_SECONDS: Final = 3600
 """A reader of an earlier version is certainly done after this time."""
@@ -52,7 +52,7 @@ async def sweep(store: TenantStore, now: int, deadline: Deadline) -> SweepResult
         if not deadline.remaining():
             break
         garbage += await _sweep_garbage(store, index, manifest, now)
-        if merge_due(manifest):
+        if needs_merge_job(manifest):
             await store.jobs.send(MergeSegments(store.tenant, index))
             merges += 1
     return SweepResult(garbage, await _sweep_orphans(store, now, deadline), merges)

@@ -18,7 +18,7 @@ from spass.core.time import Deadline, now_s
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import MAX_INLINE_BITMAP_BYTES, read_manifest
 from spass.rag.write.merge_job import merge
-from spass.rag.write.merge_policy import merge_due
+from spass.rag.write.merge_policy import needs_merge_job
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
@@ -256,7 +256,7 @@ async def test_a_merge_without_time_requests_another_job(harness: RagHarness, in
     store = dataclasses.replace(harness.scope.store, jobs=jobs)
     assert await merge(store, ObjectCache(), index, Deadline.after(1)) is False
     assert jobs.merges == [index]
-    assert merge_due(await read_manifest(store, index))
+    assert needs_merge_job(await read_manifest(store, index))
 
 
 async def test_a_merge_of_an_incomplete_segment_fails_after_two_reads(harness: RagHarness, index: IndexId) -> None:

@@ -10,7 +10,7 @@ from spass.core.errors import StorageUnavailable, TooManyDocuments
 from spass.core.ids import IndexId, TenantId, new_id, random_suffix
 from spass.core.time import now
 from spass.rag.index.manifest import MAX_MANIFEST_BYTES, MAX_SEGMENTS, GarbageEntry, Manifest, Segment, swap_write
-from spass.rag.write.merge_policy import choose_job_inputs, choose_merge, merge_due, stored_bytes
+from spass.rag.write.merge_policy import bytes_to_read, choose_job_inputs, choose_merge, needs_merge_job
 
 BATCH = 256
 MILLION = 10**6
@@ -78,7 +78,7 @@ class SimulatedIndex:
         self.segments = [segment for segment in self.segments if segment.live_rows]
 
     def _bytes(self, segments: list[Segment]) -> int:
-        return sum(stored_bytes(segment, self.dimensions) for segment in segments)
+        return sum(bytes_to_read(segment, self.dimensions) for segment in segments)
 
     def manifest_size(self) -> int:
         """Return the bytes of the manifest if every segment has a bitmap object and the list of garbage is full."""
@@ -137,7 +137,7 @@ def segment(rows: int, deleted: int = 0, *, size: int = 1000) -> Segment:
 def test_a_job_rewrites_a_large_segment_with_a_quarter_of_deleted_rows() -> None:
     mostly_deleted = segment(100_000, 25_000)
     assert choose_job_inputs([mostly_deleted, segment(100_000, 24_999), segment(1000, 999)], 768) == [mostly_deleted]
-    assert not merge_due(Manifest(generation="gen_1", dimensions=768, segments=(segment(100_000), segment(500, 400))))
+    assert not needs_merge_job(Manifest(generation="gen_1", dimensions=768, segments=(segment(100_000), segment(500, 400))))
 
 
 def test_a_job_does_not_merge_a_few_small_segments() -> None:
@@ -148,9 +148,9 @@ def test_a_job_does_not_merge_a_few_small_segments() -> None:
 
 def test_a_job_reads_at_most_the_memory_of_its_worker() -> None:
     few = [segment(30_000) for _ in range(8)]
-    assert 128 * MIB < sum(stored_bytes(one, 768) for one in choose_job_inputs(few, 768)) <= 256 * MIB
+    assert 128 * MIB < sum(bytes_to_read(one, 768) for one in choose_job_inputs(few, 768)) <= 256 * MIB
     many = [segment(40_000) for _ in range(56)]
-    assert 256 * MIB < sum(stored_bytes(one, 768) for one in choose_job_inputs(many, 768)) <= WORKER_MERGE
+    assert 256 * MIB < sum(bytes_to_read(one, 768) for one in choose_job_inputs(many, 768)) <= WORKER_MERGE
 
 
 def test_an_append_without_a_free_segment_is_refused() -> None:

@@ -12,7 +12,7 @@ from spass.core.time import Deadline
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_job import merge
-from spass.rag.write.merge_policy import merge_due
+from spass.rag.write.merge_policy import needs_merge_job
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, SweepResult, sweep
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
@@ -182,7 +182,7 @@ async def test_a_sweep_requests_a_merge_whose_message_was_lost(
     monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
     for n in range(4):
         await harness.rag.writer.append(harness.scope, index, documents((f"d{n}", "x")))
-    assert merge_due(await read_manifest(harness.scope.store, index))
+    assert needs_merge_job(await read_manifest(harness.scope.store, index))
     jobs = RecordingJobs(harness.scope.store)
     store = dataclasses.replace(harness.scope.store, jobs=jobs)
     assert await sweep(store, int(time.time()), Deadline.after(60)) == SweepResult(merges=1)

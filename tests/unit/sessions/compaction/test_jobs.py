@@ -56,7 +56,7 @@ def error_of(answer: httpx.Response | None, status: int, code: str) -> Any:
 
 def slow(deployment: SimulatedDeployment, seconds: float) -> None:
     """Delay the model's answers."""
-    deployment.model.before = lambda: asyncio.sleep(seconds)
+    deployment.model.before_chat = lambda: asyncio.sleep(seconds)
 
 
 async def test_a_request_waits_for_the_compaction_and_returns_all_its_fields(deployment: SimulatedDeployment) -> None:

@@ -95,7 +95,7 @@ async def test_the_session_is_held_from_the_request_to_the_commit(deployment: Si
 async def test_the_hold_is_renewed_during_a_long_summary(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await start_job(deployment, session)
-    deployment.model.before = lambda: asyncio.sleep(4 * LEASE_SECONDS)
+    deployment.model.before_chat = lambda: asyncio.sleep(4 * LEASE_SECONDS)
     summarising = asyncio.create_task(deployment.step("summarise", job))
     for _ in range(12):
         await asyncio.sleep(20)
@@ -303,7 +303,7 @@ async def test_a_job_that_fails_during_its_summary_stays_failed(deployment: Simu
     async def ended() -> None:
         await deployment.step("fail", job)
 
-    deployment.model.before = ended
+    deployment.model.before_chat = ended
     await deployment.step("summarise", job)
     assert (await job_of(deployment, job)).status == "failed"
     assert (await deployment.head(session)).hold is None
@@ -385,11 +385,11 @@ async def test_a_failed_renewal_stops_the_summary_and_a_retry_completes_it(deplo
             await release_hold(deployment.store, session, job)
         await asyncio.sleep(LEASE_SECONDS)
 
-    deployment.model.before = lost
+    deployment.model.before_chat = lost
     with pytest.raises(StepFailed):
         await deployment.step("summarise", job)
     assert await drafts(deployment) == []
-    deployment.model.before = None
+    deployment.model.before_chat = None
     await deployment.step("summarise", job)
     await deployment.step("commit", job)
     assert (await job_of(deployment, job)).status == "succeeded"

@@ -1,6 +1,6 @@
-"""What clients send besides OpenAI's own fields: nested unknown keys are dropped, harmless parameters have no effect.
+"""Fields that OpenAI does not define: drop unknown keys of nested objects, accept some parameters without effect, refuse others.
 
-The conversations have the shape that each client sends for the second turn of a tool loop, after its own documentation or source.
+Each conversation is what one client sends in the second turn of a tool loop, according to its documentation or source.
 """
 
 import copy
@@ -20,9 +20,9 @@ from spass.llm.types import ChatRequest
 Json = Any
 
 ARGUMENTS = '{"city": "Berlin"}'
-FUNCTION = {"name": "weather", "arguments": ARGUMENTS}
-CALL = {"id": "call_1", "type": "function", "function": FUNCTION}
-TOOL = {
+FUNCTION_JSON = {"name": "weather", "arguments": ARGUMENTS}
+CALL_JSON = {"id": "call_1", "type": "function", "function": FUNCTION_JSON}
+TOOL_JSON = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -34,64 +34,64 @@ QUESTION = Message(Role.USER, "How is the weather?")
 TOOL_CALL = Message(Role.ASSISTANT, "", (ToolCall("call_1", "weather", ARGUMENTS),))
 TOOL_RESULT = Message(Role.TOOL, "sunny", tool_call_id="call_1")
 
-USER = {"role": "user", "content": "How is the weather?"}
-RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}
+USER_JSON = {"role": "user", "content": "How is the weather?"}
+RESULT_JSON = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}
 
 SECOND_TURNS: dict[str, list[Json]] = {
     "openai-python": [
-        USER,
+        USER_JSON,
         {"role": "assistant", "content": None, "refusal": None, "annotations": [], "audio": None, "function_call": None,
-         "tool_calls": [CALL]},
-        RESULT,
+         "tool_calls": [CALL_JSON]},
+        RESULT_JSON,
     ],
     "litellm": [
-        USER,
-        {"content": None, "role": "assistant", "tool_calls": [{"index": 0, **CALL}],
+        USER_JSON,
+        {"content": None, "role": "assistant", "tool_calls": [{"index": 0, **CALL_JSON}],
          "function_call": None, "provider_specific_fields": {"refusal": None, "citations": []}, "annotations": [],
          "reasoning_content": "The user asks for the weather.",
          "thinking_blocks": [{"type": "thinking", "thinking": "The user asks …", "signature": "c2ln"}]},
         {"tool_call_id": "call_1", "role": "tool", "content": "sunny"},
     ],
     "mini-swe-agent": [
-        {**USER, "timestamp": 1790000000.5, "extra": {"source": "template"}},
-        {"role": "assistant", "tool_calls": [CALL], "timestamp": 1790000001.5,
+        {**USER_JSON, "timestamp": 1790000000.5, "extra": {"source": "template"}},
+        {"role": "assistant", "tool_calls": [CALL_JSON], "timestamp": 1790000001.5,
          "extra": {"response": {"id": "x"}, "cost": 0.1, "actions": [{"command": "ls"}]}},
-        {**RESULT, "extra": {"returncode": 0}, "timestamp": 1790000002.5},
+        {**RESULT_JSON, "extra": {"returncode": 0}, "timestamp": 1790000002.5},
     ],
     "BFCL, multi-turn": [
-        USER,
+        USER_JSON,
         {"role": "assistant", "content": None, "refusal": None, "annotations": None, "reasoning": "…", "reasoning_details": [],
-         "tool_calls": [{**CALL, "index": 0}]},
-        RESULT,
+         "tool_calls": [{**CALL_JSON, "index": 0}]},
+        RESULT_JSON,
     ],
     "LangChain JS": [
-        {"id": "msg_1", **USER},
-        {"id": "msg_2", "role": "assistant", "content": "", "tool_calls": [{**CALL, "index": 0, "parsed_arguments": {}}]},
-        {"id": "msg_3", **RESULT, "artifact": None},
+        {"id": "msg_1", **USER_JSON},
+        {"id": "msg_2", "role": "assistant", "content": "", "tool_calls": [{**CALL_JSON, "index": 0, "parsed_arguments": {}}]},
+        {"id": "msg_3", **RESULT_JSON, "artifact": None},
     ],
     "AI SDK": [
         {"role": "user", "content": [{"type": "text", "text": "How is the weather?", "cache_control": {"type": "ephemeral"}}]},
         {"role": "assistant", "content": "", "reasoning_content": "Look it up.",
-         "tool_calls": [{**CALL, "extra_content": {"google": {"thought_signature": "c2ln"}}}]},
-        RESULT,
+         "tool_calls": [{**CALL_JSON, "extra_content": {"google": {"thought_signature": "c2ln"}}}]},
+        RESULT_JSON,
     ],
-    "an empty list as content": [USER, {"role": "assistant", "content": [], "tool_calls": [CALL]}, RESULT],
-    "no content": [USER, {"role": "assistant", "tool_calls": [CALL]}, {**RESULT, "is_error": False}],
+    "an empty list as content": [USER_JSON, {"role": "assistant", "content": [], "tool_calls": [CALL_JSON]}, RESULT_JSON],
+    "no content": [USER_JSON, {"role": "assistant", "tool_calls": [CALL_JSON]}, {**RESULT_JSON, "is_error": False}],
 }  # fmt: skip
 
 
 def parse(**fields: Json) -> ChatRequest:
-    return ChatCompletionRequest.model_validate({"model": "small", "messages": [USER], **fields}).chat_request()
+    return ChatCompletionRequest.model_validate({"model": "small", "messages": [USER_JSON], **fields}).chat_request()
 
 
 @pytest.mark.parametrize("client", SECOND_TURNS)
 def test_unknown_fields_of_known_clients_are_dropped(client: str) -> None:
-    request = parse(messages=SECOND_TURNS[client], tools=[{**TOOL, "cache_control": {"type": "ephemeral"}}])
-    assert request == parse(messages=SECOND_TURNS["openai-python"], tools=[TOOL])
+    request = parse(messages=SECOND_TURNS[client], tools=[{**TOOL_JSON, "cache_control": {"type": "ephemeral"}}])
+    assert request == parse(messages=SECOND_TURNS["openai-python"], tools=[TOOL_JSON])
     assert request.messages == (QUESTION, TOOL_CALL, TOOL_RESULT)
 
 
-PARAMETERS = [
+ACCEPTED_PARAMETERS = [
     "user",
     "metadata",
     "store",
@@ -103,8 +103,8 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize("value", [None, True, 5, "text", ["list"], {"user_id": {"deep": 1}}])
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("value", [None, True, 5, "text", ["list"], {"user_id": {"nested": 1}}])
+@pytest.mark.parametrize("name", ACCEPTED_PARAMETERS)
 def test_a_parameter_without_effect_is_accepted_with_any_value(name: str, value: Json) -> None:
     request = parse(**{name: value})
     assert request.extra == ({"user": value} if name == "user" and isinstance(value, str) else {})
@@ -112,9 +112,9 @@ def test_a_parameter_without_effect_is_accepted_with_any_value(name: str, value:
 
 
 @pytest.mark.parametrize(
-    "body", [{"model": "m", "messages": [USER], "inputt": 1}, {"model": "m", "messages": [USER], "x" * 10**6: 1}]
+    "body", [{"model": "m", "messages": [USER_JSON], "inputt": 1}, {"model": "m", "messages": [USER_JSON], "x" * 10**6: 1}]
 )
-def test_an_unknown_parameter_is_refused_under_its_name(body: Json) -> None:
+def test_the_error_for_an_unknown_parameter_has_its_name_as_loc(body: Json) -> None:
     unknown = [*body][-1]
     with pytest.raises(ValidationError) as caught:
         ChatCompletionRequest.model_validate(body)
@@ -132,14 +132,14 @@ def test_each_of_fifty_unknown_parameters_is_reported() -> None:
     assert caught.value.error_count() == 50
 
 
-WHOLE: dict[str, Json] = {
+FULL_BODY: dict[str, Json] = {
     "messages": [
         {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
         {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {"url": "https://x.example"}}]},
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        RESULT,
+        {"role": "assistant", "content": None, "tool_calls": [CALL_JSON]},
+        RESULT_JSON,
     ],
-    "tools": [TOOL],
+    "tools": [TOOL_JSON],
     "tool_choice": {"type": "function", "function": {"name": "weather"}},
     "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}},
     "stream": True,
@@ -148,7 +148,7 @@ WHOLE: dict[str, Json] = {
 
 
 def nested_objects(value: Json, *, top: bool = True) -> Iterator[dict[str, Json]]:
-    """Yield all objects in ``value`` except JSON Schemas, whose keys are the caller's."""
+    """Yield all objects in ``value`` except JSON Schemas, because their keys may have any name."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if isinstance(value, dict) and not top:
         yield value
@@ -159,13 +159,13 @@ def nested_objects(value: Json, *, top: bool = True) -> Iterator[dict[str, Json]
 
 @given(st.data())
 def test_unknown_keys_of_nested_objects_are_ignored(data: st.DataObject) -> None:
-    body = copy.deepcopy(WHOLE)
+    body = copy.deepcopy(FULL_BODY)
     for nested in list(nested_objects(body)):
         values: st.SearchStrategy[Json] = (
             st.none() | st.booleans() | st.text(max_size=3) | st.just([]) | st.just({"type": "ephemeral"})
         )
-        unknown = st.sampled_from(
+        keys = st.sampled_from(
             ["id_", "cache_control", "provider_specific_fields", "reasoning_content", "x", "extra_content", ""]
         )
-        nested.update(data.draw(st.dictionaries(unknown, values, max_size=2)))
-    assert parse(**body) == parse(**WHOLE)
+        nested.update(data.draw(st.dictionaries(keys, values, max_size=2)))
+    assert parse(**body) == parse(**FULL_BODY)
