@@ -22,7 +22,7 @@ async def replace_documents(index_id: IndexParameter, body: WriteRequest, exchan
         writer = exchange.services.writer
         completion = Completion(claim, exchange.cost_headers) if claim else None
         answer = await writer.replace(exchange.scope, index_id, body.documents, completion)
-        return RouteResult(answer, stored=True)
+        return RouteResult(answer, is_stored=True)
 
     return await run_idempotently(exchange, write)
 

@@ -22,7 +22,7 @@ async def create_upload(index_id: IndexParameter, body: UploadRequest, exchange:
         ticket = await exchange.services.uploads.create(
             exchange.scope, index_id, body.filename, body.content_type, body.size, claim
         )
-        return RouteResult(ticket, stored=True)
+        return RouteResult(ticket, is_stored=True)
 
     return await run_idempotently(exchange, create)
 

@@ -20,7 +20,7 @@ async def create_session(name: AgentParameter, exchange: CurrentExchange, body: 
 
     async def create(claim: Claim | None) -> RouteResult:
         session = await services.sessions.create(exchange.scope, name, body or CreateSession(), claim)
-        return RouteResult(SessionView.of(session), stored=True)
+        return RouteResult(SessionView.of(session), is_stored=True)
 
     return await run_idempotently(exchange, create, status=201)
 

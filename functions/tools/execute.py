@@ -1,4 +1,4 @@
-"""POST /v1/tools/execute: one tool, called directly."""
+"""POST /v1/tools/execute: run one tool without a model."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -27,16 +27,17 @@ class ToolExecution(StrictBody):
 
 @router.post("/v1/tools/execute", response_model=ToolResult)
 async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Response:
-    """Run a tool and return its result. A failure of the tool itself is a result `{"error": …}`, which is not stored under an
-    `Idempotency-Key`. A tool that writes first returns a preview and a `confirm_token`, and makes the change in a second call."""
+    """Run a tool and return its result. If the tool itself fails, the result is `{"error": …}`; it is not stored under the
+    `Idempotency-Key`, so that you can retry with the same key. A tool that changes something needs two calls: the first returns
+    a preview and a `confirm_token`, and the second makes the change."""
 
     async def execute(claim: Claim | None) -> RouteResult:
         toolbox = exchange.services.toolbox
         answer = await toolbox.execute_direct(exchange.scope, body.name, body.arguments, claim, exchange.cost_headers)
-        return RouteResult(answer.body, stored=answer.is_recorded, discard=answer.failed, stored_answer=answer.record)
+        return RouteResult(answer.body, is_stored=answer.is_stored, discard=answer.failed, answer_to_store=answer.answer_to_store)
 
-    async def restore(record: Mapping[str, Json]) -> Mapping[str, Json]:
-        return await exchange.services.toolbox.restore_preview(exchange.scope, body.name, body.arguments, record)
+    async def restore(stored_body: Mapping[str, Json]) -> Mapping[str, Json]:
+        return await exchange.services.toolbox.restore_preview(exchange.scope, body.name, body.arguments, stored_body)
 
     return await run_idempotently(exchange, execute, restore=restore)
 

@@ -1,4 +1,4 @@
-"""WORKERS and the files in functions/workers/ are the same list, and they agree with their queues."""
+"""``WORKERS`` has one row for each file in functions/workers/, and the limits in the code equal those of the queues."""
 
 import importlib
 import json
@@ -13,11 +13,11 @@ from spass.sessions.compaction.job import JOB_SECONDS
 from spass.web.worker_function import WorkerFunction
 
 ROOT = Path(__file__).resolve().parents[2]
-ROUTES_SHARE = "shared"  # the Lambda of routes with one function
+SHARED_FUNCTION = "shared"  # the Lambda that serves several routes; it is not a worker
 
 
 def test_every_worker_has_a_row_and_a_file() -> None:
-    files = {file.stem for file in (ROOT / "functions" / "workers").glob("*.py")} - {"__init__", ROUTES_SHARE}
+    files = {file.stem for file in (ROOT / "functions" / "workers").glob("*.py")} - {"__init__", SHARED_FUNCTION}
     assert files == {worker.module for worker in WORKERS}
 
 
@@ -28,19 +28,19 @@ def test_a_workers_file_exports_its_handler(worker: Worker) -> None:
     assert module.__doc__
 
 
-def test_a_worker_knows_when_the_queue_gives_a_message_up() -> None:
+def test_max_receives_equals_the_receive_count_of_the_job_queue() -> None:
     assert _queue("QueueUrl")["RedrivePolicy"]["maxReceiveCount"] == MAX_RECEIVES
 
 
-def test_a_compaction_has_an_hour_however_far_it_came() -> None:
-    """As its record says: after it a machine that still runs does nothing more, and a message that still waits starts nothing."""
+def test_the_state_machine_and_the_queue_of_a_compaction_stop_within_its_time_limit() -> None:
+    """The state machine stops when the job's hour ends. The message that starts it goes to the dead-letter queue before that."""
     assert json.loads((ROOT / "infra" / "compaction.asl.json").read_text())["TimeoutSeconds"] == JOB_SECONDS
     queue = _queue("CompactionQueueUrl")
     assert queue["VisibilityTimeout"] * queue["RedrivePolicy"]["maxReceiveCount"] < JOB_SECONDS
 
 
 def _queue(output: str) -> dict[str, Any]:
-    """The properties of the queue whose URL this output of the laptop's template holds."""
+    """Return the properties of a queue in ``local/template.json``. ``output`` is the name of the output with the queue's URL."""
     template = json.loads((ROOT / "local" / "template.json").read_text())
     properties: dict[str, Any] = template["Resources"][template["Outputs"][output]["Value"]["Ref"]]["Properties"]
     return properties

@@ -35,7 +35,7 @@ from tests.unit.calls.planted_secrets import (
 )
 from tests.unit.calls.provider_failures import ARN, FAILURES, HOST, OUR_NAMES, PATH, error_answer
 from tests.unit.llm.scripted_upstream import CLASSES as PROVIDERS
-from tests.unit.llm.scripted_upstream import Upstream, backend, whole
+from tests.unit.llm.scripted_upstream import Upstream, backend, json_answer
 
 
 def share(*path: str) -> list[dict[str, str]]:
@@ -331,7 +331,7 @@ def test_headers_of_a_request_are_not_logged(planted_gateway: Gateway, capsys: p
 
 def test_tokens_and_provider_keys_are_not_logged(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     planted_gateway.send("GET", "/v1/models", token=TOKEN)
-    route_to_upstream(planted_gateway, Upstream(whole({"choices": [{"message": {"role": "assistant", "content": "Hi"}}]})))
+    route_to_upstream(planted_gateway, Upstream(json_answer({"choices": [{"message": {"role": "assistant", "content": "Hi"}}]})))
     assert CHATS["chat"](planted_gateway).status == 200
     assert_clean(None, capsys, {kind: SECRETS[kind] for kind in BY_VALUE} | {kind: SECRETS[kind] for kind in BY_CONTEXT})
 

@@ -29,14 +29,14 @@ def fit_items(items: Sequence[Json]) -> list[Json]:
 class ToolAnswer:
     """The answer to a tool call over HTTP.
 
-    ``is_recorded``: the transaction of the tool's change has already stored the answer under the request's idempotency key.
-    ``record``: the answer that the key stores instead of ``body``.
+    ``is_stored``: the transaction of the tool's change has already stored the answer under the request's idempotency key.
+    ``answer_to_store``: the answer that the key stores instead of ``body``.
     """
 
     body: ToolResult
     failed: bool
-    is_recorded: bool = False
-    record: StoredAnswer | None = None
+    is_stored: bool = False
+    answer_to_store: StoredAnswer | None = None
 
 
 def truncate_result(result: Json) -> tuple[Json, str]:

@@ -171,7 +171,7 @@ class Toolbox:
             if claim is None:
                 return ()
             body = ToolResult(name=name, result=truncate_result(result)[0], duration_ms=recorder.elapsed_ms)
-            transaction_answer = ToolAnswer(body, failed=False, is_recorded=True)
+            transaction_answer = ToolAnswer(body, failed=False, is_stored=True)
             return [await claim.completion(StoredAnswer(body.to_dict(), headers()))]
 
         try:
@@ -187,7 +187,10 @@ class Toolbox:
         if attempt.failed or not _needs_confirmation(call):
             return answer
         stored, expires_at = call.to_record(cast("Mapping[str, Json]", result))
-        return replace(answer, record=StoredAnswer({**answer.body.to_dict(), "result": stored}, headers(), expires_at=expires_at))
+        return replace(
+            answer,
+            answer_to_store=StoredAnswer({**answer.body.to_dict(), "result": stored}, headers(), expires_at=expires_at),
+        )
 
     async def restore_preview(
         self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]

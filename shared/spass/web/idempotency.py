@@ -41,17 +41,17 @@ Restore: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]
 class RouteResult:
     """The answer of a route, and how to store it.
 
-    ``stored``: the work has already stored ``body`` under its claim, in the transaction of its effect. ``discard``: do not store
-    the answer, so that the client may repeat the request with the same key. ``stored_answer``: store this in place of ``body``.
-    ``status``: None for the route's usual status.
+    ``is_stored``: the work has already stored ``body`` under its claim, in the transaction of its effect. ``discard``: do not
+    store the answer, so that the client may repeat the request with the same key. ``answer_to_store``: store this in place of
+    ``body``. ``status``: None for the route's usual status.
     """
 
     body: ResponseModel
     headers: Mapping[str, str] = field(default_factory=dict)
-    stored: bool = False
+    is_stored: bool = False
     discard: bool = False
     status: int | None = None
-    stored_answer: StoredAnswer | None = None
+    answer_to_store: StoredAnswer | None = None
 
 
 def identify_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
@@ -109,9 +109,9 @@ async def run_idempotently(
             answer = _as_result(await work(claim))
             if answer.discard:
                 await release_quietly(claim)
-            elif not answer.stored:
+            elif not answer.is_stored:
                 headers = {**answer.headers, **exchange.cost_headers()}
-                await claim.complete(answer.stored_answer or StoredAnswer(answer.body.to_dict(), headers, answer.status))
+                await claim.complete(answer.answer_to_store or StoredAnswer(answer.body.to_dict(), headers, answer.status))
     except Exception:
         await release_quietly(claim)
         raise

@@ -17,7 +17,7 @@ from spass.core.jobs import Job, body_of
 from spass.llm.types import EmbeddingReply
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
-from spass.rag.ingest.publish import PARTS_AT_ONCE
+from spass.rag.ingest.publish import MAX_QUEUED_PARTS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
@@ -227,7 +227,7 @@ async def test_concurrent_parts_store_each_document_once(
     event = harness.put(PATH, body)
     assert await harness.deliver(event)
     upload = await harness.only_upload()
-    assert (upload.status, upload.bytes_done, len(queue.waiting)) == ("running", 0, PARTS_AT_ONCE)
+    assert (upload.status, upload.bytes_done, len(queue.waiting)) == ("running", 0, MAX_QUEUED_PARTS)
     harness.calls = Slow()
     await queue.deliver_all()
     assert await harness.deliver(event)

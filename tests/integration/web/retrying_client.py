@@ -1,4 +1,4 @@
-"""A client that sends its request again until it is answered, on a clock that moves when it waits."""
+"""A client that retries a request as `Retry-After` says, on a clock that it moves forward instead of waiting."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +12,7 @@ Send = Callable[[], Awaitable[httpx.Response]]
 
 
 class Clock:
-    """The time by which leases are judged; it only moves when told."""
+    """The clock of the leases, in seconds since the epoch. It stands still until a test changes ``seconds``."""
 
     def __init__(self) -> None:
         self.seconds = now_s()
@@ -21,8 +21,8 @@ class Clock:
         return self.seconds
 
 
-async def first_try(send: Send, plan: FaultPlan) -> httpx.Response | None:
-    """What the client hears of it; nothing when the process dies."""
+async def send_with_faults(send: Send, plan: FaultPlan) -> httpx.Response | None:
+    """Send once, with the faults of ``plan``. Return the response, or None if the process crashed."""
     with inject(plan):
         try:
             return await send()
@@ -30,8 +30,8 @@ async def first_try(send: Send, plan: FaultPlan) -> httpx.Response | None:
             return None
 
 
-async def retried(send: Send, clock: Clock) -> httpx.Response:
-    """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
+async def retry(send: Send, clock: Clock) -> httpx.Response:
+    """Send the same request until the status is not 409 or 503, and return that response. Advance the clock by `Retry-After`."""
     for _ in range(LEASE_SECONDS):
         answer = await send()
         if answer.status_code not in (409, 503):

@@ -9,13 +9,13 @@ from spass.testing.faults import FaultPlan, inject
 
 pytestmark = pytest.mark.anyio
 
-WHO = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
+HEADERS = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
 
 
 async def test_a_deletion_finds_the_ids_that_the_append_before_it_left_in_memory(client: httpx.AsyncClient) -> None:
     path = f"/a1/rag/indices/index-{secrets.token_hex(6)}/documents"
     body = {"documents": [{"id": "a", "text": "alt"}, {"id": "b", "text": "bleibt"}]}
-    (await client.post(f"{path}/append", json=body, headers=WHO)).raise_for_status()
+    (await client.post(f"{path}/append", json=body, headers=HEADERS)).raise_for_status()
     with inject(FaultPlan()) as plan:
-        assert (await client.delete(f"{path}/a", headers=WHO)).json() == {"deleted": True}
+        assert (await client.delete(f"{path}/a", headers=HEADERS)).json() == {"deleted": True}
     assert [call.operation for call in plan.calls] == ["GetItem", "TransactWriteItems"]

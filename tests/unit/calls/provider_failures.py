@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 import httpx
 
-from tests.unit.llm.scripted_upstream import Answer, text, whole
+from tests.unit.llm.scripted_upstream import Answer, json_answer, text
 
 HOST: Final = "models.internal.acme.example"
 PATH: Final = "/var/task/private/app.py"
@@ -17,7 +17,7 @@ OUR_NAMES: Final = (HOST, "models.internal", PATH, "private", "123456789012", "T
 
 def error_answer(message: str, status: int) -> Answer:
     """Return an error body that contains ``words`` in every field."""
-    return whole(
+    return json_answer(
         {"error": {"message": f"no: {message} {PATH} {ARN}", "type": message, "code": message, "param": message}}, status
     )
 
@@ -44,13 +44,13 @@ FAILURES: Final[Mapping[str, FailureOf]] = {
     "our key": lambda message: error_answer(f"Incorrect API key provided: {message}", 400),
     "a bare text": lambda message: text(message, 400),
     "a page": lambda message: text(f"<html>{message}</html>", 502),
-    "a detail": lambda message: whole({"detail": message, "message": message}, 422),
-    "headers": lambda message: whole(
+    "a detail": lambda message: json_answer({"detail": message, "message": message}, 422),
+    "headers": lambda message: json_answer(
         {}, 429, retry_after=_one_line(message), x_request_id=_one_line(message), server=_one_line(message)
     ),
     "a redirect": lambda message: Answer(307, [], {"location": f"https://{HOST}/{_one_line(message)}"}),
     "no json": lambda message: text("{" + message, 200),
-    "another shape": lambda message: whole({"choices": message, "data": message, message[:20]: message}),
+    "another shape": lambda message: json_answer({"choices": message, "data": message, message[:20]: message}),
     "an error in a 200": lambda message: error_answer(message, 200),
     "no connection": lambda message: httpx.ConnectError(message),
     "no time": lambda message: httpx.ReadTimeout(message),

@@ -38,7 +38,7 @@ class Answer:
     on_close: Callable[[], None] = lambda: None
 
 
-def whole(payload: Json, status: int = 200, **headers: str) -> Answer:
+def json_answer(payload: Json, status: int = 200, **headers: str) -> Answer:
     """Return an answer with one JSON body."""
     return Answer(status, [json.dumps(payload).encode()], {name.replace("_", "-"): value for name, value in headers.items()})
 

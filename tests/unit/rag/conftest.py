@@ -72,12 +72,12 @@ class RagHarness:
 
     def __post_init__(self) -> None:
         self.rag = self.cold()
-        self.scope = self.tenant("demo")
+        self.scope = self.scope_of("demo")
 
     def cold(self, config: GatewayConfig | None = None, budget: int | None = None) -> Rag:
         return build_rag(self.calls, config or config_with(), ObjectCache(budget))
 
-    def tenant(self, name: str) -> Scope:
+    def scope_of(self, name: str) -> Scope:
         """Return the scope of a tenant that only this test has."""
         tenant = TenantId(f"{name}-{self.suffix}")
         caller = Caller(Identity(tenant, "token", False, ()), None, RequestId("req_1"), None, 0, "/a1/rag")

@@ -110,7 +110,7 @@ def history(seed: int) -> tuple[Schedule, Gateway, list[Chain]]:
 
 
 @pytest.fixture(autouse=True)
-def long_turns_lie_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+def store_long_turns_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 3000)
 
 

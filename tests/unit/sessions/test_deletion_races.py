@@ -1,4 +1,7 @@
-"""A compaction and deletes race on one session with failing calls, under many seeds. Each is whole, and each answer is true."""
+"""Race a compaction and two deletes on one session, with faults, under many seeds.
+
+Each operation takes effect completely or not at all. If it was answered with success, it has taken effect.
+"""
 
 import asyncio
 import os
@@ -34,24 +37,26 @@ from tests.unit.sessions.session_chains import AGENT, USER, ChainBuilder, plain_
 
 SEEDS = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(5000 if os.environ.get("SPASS_SOAK") else 150)
 HOLD_SECONDS = 60
-WORSE = FaultRates({fault: 4 * odds for fault, odds in MANY_FAULTS.odds.items()})
-"""More frequent faults than elsewhere, because a race has few calls."""
+RACE_FAULTS = FaultRates({fault: 4 * odds for fault, odds in MANY_FAULTS.odds.items()})
+"""Faults are four times as frequent as in other tests, because a race has few calls."""
 
 
 @dataclass(slots=True)
 class Race:
-    """One session, the tasks that work on it, and their answers."""
+    """One session, the tasks that work on it, and their answers: a count of successful deletes and the results of compactions."""
 
     schedule: Schedule
     store: TenantStore
     session: SessionId = field(default_factory=lambda: SessionId(new_id("ses")))
-    deleted: int = 0
-    compacted: list[CompactionResult] = field(default_factory=list)
+    delete_count: int = 0
+    compactions: list[CompactionResult] = field(default_factory=list)
 
     async def begin(self) -> None:
         at = timestamp(self.schedule.now())
         head = Session(self.session, AGENT, USER, "a title", at, at, "manual", 0, True, next_seq=3)
-        messages = tuple(StoredMessage(MessageId(new_id("msg")), n, at, said) for n, said in enumerate(plain_turn("hello"), 1))
+        messages = tuple(
+            StoredMessage(MessageId(new_id("msg")), n, at, message) for n, message in enumerate(plain_turn("hello"), 1)
+        )
         turn = TurnRecord(new_id("turn"), messages, TokenUsage(), 1, FinishReason.STOP)
         table, tenant = self.store.table, self.store.tenant
         await table.write(Put(keys.session_turn(tenant, self.session, 1), await store_body(self.store, self.session, turn)))
@@ -59,24 +64,22 @@ class Race:
         await table.write(Put(keys.user_session(tenant, USER, AGENT, self.session), head.entry()))
 
     async def compact(self) -> None:
-        """One job: it holds the session, thinks for a while, perhaps for too long, and commits; again with the same plan if it
-        was not told how that ended."""
+        """Run a job: acquire the hold, wait (sometimes until the hold has expired) and commit. Retry with the same plan if the
+        job fails or gets no reply."""
         await self.wait(5)
         owner, plan = new_id("job"), CompactionPlan.new(self.session, 3)
         for _ in range(3):
-            with (
-                inject(self.schedule.process()),
-                suppress(SpassError, Crash, ObjectMissing),
-            ):  # it may have lost its hold as it reads
+            # ``ObjectMissing``: without the hold, the job may read a session that is being deleted.
+            with inject(self.schedule.process()), suppress(SpassError, Crash, ObjectMissing):
                 now = self.schedule.now()
                 hold = Hold(owner, HoldKind.JOB, int(now) + HOLD_SECONDS)
                 source = await acquire_hold(self.store, self.session, AGENT, USER, hold, now)
-                live = await load_turns(self.store, self.session, 1)
+                turns = await load_turns(self.store, self.session, 1)
                 await self.wait(2 * HOLD_SECONDS)
-                made = await commit_compaction(
-                    self.store, source, live, plan, Summary("what was said", "scripted"), owner=owner, at=self.schedule.now()
+                result = await commit_compaction(
+                    self.store, source, turns, plan, Summary("what was said", "scripted"), owner=owner, at=self.schedule.now()
                 )
-                self.compacted.append(made)
+                self.compactions.append(result)
                 return
             await self.wait(5)
 
@@ -85,7 +88,7 @@ class Race:
             await self.wait(HOLD_SECONDS)
             with inject(self.schedule.process()), suppress(SpassError, Crash):
                 await delete_session(self.store, self.session, AGENT, USER, self.schedule.now())
-                self.deleted += 1
+                self.delete_count += 1
 
     async def wait(self, longest: float) -> None:
         await asyncio.sleep(self.schedule.random_delay(longest))
@@ -94,82 +97,90 @@ class Race:
         item = await self.store.table.get(keys.session_head(self.store.tenant, session))
         return decode_session(item) if item is not None else None
 
-    async def said(self, session: SessionId) -> list[str]:
+    async def texts(self, session: SessionId) -> list[str]:
+        """Return the texts of the session's messages."""
         return [stored.message.content for turn in await load_turns(self.store, session, 1) for stored in turn.messages]
 
     @property
     def scope(self) -> Scope:
         return ChainBuilder(self.store).scope
 
-    async def left(self, session: SessionId) -> list[str]:
-        """Return the items and objects of a session without its head."""
+    async def remains(self, session: SessionId) -> list[str]:
+        """Return the keys of the items and objects of a session, without its head."""
         items = await self.store.table.query(keys.session_partition(self.store.tenant, session))
         bodies = await self.store.objects.list_keys(f"sessions/{session}/")
         return [str(item["sk"]) for item in items if item["sk"] != "HEAD"] + bodies
 
-    async def listed(self) -> set[str]:
+    async def session_ids(self) -> set[str]:
+        """Return the ids in the user's list of sessions."""
         partition = keys.user_sessions_partition(self.store.tenant, USER, AGENT)
         return {str(item["id"]) for item in await self.store.table.query(partition)}
 
 
-async def end(race: Race) -> str:
-    """Assert that the answers agree with what is stored, and return the outcome."""
+async def check_answers(race: Race) -> str:
+    """Assert that the answers agree with the stored items, and return the outcome, e.g. ``deleted compacted``."""
     source = await race.head(race.session)
-    gone = source is None or source.deleted_at is not None
+    is_deleted = source is None or source.deleted_at is not None
     successor = source.successor_session_id if source is not None else None
-    assert gone or not race.deleted, "what was deleted is gone"
-    assert {made.session.id for made in race.compacted} <= {successor}, "what was compacted is"
-    assert await race.listed() == {left for left in (None if gone else race.session, successor) if left is not None}
-    if not gone:
-        assert await race.said(race.session) == ["hello", "yes"]
-    elif race.deleted:
-        assert await race.left(race.session) == []
+    assert is_deleted or race.delete_count == 0, "a delete succeeded, but the session exists"
+    assert {result.session.id for result in race.compactions} <= {successor}, "a compaction succeeded, but there is no successor"
+    expected = {None if is_deleted else race.session, successor} - {None}
+    assert await race.session_ids() == expected
+    if not is_deleted:
+        assert await race.texts(race.session) == ["hello", "yes"]
+    elif race.delete_count:
+        assert await race.remains(race.session) == []
     if successor is not None:
-        await begins_whole(race, successor)
-    return ("deleted " if gone else "") + ("compacted" if successor is not None else "")
+        await check_successor(race, successor)
+    return ("deleted " if is_deleted else "") + ("compacted" if successor is not None else "")
 
 
-async def begins_whole(race: Race, successor: SessionId) -> None:
-    heir = await race.head(successor)
-    assert heir is not None
-    assert (heir.parent_session_id, heir.deleted_at, heir.hold) == (race.session, None, None)
-    assert await race.said(successor) == [f"[compaction summary from session {race.session}] what was said"]
+async def check_successor(race: Race, successor: SessionId) -> None:
+    """Assert that the successor has the summary as its only message, and that its lineage leads to the session."""
+    head = await race.head(successor)
+    assert head is not None
+    assert (head.parent_session_id, head.deleted_at, head.hold) == (race.session, None, None)
+    assert await race.texts(successor) == [f"[compaction summary from session {race.session}] what was said"]
     chain = await read_chain(race.scope, AGENT, successor)
     assert [member.id for member in chain.backward] == [race.session]
-    assert [summary.id for summary in chain.summaries] == [heir.summary_id]
+    assert [summary.id for summary in chain.summaries] == [head.summary_id]
 
 
-async def story(schedule: Schedule) -> str:
+async def run_race(schedule: Schedule) -> str:
     race = Race(schedule, MemoryAws(clock=schedule.now).for_tenant(TenantId("demo")))
     with inject(schedule.process()):
-        stormy, schedule.fault_rates = schedule.fault_rates, NO_FAULTS
+        fault_rates, schedule.fault_rates = schedule.fault_rates, NO_FAULTS
         await race.begin()
-        schedule.fault_rates = stormy
+        schedule.fault_rates = fault_rates
         await asyncio.gather(race.compact(), race.delete(), race.delete())
         await schedule.calm()
-        told = await end(race)
+        outcome = await check_answers(race)
         await asyncio.sleep(10 * HOLD_SECONDS)
         with suppress(SessionNotFound):
             await delete_session(race.store, race.session, AGENT, USER, schedule.now())
-        race.deleted += 1
-        await end(race)
-        assert (await race.head(race.session) is not None) is ("compacted" in told), "a member of a chain leaves its head"
-    return told
+        race.delete_count += 1
+        await check_answers(race)
+        assert (await race.head(race.session) is not None) is ("compacted" in outcome), (
+            "only a session with a successor keeps its head"
+        )
+    return outcome
 
 
 @pytest.fixture(autouse=True)
-def bodies_lie_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+def store_bodies_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
 
 
-def test_racing_compactions_and_deletes_take_effect_wholly_or_not_at_all(record_property: Callable[[str, object], None]) -> None:
-    ends: Counter[str] = Counter()
+def test_racing_compactions_and_deletes_take_effect_completely_or_not_at_all(
+    record_property: Callable[[str, object], None],
+) -> None:
+    outcomes: Counter[str] = Counter()
     for seed in SEEDS:
-        schedule = Schedule(seed, WORSE)
+        schedule = Schedule(seed, RACE_FAULTS)
         try:
-            ends[run_schedule(schedule, lambda schedule=schedule: story(schedule))] += 1  # type: ignore[misc]
+            outcomes[run_schedule(schedule, lambda schedule=schedule: run_race(schedule))] += 1  # type: ignore[misc]
         except Exception as error:
             error.add_note(f"SPASS_SEED={seed}")
             raise
-    record_property("ends", dict(ends))
-    assert len(ends) >= 3 or len(SEEDS) == 1, ends
+    record_property("outcomes", dict(outcomes))
+    assert len(outcomes) >= 3 or len(SEEDS) == 1, outcomes

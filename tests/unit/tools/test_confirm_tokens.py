@@ -112,7 +112,7 @@ async def test_a_token_is_refused_for_another_user_or_tenant(harness: RagHarness
     confirm_tokens = ConfirmTokens()
     token = await confirm_tokens.issue(scope, PATCH)
     without_user = for_user(scope, None)
-    other_tenant = for_user(harness.tenant("other"), "ada")
+    other_tenant = for_user(harness.scope_of("other"), "ada")
     for stranger in (for_user(scope, "bob"), without_user, for_user(scope, "null"), other_tenant):
         with pytest.raises(ConfirmTokenInvalid):
             await confirm_tokens.redeem(stranger, PATCH, token)
@@ -122,7 +122,7 @@ async def test_a_token_is_refused_for_another_user_or_tenant(harness: RagHarness
 
 
 def test_the_fingerprint_includes_the_tenant(harness: RagHarness, scope: Scope) -> None:
-    other = for_user(harness.tenant("other"), "ada")
+    other = for_user(harness.scope_of("other"), "ada")
     assert PATCH.fingerprint(other.caller) != PATCH.fingerprint(scope.caller)
     assert len(PATCH.fingerprint(scope.caller)) == 32
 
@@ -217,7 +217,7 @@ async def test_all_processes_use_the_same_key_for_a_tenant(harness: RagHarness, 
     for process in (*processes, ConfirmTokens()):
         for token in tokens:
             await process.redeem(scope, PATCH, token)
-    other = harness.tenant("other")
+    other = harness.scope_of("other")
     await processes[0].issue(other, PATCH)
     stored = [await one.store.table.get(confirm_secret(one.store.tenant)) for one in (scope, other)]
     assert all(item is not None and isinstance(item["key"], bytes) and len(item["key"]) == 32 for item in stored)

@@ -257,7 +257,7 @@ async def test_a_token_is_refused_for_other_arguments_tools_users_and_tenants(be
             with pytest.raises(ConfirmTokenInvalid):
                 await berlin.call(other, {**CALLS[other], "confirm_token": confirmed["confirm_token"]})
     bob = replace(berlin.scope, caller=replace(berlin.scope.caller, user=UserId("bob")))
-    other_tenant = berlin.harness.tenant("other")
+    other_tenant = berlin.harness.scope_of("other")
     await berlin.harness.rag.writer.append(other_tenant, BERLIN, [NewDocument(id="gate", text="Das Tor.")])
     for stranger in (bob, replace(other_tenant, caller=replace(other_tenant.caller, user=UserId("ada")))):
         with pytest.raises(ConfirmTokenInvalid):
@@ -472,7 +472,7 @@ def test_a_tool_that_reads_has_the_timeout_of_a_query(name: str) -> None:
 
 
 async def test_another_tenants_index_is_not_found(berlin: ToolUser) -> None:
-    other_tenant = berlin.harness.tenant("other")
+    other_tenant = berlin.harness.scope_of("other")
     assert (await berlin.box.execute_direct(other_tenant, "rag_index_list", {})).body.result == {"indices": [], "more": False}
     calls: dict[str, dict[str, Any]] = {
         "rag_index_describe": {"index_id": "berlin"},

@@ -212,4 +212,4 @@ def test_append_line_adds_the_note_as_the_last_line(memory: str | None, after: s
 
 async def test_a_note_does_not_reach_another_tenant(tool_user: ToolUser, harness: RagHarness) -> None:
     await tool_user.call("memory_write", **await tool_user.preview())
-    assert await new_process(harness.tenant("other").store).memory() == "The office is in Bonn.\n"
+    assert await new_process(harness.scope_of("other").store).memory() == "The office is in Bonn.\n"

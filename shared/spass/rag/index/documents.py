@@ -1,4 +1,4 @@
-"""The requests of clients to rag, and their limits."""
+"""The request bodies of the routes of indices, and their limits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Self
@@ -33,9 +33,9 @@ QueryText = Annotated[
     AfterValidator(reject_blank),
     AfterValidator(limit_bytes(MAX_QUERY_BYTES)),
 ]
-"""The text to search for. No embedding model reads a longer one to its end, and tokenizing it would only cost processor time."""
+"""The text to search for. Its limit saves the time to tokenize a text that is too long for every embedding model."""
 
-# ``check_limits`` refuses a longer text, with a more specific error.
+# ``maxLength`` is only in the schema: ``check_limits`` refuses a longer text with a more specific error than pydantic's.
 _TEXT_SCHEMA: Final[JsonDict] = {
     **_NON_BLANK_SCHEMA,
     "maxLength": MAX_TEXT_BYTES,
@@ -60,7 +60,7 @@ class NewDocument(StrictBody):
 class WriteRequest(StrictBody):
     """The body of a replace and of an append."""
 
-    # ``check_limits`` refuses more of them, with a more specific error.
+    # ``maxItems`` is only in the schema: ``check_limits`` refuses more documents with a more specific error than pydantic's.
     documents: Annotated[list[NewDocument], Field(min_length=1, json_schema_extra={"maxItems": MAX_DOCUMENTS}), FailFast()]
 
 
@@ -70,7 +70,7 @@ class DocumentPatch(StrictBody):
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     text: Text = Field(default_factory=str)
-    metadata: dict[str, JsonValue] = Field(default_factory=dict, description="Takes the place of all that was there.")
+    metadata: dict[str, JsonValue] = Field(default_factory=dict, description="Replaces all metadata of the document.")
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
@@ -96,33 +96,35 @@ class QueryRequest(StrictBody):
         dict[str, JsonValue],
         Field(
             default_factory=dict,
-            description="What the metadata of a document must be to be found: a value for each field, or operators on it: "
-            '`{"$in": […], "$gte": …, "$lte": …, "$ne": …}`, any of them together.',
+            description="Conditions on the metadata of a document, by field: a value, or an object with one or more operators: "
+            '`{"$in": […], "$gte": …, "$lte": …, "$ne": …}`. A document must meet all of them.',
         ),
     ]
     min_score: Annotated[FiniteFloat | None, Field(description="Documents with a lower score are left out.")] = None
 
 
 class UploadRequest(StrictBody):
-    """The body of a request for an upload: the file that is to come."""
+    """The body of a request for an upload. It describes the file that the client will send."""
 
     filename: Annotated[str, Field(pattern=_FILENAME, description="Ends in `.jsonl`, `.csv`, `.txt` or `.md`.")]
     content_type: Annotated[str, Field(pattern=_MEDIA_TYPE)]
-    size: Annotated[int, Field(ge=1, le=MAX_UPLOAD_BYTES, description="Of the file at most, in bytes.")]
+    size: Annotated[int, Field(ge=1, le=MAX_UPLOAD_BYTES, description="The maximum size of the file, in bytes.")]
 
 
-def metadata_json(metadata: dict[str, Any], where: str = "metadata") -> bytes:
-    """Return the metadata as compact JSON in UTF-8, as it is stored and as it counts against its limit.
+def metadata_json(metadata: dict[str, Any], param: str = "metadata") -> bytes:
+    """Return the metadata as compact JSON in UTF-8. It is stored in this form, and this form must not exceed the limit.
+
+    ``param`` is the path of the metadata in the request, e.g. ``documents.3.metadata``.
 
     Raises:
         InvalidRequest: it contains a value that JSON cannot write, such as NaN, or is nested deeper than 32 levels.
     """
     if nests_deeper(metadata, MAX_METADATA_DEPTH):
-        raise InvalidRequest(f"The metadata is nested deeper than {MAX_METADATA_DEPTH} levels.", param=where)
+        raise InvalidRequest(f"The metadata is nested deeper than {MAX_METADATA_DEPTH} levels.", param=param)
     try:
         return dump(metadata).encode()
     except ValueError:
-        raise InvalidRequest("The metadata is not JSON that can be stored.", param=where) from None
+        raise InvalidRequest("The metadata is not JSON that can be stored.", param=param) from None
 
 
 def check_limits(documents: Sequence[NewDocument]) -> None:
@@ -131,24 +133,25 @@ def check_limits(documents: Sequence[NewDocument]) -> None:
     Raises:
         InvalidRequest: there are no documents.
         TooManyDocuments: there are more than 256.
-        DocumentTooLarge: a text has more than 8192 bytes of UTF-8, or metadata have more than 2 KiB of JSON.
+        DocumentTooLarge: a text has more than 8192 bytes of UTF-8, or metadata has more than 2048 bytes of JSON.
         DuplicateDocumentId: two documents have the same id.
     """
     if not documents:
         raise InvalidRequest("Send at least one document.", param="documents")
     if len(documents) > MAX_DOCUMENTS:
         raise TooManyDocuments(
-            f"A request may hold {MAX_DOCUMENTS} documents, this one holds {len(documents)}; send several.", param="documents"
+            f"A request may have at most {MAX_DOCUMENTS} documents; this one has {len(documents)}. Send several requests.",
+            param="documents",
         )
     ids: set[str] = set()
     for number, document in enumerate(documents):
-        where = f"documents.{number}"
+        param = f"documents.{number}"
         if document.id in ids:
-            raise DuplicateDocumentId(f"The id {document.id!r} occurs twice in this request.", param=f"{where}.id")
+            raise DuplicateDocumentId(f"The id {document.id!r} occurs twice in this request.", param=f"{param}.id")
         ids.add(document.id)
-        _check_size(len(document.text.encode()), MAX_TEXT_BYTES, f"{where}.text")
-        where = f"{where}.metadata"
-        _check_size(len(metadata_json(document.metadata, where)), MAX_METADATA_BYTES, where)
+        _check_size(len(document.text.encode()), MAX_TEXT_BYTES, f"{param}.text")
+        metadata = metadata_json(document.metadata, f"{param}.metadata")
+        _check_size(len(metadata), MAX_METADATA_BYTES, f"{param}.metadata")
 
 
 def check_patch(patch: DocumentPatch) -> None:
@@ -161,6 +164,6 @@ def check_patch(patch: DocumentPatch) -> None:
     _check_size(len(metadata_json(patch.metadata)), MAX_METADATA_BYTES, "metadata")
 
 
-def _check_size(size: int, limit: int, where: str) -> None:
+def _check_size(size: int, limit: int, param: str) -> None:
     if size > limit:
-        raise DocumentTooLarge(f"{where} is {size} bytes long; {limit} are allowed.", param=where)
+        raise DocumentTooLarge(f"{param} has {size} bytes; at most {limit} are allowed.", param=param)

@@ -166,7 +166,7 @@ def _check_size(raw: Mapping[str, Json]) -> None:
     except ValueError:
         raise _invalid_filter("is not JSON") from None
     if size > MAX_FILTER_BYTES:
-        raise _invalid_filter(f"is {size} bytes long; {MAX_FILTER_BYTES} are allowed")
+        raise _invalid_filter(f"has {size} bytes; at most {MAX_FILTER_BYTES} are allowed")
 
 
 def _parse_condition(field: str, raw: Json) -> FilterCondition:

@@ -46,7 +46,7 @@ async def plan_upload(store: TenantStore, record: UploadRecord, receiver: Receiv
     if not size:
         raise IngestRefused("empty_file", "The file is empty.")
     if size > settings.max_file_bytes:
-        raise IngestRefused("file_too_large", f"The file is {size} bytes long; {settings.max_file_bytes} are allowed.")
+        raise IngestRefused("file_too_large", f"The file has {size} bytes; at most {settings.max_file_bytes} are allowed.")
     part_bytes = settings.small_bytes if size <= settings.small_bytes else settings.part_bytes
     async with aclosing(store.uploads.blocks(record.key, record.version, 0, size)) as blocks:
         plan = await survey(kind, _read_until(blocks, deadline), part_bytes=part_bytes)

@@ -16,11 +16,11 @@ from spass.core.time import now_s
 from spass.rag.ingest.parts import part_of
 from spass.rag.ingest.upload_record import PARTS_PATIENCE_SECONDS, UploadRecord, record_of, upload_key
 
-PARTS_AT_ONCE: Final = 8
+MAX_QUEUED_PARTS: Final = 8
 
 
 async def publish_parts(store: TenantStore, record: UploadRecord) -> None:
-    """Send the next parts, until the upload's share of the tenant's window is full.
+    """Send the next parts, until the upload has as many parts on the queue as its share of the tenant's limit.
 
     Raises:
         StorageUnavailable: some parts were not sent; a retry sends them.
@@ -54,8 +54,8 @@ async def republish_parts(store: TenantStore, record: UploadRecord, *, skip: int
     await publish_parts(store, record)
 
 
-async def leave_window(store: TenantStore, record: UploadRecord) -> None:
-    """Release the upload's share of the window, so that the tenant's other files can use it."""
+async def release_share(store: TenantStore, record: UploadRecord) -> None:
+    """Release the upload's share of the tenant's limit, so that the tenant's other files can use it."""
     if (record.parts or 0) > 1:
         await store.table.write(Delete(keys.large_upload(store.tenant, record.index, record.id)))
 
@@ -65,8 +65,8 @@ async def _share(store: TenantStore, record: UploadRecord) -> int:
     key = keys.large_upload(store.tenant, record.index, record.id)
     # A worker may write this item after the upload has ended. The item therefore expires after a day without progress.
     await store.table.write(Put(key, {TTL: now_s() + PARTS_PATIENCE_SECONDS}))
-    shares = await store.table.query(key.pk, limit=PARTS_AT_ONCE)
-    return max(1, PARTS_AT_ONCE // len(shares))
+    shares = await store.table.query(key.pk, limit=MAX_QUEUED_PARTS)
+    return max(1, MAX_QUEUED_PARTS // len(shares))
 
 
 async def _send(store: TenantStore, record: UploadRecord, part: int) -> None:

@@ -159,7 +159,7 @@ def build_document(text: str, metadata: Mapping[str, JsonValue], filename: str, 
 
 def _check_size(name: str, size: int, limit: int) -> None:
     if size > limit:
-        raise IngestRefused("document_too_large", f"{name} is {size} bytes long; {limit} are allowed.")
+        raise IngestRefused("document_too_large", f"{name} has {size} bytes; at most {limit} are allowed.")
 
 
 def _describe(error: ValidationError) -> str:

@@ -41,7 +41,7 @@ async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> S
             )
             for record in map(record_of, items):
                 if record.abandoned(now_s):
-                    await end_failed(store, record, ABANDONED, may_pass=True, when=_unchanged(record))
+                    await end_failed(store, record, ABANDONED, is_temporary=True, when=_unchanged(record))
                     abandoned += 1
                 elif record.message_lost(now_s):
                     await _resend(store, record)

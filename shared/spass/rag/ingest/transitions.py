@@ -13,7 +13,7 @@ from spass.core.time import now, now_s
 from spass.rag.ingest.lease import LEASE, Receiver
 from spass.rag.ingest.parts import first_errors
 from spass.rag.ingest.plan import FilePlan, UploadError
-from spass.rag.ingest.publish import leave_window, republish_parts
+from spass.rag.ingest.publish import release_share, republish_parts
 from spass.rag.ingest.upload_record import (
     ACTIVE,
     KEEP_SECONDS,
@@ -159,16 +159,16 @@ async def end_failed(
     record: UploadRecord,
     error: UploadError,
     *,
-    may_pass: bool,
+    is_temporary: bool,
     part: int | None = None,
     when: Condition = _IS_ACTIVE,
 ) -> None:
-    """Fail an active upload. If the error ``may_pass``, its message or that of this ``part`` can continue it later."""
+    """Fail an active upload. If the error ``is_temporary``, a message of the upload or of this ``part`` can restart it later."""
     latest = await read_record(store, record.index, record.id)
     changes: dict[str, Value] = {"status": Status.FAILED, "errors": encode_errors([error, *await first_errors(store, latest)])}
-    if may_pass:
+    if is_temporary:
         changes["stopped"] = random_suffix()
-    if may_pass and part is not None:
+    if is_temporary and part is not None:
         changes["failed_part"] = part
     await _end(store, record, changes, when & _IS_ACTIVE)
 
@@ -186,6 +186,6 @@ async def end_done(store: TenantStore, record: UploadRecord) -> None:
 async def _end(store: TenantStore, record: UploadRecord, changes: dict[str, Value], when: Condition) -> None:
     changes |= {"finished_at": now(), TTL: now_s() + KEEP_SECONDS}
     removed = tuple(name for name in (*LEASE, *STOP) if name not in changes)
-    await leave_window(store, record)
+    await release_share(store, record)
     with suppress(ConditionFailed):
         await store.table.write(Update(upload_key(store, record), set=changes, remove=removed, when=when))

@@ -46,7 +46,7 @@ T = TypeVar("T")
 _Failure: TypeAlias = IngestRefused | ObjectMissing | SpassError
 
 _RETRIED: Final = (Unavailable, Upstream, DeadlineExceeded, LimitExceeded)
-_MAY_PASS: Final = (*_RETRIED, Internal)
+_TEMPORARY: Final = (*_RETRIED, Internal)
 
 
 class IngestWorker:
@@ -141,13 +141,13 @@ class IngestWorker:
         except (LeaseLost, StopWork):
             raise
         except (IngestRefused, ObjectMissing, SpassError) as error:
-            may_pass = isinstance(error, _MAY_PASS)
-            with suppress(StorageUnavailable) if may_pass else nullcontext():
-                await self._fail(record, key, error, part, may_pass=may_pass)
-            raise StopWork(done=not may_pass) from error
+            is_temporary = isinstance(error, _TEMPORARY)
+            with suppress(StorageUnavailable) if is_temporary else nullcontext():
+                await self._fail(record, key, error, part, is_temporary=is_temporary)
+            raise StopWork(done=not is_temporary) from error
         except Exception:
             with suppress(StorageUnavailable):
-                await self._fail(record, key, InternalError("An internal error occurred."), part, may_pass=True)
+                await self._fail(record, key, InternalError("An internal error occurred."), part, is_temporary=True)
             raise
 
     async def _retry(self, record: UploadRecord, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -167,17 +167,17 @@ class IngestWorker:
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 (jitter)
         return await attempt()
 
-    async def _fail(self, record: UploadRecord, key: Key, error: _Failure, part: int | None, *, may_pass: bool) -> None:
+    async def _fail(self, record: UploadRecord, key: Key, error: _Failure, part: int | None, *, is_temporary: bool) -> None:
         """Release the lease. Fail the upload if the error is permanent, or if the queue will not deliver the message again.
 
         Raises:
             LeaseLost: another worker has the lease.
         """
-        if may_pass:
+        if is_temporary:
             _log_trouble(record, error)
         await self._release(record, key, part)
-        if self._delivery.last or not may_pass:
-            await end_failed(self._store, record, _upload_error(error), may_pass=may_pass, part=part)
+        if self._delivery.last or not is_temporary:
+            await end_failed(self._store, record, _upload_error(error), is_temporary=is_temporary, part=part)
 
     async def _release(self, record: UploadRecord, key: Key, part: int | None) -> None:
         """Release the lease. Set the status to queued if no other worker can be working on the upload.

@@ -15,8 +15,8 @@ from spass.tools.two_step import DocumentTool
 
 
 class RagDocPatch(DocumentTool):
-    """Changes one document of a knowledge index: its text, its metadata, or both. What you leave out stays as it is; new
-    metadata take the place of all that was there.
+    """Changes one document of a knowledge index: its text, its metadata, or both. What you leave out stays as it is. New
+    metadata replaces all metadata of the document.
 
     Works in two steps. The first call changes nothing: it returns a preview, with the fields that would change and the size
     of the text afterwards, and a confirm_token. The same call with that token within 60 seconds does it, and returns the

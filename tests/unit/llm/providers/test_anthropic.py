@@ -35,11 +35,11 @@ from tests.unit.llm.scripted_upstream import (
     Upstream,
     context,
     deltas_of,
+    json_answer,
     provider_at,
     reply_of,
     request,
     text,
-    whole,
 )
 
 pytestmark = pytest.mark.anyio
@@ -154,7 +154,7 @@ BLOCKING = answer(
 
 @pytest.mark.parametrize("base_url", [None, "https://api.anthropic.com", "https://api.anthropic.com/v1"])
 async def test_requests_have_the_key_the_version_and_the_address(base_url: str | None) -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     assert (await reply_of(anthropic(upstream, base_url))).message.content == "Hi"
     assert upstream.requests[0].url == "https://api.anthropic.com/v1/messages"
     assert upstream.requests[0].headers["x-api-key"] == KEY
@@ -163,7 +163,7 @@ async def test_requests_have_the_key_the_version_and_the_address(base_url: str |
 
 
 async def test_a_plain_question_has_the_default_token_limit() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream))
     assert upstream.body == {
         "model": "model-1",
@@ -173,7 +173,7 @@ async def test_a_plain_question_has_the_default_token_limit() -> None:
 
 
 async def test_fields_are_mapped_and_unknown_hints_omitted() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     chat_request = ChatRequest(
         "claude",
         (QUESTION,),
@@ -198,7 +198,7 @@ async def test_fields_are_mapped_and_unknown_hints_omitted() -> None:
 
 
 async def test_a_strict_schema_is_sent_to_the_provider() -> None:
-    upstream = Upstream(whole(answer(text_block("{}"))))
+    upstream = Upstream(json_answer(answer(text_block("{}"))))
     schema: Payload = {"type": "object", "properties": {}, "additionalProperties": False}
     wanted: Payload = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     strict = replace(WEATHER, strict=True)
@@ -209,7 +209,7 @@ async def test_a_strict_schema_is_sent_to_the_provider() -> None:
 
 
 async def test_pictures_are_sent_as_bytes_or_urls() -> None:
-    upstream = Upstream(whole(answer(text_block("A cat."))))
+    upstream = Upstream(json_answer(answer(text_block("A cat."))))
     far, near = Image("https://example.com/cat.png", "high"), Image("data:image/png;base64,iVBORw0KGgo=")
     await reply_of(anthropic(upstream), request(Message(Role.USER, "Which?", parts=(far, "Which?", near))))
     assert upstream.body["messages"] == [
@@ -225,7 +225,7 @@ async def test_pictures_are_sent_as_bytes_or_urls() -> None:
 
 
 async def test_long_names_and_ids_are_cut_and_stay_unique() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     calls = (ToolCall("x" * 80 + "1", "n" * 80, "{}"), ToolCall("x" * 80 + "2", "n.", "{}"))
     answers = [Message(Role.TOOL, "rain", tool_call_id=call.id) for call in reversed(calls)]
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", calls), *answers))
@@ -238,7 +238,7 @@ async def test_long_names_and_ids_are_cut_and_stay_unique() -> None:
 
 
 async def test_all_system_messages_are_in_the_system_field() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(
         anthropic(upstream),
         request(Message(Role.SYSTEM, "One."), QUESTION, Message(Role.SYSTEM, " "), Message(Role.SYSTEM, "Two.")),
@@ -248,7 +248,7 @@ async def test_all_system_messages_are_in_the_system_field() -> None:
 
 
 async def test_tool_results_become_blocks_of_one_message() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     chat_request = request(
         QUESTION,
         Message(Role.ASSISTANT, "I look it up. ", (CALL, ToolCall("call.2", "now", ""))),
@@ -284,35 +284,35 @@ async def test_tool_results_become_blocks_of_one_message() -> None:
     ["{", "[1]", "null", "[" * 100_000, '{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"a":' * 975 + "1" + "}" * 975],
 )
 async def test_arguments_that_are_not_an_object_are_wrapped(arguments: str) -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", (ToolCall("a", "b", arguments),))))
     messages = cast(list[dict[str, list[Payload]]], upstream.body["messages"])
     assert messages[1]["content"][0]["input"] == {"not_an_object": arguments}
 
 
 async def test_blank_arguments_become_an_empty_object() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", (ToolCall("a", "b", " \n"),))))
     messages = cast(list[dict[str, list[Payload]]], upstream.body["messages"])
     assert messages[1]["content"][0]["input"] == {}
 
 
 async def test_a_conversation_that_begins_with_a_summary_has_a_user_turn_first() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(Message(Role.ASSISTANT, "[compaction summary]"), QUESTION))
     assert [message["role"] for message in cast(list[Payload], upstream.body["messages"])] == ["user", "assistant", "user"]
 
 
 @pytest.mark.parametrize("silence", [(), (Message(Role.USER, " \n"),)])
 async def test_a_conversation_without_user_messages_gets_a_placeholder(silence: tuple[Message, ...]) -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(Message(Role.SYSTEM, "Greet."), *silence))
     assert upstream.body["system"] == "Greet."
     assert upstream.body["messages"] == [{"role": "user", "content": [text_block("(Begin.)")]}]
 
 
 async def test_blank_texts_are_omitted() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, ""), Message(Role.USER, " ")))
     assert upstream.body["messages"] == [{"role": "user", "content": [text_block(QUESTION.content)]}]
 
@@ -328,19 +328,19 @@ async def test_blank_texts_are_omitted() -> None:
     ],
 )
 async def test_tool_choices_are_mapped(choice: ToolChoice | None, sent: Json) -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), replace(request(), tools=(WEATHER,), tool_choice=choice))
     assert upstream.body.get("tool_choice") == sent
 
 
 async def test_parallel_tool_calls_can_be_disabled() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(anthropic(upstream), replace(request(), tools=(WEATHER,), extra={"parallel_tool_calls": False}))
     assert upstream.body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
 
 
 async def test_tools_of_the_history_are_defined_and_not_callable() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     history = (QUESTION, Message(Role.ASSISTANT, "", (CALL,)), Message(Role.TOOL, "rain", tool_call_id=CALL.id))
     await reply_of(anthropic(upstream), request(*history))
     assert upstream.body["tools"] == [{"name": "weather", "description": "", "input_schema": {"type": "object"}}]
@@ -348,7 +348,7 @@ async def test_tools_of_the_history_are_defined_and_not_callable() -> None:
 
 
 async def test_a_json_response_format_becomes_an_instruction() -> None:
-    upstream = Upstream(whole(answer(text_block("{}"))))
+    upstream = Upstream(json_answer(answer(text_block("{}"))))
     wanted: Payload = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     await reply_of(anthropic(upstream), replace(request(), response_format=wanted))
     assert "JSON" in str(upstream.body["system"])
@@ -356,7 +356,7 @@ async def test_a_json_response_format_becomes_an_instruction() -> None:
 
 
 async def test_a_collected_stream_equals_the_blocking_reply() -> None:
-    blocking = await reply_of(anthropic(Upstream(whole(BLOCKING))))
+    blocking = await reply_of(anthropic(Upstream(json_answer(BLOCKING))))
     streamed = await reply_of(anthropic(Upstream(text(STREAM))), request(stream=True))
     assert streamed == blocking
     calls = (ToolCall("toolu_1", "weather", '{"city": "Köln"}'), ToolCall("toolu_2", "now", "{}"))
@@ -403,7 +403,7 @@ def test_any_collected_stream_equals_the_blocking_reply(
     async def compare() -> None:
         stream = sse(*events, end(reason), STOP)
         streamed = await reply_of(anthropic(Upstream(text(stream))), request(stream=True))
-        assert streamed == await reply_of(anthropic(Upstream(whole(blocking))))
+        assert streamed == await reply_of(anthropic(Upstream(json_answer(blocking))))
 
     anyio.run(compare)
 
@@ -422,7 +422,7 @@ def test_any_collected_stream_equals_the_blocking_reply(
     ],
 )
 async def test_stop_reasons_are_mapped(stop_reason: str, expected: FinishReason) -> None:
-    blocking = await deltas_of(anthropic(Upstream(whole(answer(stop=stop_reason)))))
+    blocking = await deltas_of(anthropic(Upstream(json_answer(answer(stop=stop_reason)))))
     streamed = await deltas_of(anthropic(Upstream(text(sse(start(), end(stop_reason), STOP)))), request(stream=True))
     for deltas in (blocking, streamed):
         assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [expected]
@@ -448,7 +448,7 @@ async def test_each_error_event_has_its_failure(kind: str, failure: type[Backend
 async def test_a_prompt_that_is_too_long_raises_context_length() -> None:
     error: Payload = {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens > 200000 maximum"}
     with pytest.raises(BackendContextLength, match="210000"):
-        await reply_of(anthropic(Upstream(whole({"type": "error", "error": error}, 400))))
+        await reply_of(anthropic(Upstream(json_answer({"type": "error", "error": error}, 400))))
 
 
 @pytest.mark.parametrize("events", [(), (start(),), (start(), block(0, text_block("Hi")), block_stop(0)), (PING, STOP)])
@@ -507,7 +507,7 @@ def test_events_in_any_order_give_deltas_or_a_failure(events: list[Payload]) -> 
 
 async def test_there_are_no_embeddings() -> None:
     with pytest.raises(BackendAuthError):
-        await anthropic(Upstream(whole({}))).embed(EmbeddingRequest("claude", ("a",)), context())
+        await anthropic(Upstream(json_answer({}))).embed(EmbeddingRequest("claude", ("a",)), context())
 
 
 @given(st.lists(st.sampled_from(["\ud83d", "\ude00", "\ud800", "a", "😀"]), min_size=1, max_size=8), st.booleans())
@@ -573,7 +573,7 @@ def test_each_result_has_the_id_of_its_call(turns: list[list[str]], random: Rand
 )
 async def test_an_invalid_token_count_does_not_fail_the_answer(usage: Json, tokens: TokenUsage | None) -> None:
     body = answer(text_block("Hi")) | {"usage": usage}
-    reply = await reply_of(anthropic(Upstream(whole(body))))
+    reply = await reply_of(anthropic(Upstream(json_answer(body))))
     assert (reply.message.content, reply.usage) == ("Hi", tokens)
 
 

@@ -45,10 +45,10 @@ from tests.unit.llm.scripted_upstream import (
     backend,
     context,
     deltas_of,
+    json_answer,
     reply_of,
     request,
     text,
-    whole,
 )
 
 pytestmark = pytest.mark.anyio
@@ -135,7 +135,9 @@ BLOCKING = answer(THOUGHT, text_block("In Köln 😀"), USE, NOW, stop="tool_use
 )
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_model_is_in_the_path_and_no_key_is_required(model: str, encoded: str, stream: bool) -> None:
-    upstream = Upstream(text(START + block_delta(0, text="Hi") + end("end_turn")) if stream else whole(answer(text_block("Hi"))))
+    upstream = Upstream(
+        text(START + block_delta(0, text="Hi") + end("end_turn")) if stream else json_answer(answer(text_block("Hi")))
+    )
     reply = await reply_of(bedrock(upstream), replace(request(stream=stream), model=model))
     assert reply.message.content == "Hi"
     received = upstream.requests[0]
@@ -158,21 +160,21 @@ async def test_the_model_is_in_the_path_and_no_key_is_required(model: str, encod
     ],
 )
 async def test_the_region_comes_from_the_address_or_the_environment(base_url: str, region: str) -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream, base_url=base_url))
     assert upstream.requests[0].url.startswith(f"{base_url}/model/")
     assert f"/{region}/bedrock/" in upstream.requests[0].headers["authorization"]
 
 
 async def test_a_key_is_sent_instead_of_a_signature() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream, key=KEY))
     assert upstream.requests[0].headers["authorization"] == f"Bearer {KEY}"
     assert "x-amz-date" not in upstream.requests[0].headers
 
 
 async def test_a_backend_without_a_key_uses_the_mapped_model_name() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     served = backend("bedrock", model_names={"claude-sonnet-4.5": CLAUDE})
 
     def no_key(variable: str) -> str | None:
@@ -241,7 +243,7 @@ async def test_a_missing_region_or_credentials_fail_the_call(
     monkeypatch.delenv(missing)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     with pytest.raises(BackendAuthError, match="cannot be signed"):
         await reply_of(bedrock(upstream), request(stream=stream))
     assert upstream.requests == []
@@ -251,7 +253,7 @@ async def test_a_missing_region_or_credentials_fail_the_call(
 
 
 async def test_every_field_of_a_request_is_in_the_body() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     strict = ToolSpec("add", " ", {"type": "object"}, strict=True)
     schema: Payload = {"name": "x", "schema": {"type": "object"}, "strict": True}
     chat_request = ChatRequest(
@@ -296,7 +298,7 @@ async def test_every_field_of_a_request_is_in_the_body() -> None:
 
 
 async def test_the_body_of_a_plain_question_has_no_other_fields() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream), replace(request(), temperature=0.0))
     assert upstream.body == {
         "messages": [{"role": "user", "content": [text_block(QUESTION.content)]}],
@@ -314,7 +316,7 @@ async def test_the_body_of_a_plain_question_has_no_other_fields() -> None:
     ],
 )
 async def test_tool_choices_are_mapped(choice: ToolChoice | None, sent: Json) -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream), replace(request(), tools=(WEATHER,), tool_choice=choice))
     assert cast(Payload, upstream.body["toolConfig"]).get("toolChoice") == sent
 
@@ -329,7 +331,7 @@ HISTORY = (
 
 
 async def test_tool_results_become_blocks_of_one_message() -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     await reply_of(bedrock(upstream), replace(request(*HISTORY), tools=(WEATHER,)))
     assert upstream.body["messages"] == [
         {"role": "user", "content": [text_block(QUESTION.content)]},
@@ -354,7 +356,7 @@ async def test_tool_results_become_blocks_of_one_message() -> None:
 
 @pytest.mark.parametrize("no_choice", [{"tools": (WEATHER,), "tool_choice": "none"}, {}])
 async def test_earlier_tool_calls_become_text_if_no_tool_may_be_called(no_choice: dict[str, object]) -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     chat_request = request(*HISTORY)
     await reply_of(bedrock(upstream), replace(chat_request, tools=(WEATHER,), tool_choice="none") if no_choice else chat_request)
     assert "toolConfig" not in upstream.body
@@ -392,7 +394,7 @@ def test_any_history_becomes_valid_alternating_turns(history: list[tuple[str, st
         else:
             messages.append(Message(Role.ASSISTANT, words, tuple(ToolCall(name, name, "{}") for name in ids)))
             messages += [Message(Role.TOOL, words, tool_call_id=name) for name in ids]
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     chat_request = replace(request(*messages, QUESTION), tools=(WEATHER,))
     anyio.run(reply_of, bedrock(upstream, key=KEY), chat_request)
     sent = cast(list[dict[str, list[dict[str, dict[str, str]]]]], upstream.body["messages"])
@@ -421,7 +423,7 @@ LETTERS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 
 async def test_pictures_are_sent_as_bytes() -> None:
-    upstream = Upstream(whole(answer(text_block("A cat."))))
+    upstream = Upstream(json_answer(answer(text_block("A cat."))))
     parts = (
         "What is this?",
         Image(f"data:image/png;base64,{PNG}", "low"),
@@ -452,7 +454,7 @@ async def test_pictures_are_sent_as_bytes() -> None:
 )
 @pytest.mark.parametrize("stream", [True, False])
 async def test_unsupported_fields_are_rejected_before_sending(chat_request: ChatRequest, param: str, stream: bool) -> None:
-    upstream = Upstream(whole(answer(text_block("Hi"))))
+    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     with pytest.raises(BackendUnsupported, match="Bedrock") as raised:
         await reply_of(bedrock(upstream), replace(chat_request, stream=stream))
     assert raised.value.param == param
@@ -461,7 +463,7 @@ async def test_unsupported_fields_are_rejected_before_sending(chat_request: Chat
 
 @pytest.mark.parametrize("kind", ["json_object", "json_schema"])
 async def test_json_without_a_strict_schema_becomes_an_instruction(kind: str) -> None:
-    upstream = Upstream(whole(answer(text_block("{}"))))
+    upstream = Upstream(json_answer(answer(text_block("{}"))))
     schema: Payload = {"json_schema": {"name": "x", "schema": {"type": "object"}}} if kind == "json_schema" else {}
     await reply_of(bedrock(upstream), replace(request(), response_format={"type": kind, **schema}))
     assert "outputConfig" not in upstream.body
@@ -470,7 +472,7 @@ async def test_json_without_a_strict_schema_becomes_an_instruction(kind: str) ->
 
 
 async def test_a_collected_stream_equals_the_blocking_reply() -> None:
-    blocking = await reply_of(bedrock(Upstream(whole(BLOCKING))))
+    blocking = await reply_of(bedrock(Upstream(json_answer(BLOCKING))))
     streamed = await reply_of(bedrock(Upstream(text(STREAM))), request(stream=True))
     assert streamed == blocking
     calls = (ToolCall("tooluse_1", "weather", '{"city": "Köln"}'), ToolCall("tooluse_2", "now", "{}"))
@@ -510,7 +512,7 @@ def test_any_collected_stream_equals_the_blocking_reply(
         stream = b"".join([*events, end(reason), METADATA])
         streamed = await reply_of(bedrock(Upstream(text(stream)), key=KEY), request(stream=True))
         blocking = answer(text_block("".join(contents)), *blocks, stop=reason)
-        assert streamed == await reply_of(bedrock(Upstream(whole(blocking)), key=KEY))
+        assert streamed == await reply_of(bedrock(Upstream(json_answer(blocking)), key=KEY))
 
     anyio.run(compare)
 
@@ -529,7 +531,7 @@ def test_any_collected_stream_equals_the_blocking_reply(
     ],
 )
 async def test_stop_reasons_are_mapped(stop_reason: str, expected: FinishReason) -> None:
-    blocking = await deltas_of(bedrock(Upstream(whole(answer(stop=stop_reason)))))
+    blocking = await deltas_of(bedrock(Upstream(json_answer(answer(stop=stop_reason)))))
     streamed = await deltas_of(bedrock(Upstream(text(START + end(stop_reason) + METADATA))), request(stream=True))
     for deltas in (blocking, streamed):
         assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [expected]
@@ -538,7 +540,7 @@ async def test_stop_reasons_are_mapped(stop_reason: str, expected: FinishReason)
 @pytest.mark.parametrize("reason", ["malformed_model_output", "malformed_tool_use"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_malformed_model_output_is_a_failure(reason: str, stream: bool) -> None:
-    upstream = Upstream(text(START + end(reason) + METADATA) if stream else whole(answer(stop=reason)))
+    upstream = Upstream(text(START + end(reason) + METADATA) if stream else json_answer(answer(stop=reason)))
     with pytest.raises(BackendUnavailable, match="malformed"):
         await deltas_of(bedrock(upstream), request(stream=stream))
 
@@ -593,7 +595,7 @@ FAILURES: list[tuple[str, int, str, type[BackendError]]] = [
 async def test_each_exception_has_its_failure(
     kind: str, status: int, message: str, failure: type[BackendError], suffix: str, stream: bool
 ) -> None:
-    refusal = whole({"message": message}, status, x_amzn_errortype=kind + suffix)
+    refusal = json_answer({"message": message}, status, x_amzn_errortype=kind + suffix)
     with pytest.raises(failure) as raised:
         await deltas_of(bedrock(Upstream(refusal)), request(stream=stream))
     assert type(raised.value) is failure
@@ -604,8 +606,8 @@ async def test_each_exception_has_its_failure(
     "message", ["This model doesn't support tool use in streaming mode.", "The model is unsupported for streaming."]
 )
 async def test_a_model_that_cannot_stream_gets_a_blocking_request(message: str) -> None:
-    refusal = whole({"message": message}, 400, x_amzn_errortype="ValidationException")
-    upstream = Upstream(refusal, whole(BLOCKING))
+    refusal = json_answer({"message": message}, 400, x_amzn_errortype="ValidationException")
+    upstream = Upstream(refusal, json_answer(BLOCKING))
     chat_request = replace(request(stream=True), tools=(WEATHER,))
     assert (await reply_of(bedrock(upstream), chat_request)).message.content == "In Köln 😀"
     assert [one.url.rpartition("/")[2] for one in upstream.requests] == ["converse-stream", "converse"]
@@ -654,7 +656,7 @@ async def test_errors_do_not_contain_our_arn() -> None:
         "arn:aws:bedrock:eu-central-1::foundation-model/x at bedrock-runtime.eu-central-1.amazonaws.com"
     )
     with pytest.raises(BackendAuthError) as raised:
-        await reply_of(bedrock(Upstream(whole({"Message": message, "message": message}, 403))))
+        await reply_of(bedrock(Upstream(json_answer({"Message": message, "message": message}, 403))))
     assert "123456789012" not in raised.value.message
     assert "amazonaws" not in raised.value.message
 
@@ -728,6 +730,6 @@ async def test_an_invalid_token_count_does_not_fail_the_answer(usage: Json, toke
     streamed = Answer(
         chunks=[START, block_delta(0, text="Hi"), block_stop(0), end("end_turn"), event("metadata", {"usage": usage})]
     )
-    upstream = Upstream(streamed if stream else whole(answer(text_block("Hi")) | {"usage": usage}))
+    upstream = Upstream(streamed if stream else json_answer(answer(text_block("Hi")) | {"usage": usage}))
     reply = await reply_of(bedrock(upstream, KEY), request(stream=stream))
     assert (reply.message.content, reply.usage) == ("Hi", tokens)

@@ -48,11 +48,11 @@ from tests.unit.llm.scripted_upstream import (
     backend,
     context,
     deltas_of,
+    json_answer,
     provider_at,
     reply_of,
     request,
     text,
-    whole,
 )
 
 pytestmark = pytest.mark.anyio
@@ -121,7 +121,7 @@ async def test_each_connection_error_has_its_failure(
 async def test_each_status_has_its_failure(status: int, failure: type[BackendError], provider: str, stream: bool) -> None:
     with pytest.raises(failure) as raised:
         await deltas_of(
-            provider_at(Upstream(whole({"error": {"message": "so it is"}}, status)), provider), request(stream=stream)
+            provider_at(Upstream(json_answer({"error": {"message": "so it is"}}, status)), provider), request(stream=stream)
         )
     assert type(raised.value) is failure
     assert (raised.value.message, raised.value.status) == ("so it is", status)
@@ -333,8 +333,8 @@ XAI_KEY = "Incorrect API key provided: xa***yz. You can obtain an API key from h
 
 
 async def test_a_key_refused_with_status_400_fails_over_and_is_redacted() -> None:
-    refused = Upstream(whole({"code": "Client specified an invalid argument", "error": XAI_KEY}, 400))
-    serving = Upstream(whole({"choices": [{"message": {"content": "Hi"}}]}))
+    refused = Upstream(json_answer({"code": "Client specified an invalid argument", "error": XAI_KEY}, 400))
+    serving = Upstream(json_answer({"choices": [{"message": {"content": "Hi"}}]}))
     backends = (backend("xai", supported_models=("m",)), backend("openai", supported_models=("m",), priority=2))
     upstreams = {"xai": refused, "openai": serving}
 
@@ -365,7 +365,7 @@ async def test_errors_do_not_contain_the_address_of_the_backend(provider: str, s
         name = "event: error\n" if provider == "anthropic" else ""
         upstream = Upstream(text(f"{name}data: {json.dumps({'type': 'error', 'error': error})}\n\n"))
     else:
-        upstream = Upstream(whole({"error": error}, 400))
+        upstream = Upstream(json_answer({"error": error}, 400))
     with pytest.raises(BackendError) as raised:
         await deltas_of(provider_at(upstream, provider, base_url="http://myhost:9000/v1"), request(stream=stream))
     assert raised.value.message == "Bad at […], […] […]"
@@ -374,7 +374,7 @@ async def test_errors_do_not_contain_the_address_of_the_backend(provider: str, s
 async def test_errors_contain_neither_key_nor_address() -> None:
     message = f"Bad key {KEY}, see https://internal.example.com/x"
     with pytest.raises(BackendAuthError) as raised:
-        await reply_of(provider_at(Upstream(whole({"error": {"message": message}}, 401))))
+        await reply_of(provider_at(Upstream(json_answer({"error": {"message": message}}, 401))))
     assert str(raised.value) == raised.value.message == "Bad key […], see […]"
 
 
@@ -382,7 +382,7 @@ async def test_log_lines_contain_neither_key_nor_address(caplog: pytest.LogCaptu
     with caplog.at_level(logging.DEBUG):
         for status in (200, 500):
             with suppress(BackendError):
-                await reply_of(provider_at(Upstream(whole({}, status)), base_url="http://secret.example.com/v1"))
+                await reply_of(provider_at(Upstream(json_answer({}, status)), base_url="http://secret.example.com/v1"))
     assert "secret.example.com" not in caplog.text
     assert KEY not in caplog.text
 
@@ -412,7 +412,7 @@ def test_retry_after_may_be_a_date() -> None:
 
 async def test_retry_after_reaches_the_failure() -> None:
     with pytest.raises(BackendRateLimited) as raised:
-        await reply_of(provider_at(Upstream(whole({}, 429, retry_after="7"))))
+        await reply_of(provider_at(Upstream(json_answer({}, 429, retry_after="7"))))
     assert raised.value.retry_after == 7
 
 
@@ -607,11 +607,11 @@ async def test_an_endless_error_has_the_failure_of_its_status() -> None:
 async def test_a_key_that_no_header_can_contain_is_a_failure() -> None:
     for key in ("schlüssel", "two\nlines"):
         with pytest.raises(BackendError):
-            await reply_of(provider_at(Upstream(whole({})), key=key))
+            await reply_of(provider_at(Upstream(json_answer({})), key=key))
 
 
 def test_a_provider_works_in_several_event_loops() -> None:
-    provider = provider_at(Upstream(whole({"choices": [{"message": {"content": "Hi"}}]})))
+    provider = provider_at(Upstream(json_answer({"choices": [{"message": {"content": "Hi"}}]})))
     for _ in range(3):
         assert anyio.run(reply_of, provider).message.content == "Hi"
     anyio.run(provider.aclose)

@@ -47,11 +47,11 @@ from tests.unit.llm.scripted_upstream import (
     Upstream,
     context,
     deltas_of,
+    json_answer,
     provider_at,
     reply_of,
     request,
     text,
-    whole,
 )
 
 pytestmark = pytest.mark.anyio
@@ -102,20 +102,20 @@ BLOCKING = answer({"role": "assistant", "content": "In Köln 😀", "tool_calls"
     ],
 )
 async def test_each_provider_has_its_address(provider: str, base_url: str | None, url: str) -> None:
-    upstream = Upstream(whole(answer({"content": "Hi"})))
+    upstream = Upstream(json_answer(answer({"content": "Hi"})))
     assert (await reply_of(provider_at(upstream, provider, base_url=base_url))).message.content == "Hi"
     assert upstream.requests[0].url == url
 
 
 async def test_the_key_is_a_bearer_token() -> None:
-    upstream = Upstream(whole(answer({"content": "Hi"})))
+    upstream = Upstream(json_answer(answer({"content": "Hi"})))
     await reply_of(provider_at(upstream))
     await reply_of(provider_at(upstream, "ollama", key=None))
     assert [chat_request.headers.get("authorization") for chat_request in upstream.requests] == [f"Bearer {KEY}", None]
 
 
 async def test_the_headers_of_a_call_cannot_replace_the_key() -> None:
-    upstream = Upstream(whole(answer({"content": "Hi"})))
+    upstream = Upstream(json_answer(answer({"content": "Hi"})))
     surroundings = context(SPASS_Caller_Depth="2", Authorization="Bearer of the caller")
     [_] = [delta async for delta in provider_at(upstream).chat(request(), surroundings)]
     assert upstream.requests[0].headers["spass-caller-depth"] == "2"
@@ -123,7 +123,7 @@ async def test_the_headers_of_a_call_cannot_replace_the_key() -> None:
 
 
 async def test_every_field_of_a_request_is_in_the_body() -> None:
-    upstream = Upstream(whole(answer({"content": "Hi"})))
+    upstream = Upstream(json_answer(answer({"content": "Hi"})))
     chat_request = ChatRequest(
         "gpt-x",
         (
@@ -170,7 +170,7 @@ async def test_every_field_of_a_request_is_in_the_body() -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
 async def test_a_tool_choice_is_sent_only_with_tools(choice: ToolChoice) -> None:
-    upstream = Upstream(whole(answer({"content": "Hi"})))
+    upstream = Upstream(json_answer(answer({"content": "Hi"})))
     chat_request = replace(request(), tool_choice=choice, extra={"parallel_tool_calls": False})
     await reply_of(provider_at(upstream), replace(chat_request, tools=(WEATHER,)))
     assert (upstream.body["tool_choice"], upstream.body["parallel_tool_calls"]) == (choice, False)
@@ -187,7 +187,7 @@ async def test_reasoning_is_counted_and_not_passed_on(names: list[str], stream: 
     thought = {name: REASONING[name] for name in names}
     streamed = sse(chunk(**thought), chunk(content="Tea"), chunk(**thought), chunk("stop"))
     blocking = {"choices": [{"message": {"content": "Tea", **{name: 2 * text for name, text in thought.items()}}}]}
-    deltas = await deltas_of(provider_at(Upstream(text(streamed) if stream else whole(blocking))), request(stream=stream))
+    deltas = await deltas_of(provider_at(Upstream(text(streamed) if stream else json_answer(blocking))), request(stream=stream))
     assert sum(delta.characters for delta in deltas) == 80 + len("Tea")
     assert deltas[0].content == "Tea", "nothing has begun before the first text"
     assert collect_deltas(deltas).message.content == "Tea"
@@ -195,7 +195,7 @@ async def test_reasoning_is_counted_and_not_passed_on(names: list[str], stream: 
 
 @pytest.mark.parametrize("reasoning", [None, 3, {"text": "hm"}, ["hm"]])
 async def test_reasoning_that_is_not_text_is_ignored(reasoning: Json) -> None:
-    answered = whole({"choices": [{"message": {"content": "Tea", "reasoning": reasoning, "reasoning_content": reasoning}}]})
+    answered = json_answer({"choices": [{"message": {"content": "Tea", "reasoning": reasoning, "reasoning_content": reasoning}}]})
     assert (await reply_of(provider_at(Upstream(answered)))).message.content == "Tea"
 
 
@@ -205,7 +205,7 @@ async def test_an_answer_of_reasoning_alone_is_counted() -> None:
 
 
 async def test_openai_and_reasoning_models_get_max_completion_tokens() -> None:
-    upstream = Upstream(whole(answer({"content": "Hi"})))
+    upstream = Upstream(json_answer(answer({"content": "Hi"})))
     elsewhere = "http://127.0.0.1:9/v1"
     for base_url, model in ((None, "gpt-4o"), (elsewhere, "o3-mini"), (elsewhere, "llama"), (None, "o1-x")):
         await reply_of(provider_at(upstream, base_url=base_url), ChatRequest(model, (QUESTION,), max_tokens=5))
@@ -222,7 +222,7 @@ async def test_a_stream_requests_its_usage() -> None:
 
 @pytest.mark.parametrize("provider", ["openai", "xai", "ollama"])
 async def test_a_collected_stream_equals_the_blocking_reply(provider: str) -> None:
-    blocking = await reply_of(provider_at(Upstream(whole(BLOCKING)), provider))
+    blocking = await reply_of(provider_at(Upstream(json_answer(BLOCKING)), provider))
     streamed = await reply_of(provider_at(Upstream(text(STREAM)), provider), request(stream=True))
     assert streamed == blocking
     assert blocking.message == Message(Role.ASSISTANT, "In Köln 😀", (CALL,))
@@ -264,7 +264,7 @@ def test_any_collected_stream_equals_the_blocking_reply(
 
     async def compare() -> None:
         streamed = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
-        assert streamed == await reply_of(provider_at(Upstream(whole(blocking))))
+        assert streamed == await reply_of(provider_at(Upstream(json_answer(blocking))))
 
     anyio.run(compare)
 
@@ -280,7 +280,7 @@ def test_any_collected_stream_equals_the_blocking_reply(
     ],
 )
 async def test_finish_reasons_are_mapped(reason: str | None, expected: FinishReason) -> None:
-    [delta] = await deltas_of(provider_at(Upstream(whole(answer({"content": "Hi"}, reason)))))
+    [delta] = await deltas_of(provider_at(Upstream(json_answer(answer({"content": "Hi"}, reason)))))
     assert delta.finish_reason is expected
     streamed = await deltas_of(provider_at(Upstream(text(sse(chunk(content="Hi"), chunk(reason))))), request(stream=True))
     assert streamed[-1].finish_reason is expected
@@ -288,7 +288,7 @@ async def test_finish_reasons_are_mapped(reason: str | None, expected: FinishRea
 
 async def test_stop_after_tool_calls_becomes_tool_calls() -> None:
     message: Payload = {"content": None, "tool_calls": [TOOL_CALL]}
-    assert (await reply_of(provider_at(Upstream(whole(answer(message, "stop")))))).finish_reason is FinishReason.TOOL_CALLS
+    assert (await reply_of(provider_at(Upstream(json_answer(answer(message, "stop")))))).finish_reason is FinishReason.TOOL_CALLS
     stream = sse(chunk(tool_calls=[piece(0, "{}", "a", "weather")]), chunk("stop"))
     streamed = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
     assert streamed.finish_reason is FinishReason.TOOL_CALLS
@@ -315,7 +315,7 @@ async def test_an_id_repeated_in_every_chunk_is_one_call() -> None:
 
 async def test_calls_without_id_or_index_get_one() -> None:
     call: Payload = {"function": {"name": "weather", "arguments": {"city": "Köln"}}}
-    reply = await reply_of(provider_at(Upstream(whole(answer({"tool_calls": [call, call]})))))
+    reply = await reply_of(provider_at(Upstream(json_answer(answer({"tool_calls": [call, call]})))))
     first, second = reply.message.tool_calls
     assert first.id != second.id
     assert first.arguments == second.arguments == '{"city": "Köln"}'
@@ -339,7 +339,7 @@ async def test_calls_without_id_or_index_get_one() -> None:
     ],
 )
 async def test_the_cost_of_the_provider_is_read(fields: Payload, cost: Decimal | None) -> None:
-    assert (await reply_of(provider_at(Upstream(whole({**answer({"content": "Hi"}), **fields}))))).cost_usd == cost
+    assert (await reply_of(provider_at(Upstream(json_answer({**answer({"content": "Hi"}), **fields}))))).cost_usd == cost
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ async def test_a_count_of_5000_digits_does_not_fail_the_answer() -> None:
 
 
 async def test_an_answer_without_usage_has_none() -> None:
-    assert (await reply_of(provider_at(Upstream(whole({"choices": [{"message": {"content": "Hi"}}]}))))).usage is None
+    assert (await reply_of(provider_at(Upstream(json_answer({"choices": [{"message": {"content": "Hi"}}]}))))).usage is None
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,9 @@ async def test_a_whole_answer_in_place_of_a_stream_is_read(pieces: int) -> None:
 
 async def test_an_error_in_place_of_a_stream_has_its_failure() -> None:
     with pytest.raises(BackendRateLimited, match="slow down"):
-        await deltas_of(provider_at(Upstream(whole({"error": {"code": 429, "message": "slow down"}}))), request(stream=True))
+        await deltas_of(
+            provider_at(Upstream(json_answer({"error": {"code": 429, "message": "slow down"}}))), request(stream=True)
+        )
 
 
 UNVERIFIED: Payload = {
@@ -442,14 +444,16 @@ UNVERIFIED: Payload = {
 
 
 async def test_a_model_that_cannot_stream_gets_a_blocking_request() -> None:
-    upstream = Upstream(whole(UNVERIFIED, 400), whole(BLOCKING))
-    assert await reply_of(provider_at(upstream), request(stream=True)) == await reply_of(provider_at(Upstream(whole(BLOCKING))))
+    upstream = Upstream(json_answer(UNVERIFIED, 400), json_answer(BLOCKING))
+    assert await reply_of(provider_at(upstream), request(stream=True)) == await reply_of(
+        provider_at(Upstream(json_answer(BLOCKING)))
+    )
     streamed, blocking = (chat_request.body for chat_request in upstream.requests)
     assert (streamed["stream"], "stream" in blocking, "stream_options" in blocking) == (True, False, False)
 
 
 async def test_a_request_refused_both_ways_is_a_bad_request() -> None:
-    upstream = Upstream(whole(UNVERIFIED, 400))
+    upstream = Upstream(json_answer(UNVERIFIED, 400))
     with pytest.raises(BackendCannotStream):
         await deltas_of(provider_at(upstream), request(stream=True))
     assert len(upstream.requests) == 2
@@ -457,7 +461,7 @@ async def test_a_request_refused_both_ways_is_a_bad_request() -> None:
 
 async def test_a_stream_that_began_is_not_requested_as_a_whole() -> None:
     error: Payload = {"error": {**cast(Payload, UNVERIFIED["error"]), "code": 400}}
-    upstream, one_try = Upstream(text(sse(chunk(content="Hi"), error)), whole(BLOCKING)), context()
+    upstream, one_try = Upstream(text(sse(chunk(content="Hi"), error)), json_answer(BLOCKING)), context()
     with pytest.raises(BackendCannotStream):
         async with aclosing(provider_at(upstream).chat(request(stream=True), one_try)) as deltas:
             async for delta in deltas:
@@ -485,7 +489,7 @@ async def test_the_code_or_type_of_an_error_inside_an_answer_decides(
     error: Payload, failure: type[BackendError], stream: bool
 ) -> None:
     payload: Payload = {"error": {"message": "Failed to call a function.", **error}}
-    upstream = Upstream(text(sse(payload))) if stream else Upstream(whole(payload))
+    upstream = Upstream(text(sse(payload))) if stream else Upstream(json_answer(payload))
     with pytest.raises(BackendError) as raised:
         await deltas_of(provider_at(upstream), request(stream=stream))
     assert type(raised.value) is failure
@@ -557,7 +561,7 @@ def test_any_payload_gives_an_answer_or_a_failure(payload: Payload) -> None:
 
 
 async def test_half_a_surrogate_pair_is_replaced() -> None:
-    upstream = Upstream(whole(answer({"content": "Hi"})))
+    upstream = Upstream(json_answer(answer({"content": "Hi"})))
     await reply_of(provider_at(upstream), request(Message(Role.USER, "a\ud800b")))
     messages = cast(list[dict[str, str]], upstream.body["messages"])
     assert messages[0]["content"] == "a?b"
@@ -590,14 +594,14 @@ def test_halves_of_surrogate_pairs_are_joined_or_replaced(pieces: list[str]) -> 
 @pytest.mark.parametrize("provider", ["openai", "xai", "ollama"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_refusal_is_separate_from_the_content(provider: str, stream: bool) -> None:
-    blocking = whole(answer({"content": None, "refusal": "I cannot."}))
+    blocking = json_answer(answer({"content": None, "refusal": "I cannot."}))
     streamed = text(sse(chunk(role="assistant", content="", refusal=None), chunk(refusal="I can"), chunk("stop", refusal="not.")))
     reply = await reply_of(provider_at(Upstream(streamed if stream else blocking), provider), request(stream=stream))
     assert (reply.message.content, reply.refusal, reply.finish_reason) == ("", "I cannot.", FinishReason.STOP)
 
 
 async def test_strict_tools_and_names_of_messages_are_sent() -> None:
-    upstream = Upstream(whole(answer({"content": "Hi"})))
+    upstream = Upstream(json_answer(answer({"content": "Hi"})))
     tools = (replace(WEATHER, strict=True), replace(WEATHER, name="other", strict=False), replace(WEATHER, name="third"))
     await reply_of(provider_at(upstream), replace(request(replace(QUESTION, name="anna")), tools=tools))
     sent = cast(list[dict[str, dict[str, Json]]], upstream.body["tools"])
@@ -610,7 +614,7 @@ def vector(*numbers: float) -> str:
 
 
 async def embedded(data: Json, usage: Payload | None = None) -> EmbeddingReply:
-    provider = provider_at(Upstream(whole({"data": data, "usage": usage})))
+    provider = provider_at(Upstream(json_answer({"data": data, "usage": usage})))
     return await provider.embed(EmbeddingRequest("embedder", ("a", "b")), context())
 
 
@@ -623,7 +627,7 @@ async def test_vectors_are_in_the_order_of_the_texts(form: str) -> None:
 
 
 async def test_pictures_are_sent_unchanged() -> None:
-    upstream = Upstream(whole(answer({"content": "A cat."})))
+    upstream = Upstream(json_answer(answer({"content": "A cat."})))
     far, near = Image("https://example.com/cat.png", "low"), Image("data:image/png;base64,iVBORw0KGgo=")
     await reply_of(provider_at(upstream), request(Message(Role.USER, "Which?", parts=(far, "Which?", near))))
     assert upstream.body["messages"] == [
@@ -639,7 +643,7 @@ async def test_pictures_are_sent_unchanged() -> None:
 
 
 async def test_an_embedding_request_has_model_and_texts() -> None:
-    upstream = Upstream(whole({"data": [{"embedding": [1.0]}]}))
+    upstream = Upstream(json_answer({"data": [{"embedding": [1.0]}]}))
     await provider_at(upstream, "ollama").embed(EmbeddingRequest("nomic", ("a",)), context())
     assert upstream.body == {"model": "nomic", "input": ["a"]}
     assert upstream.requests[0].url.endswith("/v1/embeddings")
@@ -647,7 +651,7 @@ async def test_an_embedding_request_has_model_and_texts() -> None:
 
 @pytest.mark.parametrize(("model", "dimensions"), [("text-embedding-3-large", 1024), ("text-embedding-ada-002", None)])
 async def test_dimensions_are_sent_to_openai_models_with_several_dimensions(model: str, dimensions: int | None) -> None:
-    upstream = Upstream(whole({"data": [{"embedding": [1.0] * 1024}]}))
+    upstream = Upstream(json_answer({"data": [{"embedding": [1.0] * 1024}]}))
     await provider_at(upstream).embed(EmbeddingRequest(model, ("a",), 1024), context())
     assert upstream.body.get("dimensions") == dimensions
 
@@ -674,7 +678,7 @@ async def test_malformed_vectors_are_a_failure(data: Json) -> None:
 
 
 async def test_an_answer_without_text_is_an_empty_reply() -> None:
-    reply = await reply_of(provider_at(Upstream(whole(answer({"content": None})))))
+    reply = await reply_of(provider_at(Upstream(json_answer(answer({"content": None})))))
     assert reply == ChatReply(Message(Role.ASSISTANT, ""), FinishReason.STOP, TokenUsage(11, 7))
     assert collect_deltas([]).message.content == ""
 

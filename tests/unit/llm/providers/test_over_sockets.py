@@ -82,7 +82,7 @@ async def serving(behaviour: Behaviour) -> AsyncIterator[tuple[Server, Provider]
         await listening.wait_closed()
 
 
-def whole(body: bytes) -> Behaviour:
+def json_answer(body: bytes) -> Behaviour:
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
@@ -115,7 +115,7 @@ async def test_connections_are_reused_also_after_streams() -> None:
         for _ in range(3):
             assert (await reply_of(provider, request(stream=True))).message.content == "Hi"
     assert server.connections == 1
-    async with serving(whole(OK)) as (server, provider):
+    async with serving(json_answer(OK)) as (server, provider):
         for _ in range(3):
             assert (await reply_of(provider)).message.content == "Hi"
     assert server.connections == 1
@@ -148,7 +148,7 @@ async def test_an_answer_that_is_not_http_is_a_failure() -> None:
 
 
 async def test_a_refused_connection_is_a_failure() -> None:
-    async with serving(whole(OK)) as (server, _):
+    async with serving(json_answer(OK)) as (server, _):
         pass
     provider = make_provider(server.backend, KEY)
     with pytest.raises(BackendUnavailable):

@@ -9,9 +9,9 @@ import pytest
 from spass.llm.errors import BackendError, BackendTimeout
 from spass.llm.providers.http import Connection
 from spass.llm.types import CallContext
-from tests.unit.llm.providers.test_over_sockets import Server, hang, serving, whole
+from tests.unit.llm.providers.test_over_sockets import Server, hang, json_answer, serving
 from tests.unit.llm.scripted_upstream import Answer, Upstream, backend, context, provider_at, request
-from tests.unit.llm.scripted_upstream import whole as answering
+from tests.unit.llm.scripted_upstream import json_answer as answering
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ async def send_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 @pytest.mark.parametrize(
     ("behaviour", "sent"),
     [
-        (whole(b"{}"), True),
+        (json_answer(b"{}"), True),
         (stay_silent, True),
         (hang, True),
         (close_connection, True),
@@ -71,13 +71,13 @@ async def test_a_request_counts_as_sent_unless_an_error_status_refuses_it(behavi
 
 
 async def test_a_refused_connection_does_not_count_as_sent() -> None:
-    async with serving(whole(b"{}")) as (server, _):
+    async with serving(json_answer(b"{}")) as (server, _):
         pass
     assert not (await post(f"http://127.0.0.1:{server.port}")).attempt.sent
 
 
 async def test_a_request_after_its_deadline_does_not_count_as_sent() -> None:
-    async with serving(whole(b"{}")) as (server, _):
+    async with serving(json_answer(b"{}")) as (server, _):
         assert not (await post(f"http://127.0.0.1:{server.port}", seconds=0)).attempt.sent
     assert server.connections == 0
 
@@ -186,7 +186,7 @@ async def test_a_refused_second_request_leaves_the_first_sent() -> None:
 
 
 async def test_a_reused_connection_reports_only_its_last_request() -> None:
-    answers = [whole(b"{}"), refuse]
+    answers = [json_answer(b"{}"), refuse]
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answers.pop(0)(reader, writer)

@@ -20,10 +20,10 @@ from tests.unit.llm.scripted_upstream import (
     Upstream,
     backend,
     context,
+    json_answer,
     provider_at,
     reply_of,
     request,
-    whole,
 )
 
 pytestmark = pytest.mark.anyio
@@ -70,10 +70,10 @@ UNSUPPORTED = {
     },
 }
 ANSWERS = {
-    "anthropic": whole({"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}),
-    "bedrock": whole({"output": {"message": {"content": [{"text": "Hi"}]}}, "stopReason": "end_turn"}),
+    "anthropic": json_answer({"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}),
+    "bedrock": json_answer({"output": {"message": {"content": [{"text": "Hi"}]}}, "stopReason": "end_turn"}),
 }
-ANSWER = whole({"choices": [{"message": {"content": "Hi"}}]})
+ANSWER = json_answer({"choices": [{"message": {"content": "Hi"}}]})
 
 
 @pytest.mark.parametrize("field", REQUESTS)
@@ -160,7 +160,7 @@ async def test_if_no_backend_supports_the_request_the_error_names_the_field() ->
 
 @pytest.mark.parametrize(
     ("answer", "error"),
-    [(whole({}, 429), RateLimited), (whole({}, 500), UpstreamError), (whole({}, 401), UpstreamError)],
+    [(json_answer({}, 429), RateLimited), (json_answer({}, 500), UpstreamError), (json_answer({}, 401), UpstreamError)],
 )
 async def test_the_failure_of_a_backend_that_supports_the_request_is_raised(answer: Answer, error: type[SpassError]) -> None:
     for order in (("ollama", "openai"), ("openai", "ollama")):

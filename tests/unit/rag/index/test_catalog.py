@@ -15,7 +15,7 @@ async def test_indices_are_listed_in_pages_without_the_deleted_ones(harness: Rag
         await harness.rag.writer.append(harness.scope, IndexId(name), documents(("a", "x")))
     for name in ("i0", "i3", "i6"):
         await harness.rag.deleter.delete_index(harness.scope, IndexId(name))
-    await harness.rag.writer.append(harness.tenant("other"), IndexId("i3"), documents(("a", "x")))
+    await harness.rag.writer.append(harness.scope_of("other"), IndexId("i3"), documents(("a", "x")))
     for limit in (1, 2, 3, 4, 100):
         ids: list[str] = []
         cursor = None

@@ -45,16 +45,17 @@ def config_with(model: str = "arithmetic") -> GatewayConfig:
 
 @dataclass(slots=True)
 class Calls:
-    """Embedding calls. ``before`` is called with the texts of each call and may raise. ``texts`` are those that were embedded."""
+    """Embedding calls. ``before_embedding`` is called with the texts of each call and may raise. ``texts``
+    are those that were embedded."""
 
     config: GatewayConfig = field(default_factory=config_with)
-    before: Callable[[Sequence[str]], object] = lambda _: None
+    before_embedding: Callable[[Sequence[str]], object] = lambda _: None
     texts: list[str] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
         self.scopes.append(scope)
-        self.before(texts)
+        self.before_embedding(texts)
         self.texts += texts
         rows = [[float(sum(text.encode()) // 5**n % 5) - 2.0 for n in range(DIMENSIONS)] for text in texts]
         return EmbeddingReply(pack_rows(rows), len(texts), DIMENSIONS, TokenUsage())

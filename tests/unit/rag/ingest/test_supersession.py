@@ -1,4 +1,4 @@
-"""The newest object of a key wins, in any order of its events."""
+"""If a file is put again under the same S3 key, the newest version wins, in any order of the events."""
 
 import json
 import random
@@ -22,20 +22,21 @@ PATH = f"{INDEX}/a.jsonl"
 T = TypeVar("T")
 
 
-class Between(FaultPlan):
-    """A plan without faults that calls ``meanwhile`` before the first call of ``operation``."""
+class InterruptPlan(FaultPlan):
+    """A plan without faults that calls ``interrupt`` before the first AWS call of ``operation``."""
 
-    def __init__(self, operation: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, operation: str, interrupt: Callable[[], Awaitable[object]]) -> None:
         super().__init__()
-        self.operation, self.meanwhile = operation, [meanwhile]
+        self.operation, self.interrupts = operation, [interrupt]
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        if call.operation == self.operation and self.meanwhile:
-            await self.meanwhile.pop()()
+        if call.operation == self.operation and self.interrupts:
+            await self.interrupts.pop()()
         return await super().around(call, run)
 
 
-async def ends(harness: IngestHarness, index: IndexId = INDEX) -> list[tuple[str, list[str], int]]:
+async def outcomes(harness: IngestHarness, index: IndexId = INDEX) -> list[tuple[str, list[str], int]]:
+    """Return the status, the error codes and the number of ingested documents of each upload, sorted."""
     uploads = (await harness.uploads.list(harness.scope, index)).uploads
     return sorted((upload.status.value, [error.code for error in upload.errors], upload.documents_ingested) for upload in uploads)
 
@@ -50,9 +51,9 @@ async def test_a_late_event_of_an_older_version_changes_nothing(harness: IngestH
     older, newer = (harness.put(PATH, file_of(numbered(3, text))) for text in ("old", "new"))
     assert await harness.deliver(newer)
     for _ in range(2):
-        assert await harness.deliver(older), "the message is done"
+        assert await harness.deliver(older), "the worker deletes the message"
     assert await harness.texts() == numbered(3, "new")
-    assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 3)]
+    assert await outcomes(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 3)]
     assert harness.calls.texts == list(numbered(3, "new").values())
 
 
@@ -64,41 +65,41 @@ async def test_a_newer_version_stops_the_ingest_of_an_older_one(harness: IngestH
     assert await harness.deliver(newer)
     assert await harness.deliver(continuation)
     assert await harness.texts() == numbered(10, "new")
-    assert await ends(harness) == [("failed", ["superseded"], small_batches), ("succeeded", [], 10)]
+    assert await outcomes(harness) == [("failed", ["superseded"], small_batches), ("succeeded", [], 10)]
 
 
 @pytest.mark.parametrize("body", [file_of(numbered(10, "old")), lines(*["no json"] * 2500)], ids=["documents", "only errors"])
-async def test_a_batch_has_no_effect_if_a_newer_version_arrives_meanwhile(
+async def test_a_batch_has_no_effect_if_a_newer_version_arrives_during_it(
     harness: IngestHarness, small_batches: int, body: bytes
 ) -> None:
-    """The newer version is ingested between the embedding of the older one and its append."""
+    """Ingest the newer version after the older one is embedded and before it is appended."""
     older, newer = harness.put(PATH, body), harness.put(PATH, file_of(numbered(10, "new")))
     rival = harness.rival()
-    with inject(Between("TransactWriteItems", lambda: rival.deliver(newer))):
+    with inject(InterruptPlan("TransactWriteItems", lambda: rival.deliver(newer))):
         assert await harness.deliver(older)
     assert await harness.texts() == numbered(10, "new")
-    assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 10)]
+    assert await outcomes(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 10)]
 
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_the_newest_version_wins_in_any_order_of_events(harness: IngestHarness, small_batches: int, seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     texts = ["first", "second", "third"]
-    events = [harness.put(PATH, file_of(numbered(chance.choice([3, 9]), text) | numbered(3, text))) for text in texts]
-    waiting = [(event, f"m{n}") for n, event in enumerate(events)] * 2
+    events = [harness.put(PATH, file_of(numbered(rng.choice([3, 9]), text) | numbered(3, text))) for text in texts]
+    messages = [(event, f"event-{n}") for n, event in enumerate(events)] * 2
     newest = json.loads(events[-1])["Records"][0]["s3"]["object"]["versionId"]
-    while waiting:
-        chance.shuffle(waiting)
-        body, message = waiting.pop()
-        await harness.deliver(body, message=message, seconds=chance.choice([1, 870]))
-        waiting += [(continuation, f"h{chance.random()}") for continuation in harness.receive()]
+    while messages:
+        rng.shuffle(messages)
+        body, message = messages.pop()
+        await harness.deliver(body, message=message, seconds=rng.choice([1, 870]))
+        messages += [(continuation, f"continuation-{rng.random()}") for continuation in harness.receive()]
     texts_by_id = await harness.texts()
     record = {item["version"]: item for item in await records(harness)}[newest]
     assert record["status"] == "succeeded"
     count = int(str(record["ingested"]))
     expected = numbered(count, "third")
     assert {name: texts_by_id[name] for name in expected} == expected
-    for status, codes, _ in await ends(harness):
+    for status, codes, _ in await outcomes(harness):
         assert (status, codes) in (("succeeded", []), ("failed", ["superseded"]))
 
 
@@ -107,7 +108,7 @@ async def records(harness: IngestHarness) -> list[dict[str, object]]:
     return [dict(item) for item in items]
 
 
-async def test_a_form_that_is_used_twice_ingests_the_later_file(harness: IngestHarness) -> None:
+async def test_the_later_of_two_files_put_with_one_upload_form_is_ingested(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
     path = f"{INDEX}/{ticket.upload_id}/a.jsonl"
     older, newer = (harness.put(path, file_of(numbered(2, text))) for text in ("old", "new"))
@@ -115,16 +116,16 @@ async def test_a_form_that_is_used_twice_ingests_the_later_file(harness: IngestH
     assert await harness.deliver(older)
     assert await harness.texts() == numbered(2, "new")
     assert (await harness.uploads.get(harness.scope, INDEX, ticket.upload_id)).status == "succeeded"
-    assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
+    assert await outcomes(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
 
 
-async def test_each_key_of_each_index_has_its_own_order(harness: IngestHarness) -> None:
+async def test_files_with_other_keys_or_in_other_indices_are_not_superseded(harness: IngestHarness) -> None:
     paths = [PATH, f"{INDEX}/b.jsonl", "other/a.jsonl"]
     events = [harness.put(path, lines((path.replace("/", "-"), path))) for path in paths]
     for event in reversed(events):
         assert await harness.deliver(event)
-    assert await ends(harness) == [("succeeded", [], 1)] * 2
-    assert await ends(harness, IndexId("other")) == [("succeeded", [], 1)]
+    assert await outcomes(harness) == [("succeeded", [], 1)] * 2
+    assert await outcomes(harness, IndexId("other")) == [("succeeded", [], 1)]
 
 
 async def test_an_event_without_a_sequencer_is_ingested_when_it_arrives(harness: IngestHarness) -> None:
@@ -134,23 +135,24 @@ async def test_an_event_without_a_sequencer_is_ingested_when_it_arrives(harness:
     assert await harness.texts() == numbered(2, "old")
 
 
-async def test_a_message_that_continues_an_older_version_ends_it(harness: IngestHarness) -> None:
+async def test_a_message_that_restarts_the_upload_of_an_older_version_fails_as_superseded(harness: IngestHarness) -> None:
     older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
 
     def fail(_: Sequence[str]) -> None:
         raise UpstreamError("down")
 
-    harness.calls.before = fail
+    harness.calls.before_embedding = fail
     assert not await harness.deliver(older, receives=5)
     upload = (await harness.only_upload()).id
-    harness.calls.before = lambda _: None
+    harness.calls.before_embedding = lambda _: None
     assert await harness.deliver(newer)
-    assert await harness.deliver(job_of(harness, upload))
+    assert await harness.deliver(ingest_message(harness, upload))
     assert await harness.texts() == numbered(2, "new")
-    assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
+    assert await outcomes(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
 
 
-def job_of(harness: IngestHarness, upload: UploadId) -> str:
+def ingest_message(harness: IngestHarness, upload: UploadId) -> str:
+    """Return the message by which an operator continues an upload."""
     return json.dumps({"job": "ingest", "tenant": harness.tenant, "index": INDEX, "upload": upload})
 
 
@@ -170,7 +172,7 @@ async def test_the_newest_sequencer_of_a_key_expires_with_its_upload(harness: In
     assert abs(int(str(item["ttl"])) - now_s() - KEEP_SECONDS) < 60
 
 
-async def test_a_part_of_an_older_version_ends_the_upload_unembedded(harness: IngestHarness) -> None:
+async def test_parts_of_an_older_version_are_not_embedded(harness: IngestHarness) -> None:
     harness.change_settings(small_bytes=100, part_bytes=100)
     older, newer = (harness.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
     assert await harness.deliver(older)
@@ -178,10 +180,10 @@ async def test_a_part_of_an_older_version_ends_the_upload_unembedded(harness: In
     assert await harness.deliver(first)
     rest += harness.receive()
     assert await harness.deliver(newer)
-    embedded = len(harness.calls.texts)
+    text_count = len(harness.calls.texts)
     for body in rest:
         assert await harness.deliver(body)
-    assert len(harness.calls.texts) == embedded
+    assert len(harness.calls.texts) == text_count
     await harness.deliver_all()
     assert await harness.texts() == numbered(9, "new")
-    assert [(status, codes) for status, codes, _ in await ends(harness)] == [("failed", ["superseded"]), ("succeeded", [])]
+    assert [(status, codes) for status, codes, _ in await outcomes(harness)] == [("failed", ["superseded"]), ("succeeded", [])]

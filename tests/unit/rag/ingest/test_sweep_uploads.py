@@ -27,10 +27,10 @@ async def die_before_the_second_batch(harness: IngestHarness, event: str) -> Non
         if "text 4" in texts:
             raise Crash
 
-    harness.calls.before = die
+    harness.calls.before_embedding = die
     with pytest.raises(Crash):
         await harness.deliver(event)
-    harness.calls.before = lambda _: None
+    harness.calls.before_embedding = lambda _: None
 
 
 @pytest.fixture

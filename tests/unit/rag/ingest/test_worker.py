@@ -213,7 +213,7 @@ async def test_valid_events_of_a_message_with_an_invalid_event_are_handled(harne
 
 async def test_the_next_event_is_handled_if_one_raises_an_unexpected_error(harness: IngestHarness) -> None:
     events = [json.loads(harness.put(f"{INDEX}/{name}.txt", name.encode()))["Records"][0] for name in ("bad", "good")]
-    harness.calls.before = Failing(ZeroDivisionError(), texts=["bad"])
+    harness.calls.before_embedding = Failing(ZeroDivisionError(), texts=["bad"])
     with pytest.raises(ZeroDivisionError):
         await harness.deliver(json.dumps({"Records": events}))
     assert list((await harness.texts()).values()) == ["good"]
@@ -221,7 +221,7 @@ async def test_the_next_event_is_handled_if_one_raises_an_unexpected_error(harne
 
 async def test_nothing_is_embedded_twice_after_temporary_errors(harness: IngestHarness, small_batches: int) -> None:
     event = harness.put(PATH, file_of(numbered(10)))
-    harness.calls.before = Failing(UpstreamError("down"), 1, 2)
+    harness.calls.before_embedding = Failing(UpstreamError("down"), 1, 2)
     assert not await harness.deliver(event, message="m", receives=1)
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.errors) == ("queued", 4, ())
@@ -234,7 +234,7 @@ async def test_nothing_is_embedded_twice_after_temporary_errors(harness: IngestH
 async def test_a_worker_with_enough_time_retries_after_temporary_errors(harness: IngestHarness, small_batches: int) -> None:
     harness.change_settings(pauses=(0.0, 0.0))
     event = harness.put(PATH, file_of(numbered(10)))
-    harness.calls.before = Failing(UpstreamError("down"), 1, 3)
+    harness.calls.before_embedding = Failing(UpstreamError("down"), 1, 3)
     assert await harness.deliver(event)
     assert (await harness.only_upload()).status == "succeeded"
     assert harness.calls.texts == list(numbered(10).values())
@@ -242,7 +242,7 @@ async def test_a_worker_with_enough_time_retries_after_temporary_errors(harness:
 
 async def test_a_worker_without_enough_time_does_not_retry(harness: IngestHarness, small_batches: int) -> None:
     harness.change_settings(pauses=(60.0,))
-    harness.calls.before = Failing(UpstreamError("down"), 0)
+    harness.calls.before_embedding = Failing(UpstreamError("down"), 0)
     assert not await harness.deliver(harness.put(PATH, file_of(numbered(2))), seconds=100)
     assert (await harness.only_upload()).status == "queued"
 
@@ -252,7 +252,7 @@ async def test_the_last_delivery_fails_the_upload_and_a_redrive_continues_it(
     harness: IngestHarness, small_batches: int, error: UpstreamError
 ) -> None:
     event = harness.put(PATH, lines("bad", *numbered(10).items()))
-    harness.calls.before = Failing(error, 1)
+    harness.calls.before_embedding = Failing(error, 1)
     assert not await harness.deliver(event, message="m", receives=5)
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested) == ("failed", 4)
@@ -273,7 +273,7 @@ async def test_an_index_of_another_model_fails_the_upload(harness: IngestHarness
 
 async def test_only_the_documents_that_the_model_refuses_fail(harness: IngestHarness) -> None:
     body = lines(*numbered(7).items(), "bad", ("worse", "bad taste"), *((f"z{n}", "fine") for n in range(3)))
-    harness.calls.before = Failing(UpstreamRejected("no"), texts=["bad taste", "text 2"])
+    harness.calls.before_embedding = Failing(UpstreamRejected("no"), texts=["bad taste", "text 2"])
     assert await harness.deliver(harness.put(PATH, body))
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 9, 3)
@@ -282,13 +282,13 @@ async def test_only_the_documents_that_the_model_refuses_fail(harness: IngestHar
 
 
 async def test_a_model_that_refuses_everything_fails_the_upload(harness: IngestHarness) -> None:
-    harness.calls.before = Failing(UpstreamRejected("no"), *range(10_000))
+    harness.calls.before_embedding = Failing(UpstreamRejected("no"), *range(10_000))
     assert await harness.deliver(harness.put(PATH, file_of(numbered(200))))
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.errors[0].code) == ("failed", 0, "upstream_rejected")
     assert upload.errors[0].line is None
-    assert isinstance(harness.calls.before, Failing)
-    assert harness.calls.before.calls < 100
+    assert isinstance(harness.calls.before_embedding, Failing)
+    assert harness.calls.before_embedding.calls < 100
 
 
 async def test_a_full_index_fails_the_upload_and_embeds_nothing_twice(
@@ -307,7 +307,7 @@ async def test_a_full_index_fails_the_upload_and_embeds_nothing_twice(
 
 @pytest.mark.parametrize("then", ["deleted", "replaced"])
 async def test_deleting_or_replacing_the_index_fails_the_upload(harness: IngestHarness, small_batches: int, then: str) -> None:
-    harness.calls.before = Failing(UpstreamError("down"), 1)
+    harness.calls.before_embedding = Failing(UpstreamError("down"), 1)
     event = harness.put(PATH, file_of(numbered(10)))
     assert not await harness.deliver(event)
     if then == "deleted":
@@ -367,7 +367,7 @@ async def test_no_batch_begins_without_enough_time_or_after_the_time_slice(
     def take_long(_: Sequence[str]) -> None:
         Clock.left -= seconds
 
-    harness.calls.before = take_long
+    harness.calls.before_embedding = take_long
     assert await harness.dispatcher.message(harness.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
     assert (Clock.left, (await harness.only_upload()).documents_ingested) == after
     assert harness.receive_parts() == [0]
@@ -401,7 +401,7 @@ async def test_a_redelivery_continues_when_the_lease_of_a_dead_worker_expires(ha
     def die(_: object) -> None:
         raise Crash
 
-    harness.calls.before = lambda texts: die(texts) if "text 4" in texts else None
+    harness.calls.before_embedding = lambda texts: die(texts) if "text 4" in texts else None
     with pytest.raises(Crash):
         await harness.deliver(event, message="first")
     assert await harness.deliver(event, message="second"), (
@@ -410,7 +410,7 @@ async def test_a_redelivery_continues_when_the_lease_of_a_dead_worker_expires(ha
     assert not await harness.deliver(event, message="first", receives=2), "the lease has not expired"
     assert not await harness.deliver(event, message="first", receives=5), "the upload of a live worker does not fail"
     assert (await harness.only_upload()).status == "running"
-    harness.calls.before = lambda _: None
+    harness.calls.before_embedding = lambda _: None
     later = now_s() + 61
     harness.change_settings(clock=lambda: later)
     assert await harness.deliver(event, message="first", receives=3)

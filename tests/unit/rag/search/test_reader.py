@@ -84,7 +84,7 @@ async def test_documents_of_a_file_are_listed_in_pages(harness: RagHarness, inde
 
 
 async def test_a_cursor_of_another_index_or_tenant_is_refused(harness: RagHarness, index: IndexId) -> None:
-    other = harness.tenant("other")
+    other = harness.scope_of("other")
     for scope, name in ((harness.scope, index), (harness.scope, IndexId("two")), (other, index)):
         await harness.rag.writer.append(scope, name, documents(("a", "x"), ("b", "y")))
     cursor = (await harness.rag.reader.documents(harness.scope, index, None, 1)).next_cursor
@@ -95,7 +95,7 @@ async def test_a_cursor_of_another_index_or_tenant_is_refused(harness: RagHarnes
 
 async def test_a_tenant_sees_no_index_of_another_tenant(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))
-    other = harness.tenant("demo-2")
+    other = harness.scope_of("demo-2")
     assert (await read_indices(other)).indices == ()
     with pytest.raises(IndexNotFound):
         await harness.rag.reader.document(other, index, DocumentId("a"))

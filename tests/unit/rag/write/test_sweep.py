@@ -169,7 +169,7 @@ async def test_the_next_sweep_completes_one_that_failed_at_any_call(harness: Rag
 
 
 async def test_a_sweep_deletes_nothing_of_another_tenant(harness: RagHarness, index: IndexId) -> None:
-    other = harness.tenant("other")
+    other = harness.scope_of("other")
     await harness.rag.writer.append(other, index, documents(("a", "x")))
     await harness.rag.deleter.delete_index(other, index)
     assert await run_sweep(harness, AFTER_A_DAY) == SweepResult()
