@@ -35,6 +35,7 @@ _REQUEST_STATUSES: Final = frozenset({400, 404, 413, 422})
 _ACCOUNT_STATUSES: Final = frozenset({401, 402})
 _SIZE_STATUSES: Final = frozenset({402, 413, 429})
 _MAX_DEPTH: Final = 6  # nested objects in an error body
+_MAX_RETRY_AFTER: Final = 86_400.0  # seconds
 
 # In lower case: OpenAI and compatible providers, Anthropic, Google, AWS (without the suffix "exception").
 _ACCOUNT_CODES: Final = frozenset(
@@ -232,7 +233,13 @@ def _codes(error: Mapping[str, object]) -> Iterator[str]:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds in OpenAI's ``retry-after-ms`` or in ``Retry-After`` (RFC 9110 §10.2.3: seconds or a date)."""
+    """Return the seconds in OpenAI's ``retry-after-ms`` or in ``Retry-After`` (RFC 9110 §10.2.3: seconds or a date), but not more
+    than a day: our clients get the number as their own ``Retry-After``."""
+    seconds = _read_retry_after(headers)
+    return None if seconds is None else min(seconds, _MAX_RETRY_AFTER)
+
+
+def _read_retry_after(headers: Mapping[str, str]) -> float | None:
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

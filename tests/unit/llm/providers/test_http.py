@@ -393,6 +393,7 @@ async def test_log_lines_contain_neither_key_nor_address(caplog: pytest.LogCaptu
         ({"retry-after": "7"}, 7.0),
         ({"retry-after": "0.5"}, 0.5),
         ({"retry-after": "9", "retry-after-ms": "1500"}, 1.5),
+        ({"retry-after": "1e308"}, 86_400.0),
         ({"retry-after": "-1"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "soon"}, None),
