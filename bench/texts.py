@@ -1,9 +1,10 @@
-"""Measure the processor time of the prompt defence and the redaction, for usual texts and for the slowest that a search finds.
+"""Measure the processor time of the prompt defence and the redaction, for ordinary texts and for the slowest text found.
 
     python -m bench.texts [--characters N]
 
-The search repeats every character of ``ALPHABET`` and every pair of them, as a user's message, as a tool's answer and as a
-model's answer. The slowest are measured again in full length. The figures are those of one core.
+The search builds short texts: every character of ``ALPHABET`` repeated, and every pair of characters repeated. It measures each
+as a user's message, as a tool's answer and as a model's answer. Then it measures the ten slowest in full length and prints the
+slowest of them. All times are seconds on one core.
 """
 
 import argparse
@@ -27,31 +28,31 @@ ALPHABET: Final = (
     *("<s>", "<|a", "<d", "</data", "[/", "\nHuman:", "\\n", "\\u0041", "://", "sk-", "eyJ", "AKIA", "aws ", "Bearer "),
     *("-----BEGIN PRIVATE KEY-----", "AccountKey=", "0a"),
 )
-"""One character of every class that the defence or the redaction treats differently, and beginnings of their patterns."""
+"""One character of every class that the defence or the redaction treats differently, and beginnings of texts that they match."""
 
-USUAL: Final = {
+ORDINARY_TEXTS: Final = {
     "plain words": "Plain words in a row. ",
     "umlauts and quotes": "Schöne „Wörter“ in Folge. ",
     "JSON": '{"a": ["b c", 1.5]}, ',
 }
 REDACTOR: Final = Redactor(["00" * 32] * 8, (), lambda: ["wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"])
-_PROBE: Final = 10_000
+_PROBE_CHARACTERS: Final = 10_000
 
 
 def defend_message(role: Role, text: str) -> None:
-    """Defend one message."""
+    """Sanitize a request with one message. Its last character is replaced by an x."""
     sanitize_request(ChatRequest("m", (Message(role, f"{text[:-1]}x", tool_call_id="c"),)))
 
 
 def redact_answer(piece: int, text: str) -> None:
-    """Redact an answer in pieces of ``piece`` characters."""
+    """Redact an answer that arrives in pieces of ``piece`` characters."""
     redactor = AnswerRedactor(REDACTOR)
     for start in range(0, len(text), piece):
         redactor.feed(ChatDelta(text[start : start + piece]))
     redactor.flush()
 
 
-WORKS: Final[Mapping[str, Callable[[str], None]]] = {
+OPERATIONS: Final[Mapping[str, Callable[[str], None]]] = {
     "a user's message": partial(defend_message, Role.USER),
     "a tool's answer": partial(defend_message, Role.TOOL),
     "a model's answer, whole": partial(redact_answer, 10**7),
@@ -59,32 +60,34 @@ WORKS: Final[Mapping[str, Callable[[str], None]]] = {
 }
 
 
-def repeated(unit: str, characters: int) -> str:
+def repeat_to_length(unit: str, characters: int) -> str:
     return (unit * (characters // len(unit) + 1))[:characters]
 
 
-def seconds(work: Callable[[str], None], text: str) -> float:
-    began = time.thread_time()
+def measure_seconds(work: Callable[[str], None], text: str) -> float:
+    """Return the processor time of ``work`` in this thread."""
+    start = time.thread_time()
     work(text)
-    return time.thread_time() - began
+    return time.thread_time() - start
 
 
-def pairs() -> Iterable[str]:
+def search_units() -> Iterable[str]:
+    """Yield every character of ``ALPHABET`` and every pair of them."""
     yield from ALPHABET
     yield from map("".join, itertools.product(ALPHABET, repeat=2))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--characters", type=int, default=1_000_000, help="of each text (default 1,000,000)")
+    parser.add_argument("--characters", type=int, default=1_000_000, help="length of each text in characters (default 1,000,000)")
     characters = parser.parse_args().characters
-    for name, work in WORKS.items():
+    for name, work in OPERATIONS.items():
         for unit in ALPHABET:
-            work(unit * 3)  # patterns are compiled when a text first needs them
-        for kind, unit in USUAL.items():
-            print(f"{name}, {kind}: {seconds(work, repeated(unit, characters)):.3f} s")
-        slow = sorted(pairs(), key=lambda unit: -seconds(work, repeated(unit, _PROBE)))[:10]
-        worst, unit = max((seconds(work, repeated(unit, characters)), unit) for unit in slow)
+            work(unit * 3)  # compiles the patterns that this text needs, so that no measurement includes it
+        for kind, unit in ORDINARY_TEXTS.items():
+            print(f"{name}, {kind}: {measure_seconds(work, repeat_to_length(unit, characters)):.3f} s")
+        slow = sorted(search_units(), key=lambda unit: -measure_seconds(work, repeat_to_length(unit, _PROBE_CHARACTERS)))[:10]
+        worst, unit = max((measure_seconds(work, repeat_to_length(unit, characters)), unit) for unit in slow)
         print(f"{name}, the slowest ({unit!a} repeated): {worst:.3f} s")
 
 

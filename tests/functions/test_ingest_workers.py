@@ -1,4 +1,4 @@
-"""Call the worker of the queue of jobs as Lambda does, with files of a gateway's tenants."""
+"""Invoke the worker of the job queue as Lambda does, with the events of files that tenants uploaded."""
 
 import json
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ UPLOADS = "/a1/rag/indices/books/uploads"
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     change_settings(monkeypatch)
 
 
 def change_settings(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """Change the settings of the ingest. The worker does not retry, so that the queue delivers the message again."""
-    handler = partial(background_handler, ingest=IngestSettings(pauses=(), **changes))
+    """Change the settings of the ingest. The worker never retries: a failed message goes back to the queue."""
+    handler = partial(background_handler, ingest=IngestSettings(retry_pause_seconds=(), **changes))
     monkeypatch.setattr("functions.workers.jobs.background_handler", handler)
 
 
@@ -47,18 +47,19 @@ def invoke(handler: WorkerFunction, event: Any) -> Json:
 
 
 def messages(*bodies: str, receives: int = 1) -> dict[str, Json]:
-    """Return the event by which the queue delivers messages m0, m1, … to a function."""
+    """Return the event with which SQS delivers messages m0, m1, … to a function."""
     attributes: dict[str, Json] = {"ApproximateReceiveCount": str(receives)}
     return {"Records": [{"messageId": f"m{n}", "body": body, "attributes": attributes} for n, body in enumerate(bodies)]}
 
 
 def put(key: str, body: bytes) -> str:
+    """Store an object and return the body of the message with its event."""
     answer = boto3.client("s3").put_object(Bucket=BUCKET, Key=key, Body=body)
     entry = {"key": key, "size": len(body), "eTag": answer["ETag"], "sequencer": "01"}
     return json.dumps({"Records": [{"eventName": "ObjectCreated:Post", "s3": {"bucket": {"name": BUCKET}, "object": entry}}]})
 
 
-def test_a_file_sent_by_its_form_is_found_by_a_query(gateway: Gateway, queue: WorkerFunction) -> None:
+def test_documents_of_an_uploaded_file_are_found_by_a_query(gateway: Gateway, queue: WorkerFunction) -> None:
     request = {"filename": "a.jsonl", "content_type": "application/jsonl", "size": 1000}
     ticket = gateway.send("POST", UPLOADS, body=request).json
     body = b'{"id": "a", "text": "Berlin is a city."}\nno json\n'
@@ -72,7 +73,7 @@ def test_a_file_sent_by_its_form_is_found_by_a_query(gateway: Gateway, queue: Wo
     assert gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}", token="other-token").code == "upload_not_found"
 
 
-def test_the_answer_names_only_messages_to_deliver_again(gateway: Gateway, queue: WorkerFunction) -> None:
+def test_the_answer_lists_only_the_messages_that_the_queue_must_deliver_again(gateway: Gateway, queue: WorkerFunction) -> None:
     good, bad = (put(f"uploads/demo/{index}/a.txt", b"Text.") for index in ("good", "bad"))
     gateway.model.failure = BackendUnavailable("down")
     event = messages("no json", put("uploads/unknown/books/a.txt", b"Text."), good, put("uploads/demo/books/a.exe", b"MZ"), bad)
@@ -82,7 +83,7 @@ def test_the_answer_names_only_messages_to_deliver_again(gateway: Gateway, queue
     assert gateway.send("GET", "/a1/rag/indices/good").json["doc_count"] == 1
 
 
-def test_the_next_message_is_handled_if_one_raises_an_unexpected_error(
+def test_an_unexpected_error_in_one_message_does_not_stop_the_next_one(
     gateway: Gateway, queue: WorkerFunction, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, good = (put(f"uploads/demo/{index}/a.txt", b"Text.") for index in ("broken", "good"))
@@ -99,17 +100,19 @@ def test_the_next_message_is_handled_if_one_raises_an_unexpected_error(
     assert gateway.send("GET", "/a1/rag/indices/broken").json["doc_count"] == 1
 
 
-def test_the_parts_of_a_large_file_are_messages(gateway: Gateway, queue: WorkerFunction, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Job] = []
+def test_each_part_of_a_large_file_is_ingested_from_its_own_message(
+    gateway: Gateway, queue: WorkerFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outgoing_jobs: list[Job] = []
 
     async def send(_: object, job: Job) -> None:
-        sent.append(job)
+        outgoing_jobs.append(job)
 
     monkeypatch.setattr("spass.aws.jobs.TenantJobs.send", send)
     change_settings(monkeypatch, small_bytes=20, part_bytes=20)
     body = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
     assert invoke(queue, messages(put("uploads/demo/books/a.jsonl", body))) == {"batchItemFailures": []}
-    assert [job.part for job in sent if isinstance(job, IngestPart)] == [0, 1]
-    assert invoke(queue, messages(*map(body_of, reversed(sent)))) == {"batchItemFailures": []}
+    assert [job.part for job in outgoing_jobs if isinstance(job, IngestPart)] == [0, 1]
+    assert invoke(queue, messages(*map(body_of, reversed(outgoing_jobs)))) == {"batchItemFailures": []}
     (upload,) = gateway.send("GET", UPLOADS).json["uploads"]
     assert (upload["status"], upload["documents_ingested"]) == ("succeeded", 2)

@@ -123,6 +123,6 @@ def test_uploads_are_paged_the_newest_first(gateway: Gateway) -> None:
     assert gateway.send("GET", f"/a1/rag/indices/other-notes/uploads/{ids[0]}").code == "upload_not_found"
 
 
-def test_a_token_that_may_not_embed_gets_no_form(gateway: Gateway) -> None:
+def test_no_form_is_created_for_a_token_that_may_not_embed(gateway: Gateway) -> None:
     body = {"filename": "a.md", "content_type": "text/markdown", "size": 1}
     assert gateway.send("POST", UPLOADS, body=body, token="chat-only-token").code == "model_not_allowed"

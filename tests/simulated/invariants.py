@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from spass.core.ids import SessionId
 from spass.core.messages import Message, Role
-from spass.sessions.compaction.summary_record import SummaryRecord, summary_message
+from spass.sessions.compaction.summary_record import SummaryRecord, format_summary_message
 from spass.sessions.record import StoredMessage, TurnRecord
 from spass.sessions.session import Session
 
@@ -151,7 +151,7 @@ def _follows(source: ChainMember, successor: ChainMember) -> Iterator[str]:
     if record is None or (record.id, record.source) != (successor.session.summary_id, source.session.id):
         yield f"no summary: {successor.session.id}"
         return
-    if not copies or copies[0][1] != Message(Role.ASSISTANT, summary_message(record)) or copies[1:] != kept:
+    if not copies or copies[0][1] != Message(Role.ASSISTANT, format_summary_message(record)) or copies[1:] != kept:
         yield f"not kept word for word: {successor.session.id}"
     if not compacted or record.text != summary_of(earlier, compacted[1 if earlier is not None else 0 :]):
         yield f"not what was compacted: {record.text} in {successor.session.id}"

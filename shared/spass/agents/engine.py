@@ -117,8 +117,8 @@ class _Context:
             except ContextLengthExceeded:
                 if started or not await self._shorten(conversation):
                     raise
-        reply = builder.reply.refusal_as_text
-        yield InferenceFinished(reply.replayable, reply.finish_reason)
+        reply = builder.reply.with_refusal_as_text
+        yield InferenceFinished(reply.replayable_message, reply.finish_reason)
         if reply.usage is not None:
             yield Usage(reply.usage)
 

@@ -103,7 +103,7 @@ class TenantObjects(Folder):
         """Store an object. The bucket's lifecycle removes a ``transient`` one within days.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries; it may have been stored.
+            StorageUnavailable: AWS throttled all retries or was unreachable; it may have been stored.
         """
         parameters: dict[str, object] = {"Body": body}
         if transient:
@@ -116,7 +116,7 @@ class TenantObjects(Folder):
 
         Raises:
             ObjectMissing: there is no such object.
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         if start is not None and end is not None and end <= start:
             return b""
@@ -133,7 +133,7 @@ class TenantObjects(Folder):
         """Return the keys that begin with ``prefix``, sorted.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         return [summary.key async for summary in self.list_objects(prefix)]
 
@@ -141,7 +141,7 @@ class TenantObjects(Folder):
         """Yield the objects whose keys begin with ``prefix``, sorted by key. Each request lists a thousand.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         parameters: dict[str, object] = {"Prefix": self._prefix + prefix, "MaxKeys": _LIST_PAGE}
         while True:
@@ -170,7 +170,7 @@ class TenantObjects(Folder):
         """Delete objects. Ignore missing ones.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries; some objects may still exist.
+            StorageUnavailable: AWS throttled all retries or was unreachable; some objects may still exist.
         """
         for start in range(0, len(keys), _DELETE_BATCH):
             batch = [{"Key": self._prefix + key} for key in keys[start : start + _DELETE_BATCH]]

@@ -79,7 +79,7 @@ class TableClient(Protocol):
     """A table, one request per method: DynamoDB's, or one in memory. Each method may block, and be called from any thread.
 
     Raises:
-        StorageUnavailable: throttled or unreachable through all retries; whether a write took effect is unknown.
+        StorageUnavailable: AWS throttled all retries or was unreachable; whether a write took effect is unknown.
         TransactionConflict: another transaction is changing one of the items.
     """
 
@@ -123,7 +123,7 @@ class GuardedTable:
         """Return the item, or None if there is none or it has expired.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         self._guard(key.pk)
         item = (await self._call("GetItem", self._client.get, {"key": key, "consistent": consistent})).value
@@ -142,7 +142,7 @@ class GuardedTable:
         """Return the items of a ``Query``. Read pages until there are ``limit`` items or no more pages.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         self._guard(partition)
         items: list[Item] = []
@@ -160,7 +160,7 @@ class GuardedTable:
 
         Raises:
             ConditionFailed: its condition failed.
-            StorageUnavailable: throttled or unreachable; whether the write took effect is unknown.
+            StorageUnavailable: AWS throttled the call or was unreachable; whether the write took effect is unknown.
         """
         self._guard(write.key.pk)
         return (await self._call(_OPERATIONS[type(write)], self._client.write, {"write": write})).value

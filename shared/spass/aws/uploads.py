@@ -79,7 +79,7 @@ class TenantUploads(Folder):
 
         Raises:
             ObjectMissing: there is no such object.
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         try:
             response: Mapping[str, Any] = await self._call(
@@ -93,7 +93,7 @@ class TenantUploads(Folder):
         """Return the names of the tenant's folders: the first part of each key.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         names: list[str] = []
         continuation: dict[str, object] = {}
@@ -132,7 +132,7 @@ class TenantUploads(Folder):
         """Delete an object, or one version of it. Ignore a missing one.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries; the object may still exist.
+            StorageUnavailable: AWS throttled all retries or was unreachable; the object may still exist.
         """
         await self._call("DeleteObject", self._client().delete_object, self._parameters_of(key, version))
 

@@ -61,7 +61,9 @@ class EmbeddingRequests:
         self._routings.append(routing)
         expected = TokenUsage(sum(estimate_tokens(len(text)) for text in texts))
         try:
-            reply = await self._router.embed(EmbeddingRequest(self._model, texts), self._context.with_expected(expected), routing)
+            reply = await self._router.embed(
+                EmbeddingRequest(self._model, texts), self._context.with_expected_usage(expected), routing
+            )
         except SpassError:
             self._failed = self._failed or routing
             raise

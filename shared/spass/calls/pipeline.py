@@ -90,7 +90,7 @@ class Calls:
             try:
                 async with (
                     self._recorded(scope, CallKind.CHAT, model, reservation) as call,
-                    aclosing(self._router.chat(sanitized.request, call.context.with_expected(expected))) as deltas,
+                    aclosing(self._router.chat(sanitized.request, call.context.with_expected_usage(expected))) as deltas,
                 ):
                     call.routing = deltas.routing
                     async for delta in deltas:

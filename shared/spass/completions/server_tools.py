@@ -72,7 +72,7 @@ class ServerTools:
         """
         names = [tool.name for tool in self.specs]
         results = await self.toolbox.execute_all(scope, reply.message.tool_calls, allowed=names)
-        messages = (*request.messages, reply.replayable, *(result.message for result in results))
+        messages = (*request.messages, reply.replayable_message, *(result.message for result in results))
         return replace(request, messages=messages, tool_choice="none" if last else request.tool_choice)
 
 

@@ -1,4 +1,4 @@
-"""The cost of a request: the sum over its model calls."""
+"""Add up the cost of a request over its model calls."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -7,19 +7,19 @@ from typing import Final
 
 
 class CostSource(StrEnum):
-    """Source of a price, from the strongest to the weakest: the provider, the prices in `gateway.yaml`, or no known price."""
+    """The source of a price: the provider's answer, the prices in `gateway.yaml`, or none (the price is not known)."""
 
     UPSTREAM = "upstream"
     CATALOG = "catalog"
     NONE = "none"
 
 
-_STRENGTH = (CostSource.UPSTREAM, CostSource.CATALOG, CostSource.NONE)
+_MOST_RELIABLE_FIRST: Final = (CostSource.UPSTREAM, CostSource.CATALOG, CostSource.NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of ``sub_calls`` model calls in both currencies. ``source`` is the weakest source among them."""
+    """The cost of ``sub_calls`` model calls in both currencies. ``source`` is the least reliable source among them."""
 
     usd: Decimal = Decimal(0)
     eur: Decimal = Decimal(0)
@@ -29,8 +29,8 @@ class Cost:
     def __add__(self, other: "Cost") -> "Cost":
         if not self.sub_calls or not other.sub_calls:
             return other if other.sub_calls else self
-        weakest = max(self.source, other.source, key=_STRENGTH.index)
-        return Cost(self.usd + other.usd, self.eur + other.eur, weakest, self.sub_calls + other.sub_calls)
+        least_reliable = max(self.source, other.source, key=_MOST_RELIABLE_FIRST.index)
+        return Cost(self.usd + other.usd, self.eur + other.eur, least_reliable, self.sub_calls + other.sub_calls)
 
 
 NO_COST: Final = Cost()

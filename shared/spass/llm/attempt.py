@@ -8,14 +8,14 @@ _NONE: Final = TokenUsage()
 
 
 class Attempt:
-    """One attempt at a backend. ``expected`` estimates its tokens.
+    """One attempt at a backend. ``expected_usage`` estimates its tokens.
 
-    The provider sets ``sent`` when the whole request was sent and no error status refused it: from then on it may be billed.
-    ``started`` is True once the answer has begun to arrive.
+    ``sent`` is True if the backend may have received the whole request and did not refuse it with an error status. Such an
+    attempt may be billed. ``started`` is True once the answer has begun to arrive.
     """
 
-    def __init__(self, expected: TokenUsage = _NONE) -> None:
-        self.expected = expected
+    def __init__(self, expected_usage: TokenUsage = _NONE) -> None:
+        self.expected_usage = expected_usage
         self.sent = False
         self.started = False
         self._provider_usage = _NONE  # the provider's counts; 0 is unknown
@@ -38,14 +38,15 @@ class Attempt:
     def usage(self) -> TokenUsage:
         """Return the tokens of this attempt: the provider's counts, plus an estimate for text that the provider did not count.
 
-        A lost answer counts as ``expected``, because the provider may have written all of it. A request that was refused or not
-        sent whole counts as 0.
+        A lost answer counts as ``expected_usage``, because the provider may have written all of it. A request that was
+        refused or not sent completely counts as 0.
         """
         if not self.started:
-            return self.expected if self.sent else _NONE
+            return self.expected_usage if self.sent else _NONE
         written = -(-self._characters_since_count // CHARACTERS_PER_TOKEN)
         return TokenUsage(
-            self._provider_usage.prompt_tokens or self.expected.prompt_tokens, self._provider_usage.completion_tokens + written
+            self._provider_usage.prompt_tokens or self.expected_usage.prompt_tokens,
+            self._provider_usage.completion_tokens + written,
         )
 
     @property

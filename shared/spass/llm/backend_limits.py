@@ -34,7 +34,7 @@ class BackendLimits:
             BackendLimitReached: the limit has no room.
             BackendLimitUnknown: the limit could not be read within ``seconds``.
         """
-        hold = await self._reserve(backend, attempt.expected.total_tokens, seconds)
+        hold = await self._reserve(backend, attempt.expected_usage.total_tokens, seconds)
         with self._count_active(backend.name):
             if hold is None:
                 yield

@@ -93,7 +93,7 @@ class RetrySchedule:
         self._retries = config.retries
         self._deadline = context.deadline
         self._request_id = context.request_id
-        self._expected_tokens = context.expected.total_tokens
+        self._expected_tokens = context.expected_usage.total_tokens
         self._timing = timing
         self._circuits = circuits
         self._failures: list[BackendError] = []

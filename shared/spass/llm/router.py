@@ -154,7 +154,7 @@ class Router:
                     reply = await self._pool[backend].embed(_with_backend_model(backend, request), attempt_context)
                     attempt_context.attempt.record_chunk(0, reply.usage)
                     _check_vectors(reply, len(request.texts), model_config)
-                    self._circuits.record_success(backend.name, context.expected.total_tokens)
+                    self._circuits.record_success(backend.name, context.expected_usage.total_tokens)
             except BackendError as failure:
                 self._record_failure(schedule, backend, failure, attempt_context.attempt, started=False)
             else:
@@ -178,7 +178,7 @@ class Router:
                     with _unbill_on_error(attempt):
                         async for delta in deltas:
                             if not attempt.started:
-                                self._circuits.record_success(backend.name, attempt.expected.total_tokens)
+                                self._circuits.record_success(backend.name, attempt.expected_usage.total_tokens)
                             attempt.record_chunk(delta.characters, delta.usage)
                             yield delta
             except BackendError as failure:
@@ -190,7 +190,7 @@ class Router:
     async def _attempt(self, backend: BackendConfig, attempt_context: CallContext, routing: RoutingRecord) -> AsyncIterator[None]:
         """Reserve capacity at ``backend`` for one attempt, and count it in ``routing`` and in the backend's limits."""
         attempt, seconds = attempt_context.attempt, attempt_context.deadline.at - self._timing.clock()
-        with self._circuits.attempt(backend.name, attempt.expected.total_tokens):
+        with self._circuits.attempt(backend.name, attempt.expected_usage.total_tokens):
             async with self._limits.reservation(backend, attempt, seconds):
                 with routing.count_attempt(backend, attempt):
                     yield
@@ -200,7 +200,7 @@ class Router:
 
     async def _schedule(self, model: str, context: CallContext) -> RetrySchedule:
         available = await self._pool.available(model, self._serving(model), context)
-        size = context.expected.total_tokens
+        size = context.expected_usage.total_tokens
         down = [backend for backend in available if self._circuits.open_until(backend.name, size) is not None]
         up = [backend for backend in available if backend not in down]
         ordered = await self._strategy.order(up, self._limits.load) + await self._strategy.order(down, self._limits.load)
@@ -209,7 +209,7 @@ class Router:
     def _record_failure(
         self, schedule: RetrySchedule, backend: BackendConfig, failure: BackendError, attempt: Attempt, *, started: bool
     ) -> None:
-        size = attempt.expected.total_tokens
+        size = attempt.expected_usage.total_tokens
         if isinstance(failure, BackendAuthError):
             self._pool.reread_key(backend)
         if isinstance(failure, BackendBadRequest):

@@ -1,4 +1,4 @@
-"""Define requests to models and their answers, the same for every provider."""
+"""Define the requests and the answers of model calls. They are the same for every provider."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ _DISALLOWED_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class NamedTool:
-    """The model must call this tool."""
+    """A tool choice: the model must call the tool ``name``."""
 
     name: str
 
@@ -32,11 +32,12 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One call of a chat model. ``None`` leaves a choice to the provider.
+    """One call of a chat model. If a field is ``None``, the provider chooses its value.
 
-    ``model`` is the catalogue's name. ``response_format`` and ``extra`` are in OpenAI's format; ``extra`` has further fields,
-    which other providers translate or reject (``llm.providers.unsupported_fields``). If ``stream``, the provider streams; the
-    answer is an iterator in both cases.
+    ``model`` is the name of the model in the catalogue. ``response_format`` and ``extra`` are in OpenAI's format. ``extra`` holds
+    the request's other fields of that format. Providers with another format translate or reject them
+    (``llm.providers.unsupported_fields``). If ``stream`` is True, the provider sends the answer in pieces.
+    ``Provider.chat`` returns an iterator in both cases.
     """
 
     model: str
@@ -55,7 +56,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A piece of tool call number ``index``. ``id`` and ``name`` arrive once, whole; ``arguments`` arrive in pieces to join."""
+    """A piece of tool call number ``index``. ``id`` and ``name`` arrive in one piece; ``arguments`` is a part to append."""
 
     index: int
     id: str | None = None
@@ -68,8 +69,9 @@ class ChatDelta:
     """A piece of an answer. A blocking call yields one delta with the whole answer.
 
     ``refusal`` is the text that a model writes instead of an answer, if its provider separates the two.
-    ``reasoning_characters`` is the length of the model's reasoning, which is billed and not passed on. A 0 in ``usage`` means
-    that the provider did not count. The pipeline sets ``lost_usage``: the part of ``usage`` that belongs to lost attempts.
+    ``reasoning_characters`` is the length of the model's reasoning, which is billed but not sent to the client. A 0 in ``usage``
+    means that the provider did not report that number. The pipeline sets ``lost_usage``: the part of ``usage`` that belongs to
+    earlier attempts whose answers were lost.
     """
 
     content: str = ""
@@ -101,25 +103,28 @@ class ChatReply:
     lost_usage: TokenUsage = _NO_TOKENS
 
     @property
-    def refusal_as_text(self) -> "ChatReply":
-        """Return the reply with its refusal as text and finish reason, for formats without a field for refusals."""
+    def with_refusal_as_text(self) -> "ChatReply":
+        """Return the reply with its refusal appended to the text and ``content_filter`` as the finish reason.
+
+        Use it for formats without a field for refusals.
+        """
         if not self.refusal:
             return self
         message = replace(self.message, content=self.message.content + self.refusal)
         return replace(self, message=message, finish_reason=FinishReason.CONTENT_FILTER, refusal="")
 
     @property
-    def replayable(self) -> Message:
+    def replayable_message(self) -> Message:
         """Return ``message`` in a form that a provider accepts in the next request.
 
-        A model may invent a tool name with characters that providers refuse. Without this, every later call would fail.
+        A model may invent a tool name with characters that providers refuse. Sent unchanged, it would make every later call fail.
         """
         calls = [replace(call, name=_DISALLOWED_IN_NAME.sub("_", call.name)[:64] or "_") for call in self.message.tool_calls]
         return replace(self.message, tool_calls=tuple(calls))
 
 
 class ReplyBuilder:
-    """Join deltas into a reply. ``reply`` may be read at any time."""
+    """Join deltas into a reply. ``reply`` is the answer so far."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -137,7 +142,7 @@ class ReplyBuilder:
             self._calls.setdefault(piece.index, _PartialCall()).add(piece)
         self._finish_reason = delta.finish_reason or self._finish_reason
         self._usage = delta.usage or self._usage
-        if delta.cost_usd is not None or delta.characters:  # a cost covers only the text up to it
+        if delta.cost_usd is not None or delta.characters:  # text after a reported cost makes that cost incomplete
             self._cost_usd = delta.cost_usd
         self._lost_usage += delta.lost_usage
 
@@ -146,7 +151,7 @@ class ReplyBuilder:
         calls = tuple(call.build(index) for index, call in sorted(self._calls.items()))
         message = Message(Role.ASSISTANT, "".join(self._content), tool_calls=calls)
         reason = self._finish_reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
-        if reason is FinishReason.TOOL_CALLS and not calls:  # some providers send this without calls
+        if reason is FinishReason.TOOL_CALLS and not calls:  # some providers send this reason without a tool call
             reason = FinishReason.STOP
         return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal), self._lost_usage)
 
@@ -176,7 +181,7 @@ def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """Texts to embed. ``dimensions`` is the catalogue's number for the model, for providers that need it."""
+    """Texts to embed. ``dimensions`` is the length of the model's vectors in the catalogue; some providers need it."""
 
     model: str
     texts: tuple[str, ...]
@@ -185,7 +190,7 @@ class EmbeddingRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingReply:
-    """Vectors of ``texts``, in their order.
+    """The vectors of ``texts``, in the same order.
 
     ``data`` is (count, dimensions) float32, little-endian, row-major. ``numpy.frombuffer(data, "<f4")`` reads it. Encoded as
     base64, it is OpenAI's format.
@@ -216,41 +221,41 @@ def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The context of a model call.
+    """The deadline, headers and expected tokens of a model call.
 
-    ``headers`` are further headers to send, such as ``SPASS-Caller-Depth``. ``request_id`` is the id of the request that makes
-    the call. A backend must have room for the ``expected`` tokens.
+    ``headers`` are sent with the provider's own headers, for example ``SPASS-Caller-Depth``. ``request_id`` is the id of the
+    client's request. ``expected_usage`` estimates the tokens of one attempt. The router uses only backends with that capacity.
     """
 
     deadline: Deadline
     headers: Mapping[str, str] = field(default_factory=dict)
     request_id: RequestId | None = None
-    expected: TokenUsage = field(default_factory=TokenUsage)
+    expected_usage: TokenUsage = field(default_factory=TokenUsage)
     attempt: Attempt = field(default_factory=Attempt)
 
-    def with_expected(self, usage: TokenUsage) -> "CallContext":
-        return replace(self, expected=usage)
+    def with_expected_usage(self, usage: TokenUsage) -> "CallContext":
+        return replace(self, expected_usage=usage)
 
     def new_attempt(self) -> "CallContext":
         """Return the context of a new attempt."""
-        return replace(self, attempt=Attempt(self.expected))
+        return replace(self, attempt=Attempt(self.expected_usage))
 
 
 class Provider(Protocol):
     """Call one backend. The constructor is ``Class(backend: BackendConfig, key: str | None)``, called at the backend's first use.
 
     ``request.model`` is the provider's own name for the model. Every error is an ``llm.errors.BackendError``. A provider makes
-    one attempt; the router retries. The provider sets ``context.attempt.sent`` when the whole request was sent and no error
-    status refused it. From then on the attempt may be billed, even if its answer is lost.
+    one attempt; the router retries. The provider sets ``context.attempt.sent`` to True if the backend may have received the whole
+    request and did not refuse it with an error status. Such an attempt may be billed, even if its answer is lost.
     """
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        """Return the answer in pieces. The iterator ends when the model has ended; closing it closes the connection.
+        """Return the answer in pieces. The iterator ends with the answer. Closing the iterator closes the connection.
 
         The request is sent when the first piece is read.
 
         Raises:
-            BackendUnsupported: this provider lacks something that the request asks for. Raised by the call, not by the iterator.
+            BackendUnsupported: this provider cannot do what the request asks for. The call raises it, not the iterator.
         """
         ...
 

@@ -85,7 +85,7 @@ async def read_chain(scope: Scope, agent: AgentName, session: SessionId, *, max_
     Raises:
         SessionNotFound: the session does not exist, was deleted or belongs to another user.
         SessionAgentMismatch: it belongs to the user, but to another agent.
-        StorageUnavailable: throttled or unreachable through all retries.
+        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     store, user = scope.store, require_user(scope)
     requested = await read_session(store, session, agent, user)

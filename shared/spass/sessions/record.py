@@ -111,7 +111,7 @@ async def load_turns(store: TenantStore, session: SessionId, from_seq: int, limi
     """Return recorded turns in order, starting with the one whose first message is ``from_seq`` or later.
 
     Raises:
-        StorageUnavailable: throttled or unreachable through all retries.
+        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     items = await store.table.query(
         keys.session_partition(store.tenant, session),

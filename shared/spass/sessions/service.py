@@ -48,7 +48,7 @@ class Sessions:
 
         Raises:
             LeaseLost: another attempt has taken the claim; nothing was created.
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         store, session = scope.store, await self._new(scope, agent, options)
         writes = [

@@ -40,6 +40,6 @@ class LineageSearcher(Protocol):
 
         Raises:
             SessionNotFound, SessionAgentMismatch: the scope's caller has no such session with the scope's agent.
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         ...

@@ -1,4 +1,4 @@
-"""The outermost layer. It adds the request id to each answer, answers every failure, and writes one log line per request."""
+"""Add the request id to each answer, answer every failure, and write one log line per request. This is the outermost layer."""
 
 import re
 import time
@@ -16,12 +16,13 @@ from spass.web.exchange import Exchange, begin_exchange
 
 CLIENT_CLOSED_REQUEST: Final = 499
 API_GATEWAY_REQUEST_ID: Final = "spass.gateway_request_id"
-"""The key of an ASGI scope with API Gateway's own id of the request. It links its access log to our log."""
+"""The key of an ASGI scope under which API Gateway's id of the request is stored. Our log line contains the id, so that it can be
+matched with API Gateway's access log."""
 
 _MAX_SHOWN_CHARACTERS: Final = 300
 _WRITE_METHODS: Final = ("DELETE", "PATCH", "PUT")
 _UNSAFE_ESCAPE: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
-"""A percent-encoded ``/``, ``\\`` or NUL. Decoding would change the path. Only the name of a model may contain ``/``."""
+"""Match an encoded ``/``, ``\\`` or NUL, because decoding it would change the path. Only a model's name may contain ``/``."""
 
 
 class EdgeMiddleware:
@@ -40,9 +41,9 @@ class EdgeMiddleware:
         exchange = begin_exchange(scope)
         sender = _ResponseSender(exchange, send, omit_body=method == "HEAD")
         try:
-            if refusal := _check_path(method, scope):
-                exchange.error = refusal.code
-                await error_response(refusal, exchange.request_id)(scope, receive, sender.send)
+            if path_error := _check_path(method, scope):
+                exchange.error = path_error.code
+                await error_response(path_error, exchange.request_id)(scope, receive, sender.send)
             else:
                 await self._app(scope, receive, sender.send)
         except ClientDisconnect:
@@ -71,20 +72,21 @@ def _check_path(method: str, scope: Scope) -> RouteNotFound | None:
     if method not in _WRITE_METHODS or raw_text == path:
         return None
     return RouteNotFound(
-        f"The path of a {method} must not end with a slash or begin with two. Use "
-        f"{path[:_MAX_SHOWN_CHARACTERS]} if you mean that path. HTTP clients remove . and .. from a path, so these cannot be ids."
+        f"The path of a {method} request must begin with exactly one slash and must not end with a slash. If you mean "
+        f"{path[:_MAX_SHOWN_CHARACTERS]}, use that path. An id cannot be . or .., because HTTP clients remove them from a path."
     )
 
 
 def normalize_path(path: str) -> str:
-    """Return ``path`` with one leading slash and without a trailing one. API Gateway chooses the same route with and without
-    extra slashes, and passes the path on unchanged.
+    """Return ``path`` with exactly one leading slash and without trailing slashes.
+
+    API Gateway ignores such extra slashes when it chooses the route, but it passes the path on unchanged.
     """
     return "/" + path.strip("/") if path.startswith("/") else path
 
 
 class _ResponseSender:
-    """A sender that adds the headers of every response, and leaves out the body if ``omit_body``."""
+    """Send a response with the headers that every response has. If ``omit_body`` is True, send no body."""
 
     def __init__(self, exchange: Exchange, send: Send, *, omit_body: bool) -> None:
         self._exchange = exchange

@@ -1,4 +1,4 @@
-"""LangGraph: a graph with a tool node that loops until the model answers, and remembers its thread."""
+"""Run a LangGraph graph: its tool node loops until the model answers, and a second call remembers the thread."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""LlamaIndex: chat, stream, a function agent, and an index in memory over the gateway's embeddings."""
+"""Call the gateway through LlamaIndex: chat, a stream, a function agent, and an index in memory with the gateway's embeddings."""
 
 import asyncio
 import os

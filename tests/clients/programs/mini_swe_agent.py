@@ -1,4 +1,4 @@
-"""mini-swe-agent: an agent that runs shell commands until it submits, with its own LiteLLM model class."""
+"""Run mini-swe-agent, which executes shell commands until it submits, with its own LiteLLM model class."""
 
 import os
 import tempfile

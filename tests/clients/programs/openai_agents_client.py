@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK over chat completions: a tool, a hand-off, a typed result and a stream."""
+"""Run agents of OpenAI's Agents SDK over chat completions: a tool, a hand-off, a typed result and a stream."""
 
 import asyncio
 import os

@@ -26,4 +26,4 @@ def clock() -> Clock:
 
 @pytest.fixture
 def harness(aws: Aws, tenant: TenantId, clock: Clock) -> IngestHarness:
-    return IngestHarness(aws, tenant=tenant, settings=IngestSettings(pauses=(), batch_documents=4, clock=clock))
+    return IngestHarness(aws, tenant=tenant, settings=IngestSettings(retry_pause_seconds=(), batch_documents=4, clock=clock))

@@ -20,7 +20,7 @@ from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.ingest.publish import MAX_QUEUED_PARTS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
-from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
+from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, jsonl_file, lines, numbered_texts
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
@@ -52,8 +52,8 @@ class CrashAfterCall(FaultPlan):
 
 async def test_each_document_is_stored_once_if_a_worker_is_killed(harness: IngestHarness, clock: Clock) -> None:
     """Deliver two files; the messages of the second come before and between those of the first."""
-    documents = numbered(22)
-    first, second = harness.put(PATH, file_of(documents)), harness.put(f"{INDEX}/b.jsonl", lines(("b", "b")))
+    documents = numbered_texts(22)
+    first, second = harness.put(PATH, jsonl_file(documents)), harness.put(f"{INDEX}/b.jsonl", lines(("b", "b")))
     assert await harness.deliver(second, message="s2")
     with inject(CrashAfterCall("TransactWriteItems", 3)), pytest.raises(Crash):
         await harness.deliver(first, message="f1")
@@ -79,7 +79,7 @@ async def test_workers_without_leases_store_each_document_once(harness: IngestHa
     harness.change_settings(lease_seconds=-1)
     chance = random.Random(seed)
     harness.calls = Slow()
-    documents = numbered(18)
+    documents = numbered_texts(18)
     event = harness.put(PATH, lines("bad", *documents.items()))
 
     async def worker(number: int) -> None:
@@ -102,8 +102,8 @@ async def test_workers_without_leases_store_each_document_once(harness: IngestHa
 
 async def test_two_concurrent_versions_of_a_file_are_two_uploads(harness: IngestHarness) -> None:
     harness.calls = Slow()
-    events = [harness.put(PATH, file_of({f"{name}{n}": name for n in range(6)})) for name in "ab"]
-    bodies = [harness.put(f"{INDEX}/{name}.jsonl", file_of({f"{name}{n}": name for n in range(6)})) for name in "cd"]
+    events = [harness.put(PATH, jsonl_file({f"{name}{n}": name for n in range(6)})) for name in "ab"]
+    bodies = [harness.put(f"{INDEX}/{name}.jsonl", jsonl_file({f"{name}{n}": name for n in range(6)})) for name in "cd"]
     assert len({*events, *bodies}) == 4
     assert all(await asyncio.gather(*(harness.deliver(event) for event in (*events, *bodies, *events, *bodies))))
     uploads = (await harness.uploads.list(harness.scope, INDEX)).uploads
@@ -121,7 +121,7 @@ async def test_the_newest_of_concurrent_versions_wins(harness: IngestHarness, cl
     chance = random.Random(seed)
     harness.calls = Slow()
     texts = ["first", "second", "third"]
-    events = [harness.put(PATH, file_of(numbered(18, text))) for text in texts]
+    events = [harness.put(PATH, jsonl_file(numbered_texts(18, text))) for text in texts]
     deliveries = [(event, f"m{n}") for n, event in enumerate(events)] * 3
     chance.shuffle(deliveries)
 
@@ -139,7 +139,7 @@ async def test_the_newest_of_concurrent_versions_wins(harness: IngestHarness, cl
         chance.shuffle(deliveries)
         for body, message in deliveries:
             await harness.deliver(body, message=message)
-    assert await harness.texts() == numbered(18, "third")
+    assert await harness.texts() == numbered_texts(18, "third")
     uploads = (await harness.uploads.list(harness.scope, INDEX)).uploads
     ends = [(upload.status, [error.code for error in upload.errors]) for upload in uploads]
     assert len(ends) == 3
@@ -149,7 +149,7 @@ async def test_the_newest_of_concurrent_versions_wins(harness: IngestHarness, cl
 async def test_an_index_deleted_during_an_ingest_stays_deleted(harness: IngestHarness) -> None:
     harness.calls = Slow()
     await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
-    events = [harness.put(f"{INDEX}/{n}.jsonl", file_of(numbered(40))) for n in range(2)]
+    events = [harness.put(f"{INDEX}/{n}.jsonl", jsonl_file(numbered_texts(40))) for n in range(2)]
     work = [asyncio.create_task(harness.deliver(event)) for event in events]
     while (await describe_index(harness.scope, INDEX)).version < 4:
         await asyncio.sleep(0.02)
@@ -163,8 +163,8 @@ async def test_an_index_deleted_during_an_ingest_stays_deleted(harness: IngestHa
 
 async def test_documents_deleted_during_an_ingest_stay_deleted(harness: IngestHarness) -> None:
     harness.calls = Slow()
-    documents = numbered(40)
-    work = asyncio.create_task(harness.deliver(harness.put(PATH, file_of(documents))))
+    documents = numbered_texts(40)
+    work = asyncio.create_task(harness.deliver(harness.put(PATH, jsonl_file(documents))))
     deleted: set[str] = set()
     while not work.done():
         for name in documents.keys() - deleted:
@@ -222,7 +222,7 @@ async def test_concurrent_parts_store_each_document_once(
     """Kill workers at random calls. Leases expire when they begin."""
     harness.change_settings(small_bytes=200, part_bytes=200, lease_seconds=-1)
     queue = Queue(harness, monkeypatch, seed)
-    documents = numbered(60)
+    documents = numbered_texts(60)
     body = lines("bad", *documents.items(), "bad")
     event = harness.put(PATH, body)
     assert await harness.deliver(event)

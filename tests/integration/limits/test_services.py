@@ -40,7 +40,7 @@ async def test_what_other_workers_hold_counts_and_a_failed_try_leaves_nothing(aw
     request = ChatRequest("small", (Message(Role.USER, "Hi"),))
 
     async def ask() -> None:
-        context = CallContext(Deadline.after(0.5), expected=TokenUsage(10, 20))
+        context = CallContext(Deadline.after(0.5), expected_usage=TokenUsage(10, 20))
         async for _ in services.router.chat(request, context):
             pass
 

@@ -1,5 +1,7 @@
-"""Deleting sessions of a chain, with concurrent calls to the table and the bucket. Faults of single calls are tested in
-``tests/unit/sessions/test_deletion_chains.py``."""
+"""Delete sessions of a compaction chain while other calls run.
+
+``tests/unit/sessions/test_deletion_chains.py`` tests the faults of single AWS calls.
+"""
 
 import asyncio
 import os
@@ -28,9 +30,7 @@ def chains(store: TenantStore) -> ChainBuilder:
     return ChainBuilder(store)
 
 
-async def test_an_archived_session_with_a_deleted_successor_raises_not_found(
-    harness: SessionHarness, chains: ChainBuilder
-) -> None:
+async def test_an_archived_session_still_names_its_deleted_successor(harness: SessionHarness, chains: ChainBuilder) -> None:
     source = await harness.session()
     await harness.turn(source, "hello").answer()
     successor = await chains.compact(source)
@@ -43,31 +43,30 @@ async def test_an_archived_session_with_a_deleted_successor_raises_not_found(
     assert len(await harness.history(source)) == 4
 
 
-@pytest.mark.parametrize("doomed", [0, 1, 2])
-async def test_deleting_a_member_deletes_only_its_own_bodies(
-    chains: ChainBuilder, doomed: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("target", [0, 1, 2])
+async def test_deleting_a_session_of_a_chain_deletes_only_its_own_bodies(
+    chains: ChainBuilder, target: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     members = await chains.chain(3, keep=2)
-    said = {member: await chains.texts(member) for member in members if member != members[doomed]}
-    await chains.delete(members[doomed])
-    assert await chains.store.objects.list_keys(f"sessions/{members[doomed]}/") == []
-    assert {member: await chains.texts(member) for member in said} == said
-    first = members[1 if doomed == 0 else 0]
+    texts = {member: await chains.texts(member) for member in members if member != members[target]}
+    await chains.delete(members[target])
+    assert await chains.store.objects.list_keys(f"sessions/{members[target]}/") == []
+    assert {member: await chains.texts(member) for member in texts} == texts
+    first = members[1 if target == 0 else 0]
     chain = await read_chain(chains.scope, AGENT, first)
-    assert [member.id for way in (chain.backward, chain.forward) for member in way if isinstance(member, DeletedSession)] == [
-        members[doomed]
-    ]
+    others = (*chain.backward, *chain.forward)
+    assert [member.id for member in others if isinstance(member, DeletedSession)] == [members[target]]
 
 
-async def test_a_racing_delete_and_commit_are_each_whole_or_absent(chains: ChainBuilder) -> None:
-    """The job's hold has expired without its knowledge, so the delete may begin."""
+async def test_a_concurrent_delete_and_commit_each_take_effect_completely_or_not_at_all(chains: ChainBuilder) -> None:
+    """The job commits after its hold has expired. The expiry is also what allows the delete to begin."""
     for number in range(ROUNDS):
         session = await chains.session(plain_turn("hello"))
         source, live = await chains.hold(session), await load_turns(chains.store, session, 1)
         chains.now += LEASE_SECONDS + 1
         deleted, committed = await asyncio.gather(
-            outcome(chains.delete(session), number % 3), outcome(chains.commit(source, live=live), number // 3 % 3)
+            run_after(chains.delete(session), number % 3), run_after(chains.commit(source, live=live), number // 3 % 3)
         )
         assert deleted == "done"
         assert committed in ("done", "session_not_found")
@@ -83,11 +82,11 @@ async def test_a_racing_delete_and_commit_are_each_whole_or_absent(chains: Chain
         assert await chains.texts(session) == []
 
 
-async def outcome(doing: Awaitable[object], beats: int) -> str:
-    for _ in range(beats):
-        await asyncio.sleep(0.001)
+async def run_after(operation: Awaitable[object], milliseconds: int) -> str:
+    """Await ``operation`` after a delay. Return "done" or the code of its error."""
+    await asyncio.sleep(milliseconds / 1000)
     try:
-        await doing
+        await operation
     except SpassError as error:
         return error.code
     return "done"

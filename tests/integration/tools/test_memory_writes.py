@@ -33,13 +33,13 @@ NOTE = {"note": "Ada likes tea."}
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """An administrator of a tenant. Every call is served by a new process."""
+    """Call tools for an administrator of one tenant, each time on a new worker."""
 
     store: TenantStore
 
     async def call(self, name: str, **arguments: Any) -> Any:
-        world, cascade = RagHarness(self.store), Cascade(GatewayConfig())
-        return (await Toolbox(world.worker(), cascade).execute_direct(world.scope(admin=True), name, arguments)).body.result
+        rag, cascade = RagHarness(self.store), Cascade(GatewayConfig())
+        return (await Toolbox(rag.worker(), cascade).execute_direct(rag.scope(admin=True), name, arguments)).body.result
 
     async def confirm(self, **arguments: str) -> Mapping[str, Any]:
         return {**arguments, "confirm_token": (await self.call("memory_write", **arguments))["confirm_token"]}

@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from bench.texts import ALPHABET, WORKS, repeated, seconds
+from bench.texts import ALPHABET, OPERATIONS, measure_seconds, repeat_to_length
 from spass.calls.datamark import remove_marks
 from spass.calls.worker_thread import MIN_THREAD_CHARACTERS, run_in_worker_thread
 
@@ -30,23 +30,25 @@ def units() -> Iterator[str]:
 
 def growth(work: Callable[[str], None], unit: str, short: int = SHORT) -> float:
     """Return the ratio of the durations of a text and of a text ``TIMES`` as long."""
-    return seconds(work, repeated(unit, short * TIMES)) / max(seconds(work, repeated(unit, short)), 1e-5)
+    return measure_seconds(work, repeat_to_length(unit, short * TIMES)) / max(
+        measure_seconds(work, repeat_to_length(unit, short)), 1e-5
+    )
 
 
-@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_the_time_for_a_text_is_linear_in_its_length(name: str) -> None:
-    work, short = WORKS[name], SHORT // 4 if "pieces" in name else SHORT
+    work, short = OPERATIONS[name], SHORT // 4 if "pieces" in name else SHORT
     for unit in units():
         work(unit)
         # Quadratic work takes 256 times as long. Repeat a measurement, because another process may have disturbed it.
         assert any(growth(work, unit, short) < 4 * TIMES for _ in range(5)), ascii(unit)
 
 
-@pytest.mark.parametrize("name", [name for name in WORKS if "pieces" not in name])
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if "pieces" not in name])
 @pytest.mark.parametrize("beginning", ["<", "{", "\x0b", "-----BEGIN PRIVATE KEY-----", "<d", "aws "])
 def test_the_time_for_a_run_after_other_text_is_linear(name: str, beginning: str) -> None:
     for unit in ALPHABET:
-        assert any(growth(lambda text: WORKS[name](beginning + text), unit) < 4 * TIMES for _ in range(5)), ascii(unit)
+        assert any(growth(lambda text: OPERATIONS[name](beginning + text), unit) < 4 * TIMES for _ in range(5)), ascii(unit)
 
 
 @pytest.mark.parametrize("unit", ['<data mark="ˆ">', '<data mark="ˆ">a</data>', "</data>", "ˆ"])
@@ -72,10 +74,10 @@ def count_calls(work: Callable[[str], None], text: str) -> int:
 
 @pytest.mark.parametrize("unit", ["\r\u200d", "a\u200b", "中\ufe00", "ᠠ\u180b\u180b", "\x85a", "<s>", "[INST]", "<|a|>"])
 def test_removing_many_characters_does_not_call_a_function_for_each(unit: str) -> None:
-    text = repeated(unit, 60_000)
+    text = repeat_to_length(unit, 60_000)
     for name in ("a user's message", "a tool's answer"):
-        WORKS[name](text)  # compiles the patterns
-        assert count_calls(WORKS[name], text) < 500
+        OPERATIONS[name](text)  # compiles the patterns
+        assert count_calls(OPERATIONS[name], text) < 500
 
 
 async def test_a_long_text_does_not_block_the_event_loop() -> None:

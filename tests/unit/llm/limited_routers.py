@@ -100,7 +100,7 @@ class RouterFleet:
         return {name: len(model.began) for name, model in self.models.items()}
 
     def context(self, tokens: int, seconds: float) -> CallContext:
-        return CallContext(Deadline(self.now + seconds), expected=TokenUsage(tokens // 2, tokens - tokens // 2))
+        return CallContext(Deadline(self.now + seconds), expected_usage=TokenUsage(tokens // 2, tokens - tokens // 2))
 
     def chat(self, tokens: int = 0, *, seconds: float = 270.0, worker: int = 0, model: str = "m") -> ChatStream:
         request = ChatRequest(model, (Message(Role.USER, "Hi"),))

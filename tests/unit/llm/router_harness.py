@@ -99,7 +99,7 @@ class RouterHarness:
         )
 
     def context(self, seconds: float = 270.0) -> CallContext:
-        return CallContext(Deadline(self.time + seconds), request_id=RequestId("req_outer"), expected=EXPECTED)
+        return CallContext(Deadline(self.time + seconds), request_id=RequestId("req_outer"), expected_usage=EXPECTED)
 
     def mark_sent(self) -> None:
         """Mark every request as sent."""

@@ -35,12 +35,12 @@ def test_an_answer_without_tool_calls_does_not_end_with_tool_calls() -> None:
 def test_a_refusal_is_separate_from_the_text() -> None:
     reply = collect_deltas([ChatDelta(refusal="I can"), ChatDelta(refusal="not.", finish_reason=FinishReason.STOP)])
     assert (reply.message.content, reply.refusal) == ("", "I cannot.")
-    assert (reply.refusal_as_text.message.content, reply.refusal_as_text.finish_reason) == (
+    assert (reply.with_refusal_as_text.message.content, reply.with_refusal_as_text.finish_reason) == (
         "I cannot.",
         FinishReason.CONTENT_FILTER,
     )
     plain = collect_deltas([ChatDelta("Hi")])
-    assert plain.refusal_as_text == plain
+    assert plain.with_refusal_as_text == plain
 
 
 def test_a_cost_of_zero_differs_from_an_unknown_cost() -> None:

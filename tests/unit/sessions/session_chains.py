@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
@@ -53,7 +53,6 @@ class ChainBuilder:
     user: UserId = USER
     agent: AgentName = AGENT
     now: float = START
-    made: list[SessionId] = field(default_factory=list)
 
     @property
     def scope(self) -> Scope:
@@ -71,7 +70,6 @@ class ChainBuilder:
         await self.store.table.write(Put(head, session.attributes(), ITEM_ABSENT))
         entry = keys.user_session(self.store.tenant, self.user, self.agent, session.id)
         await self.store.table.write(Put(entry, session.entry()))
-        self.made.append(session.id)
         for turn in turns:
             await self.say(session.id, turn)
         return session.id
@@ -95,9 +93,7 @@ class ChainBuilder:
 
     async def compact(self, session: SessionId, summary: str = "what was said", keep: int = 0) -> SessionId:
         """Compact the session and return its successor, which keeps at least the last ``keep`` messages."""
-        successor = (await self.commit(await self.hold(session), summary, keep)).session.id
-        self.made.append(successor)
-        return successor
+        return (await self.commit(await self.hold(session), summary, keep)).session.id
 
     async def commit(
         self,

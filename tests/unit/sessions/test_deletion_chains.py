@@ -1,4 +1,4 @@
-"""Deleting a session of a chain does not change the others, and no failed delete or commit is half done."""
+"""Delete sessions of a compaction chain. Other sessions do not change, and a failed delete or commit has no partial effect."""
 
 import contextlib
 from collections import Counter
@@ -35,24 +35,24 @@ def chains() -> Iterator[ChainBuilder]:
         yield ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
-async def stored(chains: ChainBuilder, session: SessionId) -> tuple[list[dict[str, object]], list[bytes]]:
+async def read_stored(chains: ChainBuilder, session: SessionId) -> tuple[list[dict[str, object]], list[bytes]]:
     """Return all items and objects of a session."""
     items = await chains.store.table.query(keys.session_partition(chains.store.tenant, session))
     bodies = await chains.store.objects.list_keys(f"sessions/{session}/")
     return [dict(item) for item in items], await chains.store.objects.get_all(bodies)
 
 
-async def listed(chains: ChainBuilder) -> set[str]:
+async def listed_sessions(chains: ChainBuilder) -> set[str]:
     partition = keys.user_sessions_partition(chains.store.tenant, chains.user, AGENT)
     return {str(item["id"]) for item in await chains.store.table.query(partition)}
 
 
-async def nothing_but_a_head_is_left(chains: ChainBuilder, session: SessionId) -> None:
-    ((head,), bodies) = await stored(chains, session)
+async def assert_only_the_head_remains(chains: ChainBuilder, session: SessionId) -> None:
+    ((head,), bodies) = await read_stored(chains, session)
     assert head["removed"] is True
     assert "title" not in head
     assert bodies == []
-    assert session not in await listed(chains)
+    assert session not in await listed_sessions(chains)
 
 
 @pytest.mark.parametrize("overflow", [False, True], ids=["small", "large"])
@@ -63,40 +63,40 @@ async def test_deleting_a_member_does_not_change_the_others(
     if overflow:
         monkeypatch.setattr(record, "INLINE_BYTES", 10)
     members = await chains.chain(4, keep=2)
-    left = dict(enumerate(members))
+    remaining = dict(enumerate(members))
     for at in order:
-        doomed = left.pop(at)
-        before = {member: await stored(chains, member) for member in left.values()}
-        await chains.delete(doomed)
-        await nothing_but_a_head_is_left(chains, doomed)
-        assert {member: await stored(chains, member) for member in left.values()} == before
-        assert await listed(chains) == set(left.values())
+        target = remaining.pop(at)
+        before = {member: await read_stored(chains, member) for member in remaining.values()}
+        await chains.delete(target)
+        await assert_only_the_head_remains(chains, target)
+        assert {member: await read_stored(chains, member) for member in remaining.values()} == before
+        assert await listed_sessions(chains) == set(remaining.values())
         with pytest.raises(SessionNotFound):
-            await chains.delete(doomed)
-        for at_member, member in left.items():
+            await chains.delete(target)
+        for at_member, member in remaining.items():
             lineage = (await read_chain(chains.scope, AGENT, member)).to_dict()
-            back, forth = members[:at_member][::-1], members[at_member + 1 :]
-            for shown, expected in ((lineage["backward"], back), (lineage["forward"], forth)):
+            earlier, later = members[:at_member][::-1], members[at_member + 1 :]
+            for shown, expected in ((lineage["backward"], earlier), (lineage["forward"], later)):
                 assert isinstance(shown, list)
                 assert [(one["id"], one.get("deleted", False)) for one in shown] == [
-                    (other, other not in left.values()) for other in expected
+                    (other, other not in remaining.values()) for other in expected
                 ]
 
 
-@pytest.mark.parametrize("doomed", [0, 1, 2])
-async def test_the_other_members_of_a_chain_can_be_used_and_deleted(chains: ChainBuilder, doomed: int) -> None:
+@pytest.mark.parametrize("target", [0, 1, 2])
+async def test_the_other_members_of_a_chain_can_be_used_and_deleted(chains: ChainBuilder, target: int) -> None:
     members = await chains.chain(3)
-    await chains.delete(members[doomed])
-    if doomed < 2:
+    await chains.delete(members[target])
+    if target < 2:
         await chains.say(members[2], plain_turn("and now?"))
         members.append(await chains.compact(members[2], "more"))
         found = await SessionLineageSearcher().search(chains.within(members[3]), "question", 20)
-        assert {one.session for one in found.results} == {member for member in members[:3] if member != members[doomed]}
+        assert {one.session for one in found.results} == {member for member in members[:3] if member != members[target]}
     for member in members:
         with contextlib.suppress(SessionNotFound):
             await chains.delete(member)
-        await nothing_but_a_head_is_left(chains, member)
-    assert await listed(chains) == set()
+        await assert_only_the_head_remains(chains, member)
+    assert await listed_sessions(chains) == set()
 
 
 async def test_a_session_held_by_a_job_cannot_be_deleted_before_the_hold_expires(chains: ChainBuilder) -> None:
@@ -109,127 +109,128 @@ async def test_a_session_held_by_a_job_cannot_be_deleted_before_the_hold_expires
     await chains.delete(session)
     with pytest.raises(SessionNotFound):
         await chains.commit(source, owner="job_7", live=live)
-    assert await stored(chains, session) == ([], [])
-    assert await listed(chains) == set()
+    assert await read_stored(chains, session) == ([], [])
+    assert await listed_sessions(chains) == set()
 
 
-async def held(chains: ChainBuilder) -> tuple[Session, list[TurnRecord]]:
+async def create_held_session(chains: ChainBuilder) -> tuple[Session, list[TurnRecord]]:
     """Return a session that a job holds, and its turns."""
     session = await chains.hold(await chains.session(plain_turn("hello")))
     return session, await load_turns(chains.store, session.id, 1)
 
 
-async def nobody_is_left(chains: ChainBuilder) -> None:
-    for left in await listed(chains):
-        await chains.delete(SessionId(left))
+async def delete_all_sessions(chains: ChainBuilder) -> None:
+    for remaining in await listed_sessions(chains):
+        await chains.delete(SessionId(remaining))
 
 
-async def outcome(doing: Awaitable[object]) -> str:
+async def run(operation: Awaitable[object]) -> str:
+    """Await ``operation``. Return "done", the code of its error, or "crash"."""
     try:
-        await doing
+        await operation
     except (SpassError, Crash) as error:
         return error.code if isinstance(error, SpassError) else "crash"
     return "done"
 
 
-async def whole_or_not_at_all(chains: ChainBuilder, source: SessionId) -> str:
-    """Assert that the source is unchanged, compacted, deleted, or both in one of the two possible orders."""
-    items, _ = await stored(chains, source)
+async def check_source_state(chains: ChainBuilder, source: SessionId) -> str:
+    """Check that the source is unchanged, compacted, deleted, or compacted and deleted. Return which of them it is."""
+    items, _ = await read_stored(chains, source)
     heads = [item for item in items if item["sk"] == "HEAD"]
     successor = heads[0].get("successor_session_id") if heads else None
-    gone = not heads or "deleted_at" in heads[0]
-    assert (source in await listed(chains)) is not gone
+    deleted = not heads or "deleted_at" in heads[0]
+    assert (source in await listed_sessions(chains)) is not deleted
     if successor is None:
-        assert await listed(chains) <= {source}, "no successor of what was not compacted"
-        if not gone:
+        assert await listed_sessions(chains) <= {source}, "a session that was not compacted has no successor"
+        if not deleted:
             assert await chains.texts(source) == ["hello", "yes"]
-        return "deleted" if gone else "as it was"
-    heir = SessionId(str(successor))
-    assert await chains.texts(heir) == [f"[compaction summary from session {source}] what was said"]
-    assert heir in await listed(chains)
-    chain = await read_chain(chains.scope, AGENT, heir)
+        return "deleted" if deleted else "unchanged"
+    successor_id = SessionId(str(successor))
+    assert await chains.texts(successor_id) == [f"[compaction summary from session {source}] what was said"]
+    assert successor_id in await listed_sessions(chains)
+    chain = await read_chain(chains.scope, AGENT, successor_id)
     assert [member.to_dict() for member in chain.backward] == [
-        {"id": source, "deleted": True} if gone else SessionView.of(await chains.head(source)).to_dict()
+        {"id": source, "deleted": True} if deleted else SessionView.of(await chains.head(source)).to_dict()
     ]
     assert [summary.text for summary in chain.summaries] == ["what was said"]
-    return "both" if gone else "compacted"
+    return "both" if deleted else "compacted"
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_the_next_delete_completes_a_delete_in_which_any_call_failed(
     chains: ChainBuilder, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def middle() -> list[SessionId]:
+    async def three_sessions() -> list[SessionId]:
         monkeypatch.setattr(record, "INLINE_BYTES", 10)
         members = await chains.chain(3, keep=2)
         monkeypatch.undo()
         return members
 
-    sample = (await middle())[1]
+    sample = (await three_sessions())[1]
     with inject(FaultPlan()) as plan:
         await chains.delete(sample)
-    points = len(plan.calls)
-    for point in range(points):
-        before, doomed, after = await middle()
-        others = {member: await stored(chains, member) for member in (before, after)}
+    call_count = len(plan.calls)
+    for point in range(call_count):
+        before, target, after = await three_sessions()
+        others = {member: await read_stored(chains, member) for member in (before, after)}
         with inject(FaultPlan(fault, at=point)), contextlib.suppress(Crash, StorageUnavailable):
-            await chains.delete(doomed)
-        there = doomed in await listed(chains)
+            await chains.delete(target)
+        visible = target in await listed_sessions(chains)
         chain = await read_chain(chains.scope, AGENT, after)
-        assert [isinstance(member, SessionView) for member in chain.backward] == [there, True]
-        assert len(chain.summaries) == 1 + there
-        if there:
-            assert len(await chains.texts(doomed)) == 5, "all or nothing"
+        assert [isinstance(member, SessionView) for member in chain.backward] == [visible, True]
+        assert len(chain.summaries) == 1 + visible
+        if visible:
+            assert len(await chains.texts(target)) == 5, "all or nothing"
         with contextlib.suppress(SessionNotFound):
-            await chains.delete(doomed)
-        await nothing_but_a_head_is_left(chains, doomed)
-        assert {member: await stored(chains, member) for member in (before, after)} == others
-    assert points >= 6
+            await chains.delete(target)
+        await assert_only_the_head_remains(chains, target)
+        assert {member: await read_stored(chains, member) for member in (before, after)} == others
+    assert call_count >= 6
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_delete_after_any_faulty_commit_removes_one_session_and_leaves_no_part(
+async def test_a_delete_after_a_failed_commit_removes_the_whole_session(
     chains: ChainBuilder, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    sample, live = await held(chains)
+    sample, live = await create_held_session(chains)
     with inject(FaultPlan()) as plan:
         await chains.commit(sample, live=live)
-    await nobody_is_left(chains)
-    points, ends = len(plan.calls), Counter[str]()
-    for point in range(points):
-        source, live = await held(chains)
+    await delete_all_sessions(chains)
+    call_count, final_states = len(plan.calls), Counter[str]()
+    for point in range(call_count):
+        source, live = await create_held_session(chains)
         with inject(FaultPlan(fault, at=point)):
-            told = await outcome(chains.commit(source, live=live))
+            result = await run(chains.commit(source, live=live))
         chains.now += LEASE_SECONDS + 1
-        assert await whole_or_not_at_all(chains, source.id) in {"as it was", "compacted"}
+        assert await check_source_state(chains, source.id) in {"unchanged", "compacted"}
         await chains.delete(source.id)
-        end = await whole_or_not_at_all(chains, source.id)
-        assert end == "both" or told != "done"
+        final_state = await check_source_state(chains, source.id)
+        assert final_state == "both" or result != "done"
         with pytest.raises(SessionNotFound):
             await chains.hold(source.id)
-        ends[end] += 1
-        await nobody_is_left(chains)
-    assert points == 2, "the body, and all the rest"
-    assert set(ends) <= {"deleted", "both"}
+        final_states[final_state] += 1
+        await delete_all_sessions(chains)
+    assert call_count == 2, "store the body, then one transaction"
+    assert set(final_states) <= {"deleted", "both"}
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_session_whose_delete_failed_is_not_compacted(chains: ChainBuilder, fault: Fault) -> None:
-    sample, _ = await held(chains)
+    sample, _ = await create_held_session(chains)
     chains.now += LEASE_SECONDS + 1
     with inject(FaultPlan()) as plan:
         await chains.delete(sample.id)
     for point in range(len(plan.calls)):
-        source, live = await held(chains)
+        source, live = await create_held_session(chains)
         chains.now += LEASE_SECONDS + 1
         with inject(FaultPlan(fault, at=point)):
-            await outcome(chains.delete(source.id))
-        told = await outcome(chains.commit(source, live=live))
-        end = await whole_or_not_at_all(chains, source.id)
-        assert (end, told) in {("deleted", "session_not_found"), ("compacted", "done")}
-        assert end == "deleted" or point == 0
-        await nobody_is_left(chains)
+            await run(chains.delete(source.id))
+        result = await run(chains.commit(source, live=live))
+        final_state = await check_source_state(chains, source.id)
+        assert (final_state, result) in {("deleted", "session_not_found"), ("compacted", "done")}
+        assert final_state == "deleted" or point == 0
+        await delete_all_sessions(chains)
 
 
 async def test_the_sweep_removes_only_uncommitted_bodies_of_a_chain(
@@ -237,22 +238,22 @@ async def test_the_sweep_removes_only_uncommitted_bodies_of_a_chain(
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     members = await chains.chain(3, keep=2)
-    said = {member: await chains.texts(member) for member in members}
-    kept = await chains.store.objects.list_keys("sessions/")
+    texts = {member: await chains.texts(member) for member in members}
+    keys_before = await chains.store.objects.list_keys("sessions/")
     source, live = await chains.hold(members[2]), await load_turns(chains.store, members[2], 1)
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=1)), pytest.raises(Crash):
         await chains.commit(source, live=live)
-    (orphan,) = set(await chains.store.objects.list_keys("sessions/")) - set(kept)
-    assert orphan.split("/")[1] not in members, "it lies with a successor that never came to be"
+    (orphan,) = set(await chains.store.objects.list_keys("sessions/")) - set(keys_before)
+    assert orphan.split("/")[1] not in members, "it belongs to a successor that was never committed"
     now = int(START)
     assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS - 60, Deadline.after(60)) == 0
     assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS + 60, Deadline.after(60)) == 1
-    assert await chains.store.objects.list_keys("sessions/") == kept
-    assert {member: await chains.texts(member) for member in members} == said
+    assert await chains.store.objects.list_keys("sessions/") == keys_before
+    assert {member: await chains.texts(member) for member in members} == texts
 
 
 @dataclass(slots=True)
-class DeletedMeanwhile(FaultPlan):
+class DeleteBeforeFirstRead(FaultPlan):
     """Fault: the session is deleted before its first body is read."""
 
     delete: Callable[[], Awaitable[None]] = field(kw_only=True)
@@ -270,11 +271,11 @@ async def test_a_compaction_requested_during_a_delete_is_refused(chains: ChainBu
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     session = await chains.session(plain_turn("hello"))
     jobs = CompactionJobs(lambda: chains.now)
-    with inject(DeletedMeanwhile(delete=lambda: chains.delete(session))), pytest.raises(SessionBusy):
+    with inject(DeleteBeforeFirstRead(delete=lambda: chains.delete(session))), pytest.raises(SessionBusy):
         await jobs.start(chains.scope, AGENT, session, fallback_model="scripted")
     with pytest.raises(SessionNotFound):
         await jobs.start(chains.scope, AGENT, session, fallback_model="scripted")
-    assert await stored(chains, session) == ([], [])
+    assert await read_stored(chains, session) == ([], [])
 
 
 async def test_a_turn_whose_hold_expired_and_whose_session_was_deleted_is_refused(
@@ -284,11 +285,11 @@ async def test_a_turn_whose_hold_expired_and_whose_session_was_deleted_is_refuse
     session = await harness.create()
     await harness.say(session, "hello")
 
-    async def later() -> None:
+    async def expire_hold_and_delete() -> None:
         harness.now += LEASE_SECONDS + 1
         await harness.sessions.delete(harness.scope(), AGENT, session)
 
-    with inject(DeletedMeanwhile(delete=later)), pytest.raises(SessionBusy):
+    with inject(DeleteBeforeFirstRead(delete=expire_hold_and_delete)), pytest.raises(SessionBusy):
         await harness.say(session, "again")
     with pytest.raises(SessionNotFound):
         await harness.say(session, "again")

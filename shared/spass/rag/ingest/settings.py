@@ -1,4 +1,4 @@
-"""Sizes and times of the ingest. Tests use smaller ones."""
+"""Define the sizes and times of the ingest. Tests use smaller values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,18 +11,19 @@ from spass.rag.index.documents import MAX_DOCUMENTS, MAX_UPLOAD_BYTES
 
 @dataclass(frozen=True, slots=True)
 class IngestSettings:
-    """Sizes and times of the ingest.
+    """The sizes and times of the ingest.
 
     Attributes:
         max_file_bytes: a larger file is refused.
         small_bytes: a file of at most this size is one part. The worker that plans the file also ingests it.
         part_bytes: the size of the parts of a larger file.
         batch_documents: the number of documents that are appended together.
-        max_refused: if the embedding model refuses more documents of a part, the model is broken and not the documents.
-        pauses: the maximum pauses in seconds before each retry after a temporary error. After the last retry, the queue delivers
-            the message again.
-        lease_seconds: the seconds after which a lease expires that is not renewed.
-        clock: returns the seconds since the epoch by which leases expire.
+        max_refused: the largest number of documents of a part that the embedding model may refuse. If it refuses more, the
+            worker assumes that the model is broken and not the documents.
+        retry_pause_seconds: the maximum pause before each retry after a temporary error, one number per retry. After the last
+            retry, the queue delivers the message again.
+        lease_seconds: the time until a lease expires if it is not renewed.
+        clock: returns the current time, in seconds since the epoch, to decide if a lease has expired.
     """
 
     max_file_bytes: int = MAX_UPLOAD_BYTES
@@ -30,7 +31,7 @@ class IngestSettings:
     part_bytes: int = 8 * 2**20
     batch_documents: int = MAX_DOCUMENTS
     max_refused: int = 20
-    pauses: tuple[float, ...] = (5.0, 20.0, 60.0)
+    retry_pause_seconds: tuple[float, ...] = (5.0, 20.0, 60.0)
     lease_seconds: int = LEASE_SECONDS
     clock: Callable[[], int] = now_s
 

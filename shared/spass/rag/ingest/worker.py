@@ -155,7 +155,7 @@ class IngestWorker:
 
         Retrying here is faster than leaving it to the queue, which hides the message for the maximum lifetime of a worker.
         """
-        for pause in self._settings.pauses:
+        for pause in self._settings.retry_pause_seconds:
             try:
                 return await attempt()
             except LeaseLost:

@@ -27,7 +27,7 @@ from spass.core.ids import MessageId, new_id, random_suffix
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Timestamp, timestamp
 from spass.sessions.compaction.plan import CompactionPlan
-from spass.sessions.compaction.summary_record import Summary, SummaryRecord, read_summary, summary_message
+from spass.sessions.compaction.summary_record import Summary, SummaryRecord, format_summary_message, read_summary
 from spass.sessions.hold import held_by, is_deleted, release_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
@@ -162,7 +162,9 @@ def _first_turn(live: Sequence[TurnRecord], plan: CompactionPlan, record: Summar
     """Return the summary and the kept messages as one turn. Its id is new in each attempt: if two processes commit the same plan,
     neither overwrites the other's body in the bucket.
     """
-    opening = StoredMessage(MessageId(new_id("msg")), 1, record.created_at, Message(Role.ASSISTANT, summary_message(record)))
+    opening = StoredMessage(
+        MessageId(new_id("msg")), 1, record.created_at, Message(Role.ASSISTANT, format_summary_message(record))
+    )
     kept = [stored for turn in live for stored in turn.messages if stored.seq >= plan.kept_from]
     messages = (opening, *(replace(stored, id=MessageId(new_id("msg")), seq=seq) for seq, stored in enumerate(kept, 2)))
     calls = {call.id for stored in kept for call in stored.message.tool_calls}

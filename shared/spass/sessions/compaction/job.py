@@ -178,7 +178,7 @@ async def read_job(store: TenantStore, job: JobId) -> Job | None:
     """Return the job, or None if there is none.
 
     Raises:
-        StorageUnavailable: throttled or unreachable through all retries.
+        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     item = await store.table.get(keys.job(store.tenant, job))
     return decode_job(item) if item is not None else None

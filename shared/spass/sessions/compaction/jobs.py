@@ -90,7 +90,7 @@ class CompactionJobs:
 
         Raises:
             JobNotFound: there is no such job, or it belongs to another user.
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         job = await read_job(scope.store, job_id)
         if job is None or job.user != require_user(scope):
@@ -117,7 +117,7 @@ class CompactionJobs:
         """Return the compaction; None if the job has not succeeded.
 
         Raises:
-            StorageUnavailable: throttled or unreachable through all retries.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         if job.result is None:
             return None

@@ -28,7 +28,7 @@ from spass.llm.retries import BACKENDS_LIMIT
 from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.prompt import END, summary_instruction
-from spass.sessions.compaction.summary_record import Summary, summary_text
+from spass.sessions.compaction.summary_record import Summary, parse_summary_message
 from spass.sessions.compaction.transcript import MIN_PART_BYTES, Line, join_lines, pack_lines, transcript_lines
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Session
@@ -74,7 +74,7 @@ class Summarizer:
         return await self.summarise(
             scope,
             old[1:] if follows else old,
-            earlier=summary_text(old[0].content) if follows else None,
+            earlier=parse_summary_message(old[0].content) if follows else None,
             mask_observations=session.compact_observation_mask,
             fallback_model=fallback_model,
         )

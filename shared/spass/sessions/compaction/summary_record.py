@@ -1,4 +1,4 @@
-"""A summary: as a model wrote it, as it is stored, and as the first message of a successor."""
+"""Define a summary and its stored record, and convert it to and from the first message of a successor."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -22,8 +22,8 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class SummaryRecord:
-    """A summary as it is stored with the session that starts with it. It covers the messages ``first_seq`` to ``last_seq`` of
-    the source, both included. The names of the fields are those of the stored attributes."""
+    """A stored summary. It replaces the messages ``first_seq`` to ``last_seq`` (both included) of the source session. It is
+    stored with the successor session. The names of the fields are those of the stored attributes."""
 
     id: SummaryId
     source: SessionId
@@ -36,20 +36,20 @@ class SummaryRecord:
 
 
 async def read_summary(store: TenantStore, successor: SessionId, summary: SummaryId) -> SummaryRecord | None:
-    """Return the summary that ``successor`` starts with, or None if that session has been deleted.
+    """Return the summary at the start of ``successor``, or None if that session has been deleted.
 
     Raises:
-        StorageUnavailable: throttled or unreachable through all retries.
+        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     item = await store.table.get(keys.session_summary(store.tenant, successor, summary))
     return decode(SummaryRecord, item) if item is not None else None
 
 
-def summary_message(record: SummaryRecord) -> str:
-    """Return the first message of a successor."""
+def format_summary_message(record: SummaryRecord) -> str:
+    """Return the text of the first message of a successor."""
     return f"{_PREFIX}{record.source}] {record.text}"
 
 
-def summary_text(message: str) -> str:
-    """Return the summary in the first message of a successor."""
+def parse_summary_message(message: str) -> str:
+    """Return the summary in the first message of a successor. Return any other message unchanged."""
     return message.partition("] ")[2] if message.startswith(_PREFIX) else message

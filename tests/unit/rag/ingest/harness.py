@@ -73,8 +73,8 @@ class IngestHarness:
     """The messages that workers sent to the queue and that no test has received."""
     calls: Calls = field(default_factory=Calls)
     tenant: TenantId = field(default_factory=lambda: TenantId(f"t-{random_suffix()}"))
-    settings: IngestSettings = field(default_factory=lambda: IngestSettings(pauses=()))
-    """By default a worker does not retry, so that the queue delivers the message again."""
+    settings: IngestSettings = field(default_factory=lambda: IngestSettings(retry_pause_seconds=()))
+    """By default a worker never retries: a failed message goes back to the queue."""
 
     def change_settings(self, **changes: Any) -> None:
         self.settings = replace(self.settings, **changes)
@@ -184,11 +184,13 @@ def lines(*documents: tuple[str, str] | str) -> bytes:
     return "".join(f"{line if isinstance(line, str) else _line(*line)}\n" for line in documents).encode()
 
 
-def numbered(count: int, text: str = "text") -> dict[str, str]:
+def numbered_texts(count: int, text: str = "text") -> dict[str, str]:
+    """Return texts by document id: d0000, d0001, …."""
     return {f"d{n:04}": f"{text} {n}" for n in range(count)}
 
 
-def file_of(documents: Mapping[str, str]) -> bytes:
+def jsonl_file(documents: Mapping[str, str]) -> bytes:
+    """Return a JSONL file with these texts by document id."""
     return lines(*documents.items())
 
 

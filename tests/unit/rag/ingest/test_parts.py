@@ -25,13 +25,13 @@ from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from spass.rag.ingest.transitions import end_failed, restart
 from spass.rag.ingest.upload_record import ABANDONED, read_record
 from spass.testing.faults import Crash
-from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
+from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, jsonl_file, lines, numbered_texts
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
-DOCUMENTS = numbered(40)  # in twenty parts
+DOCUMENTS = numbered_texts(40)  # in twenty parts
 PARTS = 20
-SIZE = len(file_of(DOCUMENTS))
+SIZE = len(jsonl_file(DOCUMENTS))
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def parts_of_two_lines(harness: IngestHarness) -> None:
 
 async def plan_upload(harness: IngestHarness, path: str = PATH) -> UploadId:
     """Put a file of twenty parts, and let a worker plan it. The worker sends the first parts to the queue."""
-    assert await harness.deliver(harness.put(path, file_of(DOCUMENTS)))
+    assert await harness.deliver(harness.put(path, jsonl_file(DOCUMENTS)))
     return (await harness.only_upload(IndexId(path.partition("/")[0]))).id
 
 
@@ -61,7 +61,7 @@ async def test_each_part_is_a_message_and_the_last_one_ends_the_upload(harness: 
 
 
 async def test_a_small_file_is_ingested_by_the_worker_that_planned_it(harness: IngestHarness) -> None:
-    await harness.deliver(harness.put(PATH, file_of(numbered(2))))
+    await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(2))))
     assert harness.receive() == []
     assert (await harness.only_upload()).status == "succeeded"
 
@@ -113,7 +113,7 @@ async def test_a_small_file_waits_only_for_the_queued_parts_of_another_tenant(ha
     """Deliver the messages in order: the small file is done before most parts of the large one are on the queue."""
     other = replace(harness, tenant=TenantId("other"))
     await plan_upload(harness)
-    messages = [*harness.receive(), other.put(PATH, file_of(numbered(1)))]
+    messages = [*harness.receive(), other.put(PATH, jsonl_file(numbered_texts(1)))]
     delivery_count = 0
     while (await other.uploads.list(other.scope, INDEX)).uploads == ():
         body = messages.pop(0)
@@ -126,7 +126,7 @@ async def test_a_small_file_waits_only_for_the_queued_parts_of_another_tenant(ha
 
 
 async def test_duplicate_messages_change_and_send_nothing(harness: IngestHarness) -> None:
-    event = harness.put(PATH, file_of(DOCUMENTS))
+    event = harness.put(PATH, jsonl_file(DOCUMENTS))
     assert await harness.deliver(event)
     assert await harness.deliver(event)
     messages = harness.receive()
@@ -262,7 +262,7 @@ async def test_the_failure_of_the_fifth_delivery_of_a_part_fails_the_upload(harn
 
 @pytest.mark.parametrize("source", ["dead letter", "event", "operator"])
 async def test_a_failed_upload_continues_when_its_message_is_sent_again(harness: IngestHarness, source: str) -> None:
-    event = harness.put(PATH, file_of(DOCUMENTS))
+    event = harness.put(PATH, jsonl_file(DOCUMENTS))
     assert await harness.deliver(event)
     upload = (await harness.only_upload()).id
     others = [body for body in harness.receive() if body != harness.part(upload, 1)]

@@ -15,7 +15,7 @@ from spass.core.ids import IndexId, UploadId
 from spass.core.time import now_s
 from spass.rag.ingest.upload_record import KEEP_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
-from tests.unit.rag.ingest.harness import INDEX, IngestHarness, file_of, lines, numbered
+from tests.unit.rag.ingest.harness import INDEX, IngestHarness, jsonl_file, lines, numbered_texts
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
@@ -48,36 +48,38 @@ def without_sequencer(event: str) -> str:
 
 
 async def test_a_late_event_of_an_older_version_changes_nothing(harness: IngestHarness) -> None:
-    older, newer = (harness.put(PATH, file_of(numbered(3, text))) for text in ("old", "new"))
+    older, newer = (harness.put(PATH, jsonl_file(numbered_texts(3, text))) for text in ("old", "new"))
     assert await harness.deliver(newer)
     for _ in range(2):
         assert await harness.deliver(older), "the worker deletes the message"
-    assert await harness.texts() == numbered(3, "new")
+    assert await harness.texts() == numbered_texts(3, "new")
     assert await outcomes(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 3)]
-    assert harness.calls.texts == list(numbered(3, "new").values())
+    assert harness.calls.texts == list(numbered_texts(3, "new").values())
 
 
 async def test_a_newer_version_stops_the_ingest_of_an_older_one(harness: IngestHarness, small_batches: int) -> None:
-    older, newer = (harness.put(PATH, file_of(numbered(10, text))) for text in ("old", "new"))
+    older, newer = (harness.put(PATH, jsonl_file(numbered_texts(10, text))) for text in ("old", "new"))
     assert await harness.deliver(older, seconds=60)
     (continuation,) = harness.receive()
     assert (await harness.only_upload()).documents_ingested == small_batches
     assert await harness.deliver(newer)
     assert await harness.deliver(continuation)
-    assert await harness.texts() == numbered(10, "new")
+    assert await harness.texts() == numbered_texts(10, "new")
     assert await outcomes(harness) == [("failed", ["superseded"], small_batches), ("succeeded", [], 10)]
 
 
-@pytest.mark.parametrize("body", [file_of(numbered(10, "old")), lines(*["no json"] * 2500)], ids=["documents", "only errors"])
+@pytest.mark.parametrize(
+    "body", [jsonl_file(numbered_texts(10, "old")), lines(*["no json"] * 2500)], ids=["documents", "only errors"]
+)
 async def test_a_batch_has_no_effect_if_a_newer_version_arrives_during_it(
     harness: IngestHarness, small_batches: int, body: bytes
 ) -> None:
     """Ingest the newer version after the older one is embedded and before it is appended."""
-    older, newer = harness.put(PATH, body), harness.put(PATH, file_of(numbered(10, "new")))
+    older, newer = harness.put(PATH, body), harness.put(PATH, jsonl_file(numbered_texts(10, "new")))
     rival = harness.rival()
     with inject(InterruptPlan("TransactWriteItems", lambda: rival.deliver(newer))):
         assert await harness.deliver(older)
-    assert await harness.texts() == numbered(10, "new")
+    assert await harness.texts() == numbered_texts(10, "new")
     assert await outcomes(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 10)]
 
 
@@ -85,7 +87,7 @@ async def test_a_batch_has_no_effect_if_a_newer_version_arrives_during_it(
 async def test_the_newest_version_wins_in_any_order_of_events(harness: IngestHarness, small_batches: int, seed: int) -> None:
     rng = random.Random(seed)
     texts = ["first", "second", "third"]
-    events = [harness.put(PATH, file_of(numbered(rng.choice([3, 9]), text) | numbered(3, text))) for text in texts]
+    events = [harness.put(PATH, jsonl_file(numbered_texts(rng.choice([3, 9]), text) | numbered_texts(3, text))) for text in texts]
     messages = [(event, f"event-{n}") for n, event in enumerate(events)] * 2
     newest = json.loads(events[-1])["Records"][0]["s3"]["object"]["versionId"]
     while messages:
@@ -97,7 +99,7 @@ async def test_the_newest_version_wins_in_any_order_of_events(harness: IngestHar
     record = {item["version"]: item for item in await records(harness)}[newest]
     assert record["status"] == "succeeded"
     count = int(str(record["ingested"]))
-    expected = numbered(count, "third")
+    expected = numbered_texts(count, "third")
     assert {name: texts_by_id[name] for name in expected} == expected
     for status, codes, _ in await outcomes(harness):
         assert (status, codes) in (("succeeded", []), ("failed", ["superseded"]))
@@ -111,10 +113,10 @@ async def records(harness: IngestHarness) -> list[dict[str, object]]:
 async def test_the_later_of_two_files_put_with_one_upload_form_is_ingested(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
     path = f"{INDEX}/{ticket.upload_id}/a.jsonl"
-    older, newer = (harness.put(path, file_of(numbered(2, text))) for text in ("old", "new"))
+    older, newer = (harness.put(path, jsonl_file(numbered_texts(2, text))) for text in ("old", "new"))
     assert await harness.deliver(newer)
     assert await harness.deliver(older)
-    assert await harness.texts() == numbered(2, "new")
+    assert await harness.texts() == numbered_texts(2, "new")
     assert (await harness.uploads.get(harness.scope, INDEX, ticket.upload_id)).status == "succeeded"
     assert await outcomes(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
 
@@ -129,14 +131,14 @@ async def test_files_with_other_keys_or_in_other_indices_are_not_superseded(harn
 
 
 async def test_an_event_without_a_sequencer_is_ingested_when_it_arrives(harness: IngestHarness) -> None:
-    older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
+    older, newer = (harness.put(PATH, jsonl_file(numbered_texts(2, text))) for text in ("old", "new"))
     assert await harness.deliver(newer)
     assert await harness.deliver(without_sequencer(older))
-    assert await harness.texts() == numbered(2, "old")
+    assert await harness.texts() == numbered_texts(2, "old")
 
 
 async def test_a_message_that_restarts_the_upload_of_an_older_version_fails_as_superseded(harness: IngestHarness) -> None:
-    older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
+    older, newer = (harness.put(PATH, jsonl_file(numbered_texts(2, text))) for text in ("old", "new"))
 
     def fail(_: Sequence[str]) -> None:
         raise UpstreamError("down")
@@ -147,7 +149,7 @@ async def test_a_message_that_restarts_the_upload_of_an_older_version_fails_as_s
     harness.calls.before_embedding = lambda _: None
     assert await harness.deliver(newer)
     assert await harness.deliver(ingest_message(harness, upload))
-    assert await harness.texts() == numbered(2, "new")
+    assert await harness.texts() == numbered_texts(2, "new")
     assert await outcomes(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
 
 
@@ -158,23 +160,23 @@ def ingest_message(harness: IngestHarness, upload: UploadId) -> str:
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_an_event_whose_worker_died_early_is_ingested_on_redelivery(harness: IngestHarness, fault: Fault) -> None:
-    older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
+    older, newer = (harness.put(PATH, jsonl_file(numbered_texts(2, text))) for text in ("old", "new"))
     with inject(FaultPlan(fault, at=0)), suppress(Crash, SpassError):
         await harness.deliver(newer, message="m")
     assert await harness.deliver(older)
     assert await harness.deliver(newer, message="m", receives=2)
-    assert await harness.texts() == numbered(2, "new")
+    assert await harness.texts() == numbered_texts(2, "new")
 
 
 async def test_the_newest_sequencer_of_a_key_expires_with_its_upload(harness: IngestHarness) -> None:
-    assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
+    assert await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(1))))
     (item,) = await harness.store.table.query(keys.uploads_partition(harness.tenant, INDEX), prefix="NEWEST#")
     assert abs(int(str(item["ttl"])) - now_s() - KEEP_SECONDS) < 60
 
 
 async def test_parts_of_an_older_version_are_not_embedded(harness: IngestHarness) -> None:
     harness.change_settings(small_bytes=100, part_bytes=100)
-    older, newer = (harness.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
+    older, newer = (harness.put(PATH, jsonl_file(numbered_texts(9, text))) for text in ("old", "new"))
     assert await harness.deliver(older)
     first, *rest = harness.receive()
     assert await harness.deliver(first)
@@ -185,5 +187,5 @@ async def test_parts_of_an_older_version_are_not_embedded(harness: IngestHarness
         assert await harness.deliver(body)
     assert len(harness.calls.texts) == text_count
     await harness.deliver_all()
-    assert await harness.texts() == numbered(9, "new")
+    assert await harness.texts() == numbered_texts(9, "new")
     assert [(status, codes) for status, codes, _ in await outcomes(harness)] == [("failed", ["superseded"]), ("succeeded", [])]

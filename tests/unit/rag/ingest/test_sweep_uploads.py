@@ -9,7 +9,7 @@ from spass.core.time import Deadline, now_s
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from spass.rag.ingest.upload_record import KEEP_SECONDS, Status
 from spass.testing.faults import Crash
-from tests.unit.rag.ingest.harness import INDEX, IngestHarness, file_of, lines, numbered
+from tests.unit.rag.ingest.harness import INDEX, IngestHarness, jsonl_file, lines, numbered_texts
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
@@ -40,18 +40,18 @@ def leases_expired(harness: IngestHarness) -> None:
 
 @pytest.mark.usefixtures("leases_expired")
 async def test_a_lost_message_of_a_part_is_sent_again_and_the_file_ends(harness: IngestHarness, small_batches: int) -> None:
-    await die_before_the_second_batch(harness, harness.put(PATH, file_of(numbered(10))))
+    await die_before_the_second_batch(harness, harness.put(PATH, jsonl_file(numbered_texts(10))))
     assert await sweep(harness, 29 * MINUTE) == NOTHING
     assert await sweep(harness, 31 * MINUTE) == SweptUploads(resent=1)
     assert await sweep(harness, 31 * MINUTE) == NOTHING, "the next resend is after half of the time"
     await harness.deliver_all()
     assert (await harness.only_upload()).status == "succeeded"
-    assert await harness.texts() == numbered(10)
+    assert await harness.texts() == numbered_texts(10)
 
 
 async def test_a_lost_message_of_a_file_that_no_worker_has_planned_is_sent_again(harness: IngestHarness) -> None:
     """The index does not exist yet."""
-    event = harness.put(PATH, file_of(numbered(2)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(2)))
     with pytest.MonkeyPatch.context() as patch:
 
         async def die(*_: object) -> None:
@@ -63,14 +63,14 @@ async def test_a_lost_message_of_a_file_that_no_worker_has_planned_is_sent_again
     harness.change_settings(clock=lambda: now_s() + 35 * MINUTE)
     assert await sweep(harness, 35 * MINUTE) == SweptUploads(resent=1)
     await harness.deliver_all()
-    assert await harness.texts() == numbered(2)
+    assert await harness.texts() == numbered_texts(2)
 
 
 @pytest.mark.usefixtures("leases_expired")
 async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarness) -> None:
     line = len(lines(("d0000", "text 0")))
     harness.change_settings(small_bytes=line, part_bytes=line)
-    assert await harness.deliver(harness.put(PATH, file_of(numbered(20))))
+    assert await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(20))))
     done, *lost = harness.receive()
     assert await harness.deliver(done)
     lost += harness.receive()
@@ -79,12 +79,12 @@ async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarne
     assert await sweep(harness, 7 * HOUR) == SweptUploads(resent=1)
     assert sorted({job.part for job in await harness.deliver_all()}) == list(range(1, 20))
     assert (await harness.only_upload()).status == "succeeded"
-    assert await harness.texts() == numbered(20)
+    assert await harness.texts() == numbered_texts(20)
 
 
 @pytest.mark.usefixtures("leases_expired")
 async def test_a_file_that_kills_every_worker_is_abandoned(harness: IngestHarness, small_batches: int) -> None:
-    event = harness.put(PATH, file_of(numbered(10)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     await die_before_the_second_batch(harness, event)
     for minutes in (31, 61, 91):
         assert await sweep(harness, minutes * MINUTE) == SweptUploads(resent=1)
@@ -99,7 +99,7 @@ async def test_an_idle_upload_is_abandoned(
     harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch, status: Status, patience: int
 ) -> None:
     """A queued upload may wait for as long as the queue keeps its message."""
-    event = harness.put(PATH, file_of(numbered(9)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(9)))
     if status is Status.QUEUED:
         assert await harness.deliver(event, seconds=60)
         harness.receive()
@@ -122,12 +122,12 @@ async def test_an_idle_upload_is_abandoned(
     harness.change_settings(clock=lambda: now_s() + later)
     assert await harness.deliver(event), "a late message continues it"
     assert (await harness.only_upload()).status == "succeeded"
-    assert await harness.texts() == numbered(9)
+    assert await harness.texts() == numbered_texts(9)
 
 
 async def test_the_sweep_ignores_ended_and_waiting_uploads(harness: IngestHarness) -> None:
     await harness.uploads.create(harness.scope, INDEX, "a.md", "text/markdown", 1000)
-    assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
+    assert await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(1))))
     assert await sweep(harness, KEEP_SECONDS - HOUR) == NOTHING
 
 
@@ -143,7 +143,7 @@ async def test_the_sweep_ends_an_upload_whose_parts_are_all_done(
 
     with monkeypatch.context() as patch:
         patch.setattr("spass.rag.ingest.worker.end_done", die)
-        waiting = [harness.put(PATH, file_of(numbered(3)))]
+        waiting = [harness.put(PATH, jsonl_file(numbered_texts(3)))]
         for body in waiting:
             with suppress(Crash):
                 await harness.deliver(body)

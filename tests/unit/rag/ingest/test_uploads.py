@@ -1,4 +1,4 @@
-"""Create forms for files, and show uploads to their tenant."""
+"""Create upload forms (``UploadTicket``) with which a client sends a file to S3, and list the uploads of a tenant."""
 
 import json
 from base64 import b64decode
@@ -12,12 +12,12 @@ from spass.core.errors import EmbeddingModelMismatch, InvalidRequest, ModelNotAl
 from spass.core.ids import IndexId, TenantId, UploadId
 from spass.rag.index.documents import NewDocument
 from spass.tenancy.config import ModelConfig
-from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_with, file_of, numbered
+from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_with, jsonl_file, numbered_texts
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_form_has_the_key_and_the_largest_size(harness: IngestHarness) -> None:
+async def test_a_form_contains_the_object_key_and_limits_the_size(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "große Datei.md", "text/markdown", 1000)
     assert ticket.upload_id.startswith("upl_")
     assert ticket.fields["key"] == f"uploads/{harness.tenant}/{INDEX}/{ticket.upload_id}/große Datei.md"
@@ -42,9 +42,9 @@ async def test_an_upload_waits_for_its_file(harness: IngestHarness) -> None:
     }
 
 
-async def test_the_file_of_a_form_is_ingested_as_its_upload(harness: IngestHarness) -> None:
+async def test_a_file_sent_with_a_form_becomes_the_upload_of_that_form(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
-    body = file_of(numbered(3))
+    body = jsonl_file(numbered_texts(3))
     assert await harness.deliver(harness.put(f"{INDEX}/{ticket.upload_id}/a.jsonl", body))
     assert (await harness.only_upload()).to_dict() == {
         "id": ticket.upload_id,
@@ -58,10 +58,10 @@ async def test_the_file_of_a_form_is_ingested_as_its_upload(harness: IngestHarne
     }
 
 
-async def test_a_form_that_is_used_twice_makes_two_uploads(harness: IngestHarness) -> None:
+async def test_a_form_that_is_used_twice_creates_two_uploads(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
     path = f"{INDEX}/{ticket.upload_id}/a.jsonl"
-    events = [harness.put(path, file_of(numbered(3, text))) for text in ("first", "second")]
+    events = [harness.put(path, jsonl_file(numbered_texts(3, text))) for text in ("first", "second")]
     for event in (*events, *events):
         assert await harness.deliver(event)
     page = await harness.uploads.list(harness.scope, INDEX)
@@ -69,12 +69,12 @@ async def test_a_form_that_is_used_twice_makes_two_uploads(harness: IngestHarnes
         ("a.jsonl", "succeeded", 3)
     ] * 2
     assert page.uploads[0].id == ticket.upload_id
-    assert await harness.texts() == numbered(3, "second")
+    assert await harness.texts() == numbered_texts(3, "second")
 
 
-async def test_embedding_is_recorded_under_the_request_of_the_form(harness: IngestHarness) -> None:
+async def test_embedding_calls_carry_the_caller_that_created_the_form(harness: IngestHarness) -> None:
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
-    await harness.deliver(harness.put(f"{INDEX}/{ticket.upload_id}/a.jsonl", file_of(numbered(1))))
+    await harness.deliver(harness.put(f"{INDEX}/{ticket.upload_id}/a.jsonl", jsonl_file(numbered_texts(1))))
     (scope,) = harness.calls.scopes
     assert (scope.caller.request_id, scope.caller.user, scope.caller.route) == ("req_form", "anna", "ingest")
 
@@ -100,18 +100,18 @@ async def test_embedding_is_recorded_under_the_request_of_the_form(harness: Inge
         f"{'😀' * 200}.md",
     ],
 )
-async def test_a_file_that_cannot_be_ingested_gets_no_form(harness: IngestHarness, filename: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+async def test_no_form_is_created_for_a_file_that_cannot_be_ingested(harness: IngestHarness, filename: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
         await harness.uploads.create(harness.scope, INDEX, filename, "text/plain", 10)
-    assert refused.value.param == "filename"
+    assert error.value.param == "filename"
     assert not (await harness.uploads.list(harness.scope, INDEX)).uploads
 
 
 @pytest.mark.parametrize("size", [0, -1, 5 * 1024**3 + 1])
-async def test_an_empty_or_too_large_file_gets_no_form(harness: IngestHarness, size: int) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+async def test_no_form_is_created_for_an_empty_or_too_large_file(harness: IngestHarness, size: int) -> None:
+    with pytest.raises(InvalidRequest) as error:
         await harness.uploads.create(harness.scope, INDEX, "a.md", "text/plain", size)
-    assert refused.value.param == "size"
+    assert error.value.param == "size"
 
 
 @pytest.mark.parametrize("filename", ["A.MD", "a.b.csv", "große Datei.txt", f"{'a' * 249}.jsonl", f"{'中' * 249}.jsonl", "..md"])
@@ -120,26 +120,26 @@ async def test_every_valid_name_gets_a_form(harness: IngestHarness, filename: st
     assert len(ticket.fields["key"].encode()) <= 1024
 
 
-async def test_an_index_of_another_model_gets_no_form(harness: IngestHarness) -> None:
+async def test_no_form_is_created_for_an_index_with_another_embedding_model(harness: IngestHarness) -> None:
     await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="a", text="a")])
     harness.calls = Calls(config_with("another"))
     with pytest.raises(EmbeddingModelMismatch):
         await harness.uploads.create(harness.scope, INDEX, "a.md", "text/plain", 10)
 
 
-async def test_a_token_that_may_not_embed_gets_no_form(harness: IngestHarness) -> None:
-    class Refusing(Calls):
+async def test_no_form_is_created_for_a_token_that_may_not_embed(harness: IngestHarness) -> None:
+    class ForbiddenModelCalls(Calls):
         def embedding_model(self, scope: Scope) -> ModelConfig:
             raise ModelNotAllowed("no")
 
-    harness.calls = Refusing()
+    harness.calls = ForbiddenModelCalls()
     with pytest.raises(ModelNotAllowed):
         await harness.uploads.create(harness.scope, INDEX, "a.md", "text/plain", 10)
 
 
 async def test_uploads_are_listed_newest_first_page_by_page(harness: IngestHarness) -> None:
     ids = [(await harness.uploads.create(harness.scope, INDEX, f"{n}.md", "text/plain", 10)).upload_id for n in range(5)]
-    await harness.deliver(harness.put(f"{INDEX}/operators.jsonl", file_of(numbered(1))))
+    await harness.deliver(harness.put(f"{INDEX}/operators.jsonl", jsonl_file(numbered_texts(1))))
     cursor, names = None, []
     while True:
         page = await harness.uploads.list(harness.scope, INDEX, cursor, 2)
@@ -147,8 +147,9 @@ async def test_uploads_are_listed_newest_first_page_by_page(harness: IngestHarne
         cursor = page.next_cursor
         if cursor is None:
             break
-    by_id = [f"{ids.index(upload)}.md" for upload in sorted(ids, reverse=True)]
-    assert names == [by_id[:2], by_id[2:4], [by_id[4], "operators.jsonl"]]
+    # Several ids can be of the same millisecond, so the newest is the one with the greatest id.
+    newest_first = [f"{ids.index(upload)}.md" for upload in sorted(ids, reverse=True)]
+    assert names == [newest_first[:2], newest_first[2:4], [newest_first[4], "operators.jsonl"]]
 
 
 async def test_a_page_of_uploads_with_many_errors_ends_before_it_is_too_large(

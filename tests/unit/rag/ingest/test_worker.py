@@ -16,14 +16,14 @@ from spass.llm.types import EmbeddingReply
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
-from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_with, file_of, lines, numbered, put_event
+from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_with, jsonl_file, lines, numbered_texts, put_event
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
 
 
 class Failing:
-    """Fail the embedding calls numbered ``at`` (from 0), and all calls with a text of ``texts``."""
+    """Fail the embedding calls numbered_texts ``at`` (from 0), and all calls with a text of ``texts``."""
 
     def __init__(self, error: Exception, *at: int, texts: Sequence[str] = ()) -> None:
         self.error, self.at, self.texts, self.calls = error, at, texts, 0
@@ -35,17 +35,17 @@ class Failing:
 
 
 async def test_an_event_delivered_three_times_is_ingested_once(harness: IngestHarness) -> None:
-    event = harness.put(PATH, file_of(numbered(3)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(3)))
     for _ in range(3):
         assert await harness.deliver(event)
-    assert await harness.texts() == numbered(3)
-    assert harness.calls.texts == list(numbered(3).values())
+    assert await harness.texts() == numbered_texts(3)
+    assert harness.calls.texts == list(numbered_texts(3).values())
     assert (await describe_index(harness.scope, INDEX)).version == 1
     assert (await harness.only_upload()).documents_ingested == 3
 
 
 async def test_a_late_duplicate_does_not_undo_a_users_changes(harness: IngestHarness) -> None:
-    event = harness.put(PATH, file_of(numbered(3)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(3)))
     await harness.deliver(event)
     await harness.rag.writer.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="changed"))
     await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0001"))
@@ -54,10 +54,10 @@ async def test_a_late_duplicate_does_not_undo_a_users_changes(harness: IngestHar
 
 
 async def test_the_same_file_put_again_is_ingested_again(harness: IngestHarness) -> None:
-    await harness.deliver(harness.put(PATH, file_of(numbered(2))))
+    await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(2))))
     await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0001"))
-    await harness.deliver(harness.put(PATH, file_of(numbered(2))))
-    assert await harness.texts() == numbered(2)
+    await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(2))))
+    assert await harness.texts() == numbered_texts(2)
     assert len((await harness.uploads.list(harness.scope, INDEX)).uploads) == 2
 
 
@@ -111,7 +111,7 @@ async def test_rows_of_a_csv_become_documents(harness: IngestHarness) -> None:
 
 
 async def test_progress_grows_with_each_batch_up_to_the_files_size(harness: IngestHarness, small_batches: int) -> None:
-    body = file_of(numbered(10))
+    body = jsonl_file(numbered_texts(10))
     progress: list[tuple[int, int]] = []
 
     async def read_progress(_: Sequence[str]) -> None:
@@ -178,13 +178,13 @@ async def test_other_lines_are_ingested_if_one_line_is_too_long(harness: IngestH
 async def test_a_file_that_is_too_large_is_not_read(harness: IngestHarness) -> None:
     harness.change_settings(max_file_bytes=10)
     with inject(FaultPlan()) as plan:
-        assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
+        assert await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(1))))
     assert (await harness.only_upload()).errors[0].code == "file_too_large"
     assert "GetObject" not in [call.operation for call in plan.calls]
 
 
 async def test_a_missing_file_fails_the_upload(harness: IngestHarness) -> None:
-    event = harness.put(PATH, file_of(numbered(1)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(1)))
     version = json.loads(event)["Records"][0]["s3"]["object"]["versionId"]
     await harness.store.uploads.delete(PATH, version)
     assert await harness.deliver(event)
@@ -206,9 +206,11 @@ async def test_a_key_without_a_known_tenant_and_index_is_only_logged(
 
 
 async def test_valid_events_of_a_message_with_an_invalid_event_are_handled(harness: IngestHarness) -> None:
-    events = [json.loads(event)["Records"][0] for event in (put_event("x", "v"), harness.put(PATH, file_of(numbered(2))))]
+    events = [
+        json.loads(event)["Records"][0] for event in (put_event("x", "v"), harness.put(PATH, jsonl_file(numbered_texts(2))))
+    ]
     assert await harness.deliver(json.dumps({"Records": [17, *events]}))
-    assert await harness.texts() == numbered(2)
+    assert await harness.texts() == numbered_texts(2)
 
 
 async def test_the_next_event_is_handled_if_one_raises_an_unexpected_error(harness: IngestHarness) -> None:
@@ -220,7 +222,7 @@ async def test_the_next_event_is_handled_if_one_raises_an_unexpected_error(harne
 
 
 async def test_nothing_is_embedded_twice_after_temporary_errors(harness: IngestHarness, small_batches: int) -> None:
-    event = harness.put(PATH, file_of(numbered(10)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     harness.calls.before_embedding = Failing(UpstreamError("down"), 1, 2)
     assert not await harness.deliver(event, message="m", receives=1)
     upload = await harness.only_upload()
@@ -228,22 +230,22 @@ async def test_nothing_is_embedded_twice_after_temporary_errors(harness: IngestH
     assert not await harness.deliver(event, message="m", receives=2)
     assert await harness.deliver(event, message="m", receives=3)
     assert (await harness.only_upload()).documents_ingested == 10
-    assert harness.calls.texts == list(numbered(10).values())
+    assert harness.calls.texts == list(numbered_texts(10).values())
 
 
 async def test_a_worker_with_enough_time_retries_after_temporary_errors(harness: IngestHarness, small_batches: int) -> None:
-    harness.change_settings(pauses=(0.0, 0.0))
-    event = harness.put(PATH, file_of(numbered(10)))
+    harness.change_settings(retry_pause_seconds=(0.0, 0.0))
+    event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     harness.calls.before_embedding = Failing(UpstreamError("down"), 1, 3)
     assert await harness.deliver(event)
     assert (await harness.only_upload()).status == "succeeded"
-    assert harness.calls.texts == list(numbered(10).values())
+    assert harness.calls.texts == list(numbered_texts(10).values())
 
 
 async def test_a_worker_without_enough_time_does_not_retry(harness: IngestHarness, small_batches: int) -> None:
-    harness.change_settings(pauses=(60.0,))
+    harness.change_settings(retry_pause_seconds=(60.0,))
     harness.calls.before_embedding = Failing(UpstreamError("down"), 0)
-    assert not await harness.deliver(harness.put(PATH, file_of(numbered(2))), seconds=100)
+    assert not await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(2))), seconds=100)
     assert (await harness.only_upload()).status == "queued"
 
 
@@ -251,7 +253,7 @@ async def test_a_worker_without_enough_time_does_not_retry(harness: IngestHarnes
 async def test_the_last_delivery_fails_the_upload_and_a_redrive_continues_it(
     harness: IngestHarness, small_batches: int, error: UpstreamError
 ) -> None:
-    event = harness.put(PATH, lines("bad", *numbered(10).items()))
+    event = harness.put(PATH, lines("bad", *numbered_texts(10).items()))
     harness.calls.before_embedding = Failing(error, 1)
     assert not await harness.deliver(event, message="m", receives=5)
     upload = await harness.only_upload()
@@ -260,19 +262,19 @@ async def test_the_last_delivery_fails_the_upload_and_a_redrive_continues_it(
     assert await harness.deliver(event, message="m", receives=1)
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, len(upload.errors)) == ("succeeded", 10, 1)
-    assert await harness.texts() == numbered(10)
+    assert await harness.texts() == numbered_texts(10)
 
 
 async def test_an_index_of_another_model_fails_the_upload(harness: IngestHarness) -> None:
     await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="a", text="a")])
     harness.calls = Calls(config_with("another"))
-    assert await harness.deliver(harness.put(PATH, file_of(numbered(2))))
+    assert await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(2))))
     upload = await harness.only_upload()
     assert (upload.status, upload.errors[0].code) == ("failed", "embedding_model_mismatch")
 
 
 async def test_only_the_documents_that_the_model_refuses_fail(harness: IngestHarness) -> None:
-    body = lines(*numbered(7).items(), "bad", ("worse", "bad taste"), *((f"z{n}", "fine") for n in range(3)))
+    body = lines(*numbered_texts(7).items(), "bad", ("worse", "bad taste"), *((f"z{n}", "fine") for n in range(3)))
     harness.calls.before_embedding = Failing(UpstreamRejected("no"), texts=["bad taste", "text 2"])
     assert await harness.deliver(harness.put(PATH, body))
     upload = await harness.only_upload()
@@ -283,7 +285,7 @@ async def test_only_the_documents_that_the_model_refuses_fail(harness: IngestHar
 
 async def test_a_model_that_refuses_everything_fails_the_upload(harness: IngestHarness) -> None:
     harness.calls.before_embedding = Failing(UpstreamRejected("no"), *range(10_000))
-    assert await harness.deliver(harness.put(PATH, file_of(numbered(200))))
+    assert await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(200))))
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.errors[0].code) == ("failed", 0, "upstream_rejected")
     assert upload.errors[0].line is None
@@ -298,17 +300,17 @@ async def test_a_full_index_fails_the_upload_and_embeds_nothing_twice(
         raise TooManyDocuments("The index is full; use another one beside it.")
 
     monkeypatch.setattr("spass.rag.write.upsert.choose_merge", full)
-    assert await harness.deliver(harness.put(PATH, file_of(numbered(200))))
+    assert await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(200))))
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_failed) == ("failed", 0)
     assert [(error.line, error.code) for error in upload.errors] == [(None, "too_many_documents")]
-    assert harness.calls.texts == list(numbered(200).values())
+    assert harness.calls.texts == list(numbered_texts(200).values())
 
 
 @pytest.mark.parametrize("then", ["deleted", "replaced"])
 async def test_deleting_or_replacing_the_index_fails_the_upload(harness: IngestHarness, small_batches: int, then: str) -> None:
     harness.calls.before_embedding = Failing(UpstreamError("down"), 1)
-    event = harness.put(PATH, file_of(numbered(10)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     assert not await harness.deliver(event)
     if then == "deleted":
         assert await harness.rag.deleter.delete_index(harness.scope, INDEX)
@@ -329,12 +331,12 @@ async def test_an_index_deleted_before_the_file_arrives_is_created_again(harness
     await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
     await harness.rag.deleter.delete_index(harness.scope, INDEX)
-    await harness.deliver(harness.put(f"{INDEX}/{ticket.upload_id}/a.jsonl", file_of(numbered(2))))
-    assert await harness.texts() == numbered(2)
+    await harness.deliver(harness.put(f"{INDEX}/{ticket.upload_id}/a.jsonl", jsonl_file(numbered_texts(2))))
+    assert await harness.texts() == numbered_texts(2)
 
 
 async def test_a_worker_without_time_stores_one_batch_and_sends_the_rest(harness: IngestHarness, small_batches: int) -> None:
-    event = harness.put(PATH, file_of(numbered(10)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     assert await harness.deliver(event, seconds=60)
     for done in (4, 8):
         assert (await harness.only_upload()).documents_ingested == done
@@ -343,9 +345,9 @@ async def test_a_worker_without_time_stores_one_batch_and_sends_the_rest(harness
         assert await harness.deliver(continuation, seconds=60)
     assert harness.receive() == []
     assert (await harness.only_upload()).status == "succeeded"
-    assert await harness.texts() == numbered(10)
+    assert await harness.texts() == numbered_texts(10)
     assert await harness.deliver(event)
-    assert harness.calls.texts == list(numbered(10).values())
+    assert harness.calls.texts == list(numbered_texts(10).values())
 
 
 class Clock(Deadline):
@@ -368,7 +370,7 @@ async def test_no_batch_begins_without_enough_time_or_after_the_time_slice(
         Clock.left -= seconds
 
     harness.calls.before_embedding = take_long
-    assert await harness.dispatcher.message(harness.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
+    assert await harness.dispatcher.message(harness.put(PATH, jsonl_file(numbered_texts(20))), Delivery("m", 1), Clock(0))
     assert (Clock.left, (await harness.only_upload()).documents_ingested) == after
     assert harness.receive_parts() == [0]
 
@@ -388,7 +390,7 @@ async def test_a_survey_that_had_enough_time_is_not_retried(
             yield b""
 
     monkeypatch.setattr(TenantUploads, "blocks", slow)
-    assert await harness.dispatcher.message(harness.put(PATH, file_of(numbered(3))), Delivery("m", 1), Clock(0)) is ends
+    assert await harness.dispatcher.message(harness.put(PATH, jsonl_file(numbered_texts(3))), Delivery("m", 1), Clock(0)) is ends
     upload = await harness.only_upload()
     expected = ("failed", ["survey_timeout"]) if ends else ("queued", [])
     assert (upload.status, [error.code for error in upload.errors]) == expected
@@ -396,7 +398,7 @@ async def test_a_survey_that_had_enough_time_is_not_retried(
 
 
 async def test_a_redelivery_continues_when_the_lease_of_a_dead_worker_expires(harness: IngestHarness, small_batches: int) -> None:
-    event = harness.put(PATH, file_of(numbered(10)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(10)))
 
     def die(_: object) -> None:
         raise Crash
@@ -415,13 +417,13 @@ async def test_a_redelivery_continues_when_the_lease_of_a_dead_worker_expires(ha
     harness.change_settings(clock=lambda: later)
     assert await harness.deliver(event, message="first", receives=3)
     assert (await harness.only_upload()).status == "succeeded"
-    assert await harness.texts() == numbered(10)
-    assert harness.calls.texts == list(numbered(10).values())
+    assert await harness.texts() == numbered_texts(10)
+    assert harness.calls.texts == list(numbered_texts(10).values())
 
 
 async def test_a_worker_that_lost_its_lease_changes_nothing(harness: IngestHarness, small_batches: int) -> None:
     """While the first worker embeds, its lease expires and another worker ingests the file."""
-    event = harness.put(PATH, file_of(numbered(6)))
+    event = harness.put(PATH, jsonl_file(numbered_texts(6)))
     embed = Calls.embed
     rival = Calls()
     seconds = [now_s()]
@@ -440,7 +442,7 @@ async def test_a_worker_that_lost_its_lease_changes_nothing(harness: IngestHarne
     assert not await harness.deliver(event, message="m")
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested) == ("succeeded", 6)
-    assert await harness.texts() == numbered(6) | {"d0000": "by hand"}
+    assert await harness.texts() == numbered_texts(6) | {"d0000": "by hand"}
 
 
 async def test_a_merge_message_is_handled(harness: IngestHarness) -> None:
@@ -457,18 +459,18 @@ async def test_a_message_of_a_missing_upload_is_dropped(harness: IngestHarness) 
 async def test_a_message_is_redelivered_if_sending_the_next_one_fails(
     harness: IngestHarness, small_batches: int, fault: Fault
 ) -> None:
-    first = harness.put(PATH, file_of(numbered(6)))
+    first = harness.put(PATH, jsonl_file(numbered_texts(6)))
     with inject(FaultPlan()) as plan:
         await harness.deliver(first, seconds=60)
     at = [call.operation for call in plan.calls].index("SendMessage")
     harness.receive()
     other = IndexId("other")
-    event = harness.put(f"{other}/a.jsonl", file_of(numbered(6)))
+    event = harness.put(f"{other}/a.jsonl", jsonl_file(numbered_texts(6)))
     with inject(FaultPlan(fault, at=at, times=2)):
         assert not await harness.deliver(event, seconds=60)
     for body in (*harness.receive(), event):
         assert await harness.deliver(body)
-    assert await harness.texts(other) == numbered(6)
+    assert await harness.texts(other) == numbered_texts(6)
     assert (await harness.only_upload(other)).documents_ingested == 6
 
 
@@ -489,10 +491,10 @@ async def test_a_batch_with_only_invalid_lines_counts_once(harness: IngestHarnes
 @pytest.mark.parametrize("fault", [Fault.REPEATED, Fault.LOST_REPLY])
 async def test_a_lost_reply_of_the_plan_needs_no_redelivery(harness: IngestHarness, fault: Fault) -> None:
     with inject(FaultPlan()) as plan:
-        await harness.deliver(harness.put(PATH, file_of(numbered(2))))
+        await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(2))))
     at = next(n for n, call in enumerate(plan.calls) if "parts" in getattr(call.parameters.get("write"), "set", ()))
     other = IndexId("other")
     with inject(FaultPlan(fault, at=at)):
-        assert await harness.deliver(harness.put(f"{other}/a.jsonl", file_of(numbered(2))))
+        assert await harness.deliver(harness.put(f"{other}/a.jsonl", jsonl_file(numbered_texts(2))))
     assert (await harness.only_upload(other)).status == "succeeded"
-    assert await harness.texts(other) == numbered(2)
+    assert await harness.texts(other) == numbered_texts(2)

@@ -1,4 +1,4 @@
-"""A summary and the first message of a successor."""
+"""Convert a summary to the first message of a successor and back."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -6,17 +6,17 @@ from hypothesis import strategies as st
 from spass.aws.codec import encode
 from spass.core.ids import SessionId, SummaryId
 from spass.core.time import timestamp
-from spass.sessions.compaction.summary_record import SummaryRecord, summary_message, summary_text
+from spass.sessions.compaction.summary_record import SummaryRecord, format_summary_message, parse_summary_message
 
 
 @given(st.text())
 @example("Ana [sic] moves] to [Berlin] on 3 May.")
 @example("[compaction summary from session ses_1] Ana moves.")
-def test_summary_text_is_the_inverse_of_summary_message(text: str) -> None:
+def test_parsing_is_the_inverse_of_formatting(text: str) -> None:
     source, successor = SessionId("ses_" + "0" * 26), SessionId("ses_" + "1" * 26)
     record = SummaryRecord(SummaryId("sum_1"), source, successor, text, "small", timestamp(0), 1, 4)
-    assert summary_message(record) == f"[compaction summary from session {source}] {text}"
-    assert summary_text(summary_message(record)) == text
+    assert format_summary_message(record) == f"[compaction summary from session {source}] {text}"
+    assert parse_summary_message(format_summary_message(record)) == text
 
 
 def test_the_stored_names_of_a_summary_stay_because_sessions_have_no_expiry() -> None:
