@@ -1,6 +1,6 @@
 """POST /v1/tools/execute: run one tool without a model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
 from spass.core.messages import Json
+from spass.redaction.text import redact_json
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.answers import ToolResult
 from spass.web.exchange import CurrentExchange
@@ -34,12 +35,18 @@ async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Respon
     async def execute(claim: Claim | None) -> RouteResult:
         toolbox = exchange.services.toolbox
         answer = await toolbox.execute_direct(exchange.scope, body.name, body.arguments, claim, exchange.cost_headers)
-        return RouteResult(answer.body, is_stored=answer.is_stored, discard=answer.failed, answer_to_store=answer.answer_to_store)
+        result = _redact_error(answer.body, exchange.services.redact) if answer.failed else answer.body
+        return RouteResult(result, is_stored=answer.is_stored, discard=answer.failed, answer_to_store=answer.answer_to_store)
 
     async def restore(stored_body: Mapping[str, Json]) -> Mapping[str, Json]:
         return await exchange.services.toolbox.restore_preview(exchange.scope, body.name, body.arguments, stored_body)
 
     return await run_idempotently(exchange, execute, restore=restore)
+
+
+def _redact_error(result: ToolResult, redact: Callable[[str], str]) -> ToolResult:
+    """Return ``result`` without secrets: the error of a tool may repeat an argument, like every error."""
+    return result.model_copy(update={"result": redact_json(result.result, redact)})
 
 
 app = stream_app(router, needs=lambda services: (services.toolbox, services.read_keys()))
