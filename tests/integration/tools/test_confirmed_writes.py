@@ -33,7 +33,7 @@ WRITES: Mapping[str, tuple[dict[str, Any], dict[str, str] | None]] = {
     "rag_index_create": ({"documents": ADDITIONS}, {"a": "new", "c": "added"}),
     "rag_doc_append": ({"documents": ADDITIONS}, OLD | {"a": "new", "c": "added"}),
     "rag_doc_patch": ({"doc_id": "a", "text": "patched"}, OLD | {"a": "patched"}),
-    "rag_doc_delete": ({"doc_id": "a"}, {"b": "bleibt"}),
+    "rag_doc_delete": ({"doc_id": "a"}, {"b": "unchanged"}),
     "rag_index_delete": ({}, None),
 }
 """For each tool: its arguments, and the documents after the write to an index that contained ``OLD`` (None: no index)."""
