@@ -305,7 +305,7 @@ NO_SUCH_ROUTE: Final = (
 """The message of the 404 for an unknown path."""
 
 
-def _corrections() -> dict[str, str]:
+def _route_hints() -> dict[str, str]:
     routes: dict[str, list[str]] = {}
     for route in ROUTES:
         if route.path.startswith("/v1/"):
@@ -315,5 +315,5 @@ def _corrections() -> dict[str, str]:
     return {path: f"There is no route {path}. Use {' or '.join(instead)}." for path, instead in routes.items()}
 
 
-CORRECTIONS: Final = _corrections()
-"""Path to the message of its 404, for paths of other APIs and for ours without ``/v1``: it names the route to use."""
+ROUTE_HINTS: Final = _route_hints()
+"""The message of the 404 for each path of another API, and for each of our paths without ``/v1``. It names the route to use."""

@@ -7,7 +7,7 @@ from typing import Final
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.routes import CORRECTIONS, ROUTES, Route
+from infra.routes import ROUTE_HINTS, ROUTES, Route
 from spass.core.errors import PayloadTooLarge, RouteNotFound, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.ids import RequestId, new_id
 from spass.core.page_size import event_bytes
@@ -41,7 +41,7 @@ class LambdaEdge:
         self._app = app
         self._short_seconds = short_seconds
         self._routes = [(route, _pattern(route.path)) for route in routes]
-        self._corrections = [(_pattern(path), message) for path, message in CORRECTIONS.items()]
+        self._route_hints = [(_pattern(path), message) for path, message in ROUTE_HINTS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,8 +54,8 @@ class LambdaEdge:
                 PayloadTooLarge(f"The request line and headers are over {MAX_HEADER_BYTES} bytes."), scope, receive, send
             )
             return
-        if correction := self._correction(scope["path"]):
-            await _refuse(RouteNotFound(correction), scope, receive, send)
+        if hint := self._route_hint(scope["path"]):
+            await _refuse(RouteNotFound(hint), scope, receive, send)
             return
         first = await _read_body(receive, MAX_EVENT_BYTES - header_bytes - _ENVELOPE_BYTES)
         if first is None:
@@ -73,9 +73,9 @@ class LambdaEdge:
             route.long and scope["method"] == route.method and pattern.fullmatch(scope["path"]) for route, pattern in self._routes
         )
 
-    def _correction(self, path: str) -> str | None:
+    def _route_hint(self, path: str) -> str | None:
         """Return which route to use instead of ``path``, for paths that clients confuse with a route."""
-        for pattern, message in self._corrections:
+        for pattern, message in self._route_hints:
             if pattern.fullmatch(path):
                 return message
         if "//" not in path:

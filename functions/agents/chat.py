@@ -22,4 +22,4 @@ async def ask_agent(name: AgentParameter, body: MessageBody, exchange: CurrentEx
     return await run_idempotently(exchange, lambda _: chat(services.engine, exchange.scope, agent, body.message))
 
 
-app = stream_app(router, needs=lambda services: (services.engine, services.agents, services.read_keys(all_models=True)))
+app = stream_app(router, warm_up=lambda services: (services.engine, services.agents, services.read_keys(all_models=True)))

@@ -35,9 +35,9 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, exchange:
     return await run_idempotently(exchange, lambda _: completions.complete(scope, body, augment))
 
 
-def _needs(services: Services) -> None:
+def _warm_up(services: Services) -> None:
     services.completions.prepare()
     services.read_keys(all_models=True)
 
 
-app = stream_app(router, needs=_needs)
+app = stream_app(router, warm_up=_warm_up)

@@ -18,4 +18,4 @@ async def embed_texts(body: EmbeddingsRequest, exchange: CurrentExchange) -> Res
     return await run_idempotently(exchange, lambda _: exchange.services.completions.embed(exchange.scope, body))
 
 
-app = stream_app(router, needs=lambda services: (services.completions, services.read_keys(all_models=True)))
+app = stream_app(router, warm_up=lambda services: (services.completions, services.read_keys(all_models=True)))

@@ -27,4 +27,4 @@ async def append_documents(index_id: IndexParameter, body: WriteRequest, exchang
     return await run_idempotently(exchange, write)
 
 
-app = stream_app(router, needs=lambda services: (services.writer, services.read_keys()))
+app = stream_app(router, warm_up=lambda services: (services.writer, services.read_keys()))

@@ -17,4 +17,4 @@ async def patch_document(
     return await exchange.services.writer.patch(exchange.scope, index_id, doc_id, body)
 
 
-app = stream_app(router, needs=lambda services: (services.writer, services.read_keys()))
+app = stream_app(router, warm_up=lambda services: (services.writer, services.read_keys()))

@@ -25,4 +25,4 @@ async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: Cu
     )
 
 
-app = stream_app(router, needs=lambda services: (services.reader, services.read_keys()))
+app = stream_app(router, warm_up=lambda services: (services.reader, services.read_keys()))

@@ -56,5 +56,5 @@ def _messages_path(agent: str, session: str) -> str:
 
 
 app = stream_app(
-    router, needs=lambda services: (services.engine, services.agents, services.sessions, services.read_keys(all_models=True))
+    router, warm_up=lambda services: (services.engine, services.agents, services.sessions, services.read_keys(all_models=True))
 )

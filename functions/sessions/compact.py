@@ -56,4 +56,4 @@ async def compact(
     return await run_idempotently(exchange, start_and_wait)
 
 
-app = stream_app(router, needs=lambda services: (services.agents, services.compaction_jobs))
+app = stream_app(router, warm_up=lambda services: (services.agents, services.compaction_jobs))

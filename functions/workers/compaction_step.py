@@ -28,5 +28,5 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
 
 
 handler = worker_handler(
-    work, needs=lambda services: (services.compaction_steps, services.router, services.read_keys(all_models=True))
+    work, warm_up=lambda services: (services.compaction_steps, services.router, services.read_keys(all_models=True))
 )

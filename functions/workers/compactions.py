@@ -18,4 +18,4 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
     return await Dispatcher(tenants, services.aws.for_tenant, start_compaction).batch(event, deadline)
 
 
-handler = worker_handler(work, needs=lambda services: services.config)
+handler = worker_handler(work, warm_up=lambda services: services.config)

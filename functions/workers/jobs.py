@@ -19,4 +19,4 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
     return await Dispatcher(tenants, services.aws.for_tenant, handler).batch(event, deadline)
 
 
-handler = worker_handler(work, needs=lambda services: (services.writer, services.read_keys()))
+handler = worker_handler(work, warm_up=lambda services: (services.writer, services.read_keys()))

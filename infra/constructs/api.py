@@ -153,13 +153,13 @@ class Api(Construct):
         integration = refusal_integration(404, "route_not_found", message=message)
         resource.add_method("ANY", integration, method_responses=refusal_responses(404))
 
-    def refuse_other_paths(self, corrections: Mapping[str, str]) -> None:
+    def refuse_other_paths(self, hints: Mapping[str, str]) -> None:
         """Answer every method of these paths with 404 and their message, and every method of their parent paths with 404."""
-        above = {path[:end] for path in corrections for end, letter in enumerate(path) if end and letter == "/"}
-        for path in sorted(corrections.keys() | above):
+        above = {path[:end] for path in hints for end, letter in enumerate(path) if end and letter == "/"}
+        for path in sorted(hints.keys() | above):
             resource = self.resource.root.resource_for_path(path)
             if not resource.node.try_find_child("ANY"):
-                self.refuse(resource, corrections.get(path))
+                self.refuse(resource, hints.get(path))
 
     def _add_response(self, refusal: Refusal) -> None:
         headers = {_REQUEST_ID: "context.requestId", "Content-Type": "'application/json'"}

@@ -14,7 +14,7 @@ from infra.constructs.function import Function
 from infra.constructs.layer import Layers
 from infra.constructs.monitoring import Monitoring, Watched
 from infra.environments import Environment
-from infra.routes import CORRECTIONS, ROUTES, Permission, Route, Surface
+from infra.routes import ROUTE_HINTS, ROUTES, Permission, Route, Surface
 from infra.stacks.data import DataStack
 from infra.stacks.jobs import JobsStack
 from infra.stacks.subscriptions import SubscriptionsStack
@@ -51,7 +51,7 @@ class ApiStack(Stack):
         }
         for path in sorted(tops.keys() - {route.path for route in ROUTES}):
             api.refuse(tops[path])
-        api.refuse_other_paths(CORRECTIONS)
+        api.refuse_other_paths(ROUTE_HINTS)
         self.surfaces = {
             surface: SurfaceStack(
                 self,

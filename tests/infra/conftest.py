@@ -66,13 +66,13 @@ class Deployment:
 
     def methods(self) -> dict[tuple[str, str], Resource]:
         """Return every method of the API by verb and path. Each path is read as API Gateway does: from resource to parent."""
-        found: dict[tuple[str, str], Resource] = {}
+        methods: dict[tuple[str, str], Resource] = {}
         for template in [self.api, *self.surfaces.values()]:
             for resource in template["Resources"].values():
                 if resource["Type"] == "AWS::ApiGateway::Method":
                     path = self._path(template, resource["Properties"]["ResourceId"])
-                    found[resource["Properties"]["HttpMethod"], path or "/"] = resource
-        return found
+                    methods[resource["Properties"]["HttpMethod"], path or "/"] = resource
+        return methods
 
     def _path(self, template: Template, reference: dict[str, Any]) -> str:
         if "Ref" not in reference:  # the API's root
@@ -93,10 +93,10 @@ class Deployment:
 
     def functions(self) -> dict[str, Resource]:
         """Return the properties of every Lambda by its name in ROUTES or WORKERS."""
-        found = [resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function")]
-        named = {function_name(properties): properties for properties in found}
-        assert len(named) == len(found), "two functions have one name"
-        return named
+        functions = [resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function")]
+        by_name = {function_name(properties): properties for properties in functions}
+        assert len(by_name) == len(functions), "two functions have one name"
+        return by_name
 
     def invoked(self, target: dict[str, Any]) -> Resource:
         """Return the properties of the function behind a reference to it or to an alias of it."""
@@ -121,9 +121,9 @@ class Deployment:
             start, partition, rest = reference["Fn::Join"][1]
             assert (start, partition) == ("arn:", {"Ref": "AWS::Partition"})
             return str(rest).removeprefix(f":lambda:{self.environment.region}:")
-        made = self.argument(reference["Ref"])["Ref"]
-        assert self.api["Resources"][made]["Type"] == "AWS::Lambda::LayerVersion"
-        return str(made).removeprefix("Layers")[: -len("01234567")]  # the CDK adds a hash of the path
+        logical_id = self.argument(reference["Ref"])["Ref"]
+        assert self.api["Resources"][logical_id]["Type"] == "AWS::Lambda::LayerVersion"
+        return str(logical_id).removeprefix("Layers")[: -len("01234567")]  # the CDK adds a hash of the path
 
     def statements(self, function: str) -> list[dict[str, Any]]:
         """Return the statements of the role of this function."""
@@ -133,16 +133,18 @@ class Deployment:
 
     def queues(self) -> dict[str, Queues]:
         """Return every work queue by the name of the export with its ARN."""
-        made = {name: queue["Properties"] for name, queue in self.resources("AWS::SQS::Queue")}
+        queues = {name: queue["Properties"] for name, queue in self.resources("AWS::SQS::Queue")}
         exported = {json.dumps(one["Value"]): one["Export"]["Name"] for one in self.data["Outputs"].values()}
-        found: dict[str, Queues] = {}
-        for name, queue in made.items():
+        by_export: dict[str, Queues] = {}
+        for name, queue in queues.items():
             if "RedrivePolicy" in queue:
                 failed = queue["RedrivePolicy"]["deadLetterTargetArn"]["Fn::GetAtt"][0]
                 arn = json.dumps({"Fn::GetAtt": [name, "Arn"]})
-                found[exported[arn].removeprefix(f"spass-{self.environment.name}-")] = Queues(name, queue, failed, made[failed])
-        assert made.keys() == {name for one in found.values() for name in (one.name, one.failed_name)}
-        return found
+                by_export[exported[arn].removeprefix(f"spass-{self.environment.name}-")] = Queues(
+                    name, queue, failed, queues[failed]
+                )
+        assert queues.keys() == {name for one in by_export.values() for name in (one.name, one.failed_name)}
+        return by_export
 
     def worker(self, trigger: Trigger) -> str:
         """Return the logical id of the function that this event source starts."""
@@ -152,11 +154,11 @@ class Deployment:
 
     def machine(self, definition: Path) -> tuple[str, Resource]:
         """Return the logical id and the properties of the state machine with this definition."""
-        told = json.loads(definition.read_text(encoding="utf-8"))
+        expected = json.loads(definition.read_text(encoding="utf-8"))
         ((name, machine),) = [
             (name, one["Properties"])
             for name, one in self.resources("AWS::StepFunctions::StateMachine")
-            if json.loads(one["Properties"]["DefinitionString"]) == told
+            if json.loads(one["Properties"]["DefinitionString"]) == expected
         ]
         return name, machine
 

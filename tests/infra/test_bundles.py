@@ -113,10 +113,10 @@ def test_the_packed_byte_code_runs_on_a_read_only_disk(bundles: Bundles, tmp_pat
     for path in [task, *task.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     program = "import sys; sys.path.insert(0, sys.argv[1]); from spass.core.ids import new_id; print(new_id('req'))"
-    done = subprocess.run([str(bundles.compiler), "-I", "-c", program, str(task)], check=False, capture_output=True, text=True)
+    process = subprocess.run([str(bundles.compiler), "-I", "-c", program, str(task)], check=False, capture_output=True, text=True)
     for path in [task, *task.rglob("*")]:
         path.chmod(0o755)
-    assert (done.returncode, done.stdout[:4]) == (0, "req_"), done.stderr
+    assert (process.returncode, process.stdout[:4]) == (0, "req_"), process.stderr
 
 
 def test_a_module_that_does_not_compile_fails_the_bundle(bundles: Bundles, tmp_path: Path) -> None:
@@ -138,13 +138,13 @@ def test_synthesis_without_the_right_interpreter_fails_with_advice(no_other_pyth
 
 
 def test_byte_code_is_omitted_only_on_request(no_other_python: Path, tmp_path: Path) -> None:
-    asked = Stack(App(analytics_reporting=False, outdir=str(tmp_path / "asked"), context={"bytecode": "none"}), "Bare")
-    function_code(asked).bind(asked)
-    assert list((tmp_path / "asked").rglob("*.py"))
-    assert not list((tmp_path / "asked").rglob("*.pyc"))
-    misspelt = Stack(App(analytics_reporting=False, context={"bytecode": "no"}), "Bare")
+    stack = Stack(App(analytics_reporting=False, outdir=str(tmp_path / "output"), context={"bytecode": "none"}), "Bare")
+    function_code(stack).bind(stack)
+    assert list((tmp_path / "output").rglob("*.py"))
+    assert not list((tmp_path / "output").rglob("*.pyc"))
+    misspelt_stack = Stack(App(analytics_reporting=False, context={"bytecode": "no"}), "Bare")
     with pytest.raises(BundlingFailed, match="the only value is 'none'"):
-        function_code(misspelt)
+        function_code(misspelt_stack)
 
 
 def test_bundles_with_and_without_byte_code_are_different_assets(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def imports(bundles: Bundles) -> dict[str, dict[str, str]]:
         "named": NAMED,
     }
     command = [str(bundles.compiler), "-W", "ignore", str(IMPORTS)]
-    done = subprocess.run(command, input=json.dumps(request), check=True, capture_output=True, text=True)
-    found: dict[str, dict[str, str]] = json.loads(done.stdout)
+    process = subprocess.run(command, input=json.dumps(request), check=True, capture_output=True, text=True)
+    found: dict[str, dict[str, str]] = json.loads(process.stdout)
     return found
 
 
@@ -256,8 +256,8 @@ def test_reading_imports_finds_lazy_ones_and_skips_those_for_type_checkers(tmp_p
     (tmp_path / "instead.py").write_text("def later():\n    import never\n")
     request = {"path": [str(tmp_path)], "roots": ["ours"], "own": ["ours"], "named": []}
     command = [sys.executable, str(IMPORTS)]
-    done = subprocess.run(command, input=json.dumps(request), check=True, capture_output=True, text=True)
-    assert json.loads(done.stdout) == {
+    process = subprocess.run(command, input=json.dumps(request), check=True, capture_output=True, text=True)
+    assert json.loads(process.stdout) == {
         "reached": {"ours": "the program", "lazy": "ours", "instead": "lazy"},
         "missing": {"absent": "ours", "needed": "lazy"},
     }

@@ -111,14 +111,14 @@ def test_the_configuration_is_the_operators_file_and_the_agents(tmp_path: Path) 
 
 def test_only_the_files_of_swagger_ui_that_the_page_loads_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = "drf_spectacular_sidecar/static/drf_spectacular_sidecar/swagger-ui-dist"
-    kept = {f"{where}/{name}" for name in ("swagger-ui-bundle.js", "swagger-ui.css", "LICENSE")}
+    files_of_page = {f"{where}/{name}" for name in ("swagger-ui-bundle.js", "swagger-ui.css", "LICENSE")}
 
     def install(target: Path, _requirements: Path, *_arguments: str) -> None:
-        for name in [*kept, f"{where}/swagger-ui-bundle.js.map", "drf_spectacular_sidecar/__init__.py"]:
+        for name in [*files_of_page, f"{where}/swagger-ui-bundle.js.map", "drf_spectacular_sidecar/__init__.py"]:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text("")
 
     monkeypatch.setattr(bundling, "_pip", install)
     bundling.swagger_ui_layer(tmp_path / "output", ROOT / "requirements" / "swagger-ui.txt")
     files = {path.relative_to(tmp_path / "output").as_posix() for path in (tmp_path / "output").rglob("*") if path.is_file()}
-    assert files == {f"python/{name}" for name in kept}
+    assert files == {f"python/{name}" for name in files_of_page}

@@ -82,8 +82,8 @@ def test_the_state_machine_may_only_call_its_function(dev: Deployment) -> None:
     assert machine["DefinitionSubstitutions"] == {"Step": step}
     assert machine["StateMachineType"] == "STANDARD"
     statements = statements_of(dev.jobs, machine["RoleArn"]["Fn::GetAtt"][0])
-    granted = {action: one["Resource"] for one in statements for action in actions_of(one) if not action.startswith("logs:")}
-    assert granted == {"lambda:InvokeFunction": step}
+    resources = {action: one["Resource"] for one in statements for action in actions_of(one) if not action.startswith("logs:")}
+    assert resources == {"lambda:InvokeFunction": step}
     variables = dev.functions()["worker-compactions"]["Environment"]["Variables"]
     assert variables["SPASS_COMPACTION_MACHINE"] == {"Ref": name}
 

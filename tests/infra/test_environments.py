@@ -56,13 +56,13 @@ def test_no_template_nears_the_500_resources_that_cloudformation_allows(deployme
 
 def test_lambdas_are_created_in_one_file_only() -> None:
     makers = {"lambda_.Function", "lambda_.CfnFunction", "lambda_.DockerImageFunction", "lambda_.SingletonFunction"}
-    made = {
+    files = {
         path.relative_to(INFRA).as_posix()
         for path in INFRA.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in makers
     }
-    assert made == {"constructs/function.py"}
+    assert files == {"constructs/function.py"}
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -104,7 +104,7 @@ def test_resources_that_may_outlive_their_stack_have_generated_names(deployments
         logical_id
         for kind, attribute in names.items()
         for logical_id, resource in deployments[name].resources(kind)
-        if (given := resource["Properties"].get(attribute)) is not None and '{"Ref": "AWS::StackName"}' not in json.dumps(given)
+        if (value := resource["Properties"].get(attribute)) is not None and '{"Ref": "AWS::StackName"}' not in json.dumps(value)
     ]
     assert named == []
 

@@ -76,20 +76,20 @@ def test_a_role_reaches_one_table_two_prefixes_one_path_its_queues_and_machines(
             assert actions == ["s3:ListBucket"]
         if statement["Resource"]["Fn::Join"][1] == [*bucket, "/uploads/*"]:
             assert set(actions) <= {"s3:PutObject", "s3:GetObject", "s3:GetObjectVersion"}
-    asked = _queues_and_machines(dev, function)
-    assert [one for one in reached if one not in asked] == []
-    assert [one for one in asked if one not in reached] == []
+    expected = _queues_and_machines(dev, function)
+    assert [one for one in reached if one not in expected] == []
+    assert [one for one in expected if one not in reached] == []
 
 
 def _queues_and_machines(dev: Deployment, function: str) -> list[object]:
     """Return the queues and machines of this function's rows, and the queue of its messages."""
     wanted = _permissions(function)
     triggers = {worker.trigger for worker in WORKERS if worker.function_name == function}
-    asked = {
+    may_send = {
         "spass-dev-QueueArn": Permission.JOBS_SEND in wanted or Trigger.JOBS in triggers,
         "spass-dev-CompactionQueueArn": Permission.COMPACTIONS_SEND in wanted or Trigger.COMPACTIONS in triggers,
     }
-    queues: list[object] = [{"Fn::ImportValue": name} for name, is_asked in asked.items() if is_asked]
+    queues: list[object] = [{"Fn::ImportValue": name} for name, allowed in may_send.items() if allowed]
     return queues + ([{"Ref": dev.machine(COMPACTION)[0]}] if Permission.COMPACTION_START in wanted else [])
 
 

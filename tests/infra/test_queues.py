@@ -111,8 +111,8 @@ def test_a_dead_letter_and_an_old_message_raise_alarms(prod: Deployment) -> None
         for _, alarm in prod.resources("AWS::CloudWatch::Alarm")
         if alarm["Properties"].get("Namespace") == "AWS/SQS"
     ]
-    told = {(metric, _export_in(dimensions)): threshold for metric, dimensions, threshold in alarms}
-    assert told == {
+    thresholds = {(metric, _export_in(dimensions)): threshold for metric, dimensions, threshold in alarms}
+    assert thresholds == {
         ("ApproximateNumberOfMessagesVisible", "spass-prod-FailedJobsArn"): 1,
         ("ApproximateNumberOfMessagesVisible", "spass-prod-FailedCompactionsArn"): 1,
         ("ApproximateAgeOfOldestMessage", "spass-prod-QueueArn"): 45 * 60,

@@ -1,13 +1,14 @@
-"""Every row of ROUTES is a method with a function, and nothing else can be called."""
+"""Test that API Gateway has a method with a function for every row of ROUTES, and refuses all other requests."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from infra.environments import DEV, Environment
-from infra.routes import CORRECTIONS, NO_SUCH_ROUTE, ROUTES, Permission, Route
+from infra.routes import NO_SUCH_ROUTE, ROUTE_HINTS, ROUTES, Permission, Route
 from infra.workers import WORKERS, Worker
 
 from .conftest import Deployment, function_name
@@ -20,9 +21,9 @@ def _assert_invocable(deployment: Deployment, route: Route, method: str) -> None
     partition, region = {"Ref": "AWS::Partition"}, deployment.environment.region
     uri = deployment.methods()[method, route.resource]["Properties"]["Integration"]["Uri"]["Fn::Join"][1]
     version, verb = ("2021-11-15", "response-streaming-invocations") if route.long else ("2015-03-31", "invocations")
-    target = uri[3]
-    assert uri == ["arn:", partition, f":apigateway:{region}:lambda:path/{version}/functions/", target, f"/{verb}"]
-    assert function_name(deployment.invoked(target)) == route.function_name
+    function_arn = uri[3]
+    assert uri == ["arn:", partition, f":apigateway:{region}:lambda:path/{version}/functions/", function_arn, f"/{verb}"]
+    assert function_name(deployment.invoked(function_arn)) == route.function_name
 
     path = "/".join("*" if part.startswith("{") else part for part in route.path.split("/"))
     permissions = [permission["Properties"] for _, permission in deployment.resources("AWS::Lambda::Permission")]
@@ -33,7 +34,7 @@ def _assert_invocable(deployment: Deployment, route: Route, method: str) -> None
     assert source[:5] == ["arn:", partition, f":execute-api:{region}:", {"Ref": "AWS::AccountId"}, ":"]
     assert permission == {
         "Action": "lambda:InvokeFunction",
-        "FunctionName": target,
+        "FunctionName": function_arn,
         "Principal": "apigateway.amazonaws.com",
         "SourceArn": {"Fn::Join": ["", source]},
     }
@@ -88,12 +89,9 @@ def test_every_function_has_a_row(dev: Deployment) -> None:
     assert set(dev.functions()) == {row.function_name for row in rows}
 
 
-def test_rows_that_share_a_function_agree_on_how_it_runs() -> None:
-    by_function: dict[str, set[bool]] = {}
-    for route in ROUTES:
-        by_function.setdefault(route.function_name, set()).add(route.long)
-    assert all(len(kinds) == 1 for kinds in by_function.values())
-    assert not any(route.long for route in ROUTES if route.function), "a shared function is a short one"
+def test_rows_that_share_a_function_are_all_short() -> None:
+    names = Counter(route.function_name for route in ROUTES)
+    assert not [route.path for route in ROUTES if route.long and (route.function or names[route.function_name] > 1)]
 
 
 @pytest.mark.parametrize("name", sorted({route.function for route in ROUTES if route.function}))
@@ -132,15 +130,15 @@ def test_methods_without_a_row_are_refused_with_our_error_envelope(dev: Deployme
         else:
             assert (answer["StatusCode"], body["error"]["code"]) == ("404", "route_not_found")
             assert body["error"]["type"] == "not_found_error"
-            assert body["error"]["message"] == CORRECTIONS.get(path, NO_SUCH_ROUTE)
+            assert body["error"]["message"] == ROUTE_HINTS.get(path, NO_SUCH_ROUTE)
         assert json.loads(integration["RequestTemplates"]["application/json"]) == {"statusCode": int(answer["StatusCode"])}
 
 
 def test_every_path_of_the_api_has_an_answer_for_every_method(dev: Deployment) -> None:
-    """Without one, API Gateway takes the Authorization header of a request for a broken AWS signature."""
-    answered = {path for verb, path in dev.methods() if verb == "ANY"}
-    assert {"/", "/{path+}", "/v1", "/a1", "/a1/rag", "/v1/chat"} <= answered
-    assert {path for _, path in dev.methods()} == answered
+    """If a method is missing, API Gateway parses the Authorization header as an AWS signature and refuses it as malformed."""
+    paths_with_any = {path for verb, path in dev.methods() if verb == "ANY"}
+    assert {"/", "/{path+}", "/v1", "/a1", "/a1/rag", "/v1/chat"} <= paths_with_any
+    assert {path for _, path in dev.methods()} == paths_with_any
 
 
 def test_only_the_methods_of_rows_may_invoke_a_function(dev: Deployment) -> None:
@@ -155,12 +153,12 @@ def test_head_is_a_method_of_every_get_route_with_the_same_function(dev: Deploym
         assert methods["HEAD", path]["Properties"]["Integration"] == methods["GET", path]["Properties"]["Integration"]
 
 
-def test_paths_of_other_apis_name_the_route_to_use(dev: Deployment) -> None:
+def test_the_404_of_a_path_of_another_api_names_the_route_to_use(dev: Deployment) -> None:
     for path in ("/v1/responses", "/v1/completions", "/v1/messages", "/chat/completions", "/messages"):
         assert "Use POST /v1/chat/completions." in _refusal(dev, path)
     assert "Use GET /v1/models." in _refusal(dev, "/models")
     assert "Use GET /v1/usage or DELETE /v1/usage." in _refusal(dev, "/usage")
-    assert not CORRECTIONS.keys() & {route.path for route in ROUTES}
+    assert not ROUTE_HINTS.keys() & {route.path for route in ROUTES}
 
 
 def _refusal(deployment: Deployment, path: str) -> str:
@@ -172,19 +170,19 @@ def _refusal(deployment: Deployment, path: str) -> str:
 
 
 def test_rows_use_the_same_name_for_a_variable_at_the_same_place() -> None:
-    """API Gateway allows one variable below a resource."""
+    """API Gateway allows only one path variable below a resource."""
     names: dict[str, set[str]] = {}
     for route in ROUTES:
         segments = route.path.split("/")
         for depth, segment in enumerate(segments):
             if segment.startswith("{"):
-                above = "/".join("*" if one.startswith("{") else one for one in segments[:depth])
-                names.setdefault(above, set()).add(segment)
-    assert {above: variables for above, variables in names.items() if len(variables) > 1} == {}
+                parent = "/".join("*" if one.startswith("{") else one for one in segments[:depth])
+                names.setdefault(parent, set()).add(segment)
+    assert {parent: variables for parent, variables in names.items() if len(variables) > 1} == {}
 
 
 def test_surfaces_share_no_path_below_the_first_segment() -> None:
-    """Such a path would have to move between stacks, which a CloudFormation resource cannot."""
+    """Each surface is a stack. CloudFormation cannot move the resource of a path from one stack to another."""
     owners: dict[str, set[str]] = {}
     for route in ROUTES:
         segments = route.path.split("/")
@@ -201,28 +199,29 @@ def test_the_deployment_waits_for_every_surface(dev: Deployment) -> None:
     assert nested <= set(deployment["DependsOn"])
 
 
-def test_no_surface_depends_on_the_stage_and_so_on_its_own_deployment(dev: Deployment) -> None:
+def test_no_surface_depends_on_the_stage(dev: Deployment) -> None:
+    """The stage depends on the deployment, and the deployment depends on every surface."""
     stages = {logical_id for logical_id, _ in dev.resources("AWS::ApiGateway::Stage")}
     for _, nested in dev.resources("AWS::CloudFormation::Stack"):
-        given = {value.get("Ref") for value in nested["Properties"]["Parameters"].values()}
-        assert not given & stages
+        references = {value.get("Ref") for value in nested["Properties"]["Parameters"].values()}
+        assert not references & stages
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "change",
     [
-        pytest.param(lambda routes: routes[:-1], id="a route less"),
-        pytest.param(lambda routes: (*routes[:-1], replace(routes[-1], long=False)), id="a route that no longer streams"),
-        pytest.param(lambda routes: (*routes[:-1], replace(routes[-1], method="PUT")), id="another method"),
+        pytest.param(lambda routes: routes[:-1], id="a route is removed"),
+        pytest.param(lambda routes: (*routes[:-1], replace(routes[-1], long=False)), id="a route does not stream"),
+        pytest.param(lambda routes: (*routes[:-1], replace(routes[-1], method="PUT")), id="a method is changed"),
     ],
 )
 def test_changed_routes_create_a_new_deployment(
     dev: Deployment,
     synthesize: Callable[[Environment], Deployment],
     monkeypatch: pytest.MonkeyPatch,
-    changed: Callable[[tuple[Route, ...]], tuple[Route, ...]],
+    change: Callable[[tuple[Route, ...]], tuple[Route, ...]],
 ) -> None:
-    monkeypatch.setattr("infra.stacks.api.ROUTES", changed(ROUTES))
+    monkeypatch.setattr("infra.stacks.api.ROUTES", change(ROUTES))
     ((before, _),) = dev.resources("AWS::ApiGateway::Deployment")
     ((after, _),) = synthesize(DEV).resources("AWS::ApiGateway::Deployment")
     assert after != before
@@ -234,7 +233,7 @@ def test_the_same_routes_keep_their_deployment(dev: Deployment, synthesize: Call
     assert after == before
 
 
-def test_only_functions_that_embed_have_the_weights(dev: Deployment) -> None:
+def test_only_functions_that_embed_have_the_variable_of_the_embedding_model(dev: Deployment) -> None:
     for route in ROUTES:
         variables = dev.functions()[route.function_name]["Environment"]["Variables"]
         assert ("SPASS_MODEL" in variables) == (Permission.EMBEDDING in route.permissions)

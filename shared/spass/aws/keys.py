@@ -50,8 +50,8 @@ def user_session(tenant: TenantId, user: UserId, agent: AgentName, session: Sess
     return Key(user_sessions_partition(tenant, user, agent), f"{USER_SESSION_PREFIX}{session}")
 
 
-def job(tenant: TenantId, job: JobId) -> Key:
-    return Key(f"{tenant_prefix(tenant)}JOB#{job}", "JOB")
+def job(tenant: TenantId, job_id: JobId) -> Key:
+    return Key(f"{tenant_prefix(tenant)}JOB#{job_id}", "JOB")
 
 
 def job_draft(tenant: TenantId, job: JobId) -> Key:
@@ -91,8 +91,8 @@ def uploads_partition(tenant: TenantId, index: IndexId) -> str:
 UPLOAD_PREFIX = "UP#"
 
 
-def upload(tenant: TenantId, index: IndexId, upload: UploadId) -> Key:
-    return Key(uploads_partition(tenant, index), f"{UPLOAD_PREFIX}{upload}")
+def upload(tenant: TenantId, index: IndexId, upload_id: UploadId) -> Key:
+    return Key(uploads_partition(tenant, index), f"{UPLOAD_PREFIX}{upload_id}")
 
 
 def upload_part_prefix(upload: UploadId) -> str:
@@ -100,17 +100,20 @@ def upload_part_prefix(upload: UploadId) -> str:
 
 
 def upload_part(tenant: TenantId, index: IndexId, upload: UploadId, number: int) -> Key:
-    """Return the key of one part of an upload that is ingested in parts, numbered from 0."""
+    """Return the key of one part of an upload that is ingested in parts. ``number`` counts from 0."""
     return Key(uploads_partition(tenant, index), f"{upload_part_prefix(upload)}{number:0{_PART_DIGITS}d}")
 
 
 def upload_newest(tenant: TenantId, index: IndexId, digest: str) -> Key:
-    """Return the key of the item with the sequencer of the newest object whose key has this SHA-256."""
+    """Return the key of the item with the sequencer of the newest version of an uploaded object.
+
+    ``digest`` is the SHA-256 of the object's key. S3's sequencers order the events of one object.
+    """
     return Key(uploads_partition(tenant, index), f"NEWEST#{digest}")
 
 
 def large_upload(tenant: TenantId, index: IndexId, upload: UploadId) -> Key:
-    """Return the key of a large file that is being ingested. Its partition lists all such files of the tenant."""
+    """Return the key of a large file during its ingest. The partition contains the large files of all the tenant's indexes."""
     return Key(f"{tenant_prefix(tenant)}LARGE", f"{index}#{upload}")
 
 
@@ -134,7 +137,10 @@ def audit_partition(tenant: TenantId, outer_request: RequestId) -> str:
 
 
 def audit(tenant: TenantId, outer_request: RequestId, at: Timestamp, request: RequestId) -> Key:
-    """Return the key of a call's record, below the outer request that caused it, in time order."""
+    """Return the key of the audit record of ``request``.
+
+    ``outer_request`` is the client's request that caused it. All records with the same one are in one partition, sorted by time.
+    """
     return Key(audit_partition(tenant, outer_request), f"{at}#{request}")
 
 
@@ -149,8 +155,10 @@ def usage_partition(tenant: TenantId, month: str) -> str:
 
 
 def usage(tenant: TenantId, day: str, agent: str, model: str, user: str, shard: int) -> Key:
-    """Return the key of a row of usage on a ``day`` (``2026-04-30``). An absent agent or user is empty. Neither contains a ``#``,
-    so two rows never share a key, whatever the model's name is."""
+    """Return the key of a row of usage on a ``day`` (``2026-04-30``). ``agent`` and ``user`` are empty if there is none.
+
+    They contain no ``#``, so two rows never have the same key, even if the model's name contains one.
+    """
     return Key(usage_partition(tenant, day[:7]), f"{day}#{agent}#{model}#{user}#{shard}")
 
 

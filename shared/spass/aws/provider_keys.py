@@ -116,4 +116,4 @@ class ProviderKeys:
 
 
 def _log_read_failure(error: Exception) -> None:
-    write_line({**failure_line(error, ""), "level": "warning", "event": "keys_unread"})
+    write_line({**failure_line(error, ""), "level": "warning", "event": "provider_keys_read_failed"})

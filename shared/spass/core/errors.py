@@ -26,7 +26,7 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
 Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong``.
 Other exceptions do not reach a caller; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · IndexChanged · BackendError ·
-EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ArithmeticRefused · IngestRefused · StopWork ·
+EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · InvalidExpression · IngestRefused · StopWork ·
 NotHandled · FunctionFailed · ConfigError
 """
 

@@ -39,9 +39,9 @@ def lambda_handler(router: APIRouter, services: Services | None = None) -> "Lamb
     return LambdaFunction(router, services)
 
 
-def stream_app(router: APIRouter, services: Services | None = None, *, needs: WarmUp | None = None) -> "StreamApp":
+def stream_app(router: APIRouter, services: Services | None = None, *, warm_up: WarmUp | None = None) -> "StreamApp":
     """Return the ASGI app of a long route, to run under the Lambda Web Adapter."""
-    return StreamApp(router, services, needs)
+    return StreamApp(router, services, warm_up)
 
 
 def import_routers(modules: Iterable[str]) -> list[APIRouter]:
@@ -57,10 +57,10 @@ def import_routers(modules: Iterable[str]) -> list[APIRouter]:
 
 
 class _RouteFunction:
-    def __init__(self, router: APIRouter, services: Services | None, needs: WarmUp | None = None) -> None:
+    def __init__(self, router: APIRouter, services: Services | None, warm_up: WarmUp | None = None) -> None:
         self._router = router
         self._services = services
-        self._needs = needs
+        self._warm_up = warm_up
         if in_lambda() and _starts_functions.get():
             with log_startup_failure():
                 self._prepare()
@@ -70,8 +70,8 @@ class _RouteFunction:
         services: Services = self.app.state.services
         _ = services.tokens
         services.aws.connect()
-        if self._needs is not None:
-            self._needs(services)
+        if self._warm_up is not None:
+            self._warm_up(services)
 
     @cached_property
     def app(self) -> "FastAPI":

@@ -19,23 +19,23 @@ EventHandler: TypeAlias = Callable[[Services, Mapping[str, Any], Deadline], Awai
 """Handle one event until the deadline, and return the answer to the invoker."""
 
 
-def worker_handler(work: EventHandler, services: Services | None = None, *, needs: WarmUp | None = None) -> "WorkerFunction":
+def worker_handler(work: EventHandler, services: Services | None = None, *, warm_up: WarmUp | None = None) -> "WorkerFunction":
     """Return the Lambda handler of a worker."""
-    return WorkerFunction(work, services, needs)
+    return WorkerFunction(work, services, warm_up)
 
 
 class WorkerFunction:
     """A handler that runs one event at a time, always in the same event loop: the services' open connections belong to it."""
 
-    def __init__(self, work: EventHandler, services: Services | None, needs: WarmUp | None) -> None:
+    def __init__(self, work: EventHandler, services: Services | None, warm_up: WarmUp | None) -> None:
         self.work = work  # public for the laptop, which has a loop and services of its own
         self._configured_services = services
         self._lock = threading.Lock()
         if in_lambda():
             with log_startup_failure():
                 self.services.aws.connect()
-                if needs is not None:
-                    needs(self.services)
+                if warm_up is not None:
+                    warm_up(self.services)
 
     @cached_property
     def services(self) -> Services:

@@ -1,4 +1,4 @@
-"""An invalid agent file prevents the start; the error names the file, the line and the reason."""
+"""Test that the gateway does not start with an invalid agent file, and that the error names the file, the line and the reason."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def load(folder: Path, **files: str) -> AgentRegistry:
     return AgentRegistry.load(folder, CONFIG, ["calculator", "rag_query"])
 
 
-def problems(folder: Path, **files: str) -> str:
+def load_error(folder: Path, **files: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load(folder, **files)
     return str(caught.value)
@@ -62,50 +62,50 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_names_file_line_and_reason(tmp_path: Path, addition: str, line: int, reason: str) -> None:
-    said = problems(tmp_path, good=GOOD + addition)
-    assert f"good.yaml:{line}:" in said
-    assert reason in said
+    message = load_error(tmp_path, good=GOOD + addition)
+    assert f"good.yaml:{line}:" in message
+    assert reason in message
 
 
-@pytest.mark.parametrize("model", ["embedder", "nobody"])
+@pytest.mark.parametrize("model", ["embedder", "unknown"])
 def test_a_model_must_be_a_chat_model_of_the_catalogue(tmp_path: Path, model: str) -> None:
-    assert f"good.yaml:2: model: gateway.yaml has no chat model '{model}'" in problems(
+    assert f"good.yaml:2: model: gateway.yaml has no chat model '{model}'" in load_error(
         tmp_path, good=f"name: good\nmodel: {model}\n"
     )
 
 
-def test_a_missing_model_is_reported_with_a_hint_at_the_agents_folder(tmp_path: Path) -> None:
-    said = problems(tmp_path, good=GOOD.replace("talker", "nobody"))
-    assert "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models" in said
+def test_the_error_for_an_unknown_model_suggests_to_set_the_agents_folder(tmp_path: Path) -> None:
+    message = load_error(tmp_path, good=GOOD.replace("talker", "unknown"))
+    assert "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models" in message
 
 
 def test_the_name_must_equal_the_name_of_the_file(tmp_path: Path) -> None:
-    assert "other.yaml:1: name: must be the file's name, 'other'" in problems(tmp_path, other=GOOD)
+    assert "other.yaml:1: name: must be the file's name, 'other'" in load_error(tmp_path, other=GOOD)
 
 
 @pytest.mark.parametrize("text", ["", "- a", "just words", "name: good", "name: [", "name: g/d\nmodel: talker"])
-def test_a_file_that_is_not_an_agent_is_reported_as_a_problem(tmp_path: Path, text: str) -> None:
-    assert "good.yaml" in problems(tmp_path, good=text)
+def test_a_file_that_is_not_an_agent_is_refused(tmp_path: Path, text: str) -> None:
+    assert "good.yaml" in load_error(tmp_path, good=text)
 
 
-def test_the_problems_of_all_files_are_reported_together(tmp_path: Path) -> None:
-    said = problems(tmp_path, good=GOOD, one="name: one\nmodel: nobody\n", two="name: two\nmodel: talker\nfoo: 1\n")
-    assert "one.yaml" in said
-    assert "two.yaml" in said
-    assert "good.yaml" not in said
+def test_one_error_reports_all_invalid_files(tmp_path: Path) -> None:
+    message = load_error(tmp_path, good=GOOD, one="name: one\nmodel: unknown\n", two="name: two\nmodel: talker\nfoo: 1\n")
+    assert "one.yaml" in message
+    assert "two.yaml" in message
+    assert "good.yaml" not in message
 
 
-def test_a_file_that_ends_in_yml_is_a_problem(tmp_path: Path) -> None:
+def test_a_file_that_ends_in_yml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "agent.yml").write_text(GOOD)
-    assert "rename it to agent.yaml" in problems(tmp_path)
+    assert "rename it to agent.yaml" in load_error(tmp_path)
 
 
-def test_a_problem_names_the_file_with_its_folder(tmp_path: Path) -> None:
+def test_an_error_names_the_file_with_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "agents"
     folder.mkdir()
     (folder / "other.yml").write_text(GOOD)
-    said = problems(folder, bar="name: bar\nmodel: nobody\n", foo="name: foo\n model: talker\n").splitlines()
-    assert {line.split(": ")[0] for line in said} == {"agents/bar.yaml:2", "agents/foo.yaml:2", "agents/other.yml"}
+    message = load_error(folder, bar="name: bar\nmodel: unknown\n", foo="name: foo\n model: talker\n").splitlines()
+    assert {line.split(": ")[0] for line in message} == {"agents/bar.yaml:2", "agents/foo.yaml:2", "agents/other.yml"}
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
@@ -117,4 +117,4 @@ def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
 def test_an_unknown_agent_is_not_found(tmp_path: Path, name: str) -> None:
     with pytest.raises(AgentNotFound) as caught:
         load(tmp_path, good=GOOD).get(name)
-    caught.value.message.encode()
+    caught.value.message.encode()  # a surrogate in the name must not break the answer

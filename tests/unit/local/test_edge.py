@@ -5,7 +5,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from infra.routes import CORRECTIONS, ROUTES, Route
+from infra.routes import ROUTE_HINTS, ROUTES, Route
 from local.edge import MAX_EVENT_BYTES, MAX_HEADER_BYTES, LambdaEdge
 
 SHORT = next(route for route in ROUTES if not route.long and route.method == "GET" and "{" not in route.path)
@@ -90,7 +90,7 @@ async def test_headers_of_an_answer_are_renamed_and_dropped_as_in_a_rest_api(rou
 
 @pytest.mark.anyio
 async def test_a_path_of_another_api_gets_the_route_to_use() -> None:
-    for path, message in CORRECTIONS.items():
+    for path, message in ROUTE_HINTS.items():
         for method in ("GET", "POST"):
             answer = await request(app(), method, path.replace("{", "").replace("}", ""))
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spass.core.messages import Json
 from spass.tools.base import ToolError
-from spass.tools.builtin.arithmetic import MAX_BITS, ArithmeticRefused, evaluate
+from spass.tools.builtin.arithmetic import MAX_BITS, InvalidExpression, evaluate
 from spass.tools.builtin.calculator import Calculator, to_json_number
 from tests.unit.tools.fakes import context_for
 
@@ -174,7 +174,7 @@ HOSTILE = [
 @pytest.mark.parametrize("expression", HOSTILE, ids=lambda text: ascii(text[:40]))
 def test_anything_but_bounded_arithmetic_is_refused_quickly(expression: str) -> None:
     started = time.monotonic()
-    with pytest.raises(ArithmeticRefused) as caught:
+    with pytest.raises(InvalidExpression) as caught:
         to_json_number(evaluate(expression))
     assert len(str(caught.value)) > 10
     assert "lambda" not in str(caught.value)
@@ -187,7 +187,7 @@ def test_arbitrary_text_gives_a_json_number_or_a_refusal(expression: str) -> Non
     try:
         value = evaluate(expression)
         shown = to_json_number(value)
-    except ArithmeticRefused:
+    except InvalidExpression:
         return
     assert isinstance(shown, int | float | str)
     assert not isinstance(shown, float) or math.isfinite(shown)

@@ -34,6 +34,8 @@ ARGUMENTS: Final[Mapping[str, Json]] = {
     "metadata": {"a": 1, "b": [2, None]},
 }
 PATCH = ConfirmedOperation("rag_doc_patch", ARGUMENTS)
+RESULT: Final = True
+"""The result of the confirmed call; these tests do not use it."""
 
 text = st.text(st.characters(codec="utf-8"), max_size=8)
 json_values = st.recursive(
@@ -86,7 +88,7 @@ async def test_a_token_is_refused_if_any_field_of_the_call_differs(
 
 
 @given(operation=operations)
-async def test_the_order_of_members_makes_no_difference(aws: Aws, operation: ConfirmedOperation) -> None:
+async def test_a_token_is_accepted_if_only_the_order_of_json_members_differs(aws: Aws, operation: ConfirmedOperation) -> None:
     scope, arguments = RagHarness(aws).scope, reverse_members(operation.arguments)
     assert isinstance(arguments, dict)
     token = await ConfirmTokens().issue(scope, operation)
@@ -113,9 +115,9 @@ async def test_a_token_is_refused_for_another_user_or_tenant(harness: RagHarness
     token = await confirm_tokens.issue(scope, PATCH)
     without_user = for_user(scope, None)
     other_tenant = for_user(harness.scope_of("other"), "ada")
-    for stranger in (for_user(scope, "bob"), without_user, for_user(scope, "null"), other_tenant):
+    for other_scope in (for_user(scope, "bob"), without_user, for_user(scope, "null"), other_tenant):
         with pytest.raises(ConfirmTokenInvalid):
-            await confirm_tokens.redeem(stranger, PATCH, token)
+            await confirm_tokens.redeem(other_scope, PATCH, token)
     with pytest.raises(ConfirmTokenInvalid):
         await confirm_tokens.redeem(scope, PATCH, await confirm_tokens.issue(without_user, PATCH))
     await confirm_tokens.redeem(scope, PATCH, token)
@@ -131,26 +133,26 @@ async def test_a_token_is_accepted_once(scope: Scope) -> None:
     confirm_tokens = ConfirmTokens()
     token = await confirm_tokens.issue(scope, PATCH)
     first, second = [await confirm_tokens.redeem(scope, PATCH, token) for _ in range(2)]
-    await scope.store.table.transact(await first.writes(True), token="one")
+    await scope.store.table.transact(await first.writes(RESULT), token="one")
     with pytest.raises(ConfirmTokenInvalid):
         await confirm_tokens.redeem(scope, PATCH, token)
     with pytest.raises(TransactionFailed):
-        await scope.store.table.transact(await second.writes(True), token="two")
+        await scope.store.table.transact(await second.writes(RESULT), token="two")
     assert isinstance(second.refusal(), ConfirmTokenInvalid)
 
 
-async def test_a_used_token_stays_used_until_long_after_its_expiry(scope: Scope) -> None:
-    confirm_tokens, issued = ConfirmTokens(), now_s()
+async def test_the_mark_of_a_used_token_expires_an_hour_after_the_token(scope: Scope) -> None:
+    confirm_tokens, issued_at = ConfirmTokens(), now_s()
     redemption = await confirm_tokens.redeem(scope, PATCH, await confirm_tokens.issue(scope, PATCH))
-    (mark,) = await redemption.writes(True)
-    expires = redemption.mark.attributes["ttl"]
-    assert mark == redemption.mark
-    assert isinstance(expires, int)
-    assert expires >= issued + CONFIRM_SECONDS + 3600
+    (write,) = await redemption.writes(RESULT)
+    expires_at = redemption.mark.attributes["ttl"]
+    assert write == redemption.mark
+    assert isinstance(expires_at, int)
+    assert expires_at >= issued_at + CONFIRM_SECONDS + 3600
 
 
 async def test_a_token_is_issued_without_a_write(scope: Scope) -> None:
-    """A write that arrives late could make a used token valid again."""
+    """If a token were written when it is issued, a delayed write could make a used token valid again."""
     confirm_tokens = ConfirmTokens()
     await confirm_tokens.issue(scope, PATCH)
     with inject(FaultPlan()) as plan:
@@ -225,7 +227,7 @@ async def test_all_processes_use_the_same_key_for_a_tenant(harness: RagHarness, 
 
 
 class RacingProcess(FaultPlan):
-    """Before the first write, another process issues a token too."""
+    """Another process, which issues a token just before the first write."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__()
@@ -239,7 +241,7 @@ class RacingProcess(FaultPlan):
         return await super().around(call, run)
 
 
-async def test_of_two_concurrent_new_keys_both_processes_use_the_first(scope: Scope) -> None:
+async def test_two_processes_that_create_a_key_concurrently_both_use_the_first_key(scope: Scope) -> None:
     confirm_tokens = ConfirmTokens()
     rival = RacingProcess(scope)
     with inject(rival):

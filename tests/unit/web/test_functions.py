@@ -1,4 +1,4 @@
-"""Lambda functions: the paths behind a stage or a custom domain, headers, HEAD, and the start."""
+"""Test Lambda functions: request paths with a stage or a custom domain, headers, HEAD, and the start."""
 
 import asyncio
 import subprocess
@@ -51,25 +51,27 @@ def event(path: str, full_path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("path", "full_path", "root", "own"),
+    ("path", "full_path", "root", "route_path"),
     [
         ("/a1/things/x", "/prod/a1/things/x", "/prod", "/a1/things/x"),  # the stage's own address
         ("/a1/things/x", "/a1/things/x", "", "/a1/things/x"),  # a custom domain at its root
         ("/gw/a1/things/x", "/gw/a1/things/x", "/gw", "/a1/things/x"),  # a custom domain's base path
         ("/a1/things/%C3%BC", "/prod/a1/things/%C3%BC", "/prod", "/a1/things/ü"),
         ("/a1/things/a%2Fb", "/prod/a1/things/a%2Fb", "/prod", "/a1/things/a/b"),
-        # API Gateway picks the same route for these and passes the path on as it was sent.
+        # API Gateway picks the same route for these and passes the path on unchanged.
         ("/a1/things/x/", "/prod/a1/things/x/", "/prod", "/a1/things/x"),
         ("//a1/things/x", "/prod//a1/things/x", "/prod", "/a1/things/x"),
         ("/gw//a1/things/x/", "/gw//a1/things/x/", "/gw", "/a1/things/x"),
     ],
 )
-def test_the_path_is_split_where_the_api_begins(path: str, full_path: str, root: str, own: str) -> None:
-    assert split_path(path, full_path, "/a1/things/{name}") == RequestPath(root, root + own)
+def test_the_path_is_split_into_the_root_path_and_the_path_of_the_route(
+    path: str, full_path: str, root: str, route_path: str
+) -> None:
+    assert split_path(path, full_path, "/a1/things/{name}") == RequestPath(root, root + route_path)
 
 
 @pytest.mark.parametrize(
-    ("path", "full_path", "root", "own"),
+    ("path", "full_path", "root", "route_path"),
     [
         ("/v1/models/small", "/prod/v1/models/small", "/prod", "/v1/models/small"),
         ("/v1/models/meta/llama/4", "/prod/v1/models/meta/llama/4", "/prod", "/v1/models/meta/llama/4"),
@@ -78,8 +80,8 @@ def test_the_path_is_split_where_the_api_begins(path: str, full_path: str, root:
         ("/v1/models/a/v1/models/b", "/v1/models/a/v1/models/b", "", "/v1/models/a/v1/models/b"),
     ],
 )
-def test_a_greedy_parameter_takes_the_rest_of_the_path(path: str, full_path: str, root: str, own: str) -> None:
-    assert split_path(path, full_path, "/v1/models/{model+}") == RequestPath(root, root + own)
+def test_a_greedy_parameter_takes_the_rest_of_the_path(path: str, full_path: str, root: str, route_path: str) -> None:
+    assert split_path(path, full_path, "/v1/models/{model+}") == RequestPath(root, root + route_path)
 
 
 def test_location_includes_the_stage_and_repeated_headers_arrive(services: Services, loop: asyncio.AbstractEventLoop) -> None:
@@ -101,12 +103,14 @@ def test_head_of_a_function_has_the_headers_of_get_and_no_body(services: Service
 
 
 @pytest.mark.anyio
-async def test_the_web_adapters_header_is_read_only_in_lambda(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_outside_lambda_the_header_of_the_web_adapter_is_ignored(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context = '{"path": "/prod/a1/things/x", "resourcePath": "/a1/things/{name}"}'
     transport = httpx.ASGITransport(stream_app(router, services))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        for inside, expected in ((False, "/a1/things/x%202"), (True, "/prod/a1/things/x%202")):
-            if inside:
+        for is_lambda, expected in ((False, "/a1/things/x%202"), (True, "/prod/a1/things/x%202")):
+            if is_lambda:
                 monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "things")
             answer = await client.get("/a1/things/x", headers={"x-amzn-request-context": context})
             assert answer.headers["location"] == expected
@@ -116,26 +120,33 @@ async def test_the_web_adapters_header_is_read_only_in_lambda(services: Services
 
 
 @pytest.mark.anyio
-async def test_the_app_closes_its_connections_when_the_server_ends(services: Services) -> None:
+async def test_the_app_closes_the_models_router_when_the_server_ends(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    async def aclose() -> None:
+        calls.append("aclose")
+
+    monkeypatch.setattr(services.router, "aclose", aclose)
     app = create_app([router], services)
     async with app.router.lifespan_context(app):
-        _ = services.router
+        assert calls == []
+    assert calls == ["aclose"]
 
 
 def test_a_function_in_lambda_creates_its_services_at_its_start(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(services.aws, "connect", lambda: calls.append("connect"))
 
-    def needs(argument: Services) -> None:
+    def warm_up(argument: Services) -> None:
         assert argument is services
-        calls.append("needs")
+        calls.append("warm_up")
 
-    stream_app(router, services, needs=needs)
+    stream_app(router, services, warm_up=warm_up)
     assert calls == []
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-things")
-    stream_app(router, services, needs=needs)
+    stream_app(router, services, warm_up=warm_up)
     lambda_handler(router, services)
-    assert calls == ["connect", "needs", "connect"]
+    assert calls == ["connect", "warm_up", "connect"]
     assert "tokens" in services.__dict__
 
 

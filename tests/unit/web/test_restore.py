@@ -63,7 +63,7 @@ def app(services: Services, aws: AwsServer, monkeypatch: pytest.MonkeyPatch) -> 
     services.settings = replace(services.settings, keys_path="/spass/dev/")
     monkeypatch.setattr("spass.web.startup.capture_library_logs", lambda: None)
     return stream_app(
-        router, services, needs=lambda services: (services.router, services.cascade, services.read_keys(all_models=True))
+        router, services, warm_up=lambda services: (services.router, services.cascade, services.read_keys(all_models=True))
     )
 
 
@@ -131,14 +131,14 @@ async def test_a_failed_restore_is_logged_and_answers_500(
 ) -> None:
     failures: list[Exception] = []
 
-    def needs(_: Services) -> None:
+    def warm_up(_: Services) -> None:
         for failure in failures:
             raise failure
 
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-use")
     monkeypatch.setenv("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH", HOOK)
     monkeypatch.setattr("spass.web.startup.capture_library_logs", lambda: None)
-    app = stream_app(router, services, needs=needs)
+    app = stream_app(router, services, warm_up=warm_up)
     failures.append(KeyError("secret text"))
     async with client(app) as caller:
         assert (await caller.post(HOOK)).status_code == 500

@@ -50,13 +50,13 @@ class IndexDeleter:
             IndexChanged: ``if_match`` does not hold.
         """
 
-        async def plan(before: Manifest, name: str) -> NextVersion[bool]:
+        async def plan(before: Manifest, attempt_name: str) -> NextVersion[bool]:
             objects = SegmentObjects(scope.store, index_id, before.generation, self.cache)
             loaded = await load_live_ids(objects, before.segments)
             locations = locate_documents(loaded, [document_id])
             if not locations:
                 return NextVersion(False, None)
-            segments = await store_bitmaps(objects, mark_deleted(loaded, locations.values()), name)
+            segments = await store_bitmaps(objects, mark_deleted(loaded, locations.values()), attempt_name)
             return NextVersion(True, before.next_version(replace(before, segments=segments)))
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)

@@ -76,7 +76,7 @@ async def _merge(
     loaded = await load_live_ids(objects, inputs)
     merged = await put_merged_segment(uncached, [MergeInput.of(uncached, live) for live in loaded])
 
-    async def plan(before: Manifest, name: str) -> NextVersion[bool]:
+    async def plan(before: Manifest, attempt_name: str) -> NextVersion[bool]:
         listed = {segment.id: segment for segment in before.segments}
         if before.generation != planned.generation or not all(live.segment.id in listed for live in loaded):
             return NextVersion(False, None)
@@ -84,7 +84,7 @@ async def _merge(
         marked = mark_deleted([merged], locate_documents([merged], deleted).values())
         replaced = {live.segment.id for live in loaded}
         others = [segment for segment in before.segments if segment.id not in replaced]
-        segments = (*others, *await store_bitmaps(objects, marked, name))
+        segments = (*others, *await store_bitmaps(objects, marked, attempt_name))
         return NextVersion(True, before.next_revision(replace(before, segments=segments)))
 
     return await swap(store, index_id, deadline, plan)

@@ -35,14 +35,16 @@ class EmbeddedDocuments:
     documents: Sequence[NewDocument]
     vectors: Vectors
 
-    def rows(self, created: Mapping[DocumentId, int], written: int) -> Rows:
-        """Return the rows in the order of ids. ``written`` is the time of the write in milliseconds since the epoch. A document
-        that replaces another one keeps its time of creation from ``created``."""
+    def rows(self, created: Mapping[DocumentId, int], written_at_ms: int) -> Rows:
+        """Return the rows in the order of ids. A document that replaces another one keeps its time of creation from ``created``.
+
+        All times are in milliseconds since the epoch; ``written_at_ms`` is the time of the write.
+        """
         order = sorted(range(len(self.documents)), key=lambda n: self.documents[n].id)
         ids, docs, meta = [], [], []
         for document in (self.documents[n] for n in order):
-            first = created.get(document.document_id, written)
-            ids.append(IdRow(document.id, first, written, len(document.text.encode())))
+            first = created.get(document.document_id, written_at_ms)
+            ids.append(IdRow(document.id, first, written_at_ms, len(document.text.encode())))
             docs.append(json_line({"id": document.id, "text": document.text, "metadata": document.metadata}))
             meta.append(metadata_json(document.metadata))
         return Rows(ids, docs, meta, self.vectors[order])
@@ -53,7 +55,7 @@ class _StoredSegment:
     """A segment in the bucket that has ``rows`` and no others. It belongs to ``generation``."""
 
     generation: str
-    written: int
+    written_at_ms: int
     rows: Rows
     segment: Segment
 
@@ -71,10 +73,10 @@ class Upsert:
     and the swap: they put the rows once, as an own segment. They put them again only if the generation or a row has changed, and
     once if another writer wrote one of the documents at a later time.
 
-    ``written`` is the time of the write in milliseconds since the epoch.
+    ``written_at_ms`` is the time of the write in milliseconds since the epoch.
     """
 
-    written: int = field(default_factory=_now_ms)
+    written_at_ms: int = field(default_factory=_now_ms)
     _merge_attempted: bool = False
     _put_count: int = 0
     _stored: _StoredSegment | None = None
@@ -91,10 +93,10 @@ class Upsert:
         ``new``. All are in the bucket. ``swap`` names the new bitmaps."""
         created = {document: location.stored.created_at for document, location in replaced.items()}
         stored = self._stored
-        if stored is not None and not stored.has(objects.generation, new.rows(created, stored.written)):
+        if stored is not None and not stored.has(objects.generation, new.rows(created, stored.written_at_ms)):
             stored = None
         self._advance_time([location.stored for location in replaced.values()], must_put=stored is None)
-        rows = new.rows(created, self.written)
+        rows = new.rows(created, self.written_at_ms)
         remaining = mark_deleted(loaded, replaced.values())
         merged = {segment.id for segment in self._choose_merge([live.segment for live in remaining], new)}
         if merged:
@@ -113,8 +115,8 @@ class Upsert:
         Rows that were put twice and can be reused keep their time: a writer that keeps losing the race must not put its rows
         again on every attempt."""
         latest = max((row.updated_at for row in replaced), default=0)
-        if latest > self.written and (must_put or self._put_count < _MAX_PUTS_FOR_CLOCK):
-            self.written = max(latest, _now_ms())
+        if latest > self.written_at_ms and (must_put or self._put_count < _MAX_PUTS_FOR_CLOCK):
+            self.written_at_ms = max(latest, _now_ms())
 
     def _choose_merge(self, segments: Sequence[Segment], new: EmbeddedDocuments) -> Sequence[Segment]:
         if self._merge_attempted and len(segments) < MAX_SEGMENTS:
@@ -123,11 +125,11 @@ class Upsert:
         return choose_merge(segments, len(new.documents), new.vectors.shape[1])
 
     async def _put_alone(self, objects: SegmentObjects, rows: Rows, stored: _StoredSegment | None) -> Segment:
-        if stored is not None and stored.written == self.written:
+        if stored is not None and stored.written_at_ms == self.written_at_ms:
             return stored.segment
         self._put_count += 1
         segment = await put_segment(objects, rows)
-        self._stored = _StoredSegment(objects.generation, self.written, rows, segment)
+        self._stored = _StoredSegment(objects.generation, self.written_at_ms, rows, segment)
         return segment
 
     async def _put_merged(self, objects: SegmentObjects, rows: Rows, inputs: Sequence[LiveIds]) -> Segment:

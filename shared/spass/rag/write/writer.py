@@ -36,7 +36,7 @@ class Writer:
         participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
-        """Replace all documents of the index by ``documents``, in a new generation. The index is created if it does not exist.
+        """Replace all documents of the index by ``documents``, in a new generation. Create the index if it does not exist.
 
         Raises:
             IndexChanged: ``if_match`` does not hold.
@@ -52,7 +52,7 @@ class Writer:
         participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
-        """Add ``documents``; each replaces the one with its id. The index is created if it does not exist.
+        """Add ``documents``. A new document replaces the stored document with the same id. Create the index if it does not exist.
 
         Raises:
             EmbeddingModelMismatch: the index was built with another model or dimension.
@@ -75,16 +75,16 @@ class Writer:
         new = EmbeddedDocuments(documents, await self._embedder.embed(scope, [document.text for document in documents]))
         upsert, generation = Upsert(), new_id("gen")
 
-        async def plan(before: Manifest, name: str) -> NextVersion[WriteAnswer]:
-            current = before
+        async def plan(before: Manifest, attempt_name: str) -> NextVersion[WriteAnswer]:
+            base = before
             if replaces_all or not before.exists:
-                current = self._empty_manifest(generation, before)
-            check_model(current, self._embedder.model)
-            objects = SegmentObjects(scope.store, index_id, current.generation, self._cache)
-            loaded = await load_live_ids(objects, current.segments)
+                base = self._empty_manifest(generation, before)
+            check_model(base, self._embedder.model)
+            objects = SegmentObjects(scope.store, index_id, base.generation, self._cache)
+            loaded = await load_live_ids(objects, base.segments)
             replaced = locate_documents(loaded, [document.document_id for document in documents])
-            segments = await upsert.segments(new, objects, loaded, replaced, name)
-            after = before.next_version(replace(current, segments=segments))
+            segments = await upsert.segments(new, objects, loaded, replaced, attempt_name)
+            after = before.next_version(replace(base, segments=segments))
             answer = WriteAnswer(
                 index_id=index_id,
                 doc_count=after.doc_count,
@@ -98,7 +98,7 @@ class Writer:
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
     def _empty_manifest(self, generation: str, before: Manifest) -> Manifest:
-        """Return the manifest of ``generation`` without documents. An index that exists keeps its time of creation."""
+        """Return a manifest of ``generation`` without documents. If the index exists, keep its time of creation."""
         model = self._embedder.model
         return Manifest(
             generation=generation,
@@ -116,20 +116,20 @@ class Writer:
         participant: Participant[Document] | None = None,
         if_match: IfMatch | None = None,
     ) -> Document:
-        """Patch a document and return it. If another writer changes the document first, the patch applies to the result of that
-        write: its text, metadata and vector come from the version that this one replaces. Only a new text is embedded, once.
+        """Patch a document and return it. If another writer changes the document first, apply the patch to the new version of the
+        document. The text is embedded only if the patch changes it, and only once.
 
         Raises:
-            InvalidRequest, DocumentTooLarge: the patch exceeds a limit; nothing was called or changed.
+            InvalidRequest, DocumentTooLarge: the patch exceeds a limit. No model was called and nothing was changed.
             IndexNotFound, DocumentNotFound: there is nothing to patch.
-            EmbeddingModelMismatch: a new text needs a vector, and the index was built with another model or dimension.
+            EmbeddingModelMismatch: the patch changes the text, and the index was built with another model or dimension.
             IndexChanged: ``if_match`` does not hold.
         """
         check_patch(patch)
         upsert = Upsert()
         new_vector: Vectors | None = None
 
-        async def plan(before: Manifest, name: str) -> NextVersion[Document]:
+        async def plan(before: Manifest, attempt_name: str) -> NextVersion[Document]:
             nonlocal new_vector
             if not before.exists:
                 raise index_not_found(index_id)
@@ -150,8 +150,8 @@ class Writer:
                     new_vector = await self._embedder.embed(scope, [text])
                 vector = new_vector
             new = EmbeddedDocuments([NewDocument.model_construct(id=document_id, text=text, metadata=metadata)], vector)
-            segments = await upsert.segments(new, objects, loaded, replaced, name)
-            updated_at = timestamp(upsert.written / 1000)
+            segments = await upsert.segments(new, objects, loaded, replaced, attempt_name)
+            updated_at = timestamp(upsert.written_at_ms / 1000)
             answer = stored.model_copy(update={"text": text, "metadata": metadata, "updated_at": updated_at})
             return NextVersion(answer, before.next_version(replace(before, segments=segments)))
 

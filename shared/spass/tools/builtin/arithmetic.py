@@ -34,7 +34,7 @@ _NOT_ARITHMETIC: Final = (
 )
 
 
-class ArithmeticRefused(Exception):
+class InvalidExpression(Exception):
     """The expression cannot be calculated. The message says what to write instead."""
 
 
@@ -42,42 +42,42 @@ def evaluate(expression: str) -> Number:
     """Return the value of ``expression``: a fraction if it is exact, else a finite float.
 
     Raises:
-        ArithmeticRefused: it is not arithmetic, is too large, or has no real value.
+        InvalidExpression: it is not arithmetic, is too large, or has no real value.
     """
     tree = _parse(expression)
     try:
         return _value(tree, MAX_DEPTH)
     except ZeroDivisionError:
-        raise ArithmeticRefused("This divides by zero.") from None
+        raise InvalidExpression("This divides by zero.") from None
     except OverflowError:
-        raise ArithmeticRefused("A value in this expression is too large.") from None
+        raise InvalidExpression("A value in this expression is too large.") from None
     except TypeError:
-        raise ArithmeticRefused("A function here has the wrong number of arguments.") from None
+        raise InvalidExpression("A function here has the wrong number of arguments.") from None
     except ValueError:
-        raise ArithmeticRefused("This has no real value: the argument of a function is outside its domain.") from None
+        raise InvalidExpression("This has no real value: the argument of a function is outside its domain.") from None
 
 
 def _parse(expression: str) -> ast.expr:
     if len(expression) > MAX_CHARACTERS:
-        raise ArithmeticRefused(f"The expression is too long: at most {MAX_CHARACTERS} characters. Calculate it in parts.")
+        raise InvalidExpression(f"The expression is too long: at most {MAX_CHARACTERS} characters. Calculate it in parts.")
     if "'" in expression or '"' in expression:
-        raise ArithmeticRefused("Text in quotes is not arithmetic. Write only numbers, operators and functions.")
+        raise InvalidExpression("Text in quotes is not arithmetic. Write only numbers, operators and functions.")
     if _WORD_AT_NUMBER.search(expression):
-        raise ArithmeticRefused(_NOT_ARITHMETIC)
+        raise InvalidExpression(_NOT_ARITHMETIC)
     try:
         return ast.parse(expression.translate(_TYPOGRAPHIC_SIGNS).strip(), mode="eval").body
     except SyntaxError as error:
-        raise ArithmeticRefused(
+        raise InvalidExpression(
             f"This is not one arithmetic expression ({error.msg}). Write for example (17.5 * 4) / 3 or sqrt(2) ** 3."
         ) from None
     except (ValueError, RecursionError, MemoryError):
-        raise ArithmeticRefused("This cannot be read: it has unusual characters or is nested too deeply.") from None
+        raise InvalidExpression("This cannot be read: it has unusual characters or is nested too deeply.") from None
 
 
 def _value(node: ast.expr, levels: int) -> Number:
     """Return the value of ``node``, whose tree may have at most ``levels`` levels."""
     if not levels:
-        raise ArithmeticRefused(f"The expression is nested too deeply: at most {MAX_DEPTH} levels. Calculate it in parts.")
+        raise InvalidExpression(f"The expression is nested too deeply: at most {MAX_DEPTH} levels. Calculate it in parts.")
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return _check_bounds(_to_fraction(number))
@@ -90,7 +90,7 @@ def _value(node: ast.expr, levels: int) -> Number:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if function := _FUNCTIONS.get(name):
             return _check_bounds(function(*[_value(argument, levels - 1) for argument in arguments]))
         case _:
-            raise ArithmeticRefused(_advice(node))
+            raise InvalidExpression(_advice(node))
 
 
 def _advice(node: ast.expr) -> str:
@@ -115,27 +115,27 @@ def _to_fraction(number: float) -> Fraction:
         return Fraction(number)
     if math.isfinite(number):
         return Fraction(repr(number))  # repr gives the shortest decimal of the float, which is the one in the expression
-    raise ArithmeticRefused("A number in this expression is too large.")
+    raise InvalidExpression("A number in this expression is too large.")
 
 
 def _check_bounds(value: complex | Fraction) -> Number:
     """Return ``value`` if it is finite, real and small enough for further operations. A long fraction becomes a float.
 
     Raises:
-        ArithmeticRefused: it is not finite, not real, or an integer that is too large.
+        InvalidExpression: it is not finite, not real, or an integer that is too large.
     """
     if isinstance(value, complex):
-        raise ArithmeticRefused("The result is not a real number.")
+        raise InvalidExpression("The result is not a real number.")
     if isinstance(value, int | Fraction):
         fraction = Fraction(value)
         if _bits(fraction) <= MAX_BITS:
             return fraction
         if fraction.denominator == 1:
-            raise ArithmeticRefused("The result is too large: at most 1233 digits.")
+            raise InvalidExpression("The result is too large: at most 1233 digits.")
         return to_float(fraction)
     if math.isfinite(value):
         return value
-    raise ArithmeticRefused("The result is not a finite number.")
+    raise InvalidExpression("The result is not a finite number.")
 
 
 def _bits(fraction: Fraction) -> int:
@@ -146,14 +146,14 @@ def to_float(value: Number) -> float:
     """Return the nearest float.
 
     Raises:
-        ArithmeticRefused: ``value`` is outside the range of floats, at either end.
+        InvalidExpression: ``value`` is outside the range of floats, at either end.
     """
     try:
         nearest = float(value)
     except OverflowError:
-        raise ArithmeticRefused("The result is too large.") from None
+        raise InvalidExpression("The result is too large.") from None
     if value and not nearest:
-        raise ArithmeticRefused("The result is too small to write as a decimal.")
+        raise InvalidExpression("The result is too small to write as a decimal.")
     return nearest
 
 
@@ -166,16 +166,16 @@ def _power(base: Number, exponent: Number) -> complex | Fraction:
         if (bits - 1) * times <= MAX_BITS:
             return base**exponent.numerator
         if base.denominator == 1 and exponent > 0:
-            raise ArithmeticRefused("The power is too large: at most 1233 digits.")
+            raise InvalidExpression("The power is too large: at most 1233 digits.")
     power: complex = float(base) ** float(exponent)
     if base and not power:
-        raise ArithmeticRefused("The power is too small to write as a decimal.")
+        raise InvalidExpression("The power is too small to write as a decimal.")
     return power
 
 
 def _require_integer(value: Number, function: str, *, maximum: int | None = None) -> int:
     if value != int(value) or value < 0 or (maximum is not None and value > maximum):
-        raise ArithmeticRefused(f"{function} takes whole numbers from 0 {'on' if maximum is None else f'to {maximum}'}.")
+        raise InvalidExpression(f"{function} takes whole numbers from 0 {'on' if maximum is None else f'to {maximum}'}.")
     return int(value)
 
 
@@ -194,7 +194,7 @@ def _sqrt(value: Number) -> Number:
 
 def _round(value: Number, digits: Number = Fraction(0)) -> Number:
     if digits != int(digits) or not -300 <= digits <= 300:
-        raise ArithmeticRefused("round takes a whole number of digits from -300 to 300.")
+        raise InvalidExpression("round takes a whole number of digits from -300 to 300.")
     return round(Fraction(value), int(digits))
 
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from spass.core.messages import Json
 from spass.tools.base import Tool, ToolContext, ToolError
-from spass.tools.builtin.arithmetic import ArithmeticRefused, Number, evaluate, to_float
+from spass.tools.builtin.arithmetic import InvalidExpression, Number, evaluate, to_float
 
 _MAX_JSON_INTEGER = 2**53
 
@@ -28,7 +28,7 @@ class Calculator(Tool):
     async def run(self, _context: ToolContext, /) -> Json:
         try:
             result = to_json_number(evaluate(self.expression))
-        except ArithmeticRefused as refusal:
+        except InvalidExpression as refusal:
             raise ToolError(str(refusal), code="invalid_expression") from None
         return {"expression": self.expression, "result": result}
 
@@ -36,11 +36,11 @@ class Calculator(Tool):
 def to_json_number(value: Number) -> Json:
     """Return ``value`` as JSON.
 
-    An integer beyond 2**53 becomes a text of its digits, so that no reader rounds it. Any other fraction becomes the nearest
-    float. A float keeps 15 significant digits, which is its precision.
+    An integer above 2**53 becomes a string of digits, because JSON readers may round it. A fraction that is not an integer
+    becomes the nearest float. A float is rounded to 15 significant digits.
 
     Raises:
-        ArithmeticRefused: ``value`` is outside the range of floats.
+        InvalidExpression: ``value`` is a fraction outside the range of floats.
     """
     if isinstance(value, float):
         return float(f"{value:.15g}")
