@@ -87,10 +87,11 @@ async def test_concurrent_writers_never_store_a_text_with_the_vector_of_another(
         answer = await client.post(f"/a1/rag/indices/{index}/documents/append", json=body, headers=HEADERS)
         assert answer.status_code == 200
 
-    rounds = 3
+    rounds, writes_per_round = 3, 10
     for _ in range(rounds):
         writes = [*map(patch_text, texts), *map(patch_metadata, range(4)), append("Ganz neu."), append("Noch einmal neu.")]
+        assert len(writes) == writes_per_round
         await asyncio.gather(*writes)
         assert (await read_document(client, index))["text"] in {*texts, "Ganz neu.", "Noch einmal neu."}
     summary = (await client.get(f"/a1/rag/indices/{index}", headers=HEADERS)).json()
-    assert (summary["doc_count"], summary["version"]) == (2, 1 + rounds * len(writes)), "each write is one version"
+    assert (summary["doc_count"], summary["version"]) == (2, 1 + rounds * writes_per_round), "each write is one version"
