@@ -23,7 +23,7 @@ from spass.rag.ingest.plan import Position
 from spass.rag.ingest.publish import MAX_QUEUED_PARTS, publish_parts
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from spass.rag.ingest.transitions import end_failed, restart
-from spass.rag.ingest.upload_record import ABANDONED, read_record
+from spass.rag.ingest.upload_record import ABANDONED, read_record, upload_key
 from spass.testing.faults import Crash
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, jsonl_file, lines, numbered_texts
 
@@ -371,3 +371,17 @@ async def test_a_worker_stops_if_its_part_moved_to_another_position(harness: Ing
         await harness.texts()
     assert await harness.deliver(harness.part(upload, 0), message="m", receives=2)
     assert await harness.texts() == {"d0001": "text 1"}
+
+
+async def test_an_upload_that_the_earlier_release_stopped_continues(harness: IngestHarness) -> None:
+    upload = await plan_upload(harness)
+    harness.receive()
+    harness.calls.before_embedding = fail
+    assert not await harness.deliver(harness.part(upload, 1), receives=5)
+    record = await read_record(harness.store, INDEX, upload)
+    await harness.store.table.write(Update(upload_key(harness.store, record), set={"stopped": True}))  # that release had no ids
+    stopped = await read_record(harness.store, INDEX, upload)
+    restarted = await restart(harness.store, stopped)
+    assert restarted.active
+    assert not restarted.stopped
+    assert len(harness.receive()) == MAX_QUEUED_PARTS
