@@ -30,7 +30,7 @@ _ERROR_SECONDS: Final = 5.0  # to read the body of an error answer
 _DRAIN_SECONDS: Final = 0.25  # to read the bytes after the last event, so that the connection can be reused
 _DEFAULT_HEADERS: Final = {
     "Accept": "*/*",
-    "Accept-Encoding": "gzip, deflate",
+    "Accept-Encoding": "gzip",  # servers disagree about the format of "deflate"
     "User-Agent": "spass",
     "Content-Type": "application/json",
 }
