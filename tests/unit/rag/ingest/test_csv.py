@@ -47,8 +47,8 @@ BAD = {
     '" ",a,b': ("invalid_request", "text: must hold more than blanks"),
     "x,a b,c": ("invalid_request", "id: "),
     "x,file#1,c": ("invalid_request", "id: "),
-    "ü" * (MAX_TEXT_BYTES // 2) + "x,a,b": ("document_too_large", "text is 8193 bytes"),
-    "x,a," + "y" * 2048: ("document_too_large", "metadata is "),
+    "ü" * (MAX_TEXT_BYTES // 2) + "x,a,b": ("document_too_large", "text has 8193 bytes"),
+    "x,a," + "y" * 2048: ("document_too_large", "metadata has "),
     "x,a," + "y" * MAX_RECORD_BYTES: ("line_too_long", "is longer than"),
     'x,a,"' + '""\n' * MAX_RECORD_BYTES + '"': ("line_too_long", "is longer than"),
 }

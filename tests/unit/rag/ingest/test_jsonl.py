@@ -55,9 +55,9 @@ BAD = {
     b'{"text": "x", "metadata": ' + b'{"a":' * 40 + b"1" + b"}" * 41: ("invalid_request", "nested deeper"),
     b'{"text": "x", "metadata": ' + b'{"a":' * 9000 + b"1" + b"}" * 9001: ("invalid_request", "nested deeper"),
     b'{"text": "Gr\xfc\xdfe"}': ("not_utf8", "not UTF-8"),
-    b'{"text": "' + b"x" * (MAX_TEXT_BYTES + 1) + b'"}': ("document_too_large", "text is 8193 bytes"),
-    '{"text": "ü'.encode() * 1 + b"x" * (MAX_TEXT_BYTES - 1) + b'"}': ("document_too_large", "text is 8193 bytes"),
-    b'{"text": "x", "metadata": {"a": "' + b"y" * MAX_METADATA_BYTES + b'"}}': ("document_too_large", "metadata is "),
+    b'{"text": "' + b"x" * (MAX_TEXT_BYTES + 1) + b'"}': ("document_too_large", "text has 8193 bytes"),
+    '{"text": "ü'.encode() * 1 + b"x" * (MAX_TEXT_BYTES - 1) + b'"}': ("document_too_large", "text has 8193 bytes"),
+    b'{"text": "x", "metadata": {"a": "' + b"y" * MAX_METADATA_BYTES + b'"}}': ("document_too_large", "metadata has "),
     b'{"text": "' + b"x" * MAX_RECORD_BYTES + b'"}': ("line_too_long", str(MAX_RECORD_BYTES)),
 }
 
