@@ -35,12 +35,13 @@ ORDINARY_TEXTS: Final = {
     "umlauts and quotes": "Schöne „Wörter“ in Folge. ",
     "JSON": '{"a": ["b c", 1.5]}, ',
 }
-REDACTOR: Final = Redactor(["00" * 32] * 8, (), lambda: ["wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"])
+REDACTOR: Final = Redactor(token_sha256=["00" * 32] * 8, variables=(), keys=lambda: ["wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"])
 _PROBE_CHARACTERS: Final = 10_000
 
 
 def defend_message(role: Role, text: str) -> None:
-    """Sanitize a request with one message. Its last character is replaced by an x."""
+    """Sanitize a request with one message. Its last character becomes an x, because a text that matches a pattern except at its
+    end takes longest."""
     sanitize_request(ChatRequest("m", (Message(role, f"{text[:-1]}x", tool_call_id="c"),)))
 
 

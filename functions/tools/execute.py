@@ -39,6 +39,7 @@ async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Respon
         return RouteResult(result, is_stored=answer.is_stored, discard=answer.failed, answer_to_store=answer.answer_to_store)
 
     async def restore(stored_body: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the stored answer. A preview is stored without its confirm token, so make the token again."""
         return await exchange.services.toolbox.restore_preview(exchange.scope, body.name, body.arguments, stored_body)
 
     return await run_idempotently(exchange, execute, restore=restore)

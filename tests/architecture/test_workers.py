@@ -33,7 +33,7 @@ def test_max_receives_equals_the_receive_count_of_the_job_queue() -> None:
 
 
 def test_the_state_machine_and_the_queue_of_a_compaction_stop_within_its_time_limit() -> None:
-    """The state machine stops when the job's hour ends. The message that starts it goes to the dead-letter queue before that."""
+    """The state machine stops after ``JOB_SECONDS``. A message that cannot start it goes to the dead-letter queue before that."""
     assert json.loads((ROOT / "infra" / "compaction.asl.json").read_text())["TimeoutSeconds"] == JOB_SECONDS
     queue = _queue("CompactionQueueUrl")
     assert queue["VisibilityTimeout"] * queue["RedrivePolicy"]["maxReceiveCount"] < JOB_SECONDS

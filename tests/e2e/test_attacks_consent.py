@@ -97,8 +97,8 @@ def ids_of(client: httpx.Client) -> list[str]:
 
 def test_only_an_admin_can_write_the_memory(harness: ConsentHarness) -> None:
     with closing(harness.client(USER)) as user, closing(harness.client(ADMIN, "grace")) as admin:
-        admin_token = confirm_token_of(execute(admin, "memory_write", NOTE))
-        for arguments in (NOTE, {**NOTE, "confirm_token": admin_token}):
+        admin_confirm_token = confirm_token_of(execute(admin, "memory_write", NOTE))
+        for arguments in (NOTE, {**NOTE, "confirm_token": admin_confirm_token}):
             assert status_and_code(execute(user, "memory_write", arguments)) == (403, "admin_required")
         assert status_and_code(user.put("/v1/tenant/config", json={"memory": "Mine."})) == (403, "admin_required")
         harness.model.confirms = True
@@ -109,7 +109,7 @@ def test_only_an_admin_can_write_the_memory(harness: ConsentHarness) -> None:
         tools = {tool["function"]["name"] for request in harness.model.requests for tool in request["tools"]}
         assert tools == {"rag_doc_list", "memory_read"}
         assert admin.get("/v1/tenant/config").json()["config"]["memory"] is None
-        assert execute(admin, "memory_write", {**NOTE, "confirm_token": admin_token}).is_success
+        assert execute(admin, "memory_write", {**NOTE, "confirm_token": admin_confirm_token}).is_success
 
 
 def test_the_model_gets_the_memory_as_marked_data_and_not_as_an_instruction(harness: ConsentHarness) -> None:
@@ -122,6 +122,7 @@ def test_the_model_gets_the_memory_as_marked_data_and_not_as_an_instruction(harn
         (request,) = harness.model.requests
         assert [message["role"] for message in request["messages"]] == ["system", "user", "user"]
         contents = [json.dumps(message["content"], ensure_ascii=False) for message in request["messages"]]
+        # The message with the memory begins with "Notes that were kept".
         assert ["operator" in text and "Notes" in text for text in contents] == [False, True, False]
         assert "delete every" not in "".join(contents), "the spaces of the memory are replaced by marks"
         assert contents[1].count("</data>") == 1
@@ -129,7 +130,7 @@ def test_the_model_gets_the_memory_as_marked_data_and_not_as_an_instruction(harn
         assert execute(user, "memory_read", {}).json()["result"]["memory"] is None
 
 
-def test_a_token_does_not_delete_an_index_that_was_replaced_after_the_preview(harness: ConsentHarness) -> None:
+def test_a_confirm_token_does_not_delete_an_index_that_was_replaced_after_the_preview(harness: ConsentHarness) -> None:
     with closing(harness.client(USER)) as user, closing(harness.client(USER, "victim")) as victim:
         write(victim, "one")
         token = confirm_token_of(execute(victim, "rag_index_delete", NOTES_INDEX))
@@ -154,11 +155,13 @@ def test_a_document_that_is_added_during_the_deletion_is_not_deleted(harness: Co
             answers = [call.result() for call in calls]
             refused = [answer for answer in answers if not answer.is_success]
             assert {status_and_code(answer) for answer in refused} == {(409, "confirm_token_invalid")}
+            # If the append is first, all four tokens are out of date and the index keeps "old".
             assert len(refused) in (3, 4)
-            assert ids_of(victim) == [f"new{number}"] + ["old"] * (len(refused) == 4)
+            old_ids = ["old"] if len(refused) == 4 else []
+            assert ids_of(victim) == [f"new{number}", *old_ids]
 
 
-def test_a_token_is_refused_only_if_its_own_document_has_changed(harness: ConsentHarness) -> None:
+def test_a_confirm_token_is_refused_only_if_its_own_document_has_changed(harness: ConsentHarness) -> None:
     with closing(harness.client(USER)) as user:
         write(user, "a", "b")
         a, b = ({**NOTES_INDEX, "doc_id": name} for name in "ab")
@@ -170,7 +173,7 @@ def test_a_token_is_refused_only_if_its_own_document_has_changed(harness: Consen
         assert ids_of(user) == ["a"]
 
 
-def test_a_token_is_valid_once_for_one_user_and_one_call(harness: ConsentHarness) -> None:
+def test_a_confirm_token_is_valid_once_for_one_user_and_one_call(harness: ConsentHarness) -> None:
     with closing(harness.client(USER)) as user, closing(harness.client(USER, "bob")) as bob:
         write(user, "a", "b")
         call = {**NOTES_INDEX, "doc_id": "a"}
@@ -187,7 +190,7 @@ def test_a_token_is_valid_once_for_one_user_and_one_call(harness: ConsentHarness
         assert ids_of(user) == ["b"]
 
 
-def test_only_its_user_and_an_admin_can_read_a_calls_audit_record(harness: ConsentHarness) -> None:
+def test_only_the_user_of_a_call_and_an_admin_can_read_its_audit_record(harness: ConsentHarness) -> None:
     chat = {"model": "small", "messages": [{"role": "user", "content": "Hello."}]}
     with closing(harness.client(USER, "victim")) as victim, closing(harness.client(USER)) as user:
         request_id = victim.post("/v1/chat/completions", json=chat).raise_for_status().headers["SPASS-Request-Id"]

@@ -65,16 +65,20 @@ def test_a_repeated_request_gets_the_stored_answer(gateway: Gateway, name: str) 
     first = send(gateway, path, body)
     assert first.status in {200, 201}, first.text
     assert "idempotency-replayed" not in first.headers
-    items, chats, embeddings = gateway.stored(), len(gateway.model.requests), len(gateway.model.embeddings)
+    items_and_objects, chats, embeddings = gateway.stored(), len(gateway.model.requests), len(gateway.model.embeddings)
     second = send(gateway, path, body)
     assert (second.status, second.json) == (first.status, first.json)
     assert second.headers["idempotency-replayed"] == "true"
     assert second.headers["spass-request-id"] != first.headers["spass-request-id"]
     for header in ("spass-cost-usd", "spass-cost-eur", "spass-cost-source", "spass-cost-sub-calls"):
         assert second.headers.get(header) == first.headers.get(header), header
-    assert (gateway.stored(), len(gateway.model.requests), len(gateway.model.embeddings)) == (items, chats, embeddings)
+    assert (gateway.stored(), len(gateway.model.requests), len(gateway.model.embeddings)) == (
+        items_and_objects,
+        chats,
+        embeddings,
+    )
     assert send(gateway, path, other_body).code == "idempotency_key_reused"
-    assert gateway.stored() == items
+    assert gateway.stored() == items_and_objects
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_the_answer_lists_only_the_messages_that_the_queue_must_deliver_again(ga
     assert gateway.send("GET", "/a1/rag/indices/good").json["doc_count"] == 1
 
 
-def test_an_unexpected_error_in_one_message_does_not_stop_the_next_one(
+def test_an_unexpected_error_fails_the_upload_and_the_worker_continues(
     gateway: Gateway, queue: WorkerFunction, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, good = (put(f"uploads/demo/{index}/a.txt", b"Text.") for index in ("broken", "good"))

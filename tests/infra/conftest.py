@@ -98,7 +98,7 @@ class Deployment:
         assert len(by_name) == len(functions), "two functions have one name"
         return by_name
 
-    def invoked(self, target: dict[str, Any]) -> Resource:
+    def function_behind(self, target: dict[str, Any]) -> Resource:
         """Return the properties of the function behind a reference to it or to an alias of it."""
         functions = dict(self.resources("AWS::Lambda::Function"))
         if "Fn::GetAtt" in target:

@@ -23,13 +23,14 @@ def _assert_invocable(deployment: Deployment, route: Route, method: str) -> None
     version, verb = ("2021-11-15", "response-streaming-invocations") if route.long else ("2015-03-31", "invocations")
     function_arn = uri[3]
     assert uri == ["arn:", partition, f":apigateway:{region}:lambda:path/{version}/functions/", function_arn, f"/{verb}"]
-    assert function_name(deployment.invoked(function_arn)) == route.function_name
+    assert function_name(deployment.function_behind(function_arn)) == route.function_name
 
     path = "/".join("*" if part.startswith("{") else part for part in route.path.split("/"))
     permissions = [permission["Properties"] for _, permission in deployment.resources("AWS::Lambda::Permission")]
     (permission,) = [one for one in permissions if one["SourceArn"]["Fn::Join"][1][-1] == f"/*/{method}{path}"]
     source = permission["SourceArn"]["Fn::Join"][1]
     ((api, _),) = deployment.resources("AWS::ApiGateway::RestApi")
+    # source[5] is a parameter of the nested stack. The parent passes the id of the API.
     assert deployment.argument(source[5]["Ref"]) == {"Ref": api}
     assert source[:5] == ["arn:", partition, f":execute-api:{region}:", {"Ref": "AWS::AccountId"}, ":"]
     assert permission == {
@@ -112,18 +113,18 @@ def test_a_function_of_one_short_row_has_its_modules_handler(dev: Deployment, ro
 def test_methods_without_a_row_are_refused_with_our_error_envelope(dev: Deployment) -> None:
     routes = {(method, route.resource) for route in ROUTES for method in route.methods}
     paths = {route.resource for route in ROUTES}
-    for (verb, path), method in dev.methods().items():
-        if (verb, path) in routes:
+    for (method, path), resource in dev.methods().items():
+        if (method, path) in routes:
             continue
-        assert verb == "ANY"
-        integration = method["Properties"]["Integration"]
+        assert method == "ANY"
+        integration = resource["Properties"]["Integration"]
         (answer,) = integration["IntegrationResponses"]
         body = json.loads(answer["ResponseTemplates"]["application/json"])
         assert integration["Type"] == "MOCK"
         assert body["request_id"] == "$context.requestId"
         assert answer["ResponseParameters"]["method.response.header.SPASS-Request-Id"] == "context.requestId"
         if path in paths:
-            allowed = ", ".join(sorted(one for one, at in routes if at == path))
+            allowed = ", ".join(sorted(method_name for method_name, route_path in routes if route_path == path))
             assert (answer["StatusCode"], body["error"]["code"]) == ("405", "method_not_allowed")
             assert answer["ResponseParameters"]["method.response.header.Allow"] == f"'{allowed}'"
             assert body["error"]["message"] == f"This route does not answer to this method. It answers to {allowed}."
@@ -182,7 +183,7 @@ def test_rows_use_the_same_name_for_a_variable_at_the_same_place() -> None:
 
 
 def test_surfaces_share_no_path_below_the_first_segment() -> None:
-    """Each surface is a stack. CloudFormation cannot move the resource of a path from one stack to another."""
+    """A surface is a part of the API with its own stack. CloudFormation cannot move the resource of a path to another stack."""
     owners: dict[str, set[str]] = {}
     for route in ROUTES:
         segments = route.path.split("/")

@@ -105,9 +105,9 @@ def upload_part(tenant: TenantId, index: IndexId, upload: UploadId, number: int)
 
 
 def upload_newest(tenant: TenantId, index: IndexId, digest: str) -> Key:
-    """Return the key of the item with the sequencer of the newest version of an uploaded object.
+    """Return the key of the item that stores the newest S3 sequencer of an uploaded object.
 
-    ``digest`` is the SHA-256 of the object's key. S3's sequencers order the events of one object.
+    ``digest`` is the SHA-256 of the object's key. A sequencer orders the events of one object.
     """
     return Key(uploads_partition(tenant, index), f"NEWEST#{digest}")
 
@@ -139,7 +139,7 @@ def audit_partition(tenant: TenantId, outer_request: RequestId) -> str:
 def audit(tenant: TenantId, outer_request: RequestId, at: Timestamp, request: RequestId) -> Key:
     """Return the key of the audit record of ``request``.
 
-    ``outer_request`` is the client's request that caused it. All records with the same one are in one partition, sorted by time.
+    ``outer_request`` is the client's request that caused ``request``. Its records are in one partition, sorted by time.
     """
     return Key(audit_partition(tenant, outer_request), f"{at}#{request}")
 

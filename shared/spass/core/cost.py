@@ -19,7 +19,7 @@ _MOST_RELIABLE_FIRST: Final = (CostSource.UPSTREAM, CostSource.CATALOG, CostSour
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of ``sub_calls`` model calls in both currencies. ``source`` is the least reliable source among them."""
+    """The cost of ``sub_calls`` model calls in both currencies. ``source`` is the least reliable source of their costs."""
 
     usd: Decimal = Decimal(0)
     eur: Decimal = Decimal(0)
@@ -27,6 +27,7 @@ class Cost:
     sub_calls: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
+        # A cost without calls has the source NONE, which must not replace the source of the other cost.
         if not self.sub_calls or not other.sub_calls:
             return other if other.sub_calls else self
         least_reliable = max(self.source, other.source, key=_MOST_RELIABLE_FIRST.index)

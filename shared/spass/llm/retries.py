@@ -40,7 +40,8 @@ from spass.tenancy.config import BackendConfig, LlmConfig
 BACKENDS_LIMIT: Final = "backends"
 """The ``details.limit`` of a RateLimited error when the backends have no room. The tenant's own limits have other names."""
 
-_MIN_ATTEMPT_SECONDS: Final = 0.01  # no attempt begins if less time is left; a timer may also fire this early
+# Do not begin an attempt if less time is left. A timeout that fires this much too early counts as the deadline.
+_MIN_ATTEMPT_SECONDS: Final = 0.01
 # A request polls a full backend until it has room. The bound of the pause doubles with each poll, up to a maximum.
 _FIRST_POLL_SECONDS: Final = 0.25
 _MAX_POLL_SECONDS: Final = 6.0
@@ -68,7 +69,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Do not attempt a backend before ``until``. ``room_at``: our own limit for it is used up until then, by estimate.
+    """Do not attempt a backend before ``until``. Our own limit for it has room again at about ``room_at`` (None after a failure).
 
     Both are times of the monotonic clock, in seconds.
     """
@@ -138,7 +139,7 @@ class RetrySchedule:
             SpassError: another attempt cannot help: the backend refused the request itself, or the answer has ``started``.
         """
         if isinstance(failure, BackendLimitReached):
-            self._waits[backend.name] = self._poll(failure)
+            self._waits[backend.name] = self._wait_until_next_poll(failure)
             self._room_at[backend.name] = self._timing.clock() + failure.room_after
             return
         self._log(backend, failure)
@@ -163,7 +164,7 @@ class RetrySchedule:
             return
         self._waits[backend.name] = _Wait(current_time + min(failure.retry_after or 0.0, self._config.retry_max_delay))
 
-    def _poll(self, failure: BackendLimitReached) -> _Wait:
+    def _wait_until_next_poll(self, failure: BackendLimitReached) -> _Wait:
         current_time, jitter = self._timing.clock(), self._timing.random()
         max_seconds = _MAX_ESTIMATED_POLL_SECONDS if failure.is_estimate else _MAX_POLL_SECONDS
         bound = min(max_seconds, _FIRST_POLL_SECONDS * 2.0**self._polls)
@@ -185,6 +186,7 @@ class RetrySchedule:
         wait = self._waits.get(backend.name)
         attempt_at = max(current_time, wait.until) if wait is not None else current_time
         if wait is not None and wait.room_at is not None and self._is_unavailable(backend):
+            # The backend has no room before the deadline. Return this later time, so that the other backends are attempted first.
             return max(attempt_at, wait.room_at)
         down_until = self._circuits.open_until(backend.name, self._expected_tokens)
         return attempt_at if ignore_circuits or down_until is None else max(attempt_at, down_until)

@@ -181,7 +181,7 @@ def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """Texts to embed. ``dimensions`` is the length of the model's vectors in the catalogue; some providers need it."""
+    """Texts to embed. ``dimensions`` is the vector length that the catalogue states for the model; some providers need it."""
 
     model: str
     texts: tuple[str, ...]

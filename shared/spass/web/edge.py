@@ -62,7 +62,7 @@ def _check_path(method: str, scope: Scope) -> RouteNotFound | None:
     """Return the error for an unsafe path, or None if the path is safe.
 
     HTTP clients shorten ``/a1/rag/indices/notes/documents/..`` to ``/a1/rag/indices/notes/``. A DELETE of that path would
-    delete the index, so methods that change or delete need the exact path.
+    delete the index, so DELETE, PATCH and PUT need the exact path.
     """
     raw_path: bytes = scope.get("raw_path") or b""
     if _UNSAFE_ESCAPE.search(raw_path):

@@ -22,7 +22,7 @@ _QUOTED_VALUE: Final = re.compile(r'"(?:[^"\\]|\\.)*"?')
 
 
 def prefers(headers: Headers, preference: str) -> bool:
-    """Return True if the headers name ``preference`` (in lower case), with or without a value and parameters."""
+    """Return True if the headers name ``preference``, with or without a value and parameters. Pass it in lower case."""
     # A quoted value may contain text that looks like another preference.
     preferences = _QUOTED_VALUE.sub("", ",".join(headers.getlist("prefer"))).split(",")
     return any(re.split("[;=]", part, maxsplit=1)[0].strip().lower() == preference for part in preferences)

@@ -1,4 +1,7 @@
-"""Pydantic AI: an agent with a tool, a second turn with history, a typed result, and a streamed answer."""
+"""Pydantic AI: an agent with a tool, a second turn with history, a typed result, and a streamed answer.
+
+The scripted model answers "Hello! …". It takes the arguments of a tool call from quoted words and numbers in the question.
+"""
 
 import asyncio
 import os

@@ -40,7 +40,7 @@ async def test_an_archived_session_still_names_its_deleted_successor(harness: Se
     assert archived.value.details == {"successor_session_id": successor}
     with pytest.raises(SessionNotFound):
         await harness.turn(successor, "again").answer()
-    assert len(await harness.history(source)) == 4
+    assert len(await harness.history(source)) == 4, "the refused turn adds no messages"
 
 
 @pytest.mark.parametrize("target", [0, 1, 2])
@@ -60,18 +60,18 @@ async def test_deleting_a_session_of_a_chain_deletes_only_its_own_bodies(
 
 
 async def test_a_concurrent_delete_and_commit_each_take_effect_completely_or_not_at_all(chains: ChainBuilder) -> None:
-    """The job commits after its hold has expired. The expiry is also what allows the delete to begin."""
+    """The job commits after its hold has expired. The delete cannot begin before that."""
     for number in range(ROUNDS):
         session = await chains.session(plain_turn("hello"))
-        source, live = await chains.hold(session), await load_turns(chains.store, session, 1)
+        source, turns = await chains.hold(session), await load_turns(chains.store, session, 1)
         chains.now += LEASE_SECONDS + 1
-        deleted, committed = await asyncio.gather(
-            run_after(chains.delete(session), number % 3), run_after(chains.commit(source, live=live), number // 3 % 3)
+        delete_outcome, commit_outcome = await asyncio.gather(
+            run_after(chains.delete(session), number % 3), run_after(chains.commit(source, live=turns), number // 3 % 3)
         )
-        assert deleted == "done"
-        assert committed in ("done", "session_not_found")
+        assert delete_outcome == "done"
+        assert commit_outcome in ("done", "session_not_found")
         head = await chains.store.table.get(session_head(chains.store.tenant, session))
-        if committed == "done":
+        if commit_outcome == "done":
             assert head is not None
             successor = SessionId(str(head["successor_session_id"]))
             assert await chains.texts(successor) == [f"[compaction summary from session {session}] what was said"]

@@ -93,8 +93,8 @@ async def client(tenants: Tenants) -> ToolClient:
 @pytest.mark.parametrize("name", WRITES)
 async def test_one_of_eight_concurrent_uses_of_a_token_succeeds(client: ToolClient, name: str) -> None:
     arguments, contents = WRITES[name]
-    confirmed = await client.confirm(name, arguments)
-    results = await asyncio.gather(*(client.call(name, confirmed) for _ in range(8)), return_exceptions=True)
+    confirmed_arguments = await client.confirm(name, arguments)
+    results = await asyncio.gather(*(client.call(name, confirmed_arguments) for _ in range(8)), return_exceptions=True)
     refusals = [result for result in results if isinstance(result, ConfirmTokenInvalid)]
     answers = [result for result in results if not isinstance(result, BaseException)]
     assert (len(answers), len(refusals)) == (1, 7), results
@@ -117,6 +117,7 @@ async def test_tokens_of_concurrent_first_calls_are_signed_with_the_same_key(cli
     delete_a, delete_b, delete_a_again = tokens[:3]
     assert await client.call("rag_doc_delete", delete_a) == {"deleted": True}
     assert await client.call("rag_doc_delete", delete_b) == {"deleted": True}
+    # The document that this token's preview showed no longer exists.
     with pytest.raises(ConfirmTokenInvalid):
         await client.call("rag_doc_delete", delete_a_again)
 
@@ -158,8 +159,8 @@ async def test_under_any_fault_the_write_is_complete_or_the_token_can_still_be_u
     async def fail_at(at: int) -> None:
         description = f"{fault} at {at} ({operations[at]})"
         client = await tenants.client(f"{fault}-{at}")
-        confirmed = await client.confirm(name, arguments)
-        answer = await client.call_with_fault(FaultPlan(fault, at=at), name, confirmed)
+        confirmed_arguments = await client.confirm(name, arguments)
+        answer = await client.call_with_fault(FaultPlan(fault, at=at), name, confirmed_arguments)
         state = await client.contents()
         assert state in ((1, OLD), after), description
         if answer is not None:
@@ -167,9 +168,9 @@ async def test_under_any_fault_the_write_is_complete_or_the_token_can_still_be_u
             assert state == after, description
         if state == after:
             with pytest.raises(ConfirmTokenInvalid):
-                await client.call(name, confirmed)
+                await client.call(name, confirmed_arguments)
         else:
-            assert "error" not in await client.call(name, confirmed), description
+            assert "error" not in await client.call(name, confirmed_arguments), description
         assert await client.contents() == after, description
 
     await asyncio.gather(*map(fail_at, range(len(operations))))

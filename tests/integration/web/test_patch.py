@@ -39,7 +39,7 @@ async def patch(client: httpx.AsyncClient, index: str, body: Any) -> httpx.Respo
 
 
 async def read_document(client: httpx.AsyncClient, index: str) -> Any:
-    """Return the document a. Assert that a query for its text finds it with a score of 1, so that its vector fits its text."""
+    """Return the document a. Assert that a query for its text has a score of 1: its vector is the vector of its text."""
     document = (await client.get(f"/a1/rag/indices/{index}/documents/a", headers=HEADERS)).json()
     query = {"query": document["text"], "top_k": 1}
     (hit,) = (await client.post(f"/a1/rag/indices/{index}/query", json=query, headers=HEADERS)).json()["results"]
@@ -64,8 +64,8 @@ async def test_the_document_is_the_old_or_the_new_one_after_a_fault_in_any_call(
         first_response = await send_with_faults(partial(patch, client, index, body), FaultPlan(fault, at=point))
         assert first_response is None or first_response.status_code in (200, 503), (where, first_response.text)
         document = await read_document(client, index)
-        is_answered = first_response is not None and first_response.status_code == 200
-        assert {name: document[name] for name in new} in ([new] if is_answered else [old, new]), where
+        is_success = first_response is not None and first_response.status_code == 200
+        assert {name: document[name] for name in new} in ([new] if is_success else [old, new]), where
         response = await retry(partial(patch, client, index, body), clock)
         assert response.status_code == 200, (where, response.text)
         assert await read_document(client, index) == response.json(), where

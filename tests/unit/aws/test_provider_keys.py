@@ -83,7 +83,7 @@ def test_400_functions_that_start_within_a_second_all_get_their_keys(seed: int) 
 
     threads.run([(number / 400, start) for number in range(400)])
     assert len(ready_at) == 400
-    assert max(ready_at) < 20, "seconds"
+    assert max(ready_at) < 20, "seconds until the last function had its keys"
 
 
 def test_one_call_reads_all_keys() -> None:
@@ -112,7 +112,7 @@ def test_keys_in_the_environment_are_not_read_from_ssm(monkeypatch: pytest.Monke
     assert store.calls == [[PATH + "OPENAI_API_KEY", PATH + "XAI_API_KEY"]]
 
 
-def test_a_function_without_required_keys_does_not_prefetch() -> None:
+def test_a_prefetch_without_names_or_without_a_path_reads_nothing() -> None:
     store = ParameterStore()
     store.keys().prefetch([])
     without_path = store.keys(path=None)
@@ -155,6 +155,7 @@ def test_a_prefetch_gives_up_within_four_seconds(failure: Exception, capsys: pyt
     keys.prefetch(NAMES)
     assert sum(store.delays) <= 4
     assert [line["event"] for line in log_lines(capsys)] == ["provider_keys_read_failed"]
+    # The first get after a failed prefetch reads again. It retries if SSM throttles, but not if SSM refuses.
     store.failures = 3
     if isinstance(failure, StorageUnavailable):
         assert keys.get("OPENAI_API_KEY") == "a"

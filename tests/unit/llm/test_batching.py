@@ -38,7 +38,7 @@ def test_openai_has_its_documented_limits() -> None:
 
 
 @pytest.mark.parametrize("unknown", [backend("openai", base_url="http://tei.internal/v1"), backend("ollama"), backend("xai")])
-def test_a_server_with_unknown_limits_has_small_batches(unknown: BackendConfig) -> None:
+def test_a_server_with_unknown_limits_has_documents_per_batch(unknown: BackendConfig) -> None:
     assert embedding_limits([unknown], 384) == EmbeddingLimits(32, 64 * 1024, 4)
 
 

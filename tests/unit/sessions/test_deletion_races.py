@@ -57,7 +57,7 @@ class Race:
         messages = tuple(
             StoredMessage(MessageId(new_id("msg")), n, at, message) for n, message in enumerate(plain_turn("hello"), 1)
         )
-        turn = TurnRecord(new_id("turn"), messages, TokenUsage(), 1, FinishReason.STOP)
+        turn = TurnRecord(new_id("turn"), messages, TokenUsage(), turns=1, finish_reason=FinishReason.STOP)
         table, tenant = self.store.table, self.store.tenant
         await table.write(Put(keys.session_turn(tenant, self.session, 1), await store_body(self.store, self.session, turn)))
         await table.write(Put(keys.session_head(tenant, self.session), head.attributes()))
@@ -69,7 +69,7 @@ class Race:
         await self.wait(5)
         owner, plan = new_id("job"), CompactionPlan.new(self.session, 3)
         for _ in range(3):
-            # ``ObjectMissing``: without the hold, the job may read a session that is being deleted.
+            # ``ObjectMissing``: if its hold has expired, the job may read a session that is being deleted.
             with inject(self.schedule.process()), suppress(SpassError, Crash, ObjectMissing):
                 now = self.schedule.now()
                 hold = Hold(owner, HoldKind.JOB, int(now) + HOLD_SECONDS)
@@ -155,6 +155,7 @@ async def run_race(schedule: Schedule) -> str:
         await asyncio.gather(race.compact(), race.delete(), race.delete())
         await schedule.calm()
         outcome = await check_answers(race)
+        # All holds expire. A delete without faults must then finish what the earlier calls began.
         await asyncio.sleep(10 * HOLD_SECONDS)
         with suppress(SessionNotFound):
             await delete_session(race.store, race.session, AGENT, USER, schedule.now())

@@ -35,7 +35,7 @@ ARGUMENTS: Final[Mapping[str, Json]] = {
 }
 PATCH = ConfirmedOperation("rag_doc_patch", ARGUMENTS)
 RESULT: Final = True
-"""The result of the confirmed call; these tests do not use it."""
+"""The result of the confirmed call. Its value makes no difference in these tests."""
 
 text = st.text(st.characters(codec="utf-8"), max_size=8)
 json_values = st.recursive(
@@ -115,11 +115,13 @@ async def test_a_token_is_refused_for_another_user_or_tenant(harness: RagHarness
     token = await confirm_tokens.issue(scope, PATCH)
     without_user = for_user(scope, None)
     other_tenant = for_user(harness.scope_of("other"), "ada")
-    for other_scope in (for_user(scope, "bob"), without_user, for_user(scope, "null"), other_tenant):
+    for other_scope in (for_user(scope, "bob"), without_user, other_tenant):
         with pytest.raises(ConfirmTokenInvalid):
             await confirm_tokens.redeem(other_scope, PATCH, token)
-    with pytest.raises(ConfirmTokenInvalid):
-        await confirm_tokens.redeem(scope, PATCH, await confirm_tokens.issue(without_user, PATCH))
+    token_without_user = await confirm_tokens.issue(without_user, PATCH)
+    for user in ("ada", "null"):
+        with pytest.raises(ConfirmTokenInvalid):
+            await confirm_tokens.redeem(for_user(scope, user), PATCH, token_without_user)
     await confirm_tokens.redeem(scope, PATCH, token)
 
 
@@ -154,6 +156,7 @@ async def test_the_mark_of_a_used_token_expires_an_hour_after_the_token(scope: S
 async def test_a_token_is_issued_without_a_write(scope: Scope) -> None:
     """If a token were written when it is issued, a delayed write could make a used token valid again."""
     confirm_tokens = ConfirmTokens()
+    # The first token of a tenant also stores the tenant's key.
     await confirm_tokens.issue(scope, PATCH)
     with inject(FaultPlan()) as plan:
         await confirm_tokens.issue(scope, PATCH)
@@ -207,10 +210,13 @@ async def test_a_token_with_a_changed_or_missing_character_is_refused(scope: Sco
             await confirm_tokens.redeem(scope, PATCH, wrong)
 
 
-@given(garbage=st.text(max_size=80) | st.binary(min_size=54, max_size=54).map(lambda raw: base64.urlsafe_b64encode(raw).decode()))
-async def test_garbage_is_refused(aws: Aws, garbage: str) -> None:
+# A token has 54 bytes before the encoding.
+@given(
+    random_text=st.text(max_size=80) | st.binary(min_size=54, max_size=54).map(lambda raw: base64.urlsafe_b64encode(raw).decode())
+)
+async def test_random_text_is_refused(aws: Aws, random_text: str) -> None:
     with pytest.raises(ConfirmTokenInvalid):
-        await ConfirmTokens().redeem(RagHarness(aws).scope, PATCH, garbage)
+        await ConfirmTokens().redeem(RagHarness(aws).scope, PATCH, random_text)
 
 
 async def test_all_processes_use_the_same_key_for_a_tenant(harness: RagHarness, scope: Scope) -> None:

@@ -147,7 +147,7 @@ def test_a_function_in_lambda_creates_its_services_at_its_start(services: Servic
     stream_app(router, services, warm_up=warm_up)
     lambda_handler(router, services)
     assert calls == ["connect", "warm_up", "connect"]
-    assert "tokens" in services.__dict__
+    assert "tokens" in services.__dict__, "the cached property was not computed at the start"
 
 
 _PROGRAM = """

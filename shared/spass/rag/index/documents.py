@@ -33,7 +33,7 @@ QueryText = Annotated[
     AfterValidator(reject_blank),
     AfterValidator(limit_bytes(MAX_QUERY_BYTES)),
 ]
-"""The text to search for. Its limit saves the time to tokenize a text that is too long for every embedding model."""
+"""The text to search for. A text over the limit is too long for every embedding model and is refused before it is tokenized."""
 
 # ``maxLength`` is only in the schema: ``check_limits`` refuses a longer text with a more specific error than pydantic's.
 _TEXT_SCHEMA: Final[JsonDict] = {
@@ -112,7 +112,7 @@ class UploadRequest(StrictBody):
 
 
 def metadata_json(metadata: dict[str, Any], param: str = "metadata") -> bytes:
-    """Return the metadata as compact JSON in UTF-8. It is stored in this form, and this form must not exceed the limit.
+    """Return the metadata as compact JSON in UTF-8, the form that is stored. The caller checks its length.
 
     ``param`` is the path of the metadata in the request, e.g. ``documents.3.metadata``.
 
@@ -124,7 +124,10 @@ def metadata_json(metadata: dict[str, Any], param: str = "metadata") -> bytes:
     try:
         return dump(metadata).encode()
     except ValueError:
-        raise InvalidRequest("The metadata is not JSON that can be stored.", param=param) from None
+        raise InvalidRequest(
+            "The metadata contains a value that JSON cannot represent: NaN, an infinite number or half of a surrogate pair.",
+            param=param,
+        ) from None
 
 
 def check_limits(documents: Sequence[NewDocument]) -> None:

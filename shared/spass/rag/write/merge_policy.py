@@ -17,8 +17,8 @@ MERGE_ROWS: Final = 4096  # the most rows of a segment that an append writes by 
 MERGE_BYTES: Final = 32 * 2**20  # the most bytes of texts and vectors that an append reads to merge small segments
 HEADROOM: Final = 8  # slots that a merge leaves free, for writers that cannot merge
 
-# The most bytes that an append reads if fewer slots than the headroom are free, and if no slot is free. A merge needs twice as
-# much memory, in addition to the cache.
+# The maximum number of bytes that an append reads: ``_APPEND_BYTES`` if fewer than ``HEADROOM`` slots are free,
+# ``_APPEND_MAX_BYTES`` if no slot is free. A merge needs twice as much memory, in addition to the cache.
 _APPEND_BYTES: Final = 128 * 2**20
 _APPEND_MAX_BYTES: Final = 256 * 2**20
 
@@ -29,10 +29,11 @@ _JOB_MAX_BYTES: Final = 640 * 2**20
 _JOB_DIVISOR: Final = 12
 
 _MERGE_FACTOR: Final = 4  # a job merges a tier that has this many segments; the next tier begins at this many times the rows
-_MANY_SMALL_SEGMENTS: Final = 24  # a job merges small segments if there are this many; appends merge fewer
+_MANY_SMALL_SEGMENTS: Final = 24  # a job merges small segments only if there are at least this many
 _MANY_SEGMENTS: Final = 40  # if an index has more segments, a job merges large segments of different tiers
 
-# A job rewrites a segment with so many deleted rows, if they are a quarter of its rows: it writes three rows to remove one.
+# A job rewrites a segment that has at least this many deleted rows, if they are at least a quarter of its rows. So it writes at
+# most three rows for each row that it removes.
 _MIN_DELETED_ROWS: Final = 1024
 _DELETED_DIVISOR: Final = 4
 
@@ -73,8 +74,11 @@ def choose_merge(segments: Sequence[Segment], new_rows: int, dimensions: int) ->
 
 
 def _choose_for_free_slots(segments: Sequence[Segment], size: int, dimensions: int) -> list[Segment]:
-    """Choose the smallest ``segments``, so that the new segment has a slot and, if the append can read so much, so that the
-    headroom and one more slot stay free. ``size`` is how many bytes the append reads already."""
+    """Choose the smallest ``segments``, so that ``HEADROOM + 1`` slots are free after the append.
+
+    Choose fewer if the append would read more than ``_APPEND_BYTES``, but enough to free a slot for its own segment (it may then
+    read up to ``_APPEND_MAX_BYTES``). ``size`` is the number of bytes that the append already reads.
+    """
     required = max(0, len(segments) + 1 - MAX_SEGMENTS)
     preferred = len(segments) + 2 - (MAX_SEGMENTS - HEADROOM)
     smallest_first = sorted(segments, key=lambda segment: (bytes_to_read(segment, dimensions), segment.id))
@@ -105,6 +109,7 @@ def choose_job_inputs(segments: Sequence[Segment], dimensions: int) -> list[Segm
     """
     sizes = {segment.id: bytes_to_read(segment, dimensions) for segment in segments}
     max_bytes = min(max(_JOB_BYTES, sum(sizes.values()) // _JOB_DIVISOR), _JOB_MAX_BYTES)
+    # Small: an append can merge two of that size. Large: a job can merge two of that size. Larger segments are not merged.
     small: list[Segment] = []
     large: list[Segment] = []
     for segment in sorted(segments, key=lambda segment: (segment.live_rows, segment.id)):
@@ -123,9 +128,13 @@ def choose_job_inputs(segments: Sequence[Segment], dimensions: int) -> list[Segm
             return take_up_to_max_bytes(tier)
     if len(small) >= _MANY_SMALL_SEGMENTS:
         return take_up_to_max_bytes(small)
-    mostly_deleted = [s for s in segments if s.deleted_rows >= _MIN_DELETED_ROWS and s.deleted_rows * _DELETED_DIVISOR >= s.rows]
-    if mostly_deleted:
-        return [max(mostly_deleted, key=lambda segment: segment.deleted_rows)]
+    rewritable = [
+        segment
+        for segment in segments
+        if segment.deleted_rows >= _MIN_DELETED_ROWS and segment.deleted_rows * _DELETED_DIVISOR >= segment.rows
+    ]
+    if rewritable:
+        return [max(rewritable, key=lambda segment: segment.deleted_rows)]
     return take_up_to_max_bytes(large) if len(segments) > _MANY_SEGMENTS and len(large) > 1 else []
 
 

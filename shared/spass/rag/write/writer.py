@@ -22,7 +22,10 @@ from spass.rag.write.upsert import EmbeddedDocuments, Upsert
 
 
 class Writer:
-    """Writes documents of the caller's tenant."""
+    """Writes documents of the caller's tenant.
+
+    A ``participant`` adds its writes to the transaction of the swap, e.g. the stored answer of an idempotency key.
+    """
 
     def __init__(self, embedder: Embedder, cache: ObjectCache) -> None:
         self._embedder = embedder
@@ -82,14 +85,15 @@ class Writer:
             check_model(base, self._embedder.model)
             objects = SegmentObjects(scope.store, index_id, base.generation, self._cache)
             loaded = await load_live_ids(objects, base.segments)
-            replaced = locate_documents(loaded, [document.document_id for document in documents])
-            segments = await upsert.segments(new, objects, loaded, replaced, attempt_name)
+            old_locations = locate_documents(loaded, [document.document_id for document in documents])
+            segments = await upsert.segments(new, objects, loaded, old_locations, attempt_name)
+            # The version is counted from ``before``, even if ``base`` is the empty manifest of a new generation.
             after = before.next_version(replace(base, segments=segments))
             answer = WriteAnswer(
                 index_id=index_id,
                 doc_count=after.doc_count,
                 ingested=len(documents),
-                replaced=before.doc_count if replaces_all else len(replaced),
+                replaced=before.doc_count if replaces_all else len(old_locations),
                 version=after.version,
                 generation=after.generation,
             )
@@ -135,10 +139,10 @@ class Writer:
                 raise index_not_found(index_id)
             objects = SegmentObjects(scope.store, index_id, before.generation, self._cache)
             loaded = await load_live_ids(objects, before.segments)
-            replaced = locate_documents(loaded, [document_id])
-            if document_id not in replaced:
+            old_locations = locate_documents(loaded, [document_id])
+            if document_id not in old_locations:
                 raise document_not_found(index_id, document_id)
-            location = replaced[document_id]
+            location = old_locations[document_id]
             stored = await read_document(objects, location)
             text, metadata = patch.text_after(stored.text), patch.metadata_after(stored.metadata)
             if text == stored.text:
@@ -150,7 +154,7 @@ class Writer:
                     new_vector = await self._embedder.embed(scope, [text])
                 vector = new_vector
             new = EmbeddedDocuments([NewDocument.model_construct(id=document_id, text=text, metadata=metadata)], vector)
-            segments = await upsert.segments(new, objects, loaded, replaced, attempt_name)
+            segments = await upsert.segments(new, objects, loaded, old_locations, attempt_name)
             updated_at = timestamp(upsert.written_at_ms / 1000)
             answer = stored.model_copy(update={"text": text, "metadata": metadata, "updated_at": updated_at})
             return NextVersion(answer, before.next_version(replace(before, segments=segments)))

@@ -1,4 +1,4 @@
-"""Embeddings of Titan and Cohere with InvokeModel."""
+"""Embeddings of Titan and Cohere with InvokeModel. A text that is too long for Cohere's v3 models is sent in pieces (windows)."""
 
 import json
 import math
@@ -174,7 +174,7 @@ async def test_windows_with_vectors_of_different_lengths_are_a_failure() -> None
 
 
 @pytest.mark.parametrize(("first", "second"), [(1e308, 1e308), (math.inf, -math.inf)])
-async def test_windows_with_vectors_that_have_no_mean_are_a_failure(first: float, second: float) -> None:
+async def test_windows_whose_mean_vector_is_not_finite_are_a_failure(first: float, second: float) -> None:
     upstream = Upstream(json_answer({"embeddings": [[first], [second]]}))
     with pytest.raises(BackendUnavailable):
         await embed(upstream, COHERE, "x" * 1500)

@@ -16,7 +16,7 @@ def harness() -> IngestHarness:
 
 
 @pytest.fixture
-def small_batches(harness: IngestHarness) -> int:
+def documents_per_batch(harness: IngestHarness) -> int:
     """Set and return the number of documents of a batch."""
     harness.change_settings(batch_documents=4)
     return 4

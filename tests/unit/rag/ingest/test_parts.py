@@ -81,11 +81,11 @@ async def test_large_files_of_a_tenant_share_the_limit_of_queued_parts(harness: 
     """A second file may have half of the parts on the queue, and all of them after the first file has ended."""
     await plan_upload(harness)
     await plan_upload(harness, "other/a.jsonl")
-    messages: dict[str, list[str]] = {"a": [], "b": []}
+    messages: dict[str, list[str]] = {"first": [], "second": []}
 
     def collect() -> None:
         for body in harness.receive():
-            messages["a" if f'"{INDEX}"' in body else "b"].append(body)
+            messages["first" if f'"{INDEX}"' in body else "second"].append(body)
 
     collect()
     assert [len(bodies) for bodies in messages.values()] == [MAX_QUEUED_PARTS, MAX_QUEUED_PARTS // 2]
@@ -94,13 +94,13 @@ async def test_large_files_of_a_tenant_share_the_limit_of_queued_parts(harness: 
             assert await harness.deliver(bodies.pop(0))
         collect()
     assert [len(bodies) for bodies in messages.values()] == [MAX_QUEUED_PARTS // 2] * 2
-    while messages["a"]:
-        assert await harness.deliver(messages["a"].pop(0))
+    while messages["first"]:
+        assert await harness.deliver(messages["first"].pop(0))
         collect()
     assert (await harness.only_upload()).status == "succeeded"
-    assert await harness.deliver(messages["b"].pop(0))
+    assert await harness.deliver(messages["second"].pop(0))
     collect()
-    assert len(messages["b"]) == MAX_QUEUED_PARTS
+    assert len(messages["second"]) == MAX_QUEUED_PARTS
 
 
 async def test_each_of_many_large_files_has_a_part_on_the_queue(harness: IngestHarness) -> None:
@@ -151,6 +151,7 @@ async def test_a_duplicate_is_dropped_while_a_part_is_leased(harness: IngestHarn
     class DuplicateDuringEmbedding(Calls):
         async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
             other = harness.rival()
+            # A copy with another id is dropped. The same message stays on the queue: the worker that leased the part may be dead.
             assert await other.deliver(body, message="another")
             assert not await other.deliver(body, message="m", receives=2)
             assert other.calls.texts == []
@@ -162,6 +163,7 @@ async def test_a_duplicate_is_dropped_while_a_part_is_leased(harness: IngestHarn
 
 
 async def test_the_part_of_a_dead_worker_continues_at_its_position(harness: IngestHarness) -> None:
+    # Each lease has expired when it begins, so that the next worker need not wait.
     harness.change_settings(batch_documents=1, lease_seconds=-1)
     upload = await plan_upload(harness)
 
@@ -223,10 +225,12 @@ async def test_a_worker_whose_time_is_up_sends_its_part_to_the_end_of_the_queue(
     harness.change_settings(batch_documents=1)
     upload = await plan_upload(harness)
     harness.receive()
+    # 60 seconds are less than LAST_SECONDS: the worker stops after one batch.
     assert await harness.deliver(harness.part(upload, 5), seconds=60)
     assert harness.receive_parts() == [5]
     assert (await harness.only_upload()).status == "running"
     assert await harness.deliver(harness.part(upload, 5), seconds=60)
+    # Part 5 is done. Parts 0 to 7 were sent before, so the worker sends part 8.
     assert harness.receive_parts() == [MAX_QUEUED_PARTS]
 
 
@@ -310,7 +314,7 @@ async def test_a_document_deleted_during_the_ingest_stays_deleted(harness: Inges
 
 
 async def test_a_released_lease_cannot_be_renewed(harness: IngestHarness) -> None:
-    """A renewal may come between the release of a part and the message that continues it."""
+    """A late renewal must not lease the part a second time after the worker has released it."""
     record = await read_record(harness.store, INDEX, await plan_upload(harness))
     first, second = (Receiver(message, harness.settings) for message in ("first", "second"))
     key = (await lease_part(harness.store, record, 0, first)).key
@@ -321,7 +325,7 @@ async def test_a_released_lease_cannot_be_renewed(harness: IngestHarness) -> Non
     assert (await lease_part(harness.store, record, 0, second)).owner == second.owner
 
 
-async def test_a_failed_upload_takes_a_share_of_the_queued_parts_for_a_day_at_most(
+async def test_a_failed_upload_counts_in_the_limit_of_queued_parts_for_at_most_a_day(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stale = await read_record(harness.store, INDEX, await plan_upload(harness))
@@ -356,7 +360,7 @@ async def test_a_worker_stops_if_its_part_moved_to_another_position(harness: Ing
     harness.change_settings(lease_seconds=-1)
     upload = await plan_upload(harness)
     size = len(lines(("d0000", "text 0")))
-    progress: dict[str, Value] = {"batch": 1, "position": encode(Position(size, 2, 2))}
+    progress: dict[str, Value] = {"batch": 1, "position": encode(Position(offset=size, line=2, number=2))}
     pending = [Update(keys.upload_part(harness.tenant, INDEX, upload, 0), set=progress)]
 
     class LateTransaction(Calls):
@@ -373,13 +377,14 @@ async def test_a_worker_stops_if_its_part_moved_to_another_position(harness: Ing
     assert await harness.texts() == {"d0001": "text 1"}
 
 
-async def test_an_upload_that_the_earlier_release_stopped_continues(harness: IngestHarness) -> None:
+async def test_an_upload_that_an_older_version_of_the_code_stopped_continues(harness: IngestHarness) -> None:
     upload = await plan_upload(harness)
     harness.receive()
     harness.calls.before_embedding = fail
     assert not await harness.deliver(harness.part(upload, 1), receives=5)
     record = await read_record(harness.store, INDEX, upload)
-    await harness.store.table.write(Update(upload_key(harness.store, record), set={"stopped": True}))  # that release had no ids
+    # The older version stored no id of the stop.
+    await harness.store.table.write(Update(upload_key(harness.store, record), set={"stopped": True}))
     stopped = await read_record(harness.store, INDEX, upload)
     restarted = await restart(harness.store, stopped)
     assert restarted.active

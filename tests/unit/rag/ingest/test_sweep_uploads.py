@@ -39,7 +39,7 @@ def leases_expired(harness: IngestHarness) -> None:
 
 
 @pytest.mark.usefixtures("leases_expired")
-async def test_a_lost_message_of_a_part_is_sent_again_and_the_file_ends(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_lost_message_of_a_part_is_sent_again_and_the_file_ends(harness: IngestHarness, documents_per_batch: int) -> None:
     await die_before_the_second_batch(harness, harness.put(PATH, jsonl_file(numbered_texts(10))))
     assert await sweep(harness, 29 * MINUTE) == NOTHING
     assert await sweep(harness, 31 * MINUTE) == SweptUploads(resent=1)
@@ -83,7 +83,7 @@ async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarne
 
 
 @pytest.mark.usefixtures("leases_expired")
-async def test_a_file_that_kills_every_worker_is_abandoned(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_file_that_kills_every_worker_is_abandoned(harness: IngestHarness, documents_per_batch: int) -> None:
     event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     await die_before_the_second_batch(harness, event)
     for minutes in (31, 61, 91):
@@ -96,7 +96,7 @@ async def test_a_file_that_kills_every_worker_is_abandoned(harness: IngestHarnes
 
 @pytest.mark.parametrize(("status", "patience"), [(Status.RUNNING, 2 * HOUR), (Status.QUEUED, 4 * 24 * HOUR)])
 async def test_an_idle_upload_is_abandoned(
-    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch, status: Status, patience: int
+    harness: IngestHarness, documents_per_batch: int, monkeypatch: pytest.MonkeyPatch, status: Status, patience: int
 ) -> None:
     """A queued upload may wait for as long as the queue keeps its message."""
     event = harness.put(PATH, jsonl_file(numbered_texts(9)))
@@ -118,7 +118,7 @@ async def test_an_idle_upload_is_abandoned(
     assert await sweep(harness, later) == NOTHING
     stored = await harness.only_upload()
     assert shown == stored
-    assert (stored.status, stored.errors[0].code, stored.documents_ingested) == ("failed", "abandoned", small_batches)
+    assert (stored.status, stored.errors[0].code, stored.documents_ingested) == ("failed", "abandoned", documents_per_batch)
     harness.change_settings(clock=lambda: now_s() + later)
     assert await harness.deliver(event), "a late message continues it"
     assert (await harness.only_upload()).status == "succeeded"

@@ -148,6 +148,7 @@ async def test_uploads_are_listed_newest_first_page_by_page(harness: IngestHarne
         if cursor is None:
             break
     # Several ids can be of the same millisecond, so the newest is the one with the greatest id.
+    # Uploads without a form come after all uploads with a form.
     newest_first = [f"{ids.index(upload)}.md" for upload in sorted(ids, reverse=True)]
     assert names == [newest_first[:2], newest_first[2:4], [newest_first[4], "operators.jsonl"]]
 

@@ -110,7 +110,7 @@ async def test_rows_of_a_csv_become_documents(harness: IngestHarness) -> None:
     assert (await harness.rag.reader.document(harness.scope, INDEX, DocumentId("b"))).metadata["year"] == "2002"
 
 
-async def test_progress_grows_with_each_batch_up_to_the_files_size(harness: IngestHarness, small_batches: int) -> None:
+async def test_progress_grows_with_each_batch_up_to_the_files_size(harness: IngestHarness, documents_per_batch: int) -> None:
     body = jsonl_file(numbered_texts(10))
     progress: list[tuple[int, int]] = []
 
@@ -221,7 +221,7 @@ async def test_the_next_event_is_handled_if_one_raises_an_unexpected_error(harne
     assert list((await harness.texts()).values()) == ["good"]
 
 
-async def test_nothing_is_embedded_twice_after_temporary_errors(harness: IngestHarness, small_batches: int) -> None:
+async def test_nothing_is_embedded_twice_after_temporary_errors(harness: IngestHarness, documents_per_batch: int) -> None:
     event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     harness.calls.before_embedding = Failing(UpstreamError("down"), 1, 2)
     assert not await harness.deliver(event, message="m", receives=1)
@@ -233,7 +233,7 @@ async def test_nothing_is_embedded_twice_after_temporary_errors(harness: IngestH
     assert harness.calls.texts == list(numbered_texts(10).values())
 
 
-async def test_a_worker_with_enough_time_retries_after_temporary_errors(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_worker_with_enough_time_retries_after_temporary_errors(harness: IngestHarness, documents_per_batch: int) -> None:
     harness.change_settings(retry_pause_seconds=(0.0, 0.0))
     event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     harness.calls.before_embedding = Failing(UpstreamError("down"), 1, 3)
@@ -242,7 +242,7 @@ async def test_a_worker_with_enough_time_retries_after_temporary_errors(harness:
     assert harness.calls.texts == list(numbered_texts(10).values())
 
 
-async def test_a_worker_without_enough_time_does_not_retry(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_worker_without_enough_time_does_not_retry(harness: IngestHarness, documents_per_batch: int) -> None:
     harness.change_settings(retry_pause_seconds=(60.0,))
     harness.calls.before_embedding = Failing(UpstreamError("down"), 0)
     assert not await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(2))), seconds=100)
@@ -251,7 +251,7 @@ async def test_a_worker_without_enough_time_does_not_retry(harness: IngestHarnes
 
 @pytest.mark.parametrize("error", [UpstreamError("down"), UpstreamTimeout("late"), RateLimited("slow")])
 async def test_the_last_delivery_fails_the_upload_and_a_redrive_continues_it(
-    harness: IngestHarness, small_batches: int, error: UpstreamError
+    harness: IngestHarness, documents_per_batch: int, error: UpstreamError
 ) -> None:
     event = harness.put(PATH, lines("bad", *numbered_texts(10).items()))
     harness.calls.before_embedding = Failing(error, 1)
@@ -308,7 +308,9 @@ async def test_a_full_index_fails_the_upload_and_embeds_nothing_twice(
 
 
 @pytest.mark.parametrize("then", ["deleted", "replaced"])
-async def test_deleting_or_replacing_the_index_fails_the_upload(harness: IngestHarness, small_batches: int, then: str) -> None:
+async def test_deleting_or_replacing_the_index_fails_the_upload(
+    harness: IngestHarness, documents_per_batch: int, then: str
+) -> None:
     harness.calls.before_embedding = Failing(UpstreamError("down"), 1)
     event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     assert not await harness.deliver(event)
@@ -335,7 +337,9 @@ async def test_an_index_deleted_before_the_file_arrives_is_created_again(harness
     assert await harness.texts() == numbered_texts(2)
 
 
-async def test_a_worker_without_time_stores_one_batch_and_sends_the_rest(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_worker_without_time_stores_one_batch_and_sends_the_rest(
+    harness: IngestHarness, documents_per_batch: int
+) -> None:
     event = harness.put(PATH, jsonl_file(numbered_texts(10)))
     assert await harness.deliver(event, seconds=60)
     for done in (4, 8):
@@ -361,7 +365,7 @@ class Clock(Deadline):
 
 @pytest.mark.parametrize(("left", "seconds", "after"), [(210.0, 110, (100, 4)), (800.0, 100, (600, 8))])
 async def test_no_batch_begins_without_enough_time_or_after_the_time_slice(
-    harness: IngestHarness, small_batches: int, left: float, seconds: int, after: tuple[float, int]
+    harness: IngestHarness, documents_per_batch: int, left: float, seconds: int, after: tuple[float, int]
 ) -> None:
     """An interrupted batch would be embedded twice. After the time slice, other files get their turn."""
     Clock.left = left
@@ -397,7 +401,9 @@ async def test_a_survey_that_had_enough_time_is_not_retried(
     assert harness.calls.texts == []
 
 
-async def test_a_redelivery_continues_when_the_lease_of_a_dead_worker_expires(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_redelivery_continues_when_the_lease_of_a_dead_worker_expires(
+    harness: IngestHarness, documents_per_batch: int
+) -> None:
     event = harness.put(PATH, jsonl_file(numbered_texts(10)))
 
     def die(_: object) -> None:
@@ -421,7 +427,7 @@ async def test_a_redelivery_continues_when_the_lease_of_a_dead_worker_expires(ha
     assert harness.calls.texts == list(numbered_texts(10).values())
 
 
-async def test_a_worker_that_lost_its_lease_changes_nothing(harness: IngestHarness, small_batches: int) -> None:
+async def test_a_worker_that_lost_its_lease_changes_nothing(harness: IngestHarness, documents_per_batch: int) -> None:
     """While the first worker embeds, its lease expires and another worker ingests the file."""
     event = harness.put(PATH, jsonl_file(numbered_texts(6)))
     embed = Calls.embed
@@ -457,7 +463,7 @@ async def test_a_message_of_a_missing_upload_is_dropped(harness: IngestHarness) 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT])
 async def test_a_message_is_redelivered_if_sending_the_next_one_fails(
-    harness: IngestHarness, small_batches: int, fault: Fault
+    harness: IngestHarness, documents_per_batch: int, fault: Fault
 ) -> None:
     first = harness.put(PATH, jsonl_file(numbered_texts(6)))
     with inject(FaultPlan()) as plan:

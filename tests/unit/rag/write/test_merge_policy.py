@@ -135,8 +135,8 @@ def segment(rows: int, deleted: int = 0, *, size: int = 1000) -> Segment:
 
 
 def test_a_job_rewrites_a_large_segment_with_a_quarter_of_deleted_rows() -> None:
-    mostly_deleted = segment(100_000, 25_000)
-    assert choose_job_inputs([mostly_deleted, segment(100_000, 24_999), segment(1000, 999)], 768) == [mostly_deleted]
+    rewritable = segment(100_000, 25_000)
+    assert choose_job_inputs([rewritable, segment(100_000, 24_999), segment(1000, 999)], 768) == [rewritable]
     assert not needs_merge_job(Manifest(generation="gen_1", dimensions=768, segments=(segment(100_000), segment(500, 400))))
 
 
