@@ -410,7 +410,7 @@ def test_methods_that_change_data_need_the_exact_path(gateway: Gateway, session:
         if route.method in {"DELETE", "PATCH", "PUT"}:
             reply = gateway.send(route.method, f"{prefix}{path}{suffix}", token="demo-admin-token", body={"text": "z"})
             assert reply.code == "route_not_found", path
-            assert f"Use {path} " in reply.json["error"]["message"]
+            assert f"If you mean {path}, " in reply.json["error"]["message"]
     assert gateway.stored() == before
 
 
