@@ -1,4 +1,4 @@
-"""Run the commands and examples of the README and the documentation unchanged."""
+"""Run the commands and examples of the README and of ``docs/sessions.md``. Only their address is replaced."""
 
 import re
 import subprocess

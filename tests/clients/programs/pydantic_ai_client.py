@@ -1,4 +1,4 @@
-"""Pydantic AI: an agent with a tool, a second turn with history, a typed result, and a streamed answer."""
+"""Call the gateway through Pydantic AI: a tool, a second turn with history, a typed result and a stream."""
 
 import asyncio
 import os
