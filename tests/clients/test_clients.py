@@ -1,7 +1,7 @@
-"""Third-party clients, each a program of its own, through a started gateway. Run by ``make test-clients``, which installs them.
+"""Run third-party clients, each as a separate program, through a running gateway. ``make test-clients`` installs and runs them.
 
-Each program is what a user of that client would write. It reads ``OPENAI_BASE_URL``, ``OPENAI_API_KEY``, ``CHAT_MODEL`` and
-``EMBEDDING_MODEL``, asserts what it receives, and exits with 0.
+Each program resembles one that a user of the client would write. It reads ``OPENAI_BASE_URL``, ``OPENAI_API_KEY``,
+``CHAT_MODEL`` and ``EMBEDDING_MODEL``, asserts what it receives, and exits with 0.
 """
 
 import os
@@ -33,7 +33,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem.removesuffix("_client"))
-def test_client(program: Path, scripted: Gateway, tmp_path: Path) -> None:
+def test_the_program_of_a_client_succeeds(program: Path, scripted: Gateway, tmp_path: Path) -> None:
     command = [str(PYTHON)] if program.suffix == ".py" else ["node"]
     environment = {
         "PATH": os.environ["PATH"],
@@ -42,12 +42,12 @@ def test_client(program: Path, scripted: Gateway, tmp_path: Path) -> None:
         "OPENAI_API_KEY": TOKEN,
         "CHAT_MODEL": CHAT,
         "EMBEDDING_MODEL": EMBEDDING,
-        # They ask the internet for prices and send what they saw, unless told otherwise.
+        # Without these settings, LiteLLM downloads prices and mini-swe-agent prints a startup message.
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "MSWEA_SILENT_STARTUP": "1",
         "NO_PROXY": "127.0.0.1",
     }
-    ran = subprocess.run(
+    result = subprocess.run(
         [*command, str(program)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-4000:]
+    assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]

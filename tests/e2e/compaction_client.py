@@ -1,6 +1,6 @@
-"""A started gateway whose models are in a mood, and what its clients do with sessions.
+"""A running gateway whose models fail on command, and requests to its sessions.
 
-The model ``condenser`` writes summaries. Of all others, the next answers may be that the prompt is too long.
+The model ``condenser`` writes summaries. Every other model may answer that the prompt is too long.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from tests.e2e.scripted_gateway import reply
 
 CONDENSER: Final = "condenser"
 SUMMARY: Final = "Marty moves to Berlin on 3 May and pays 1200 Euro."
-_HANGS_SECONDS: Final = 4.0
+_HANG_SECONDS: Final = 4.0
 _USAGE: Final = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 
 TOO_LONG: Final = {
@@ -43,12 +43,12 @@ SAID: Final[dict[str, tuple[dict[str, Any], str]]] = {
 }
 """Possible answers of the summary model, with their finish reasons."""
 BROKEN: Final = ("status 500", "status 401", "status 400", "garbage", "an empty stream", "an error in a 200", "gone", "slow")
-"""Possible failures of its answer."""
+"""Possible failures of the summary model."""
 
 
 @dataclass
 class Moods:
-    """The next behaviour of the upstream, and the requests that it got."""
+    """A provider with a configurable next answer. It records the requests that it receives."""
 
     summary: str = "fine"
     too_long: int = 0
@@ -66,8 +66,8 @@ class Moods:
         return Completion(reply(body), usage=_USAGE)
 
     def _summary(self) -> Completion | HttpAnswer | None:
-        if said := SAID.get(self.summary):
-            return Completion(*said, usage=_USAGE)
+        if answer := SAID.get(self.summary):
+            return Completion(*answer, usage=_USAGE)
         match self.summary:
             case "status 500":
                 return json_answer({"error": {"message": "Internal error."}}, 500)
@@ -85,13 +85,13 @@ class Moods:
             case "gone":
                 return None
             case "slow":
-                time.sleep(_HANGS_SECONDS)
+                time.sleep(_HANG_SECONDS)
                 return None
         raise LookupError(self.summary)
 
     @property
     def summaries(self) -> list[Body]:
-        return [asked for asked in self.asked if asked["model"] == CONDENSER]
+        return [request for request in self.asked if request["model"] == CONDENSER]
 
 
 TOKENS: Final = {"acme": "acme-token", "rival": "rival-token"}
@@ -107,7 +107,7 @@ LONG: Final = "Marty is a zebra who moves to Berlin on 3 May. " * 40
 
 @contextmanager
 def faulty_gateway(folder: Path, faults: Moods) -> Iterator[Gateway]:
-    """Serves the agents ``plain``, ``narrow`` and ``searching`` to two tenants until the block ends."""
+    """Serve the agents ``plain``, ``narrow`` and ``searching`` to two tenants until the block ends."""
     tenants = "\n".join(
         f"  - {{id: {tenant}, tokens: [{{id: {tenant}, sha256: {hashlib.sha256(token.encode()).hexdigest()}, "
         "allowed_models: [talker, narrow]}]}"
@@ -140,7 +140,7 @@ def at(session: str, below: str = "", agent: str = "plain") -> str:
 def create_session(
     client: httpx.Client, *, turns: int = 2, keep: int = 2, agent: str = "plain", first: str = "I pay 1200 Euro."
 ) -> str:
-    """A session of so many turns, the first of which is ``first``."""
+    """Create a session of ``turns`` turns and return its id. ``first`` is its first message."""
     body = {"title": "Moving", "compact_keep_last_n": keep}
     session = str(client.post(f"/a1/agents/{agent}/sessions", json=body).raise_for_status().json()["id"])
     for message in [first, *(f"question {number}" for number in range(1, turns))]:
@@ -161,7 +161,7 @@ def code(response: httpx.Response) -> str:
 
 
 def visible_state(client: httpx.Client, session: str, agent: str = "plain") -> list[Any]:
-    """All that a client can see of a session."""
+    """Return a session, its messages and its lineage as the API shows them."""
     return [client.get(at(session, below, agent)).raise_for_status().json() for below in ("", "/messages", "/lineage")]
 
 

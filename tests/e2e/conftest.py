@@ -1,4 +1,4 @@
-"""The gateway as an outside client meets it: the real ``python -m local`` in a process of its own."""
+"""Fixtures that run the gateway as a separate process (``python -m local``), so that tests use it as an outside client does."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ START_SECONDS = 90.0
 
 @dataclass
 class Gateway:
-    """A gateway in a process of its own, with its state in ``home``."""
+    """A gateway that runs as a separate process, with its state in ``home``."""
 
     home: Path
     port: int = field(default_factory=free_port)
@@ -57,7 +57,7 @@ class Gateway:
             )
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            assert self.process.poll() is None, f"the gateway ended while starting:\n{self.output}"
+            assert self.process.poll() is None, f"the gateway exited during its start:\n{self.output}"
             try:
                 if httpx.get(f"{self.url}/healthz", timeout=2, trust_env=False).is_success:
                     return
@@ -66,7 +66,7 @@ class Gateway:
         pytest.fail(f"the gateway did not answer within {START_SECONDS:.0f} s:\n{self.output}")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> int:
-        """End it as Ctrl-C does, and return its exit code."""
+        """Send the signal, wait for the process and return its exit code."""
         assert self.process is not None
         self.process.send_signal(how)
         return self.process.wait(60)
@@ -76,12 +76,14 @@ class Gateway:
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
 
     def _environment(self) -> dict[str, str]:
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SPASS_"))}
-        # A key or an Ollama of whoever runs the tests must not answer in the stand-in's place.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SPASS_"))}
+        # Without these, a provider key or an Ollama server of the developer would answer instead of the stand-in model.
         keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY", "AWS_ENDPOINT_URL"), "")
-        nobody = {"OLLAMA_BASE_URL": "http://127.0.0.1:9"}
+        no_ollama = {"OLLAMA_BASE_URL": "http://127.0.0.1:9"}
         paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])}
-        return ours | keys | nobody | paths | {"PORT": str(self.port), "SPASS_HOME": str(self.home)} | dict(self.environment)
+        return (
+            inherited | keys | no_ollama | paths | {"PORT": str(self.port), "SPASS_HOME": str(self.home)} | dict(self.environment)
+        )
 
 
 @contextmanager
@@ -108,7 +110,7 @@ def _token(token: str) -> dict[str, object]:
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """One gateway for all tests of the session that only speak to it. What is hostile does so in a tenant of its own."""
+    """One gateway for all tests that only send requests. Tests that attack it use the tenant ``fuzz``."""
     folder = tmp_path_factory.mktemp("gateway")
     config = yaml.safe_load((ROOT / "gateway.yaml").read_text())
     config["tenants"] = [
@@ -129,14 +131,14 @@ def base_url(gateway: Gateway) -> str:
 
 @pytest.fixture
 def new_gateway(tmp_path: Path) -> Iterator[Callable[[], Gateway]]:
-    """Makes gateways that one test may start and stop as it likes; they share one home."""
-    made: list[Gateway] = []
+    """Return a factory of gateways that a test starts and stops itself. They share one home."""
+    gateways: list[Gateway] = []
 
     def make() -> Gateway:
-        made.append(Gateway(tmp_path / "home"))
-        return made[-1]
+        gateways.append(Gateway(tmp_path / "home"))
+        return gateways[-1]
 
     yield make
-    for gateway in made:
+    for gateway in gateways:
         if gateway.process is not None and gateway.process.poll() is None:
             gateway.stop(signal.SIGTERM)

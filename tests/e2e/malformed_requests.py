@@ -1,4 +1,4 @@
-"""Strategies for requests that almost fit: good ones, with something in them broken."""
+"""Strategies that generate malformed requests: valid ones with single parts changed."""
 
 import copy
 import json
@@ -70,7 +70,7 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
     ),
     "rag.uploads_create": ({"filename": "tee.md", "content_type": "text/markdown", "size": 100},),
 }
-"""Bodies that are accepted, for each route file that takes one."""
+"""Valid bodies, for each route that takes a body."""
 
 METHODS: Final = st.sampled_from(
     [b"GET", b"POST", b"PUT", b"PATCH", b"DELETE", b"HEAD", b"OPTIONS", b"TRACE", b"PROPFIND", b"get"]
@@ -142,7 +142,7 @@ _ODD_PARAMETERS: Final = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MalformedRequest:
-    """One request that may be wrong in any place, but is HTTP."""
+    """An HTTP request whose method, target, headers and body may each be invalid."""
 
     method: bytes
     target: bytes
@@ -150,12 +150,12 @@ class MalformedRequest:
     body: bytes
 
     def __repr__(self) -> str:
-        shown = [self.method, self.target, *[name + b": " + value for name, value in self.headers], self.body]
-        return "\n".join(repr(part) if len(part) <= 400 else f"{part[:400]!r}… ({len(part)} bytes)" for part in shown)
+        parts = [self.method, self.target, *[name + b": " + value for name, value in self.headers], self.body]
+        return "\n".join(repr(part) if len(part) <= 400 else f"{part[:400]!r}… ({len(part)} bytes)" for part in parts)
 
 
 def token_of(route: Route) -> str:
-    """One with which the route looks at the rest of a request."""
+    """Return a token that the route accepts, so that it validates the rest of the request."""
     return ADMIN_TOKEN if route.module in FOR_ADMINS else TOKEN
 
 
@@ -165,13 +165,13 @@ def token_headers(token: str = TOKEN) -> list[Header]:
 
 @st.composite
 def malformed_requests(draw: st.DrawFn, route: Route, known: Mapping[str, str]) -> MalformedRequest:
-    """Requests to ``route``: each part is as it should be more often than not, so that the others are looked at."""
-    method = draw(METHODS) if draw(_rarely()) else route.method.encode()
+    """Generate requests to ``route``. Most parts are valid, so that the gateway also validates the others."""
+    method = draw(METHODS) if draw(_one_in_ten()) else route.method.encode()
     parts = [
         draw(segments((known[part[1:-1]],))) if part.startswith("{") else part.encode() for part in route.path.split("/")[1:]
     ]
     target = b"/" + b"/".join(parts) + draw(queries())
-    headers = [header for header in token_headers(token_of(route)) if not draw(_rarely())]
+    headers = [header for header in token_headers(token_of(route)) if not draw(_one_in_ten())]
     headers += draw(st.lists(st.sampled_from(_ODD_HEADERS), max_size=2)) if draw(st.booleans()) else []
     body = draw(bodies(GOOD_BODIES.get(route.module)))
     return MalformedRequest(method, target, tuple(headers), body)
@@ -181,30 +181,33 @@ def _segment(part: str, known: Mapping[str, str]) -> st.SearchStrategy[bytes]:
     return segments((known[part[1:-1]],)) if part.startswith("{") else st.just(part.encode())
 
 
-def _rarely() -> st.SearchStrategy[bool]:
+def _one_in_ten() -> st.SearchStrategy[bool]:
     return st.sampled_from([False] * 9 + [True])
 
 
 def segments(known: Sequence[str]) -> st.SearchStrategy[bytes]:
-    """One segment of a path: mostly a known one, if there is any."""
+    """Generate a path segment: mostly one of ``known``, if there are any."""
     odd = st.one_of(st.sampled_from(_ODD_SEGMENTS), st.binary(max_size=12).map(lambda raw: quote(raw).encode()))
     return st.one_of(*[st.just(segment.encode()) for segment in known] * 3, odd)
 
 
 def queries() -> st.SearchStrategy[bytes]:
-    """Nothing, or a question mark and what may stand after it."""
-    some = st.lists(st.sampled_from(_ODD_PARAMETERS), min_size=1, max_size=3).map(lambda parts: b"?" + b"&".join(parts))
-    return st.one_of(st.just(b""), st.just(b""), some)
+    """Generate an empty text, or a query with its question mark."""
+    nonempty = st.lists(st.sampled_from(_ODD_PARAMETERS), min_size=1, max_size=3).map(lambda parts: b"?" + b"&".join(parts))
+    return st.one_of(st.just(b""), st.just(b""), nonempty)
 
 
 @st.composite
 def bodies(draw: st.DrawFn, good: Sequence[Json] | None) -> bytes:
-    """A good body with one place changed and then, sometimes, its bytes; or bytes of no meaning."""
+    """Generate a good body with one value changed and sometimes its bytes too, or arbitrary JSON.
+
+    Without ``good`` bodies, generate one that the route does not expect.
+    """
     if good is None:
         return draw(st.sampled_from([b"", b"", b"{}", b'{"user_id":"ada"}', b"\xff", b"[", b"x" * 10_000]))
-    value = draw(_changed(draw(st.sampled_from(good)))) if draw(st.sampled_from([True] * 5 + [False])) else draw(_json())
+    value = draw(_change_value(draw(st.sampled_from(good)))) if draw(st.sampled_from([True] * 5 + [False])) else draw(_json())
     text = json.dumps(value, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
-    return draw(_mangled(text)) if draw(st.sampled_from([False] * 4 + [True])) else text
+    return draw(_change_bytes(text)) if draw(st.sampled_from([False] * 4 + [True])) else text
 
 
 def _json() -> st.SearchStrategy[Json]:
@@ -215,14 +218,14 @@ def _json() -> st.SearchStrategy[Json]:
 
 
 @st.composite
-def _changed(draw: st.DrawFn, good: Json) -> Json:
-    """``good`` with one value replaced, left out, or added."""
-    value = copy.deepcopy(good)
+def _change_value(draw: st.DrawFn, valid: Json) -> Json:
+    """Generate ``valid`` unchanged, or with one value replaced, removed or added."""
+    value = copy.deepcopy(valid)
     places = _places(value)
     parent, key = draw(st.sampled_from(places or [(value, None)]))
     odd = draw(st.sampled_from(_ODD_VALUES) | _json())
-    on_a_value = ["replace", "replace", "replace", "remove"] if places else []  # an empty object has none
-    match draw(st.sampled_from([*on_a_value, "add", "keep", "keep"])):
+    value_changes = ["replace", "replace", "replace", "remove"] if places else []  # an empty object has no values
+    match draw(st.sampled_from([*value_changes, "add", "keep", "keep"])):
         case "replace":
             parent[key] = odd
         case "remove":
@@ -235,13 +238,13 @@ def _changed(draw: st.DrawFn, good: Json) -> Json:
 
 
 def _places(value: Json) -> list[tuple[Json, Json]]:
-    """Every container in ``value`` with each of its keys."""
+    """Return each container in ``value`` with each of its keys."""
     pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
     return [(value, key) for key, _ in pairs] + [place for _, inner in pairs for place in _places(inner)]
 
 
 @st.composite
-def _mangled(draw: st.DrawFn, text: bytes) -> bytes:
+def _change_bytes(draw: st.DrawFn, text: bytes) -> bytes:
     at = draw(st.integers(0, len(text)))
     return draw(
         st.sampled_from(

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes on a socket, for requests that no client library would send, and what every answer of the gateway must be."""
+"""Send HTTP/1.1 requests as raw bytes, which client libraries would refuse, and check the form of the answers."""
 
 import json
 import re
@@ -16,26 +16,26 @@ SECONDS: Final = 30.0
 
 _REQUEST_ID: Final = re.compile(r"req_[0-9a-z]{26}")
 _CODE: Final = re.compile(r"[a-z]+(_[a-z]+)*")
-_INSIDE: Final = (
+_INTERNAL_WORDS: Final = (
     "Traceback", 'File "', ".py", "site-packages", "arn:aws", "127.0.0.1", "localhost", "amazonaws", "botocore", "ministack",
     "pydantic", "Error(", "object at 0x", "/home/", "/tmp/", str(ROOT),
 )  # fmt: skip
-"""What an answer would hold that tells of paths, hosts, libraries or stacks. (None of it is sent.)"""
+"""Words that would reveal paths, hosts, libraries or stack traces in an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer as it came over the wire."""
+    """An answer as it was received."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """The value of a header that is there once or not at all."""
-        found = [value for known, value in self.headers if known.lower() == name.lower()]
-        assert len(found) <= 1, f"{name} came {len(found)} times"
-        return found[0] if found else None
+        """Return the value of a header, or None. Fail if the header occurs more than once."""
+        values = [value for header_name, value in self.headers if header_name.lower() == name.lower()]
+        assert len(values) <= 1, f"{name} came {len(values)} times"
+        return values[0] if values else None
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -44,7 +44,7 @@ class Answer:
 def request_bytes(
     method: bytes, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes = b"", *, framed: bool = True
 ) -> bytes:
-    """A request, byte for byte. ``framed``: with the Content-Length that tells the truth."""
+    """Return the bytes of a request. ``framed`` adds the correct Content-Length."""
     lines = [b"%s %s HTTP/1.1" % (method, target), b"Host: gateway", b"Connection: close"]
     lines += [name + b": " + value for name, value in headers]
     if framed and (body or method not in {b"GET", b"HEAD", b"DELETE"}):
@@ -53,13 +53,14 @@ def request_bytes(
 
 
 def exchange(base_url: str, data: bytes, *, method: str = "GET", finish: bool = False) -> Answer | None:
-    """Send ``data`` and read one answer; None if the connection was closed without one. ``finish``: nothing more is sent after
-    it, and the server is told so.
+    """Send ``data`` and return one answer, or None if the server closes the connection without one.
+
+    ``finish`` closes the sending half of the connection after ``data``.
     """
-    where = urlsplit(base_url)
-    assert where.hostname is not None
-    with socket.create_connection((where.hostname, where.port or 80), timeout=SECONDS) as connection:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it may answer before it has read everything
+    url = urlsplit(base_url)
+    assert url.hostname is not None
+    with socket.create_connection((url.hostname, url.port or 80), timeout=SECONDS) as connection:
+        with suppress(BrokenPipeError, ConnectionResetError):  # the server may answer before it has read all of the data
             connection.sendall(data)
             if finish:
                 connection.shutdown(socket.SHUT_WR)
@@ -74,8 +75,8 @@ def exchange(base_url: str, data: bytes, *, method: str = "GET", finish: bool = 
 
 
 def assert_sound(answer: Answer, *, secrets: Sequence[str], successes: Sequence[int], bodiless: bool = False) -> None:
-    """What holds for every answer of the gateway, whatever was asked: no failure of its own, its request id, JSON (or the events
-    that were asked for), every error in the one envelope, and nothing that tells of its inside.
+    """Assert the rules for every answer: no server failure, a request id, JSON (or server-sent events), errors in the error
+    envelope, and no internal details or ``secrets``.
     """
     assert answer.status < 500 or answer.status == 508, f"{answer.status}: {answer.body[:500]!r}"
     request_id = answer.header("SPASS-Request-Id")
@@ -83,8 +84,8 @@ def assert_sound(answer: Answer, *, secrets: Sequence[str], successes: Sequence[
     assert _REQUEST_ID.fullmatch(request_id)
     media_type = (answer.header("Content-Type") or "").partition(";")[0]
     assert media_type in ({"application/json", "text/event-stream"} if answer.status < 300 else {"application/json"})
-    said = "\n".join(f"{name}: {value}" for name, value in answer.headers) + "\n" + answer.body.decode("utf-8")
-    assert not [word for word in (*_INSIDE, *secrets) if word in said], said[:2000]
+    text = "\n".join(f"{name}: {value}" for name, value in answer.headers) + "\n" + answer.body.decode("utf-8")
+    assert not [word for word in (*_INTERNAL_WORDS, *secrets) if word in text], text[:2000]
     if answer.status < 300:
         assert answer.status in successes
         return
@@ -104,10 +105,10 @@ def _assert_envelope(answer: Answer, request_id: str) -> None:
     assert _CODE.fullmatch(error["type"])
     assert isinstance(error["details"], dict)
     assert error["details"].get("errors") or error["code"] != "invalid_request"
-    for found in error["details"].get("errors", ()):
-        assert found.keys() == {"loc", "message", "type"}
-        assert found["loc"][0] in {"body", "header", "path", "query"}
-    assert len(answer.body) < 20_000, "an error is no echo of what was sent"
+    for field_error in error["details"].get("errors", ()):
+        assert field_error.keys() == {"loc", "message", "type"}
+        assert field_error["loc"][0] in {"body", "header", "path", "query"}
+    assert len(answer.body) < 20_000, "an error must not repeat the whole request"
     if answer.status == 401:
         assert answer.header("x-amzn-Remapped-WWW-Authenticate") == "Bearer"
     if answer.status == 405:

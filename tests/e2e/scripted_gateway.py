@@ -1,7 +1,7 @@
-"""A started gateway whose model does as it is told: what the suites of other people's SDKs run against.
+"""A running gateway with a scripted model, for the test suites of third-party SDKs.
 
-The model calls the tool that it is told to call, or, when it may choose, the one that the question names. It fills in whatever
-JSON Schema it is given, and stops where it shall stop.
+The model calls the tool that ``tool_choice`` names, or else the one that the question mentions. It returns values that match the
+given JSON Schema and ends its text before a stop sequence.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def scripted_gateway(
     models = [f"  - {{name: {name}, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}" for name in chat]
     models += [f"  - {{name: {name}, kind: embedding, dimensions: {DIMENSIONS}, context_window: 8192}}" for name in embeddings]
     catalogue = "\n".join(models)
-    with serve_model(lambda asked: Completion(reply(asked))) as upstream:
+    with serve_model(lambda request: Completion(reply(request))) as upstream:
         config = f"""
 llm:
   backends:
@@ -46,48 +46,50 @@ tenants:
             yield gateway
 
 
-def reply(asked: Body) -> dict[str, Any]:
-    """Return the assistant's message to a chat request: the client's request alone decides it."""
-    question = _question(asked["messages"])
-    if tool := _called_tool(asked, question):
+def reply(request: Body) -> dict[str, Any]:
+    """Return the assistant's message to a chat request. It depends on the request only."""
+    question = _question(request["messages"])
+    if tool := _called_tool(request, question):
         arguments = json.dumps(_example(tool.get("parameters") or {}, question), ensure_ascii=False)
         call = {
-            "id": f"call_{len(asked['messages'])}",
+            "id": f"call_{len(request['messages'])}",
             "type": "function",
             "function": {"name": tool["name"], "arguments": arguments},
         }
         return {"role": "assistant", "content": None, "tool_calls": [call]}
-    match asked.get("response_format"):
+    match request.get("response_format"):
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             return {"role": "assistant", "content": json.dumps(_example(schema, question))}
         case {"type": "json_object"}:
             return {"role": "assistant", "content": json.dumps(dict.fromkeys(_QUOTED.findall(question), "by the script"))}
     text = TEXT
-    for stop in asked.get("stop") or ():
+    for stop in request.get("stop") or ():
         text = text.split(stop)[0]
     return {"role": "assistant", "content": text}
 
 
 def _question(messages: list[dict[str, Any]]) -> str:
-    """The text of the last message."""
+    """Return the text of the last message."""
     content = messages[-1]["content"] or ""
     return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
 
 
-def _called_tool(asked: Body, question: str) -> dict[str, Any] | None:
-    """The function that is called, if one is: never as the answer to a tool's result."""
-    functions = [tool["function"] for tool in asked.get("tools") or ()]
-    choice = asked.get("tool_choice", "auto")
-    if not functions or choice == "none" or (choice == "auto" and asked["messages"][-1]["role"] == "tool"):
+def _called_tool(request: Body, question: str) -> dict[str, Any] | None:
+    """Return the function to call, or None. With ``tool_choice: auto`` a tool's result is never answered by another call."""
+    functions = [tool["function"] for tool in request.get("tools") or ()]
+    choice = request.get("tool_choice", "auto")
+    if not functions or choice == "none" or (choice == "auto" and request["messages"][-1]["role"] == "tool"):
         return None
-    named = choice["function"]["name"] if isinstance(choice, dict) else None
-    mentioned = [function for function in functions if function["name"] in question]
-    chosen: dict[str, Any] = next((function for function in functions if function["name"] == named), (mentioned or functions)[0])
-    return chosen
+    required_name = choice["function"]["name"] if isinstance(choice, dict) else None
+    mentioned_functions = [function for function in functions if function["name"] in question]
+    called_function: dict[str, Any] = next(
+        (function for function in functions if function["name"] == required_name), (mentioned_functions or functions)[0]
+    )
+    return called_function
 
 
 def _example(schema: dict[str, Any], question: str, root: dict[str, Any] | None = None) -> Any:
-    """A value that ``schema`` allows, with the numbers and the quoted words of the question in it."""
+    """Return a value that matches ``schema``. It contains the first number and the first quoted words of the question."""
     root = root or schema
     if reference := schema.get("$ref"):
         return _example(root["$defs"][reference.rsplit("/", 1)[1]], question, root)

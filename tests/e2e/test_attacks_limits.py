@@ -1,8 +1,8 @@
-"""Attacks on the limits of a started gateway.
+"""Attack the limits of a running gateway.
 
-``tokens_per_minute`` binds calls that outlast the minute: that takes too long for a started gateway, so
-``tests/unit/calls/test_admission.py`` and ``tests/unit/llm/test_router_limits.py`` show it in virtual time. Here a call of some
-seconds shows from when on its tokens count.
+``tokens_per_minute`` also limits calls that take longer than a minute. ``tests/unit/calls/test_admission.py`` and
+``tests/unit/llm/test_router_limits.py`` test that in virtual time. Here a call of some seconds tests from which moment its tokens
+count.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ tenants:
 
 
 def slow_answer(body: Body) -> Completion:
-    """Take some time, heed no ``max_tokens`` and count 33 times the cap."""
+    """Answer slowly, ignore ``max_tokens`` and report 33 times the cap."""
     time.sleep(CALL_SECONDS)
     usage = {"prompt_tokens": 2, "completion_tokens": 33 * CAP, "total_tokens": 33 * CAP + 2}
     return Completion({"content": "Hello."}, usage=usage)
@@ -59,5 +59,5 @@ def test_tokens_beyond_the_reservation_are_refused_for_a_minute_from_the_calls_e
     assert admitted.status_code == 200
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "rate_limited"
-    # The bucket of the beginning leaves the window at most 66 s after it, and so at most 66 - 12 s from now.
+    # A bucket leaves the window at most 66 s after it begins. That of the call's start does so at most 66 - 12 s from now.
     assert int(refused.headers["Retry-After"]) > 66 - CALL_SECONDS

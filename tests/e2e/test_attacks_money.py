@@ -1,5 +1,8 @@
-"""Attacks on the money of a started gateway: its provider bills every request that it has read, and then answers badly: never, in
-part, or with false counts. A proxy in front of ``given-up`` ends the wait for it."""
+"""Attack the cost accounting of a running gateway.
+
+Its provider bills every request that it has read. Then it does not answer, answers in part, or reports false token counts. The
+model ``given-up`` answers like a proxy whose own timeout has passed.
+"""
 
 import hashlib
 import json
@@ -20,7 +23,7 @@ from tests.e2e.conftest import Gateway, running_gateway
 ANSWER: Final = "This is an answer of forty characters.  "
 PIECES: Final = 8
 PIECE_SECONDS: Final = 0.25
-"""A whole answer in pieces takes longer than ``TIMEOUT``, each piece less."""
+"""Seconds before each piece: less than ``TIMEOUT``, which all pieces together exceed."""
 
 USAGES: Final[dict[str, object]] = {
     "empty": {},
@@ -33,7 +36,7 @@ USAGES: Final[dict[str, object]] = {
     "no-numbers": {"prompt_tokens": "many", "completion_tokens": 1.5, "total_tokens": [], "cost": "NaN"},
     "no-object": "lots",
 }
-"""The usage that the model of that name claims."""
+"""The usage that each model reports, by the name of the model."""
 TIMEOUT: Final = 1.0
 assert PIECE_SECONDS < TIMEOUT < PIECES * PIECE_SECONDS
 
@@ -48,11 +51,11 @@ TENANTS: Final = {
     "spent": "{monthly_budget_usd: 1}",
     "patient": "{}",
 }
-"""Each test's own, with its defaults."""
+"""Tenants and their defaults. Each test has its own tenants."""
 
 CHAT: Final = "/v1/chat/completions"
 TWO_DOLLARS: Final = 1000
-"""Tokens of an answer, at 2000 US dollars per million."""
+"""Tokens of an answer that costs 2 US dollars, at 2000 US dollars per million."""
 
 CONFIG: Final = """
 llm:
@@ -77,11 +80,11 @@ tenants:
 
 @dataclass
 class BillingUpstream:
-    """``billed`` counts the requests for each model that were read whole."""
+    """A provider that bills lost answers. ``billed`` counts the complete requests for each model."""
 
     url: str = ""
     billed: Counter[str] = field(default_factory=Counter)
-    ended: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = field(default_factory=threading.Event)
 
     def answer(self, body: Body) -> Completion | HttpAnswer | None:
         model = body["model"]
@@ -103,7 +106,7 @@ class BillingUpstream:
         return []
 
     def hang(self) -> None:
-        self.ended.wait(30)
+        self.closed.wait(30)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +114,7 @@ def upstream() -> Iterator[BillingUpstream]:
     upstream = BillingUpstream()
     with serve_model(upstream.answer, embed=upstream.embed) as upstream.url:
         yield upstream
-        upstream.ended.set()
+        upstream.closed.set()
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +143,7 @@ def ask(client: httpx.Client, model: str, **fields: object) -> httpx.Response:
 
 
 def text_of(answer: httpx.Response) -> str:
-    """The words of an answer, whole or in chunks."""
+    """Return the text of a blocking or streamed answer."""
     if not answer.headers["content-type"].startswith("text/event-stream"):
         return str(answer.json()["choices"][0]["message"]["content"])
     events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
@@ -149,7 +152,7 @@ def text_of(answer: httpx.Response) -> str:
 
 
 def audit(client: httpx.Client, answer: httpx.Response) -> Any:
-    """The record of the one call that the request made."""
+    """Return the audit record of the only model call of a request."""
     tree = client.get(f"/v1/audit/{answer.headers['spass-request-id']}").json()
     (call,) = tree["calls"]
     return call
@@ -162,7 +165,7 @@ def total(client: httpx.Client) -> Any:
 @pytest.mark.parametrize(
     ("model", "tenant", "attempts"), [("hangs", "hung", 1), ("given-up", "proxied", 1), ("breaks-off", "broken", 4)]
 )
-def test_lost_answers_are_billed_and_the_budget_ends_them(
+def test_lost_answers_are_billed_until_the_budget_is_exceeded(
     gateway: Gateway, upstream: BillingUpstream, model: str, tenant: str, attempts: int
 ) -> None:
     with gateway.client(f"{tenant}-token") as client:
@@ -176,9 +179,9 @@ def test_lost_answers_are_billed_and_the_budget_ends_them(
             assert (call["attempts"], call["completion_tokens"]) == (attempts, attempts * TWO_DOLLARS)
             assert call["usage_estimated"] is True
             assert Decimal(call["cost_usd"]) == Decimal(answer.headers["spass-cost-usd"]) == 2 * attempts
-        shown = total(client)
-        assert shown["requests"] == admitted
-        assert Decimal(shown["cost_usd"]) == 2 * admitted * attempts
+        usage = total(client)
+        assert usage["requests"] == admitted
+        assert Decimal(usage["cost_usd"]) == 2 * admitted * attempts
 
 
 def test_a_lost_embedding_is_billed(gateway: Gateway, upstream: BillingUpstream) -> None:
@@ -192,7 +195,7 @@ def test_a_lost_embedding_is_billed(gateway: Gateway, upstream: BillingUpstream)
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", USAGES)
-def test_false_counts_are_estimated_and_take_no_answer_away(
+def test_false_token_counts_are_replaced_by_estimates_and_the_answer_arrives(
     gateway: Gateway, upstream: BillingUpstream, model: str, stream: bool
 ) -> None:
     before = upstream.billed[model]
@@ -202,13 +205,17 @@ def test_false_counts_are_estimated_and_take_no_answer_away(
         assert text_of(answer) == (PIECES * ANSWER if stream else ANSWER)
         assert upstream.billed[model] == before + 1
         call = audit(client, answer)
-        said = PIECES * len(ANSWER) // 4 if stream else len(ANSWER) // 4
-        prompt = 20 if model == "no-completion" else 1
-        assert (call["prompt_tokens"], call["completion_tokens"], call["usage_estimated"]) == (prompt, said, True)
-        assert (Decimal(call["cost_usd"]), call["cost_source"]) == (said * Decimal("0.002"), "catalog")
+        completion_tokens = PIECES * len(ANSWER) // 4 if stream else len(ANSWER) // 4
+        prompt_tokens = 20 if model == "no-completion" else 1
+        assert (call["prompt_tokens"], call["completion_tokens"], call["usage_estimated"]) == (
+            prompt_tokens,
+            completion_tokens,
+            True,
+        )
+        assert (Decimal(call["cost_usd"]), call["cost_source"]) == (completion_tokens * Decimal("0.002"), "catalog")
 
 
-def test_answers_that_nobody_counts_pass_no_budget(gateway: Gateway) -> None:
+def test_answers_with_a_reported_usage_of_zero_still_use_up_the_budget(gateway: Gateway) -> None:
     with gateway.client("cheated-token") as client:
         codes = [ask(client, "zeros", max_tokens=1000, stream=True).status_code for _ in range(20)]
     assert codes[0] == 200
@@ -216,7 +223,7 @@ def test_answers_that_nobody_counts_pass_no_budget(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("tenant", ["poor", "spent"])
-def test_a_spent_budget_lets_through_what_costs_nothing(gateway: Gateway, tenant: str) -> None:
+def test_calls_without_costs_succeed_after_the_budget_is_spent(gateway: Gateway, tenant: str) -> None:
     with gateway.client(f"{tenant}-token") as client:
         if tenant == "spent":
             assert ask(client, "hangs").status_code == 502
@@ -225,15 +232,17 @@ def test_a_spent_budget_lets_through_what_costs_nothing(gateway: Gateway, tenant
         assert embedded.status_code == 200, embedded.text
         documents = [{"id": "tea", "text": "Tea is a drink."}]
         assert client.post("/a1/rag/indices/notes/documents", json={"documents": documents}).status_code == 200
-        found = client.post("/a1/rag/indices/notes/query", json={"query": "What is tea?"})
-        assert [result["id"] for result in found.json()["results"]] == ["tea"]
+        response = client.post("/a1/rag/indices/notes/query", json={"query": "What is tea?"})
+        assert [result["id"] for result in response.json()["results"]] == ["tea"]
         assert ask(client, "zeros").json()["error"]["code"] == "budget_exceeded"
 
 
-def test_an_agents_flowing_answer_arrives_and_a_blocking_one_meets_the_timeout(gateway: Gateway) -> None:
+def test_the_timeout_ends_a_blocking_model_call_but_not_an_agents_streamed_one(gateway: Gateway) -> None:
     with gateway.client("patient-token") as client:
         reply = client.post("/a1/agents/talker/chat", json={"message": "Tell me."})
         assert reply.status_code == 200, reply.text
         assert reply.json()["message"]["content"] == PIECES * ANSWER
-        assert ask(client, "slow").json()["error"]["code"] == "upstream_error", "its backend sets a timeout"
+        assert ask(client, "slow").json()["error"]["code"] == "upstream_error", (
+            "the timeout of the backend must end a blocking call"
+        )
         assert ask(client, "slow-unbounded").status_code == 200

@@ -1,4 +1,4 @@
-"""Compaction through a started gateway, its emulator's queue and state machine, and a model provider in a mood."""
+"""Compact sessions through a running gateway, the queue and state machine of its emulator, and a faulty provider."""
 
 import concurrent.futures
 import json
@@ -48,8 +48,8 @@ def running(faults: Moods, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 def client(running: Gateway, faults: Moods) -> Iterator[httpx.Client]:
     faults.__dict__ |= Moods().__dict__
-    with running.client("acme-token") as made:
-        yield made
+    with running.client("acme-token") as client:
+        yield client
 
 
 def test_a_session_is_compacted_while_the_client_waits(client: httpx.Client, faults: Moods) -> None:
@@ -75,44 +75,49 @@ def test_a_session_is_compacted_while_the_client_waits(client: httpx.Client, fau
     assert [(call["model"], call["session"]) for call in tree["calls"]] == [(CONDENSER, session)]
     usage = client.get("/v1/usage", params={"group_by": "model"}).json()["usage"]
     assert CONDENSER in {row["key"] for row in usage}
-    (source, told, lineage), (follower, goes_on, _) = visible_state(client, session), visible_state(client, successor)
-    assert [message["compacted_at"] for message in told["messages"]] == [source["archived_at"]] * 2 + [None] * 2
-    summary, *kept = goes_on["messages"]
+    (source_state, source_page, lineage), (successor_state, successor_page, _) = (
+        visible_state(client, session),
+        visible_state(client, successor),
+    )
+    assert [message["compacted_at"] for message in source_page["messages"]] == [source_state["archived_at"]] * 2 + [None] * 2
+    summary, *kept = successor_page["messages"]
     assert summary["content"] == f"[compaction summary from session {session}] {SUMMARY}"
-    same = ("role", "content", "created_at")
-    assert [[one[name] for name in same] for one in kept] == [[one[name] for name in same] for one in before[2:]]
-    assert [message["seq"] for message in goes_on["messages"]] == [1, 2, 3]
-    assert (source["successor_session_id"], follower["parent_session_id"]) == (successor, session)
-    assert lineage["forward"] == [follower]
+    fields = ("role", "content", "created_at")
+    assert [[message[name] for name in fields] for message in kept] == [
+        [message[name] for name in fields] for message in before[2:]
+    ]
+    assert [message["seq"] for message in successor_page["messages"]] == [1, 2, 3]
+    assert (source_state["successor_session_id"], successor_state["parent_session_id"]) == (successor, session)
+    assert lineage["forward"] == [successor_state]
 
 
-def test_a_client_that_does_not_wait_looks_at_the_job(client: httpx.Client, running: Gateway) -> None:
+def test_the_job_of_an_asynchronous_compaction_reports_its_result(client: httpx.Client, running: Gateway) -> None:
     session = create_session(client)
     reply = compact(client, session, Prefer="respond-async")
     job = reply.json()["job_id"]
     assert (reply.status_code, reply.headers["Location"]) == (202, f"/a1/jobs/{job}")
-    done = wait_for_job(client, reply.headers["Location"])
-    assert (done["status"], done["kind"], done["error"]) == ("succeeded", "compaction", None)
-    assert done["result"]["source_session_id"] == session
+    finished_job = wait_for_job(client, reply.headers["Location"])
+    assert (finished_job["status"], finished_job["kind"], finished_job["error"]) == ("succeeded", "compaction", None)
+    assert finished_job["result"]["source_session_id"] == session
     for token, user in (("acme-token", "eve"), ("rival-token", "ada")):
-        with running.client(token, user) as stranger:
-            assert code(stranger.get(reply.headers["Location"])) == "job_not_found"
+        with running.client(token, user) as other_client:
+            assert code(other_client.get(reply.headers["Location"])) == "job_not_found"
 
 
-def test_while_it_is_compacted_a_session_takes_nothing_else(client: httpx.Client, faults: Moods) -> None:
+def test_a_session_refuses_other_requests_during_its_compaction(client: httpx.Client, faults: Moods) -> None:
     session = create_session(client)
     faults.delay = 0.7
     reply = compact(client, session, Prefer="respond-async")
-    refused = [send_message(client, session, "And then?"), client.delete(at(session)), compact(client, session)]
-    for one in refused:
-        assert (one.status_code, code(one)) == (409, "compaction_in_progress")
-        assert one.json()["error"]["details"] == {"job_id": reply.json()["job_id"]}
-        assert int(one.headers["Retry-After"]) >= 1
+    answers = [send_message(client, session, "And then?"), client.delete(at(session)), compact(client, session)]
+    for answer in answers:
+        assert (answer.status_code, code(answer)) == (409, "compaction_in_progress")
+        assert answer.json()["error"]["details"] == {"job_id": reply.json()["job_id"]}
+        assert int(answer.headers["Retry-After"]) >= 1
     assert wait_for_job(client, reply.headers["Location"])["status"] == "succeeded"
 
 
 @pytest.mark.parametrize("mood", [*(mood for mood in SAID if mood != "fine"), *BROKEN])
-def test_whatever_the_summary_model_does_the_session_goes_on(client: httpx.Client, faults: Moods, mood: str) -> None:
+def test_a_failed_summary_leaves_the_session_unchanged_and_usable(client: httpx.Client, faults: Moods, mood: str) -> None:
     session = create_session(client)
     before = visible_state(client, session)
     faults.summary = mood
@@ -128,43 +133,43 @@ def test_whatever_the_summary_model_does_the_session_goes_on(client: httpx.Clien
     assert compact(client, session).status_code == 200
 
 
-def test_a_chain_is_followed_with_the_body_that_was_sent(client: httpx.Client, running: Gateway, tmp_path: Path) -> None:
+def test_clients_follow_the_redirects_of_a_chain_with_their_body(client: httpx.Client, running: Gateway, tmp_path: Path) -> None:
     chain = chain_of(client, 6)
     for source, successor in pairwise(chain):
         headers = [(b"Authorization", b"Bearer acme-token"), (b"SPASS-User-Id", b"ada"), (b"Content-Type", b"application/json")]
         data = request_bytes(b"POST", at(source, "/messages").encode(), headers, b'{"message": "x"}')
-        moved = exchange(running.url, data, method="POST")
-        assert moved is not None
-        assert (moved.status, moved.json()) == (308, {"successor_session_id": successor})
-        assert moved.header("Location") == at(successor, "/messages")
+        redirect = exchange(running.url, data, method="POST")
+        assert redirect is not None
+        assert (redirect.status, redirect.json()) == (308, {"successor_session_id": successor})
+        assert redirect.header("Location") == at(successor, "/messages")
     reply = client.post(at(chain[0], "/messages"), json={"message": "Grüße von httpx"}, follow_redirects=True)
     assert (reply.status_code, len(reply.history), reply.json()["session_id"]) == (200, 5, chain[-1])
     (tmp_path / "body.json").write_text('{"message": "Grüße von curl"}', encoding="utf-8")
-    words = ["curl", "-sSL", "--data-binary", "@body.json", f"{running.url}{at(chain[0], '/messages')}"]
+    command = ["curl", "-sSL", "--data-binary", "@body.json", f"{running.url}{at(chain[0], '/messages')}"]
     for header in ("Authorization: Bearer acme-token", "SPASS-User-Id: ada", "Content-Type: application/json"):
-        words += ["-H", header]
-    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
-    assert json.loads(said.stdout)["session_id"] == chain[-1]
+        command += ["-H", header]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(result.stdout)["session_id"] == chain[-1]
     contents = [message["content"] for message in client.get(at(chain[-1], "/messages")).json()["messages"]]
     assert contents[-4::2] == ["Grüße von httpx", "Grüße von curl"]
     lineage = client.get(at(chain[2], "/lineage")).json()
-    assert [one["id"] for one in lineage["backward"]] == [chain[1], chain[0]]
-    assert [one["id"] for one in lineage["forward"]] == chain[3:]
-    assert [one["source_session_id"] for one in lineage["summaries"]] == chain[:-1], "oldest first"
+    assert [entry["id"] for entry in lineage["backward"]] == [chain[1], chain[0]]
+    assert [entry["id"] for entry in lineage["forward"]] == chain[3:]
+    assert [entry["source_session_id"] for entry in lineage["summaries"]] == chain[:-1], "summaries must be listed oldest first"
 
 
-def test_a_deleted_member_is_named_and_no_other_is_touched(client: httpx.Client) -> None:
+def test_a_lineage_shows_a_deleted_member_and_leaves_the_others_unchanged(client: httpx.Client) -> None:
     first, middle, last = chain_of(client, 3)
     before = [visible_state(client, session)[:2] for session in (first, last)]
     assert client.delete(at(middle)).json() == {"deleted": True}
     assert [visible_state(client, session)[:2] for session in (first, last)] == before
-    lost = client.post(at(first, "/messages"), json={"message": "x"}, follow_redirects=True)
-    assert (lost.status_code, code(lost)) == (404, "session_not_found")
+    answer = client.post(at(first, "/messages"), json={"message": "x"}, follow_redirects=True)
+    assert (answer.status_code, code(answer)) == (404, "session_not_found")
     assert client.get(at(last, "/lineage")).json()["backward"][0] == {"id": middle, "deleted": True}
     assert send_message(client, last, "And then?").status_code == 200
 
 
-def test_a_key_sent_many_times_at_once_compacts_once(client: httpx.Client, faults: Moods) -> None:
+def test_concurrent_requests_with_one_idempotency_key_compact_once(client: httpx.Client, faults: Moods) -> None:
     session = create_session(client)
     faults.delay = 0.3
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -173,15 +178,15 @@ def test_a_key_sent_many_times_at_once_compacts_once(client: httpx.Client, fault
     assert {code(reply) for reply in replies if reply.status_code == 409} <= {"idempotency_in_progress"}
     answers = [reply.json() for reply in replies if reply.status_code == 200]
     assert answers
-    again = compact(client, session, **{"Idempotency-Key": session})
-    assert again.headers["Idempotency-Replayed"] == "true"
-    assert all(answer == again.json() for answer in answers)
+    replay = compact(client, session, **{"Idempotency-Key": session})
+    assert replay.headers["Idempotency-Replayed"] == "true"
+    assert all(answer == replay.json() for answer in answers)
     assert len(faults.summaries) == 1
-    other = client.post(at(session, "/compact"), json={}, headers={"Idempotency-Key": session})
-    assert (other.status_code, code(other)) == (422, "idempotency_key_reused")
+    different_request = client.post(at(session, "/compact"), json={}, headers={"Idempotency-Key": session})
+    assert (different_request.status_code, code(different_request)) == (422, "idempotency_key_reused")
 
 
-def test_a_turn_that_would_not_fit_goes_on_in_a_successor(client: httpx.Client) -> None:
+def test_a_turn_that_exceeds_the_context_window_continues_in_a_successor(client: httpx.Client) -> None:
     session = create_session(client, agent="narrow", keep=2, first=LONG)
     reply = send_message(client, session, "question 2", agent="narrow")
     answer = reply.json()
@@ -198,7 +203,7 @@ def test_a_turn_that_would_not_fit_goes_on_in_a_successor(client: httpx.Client) 
     assert send_message(client, session, "question 3", agent="narrow").status_code == 308
 
 
-def test_a_turn_whose_compaction_fails_is_answered_where_it_was(client: httpx.Client, faults: Moods) -> None:
+def test_a_turn_whose_compaction_fails_is_answered_in_its_own_session(client: httpx.Client, faults: Moods) -> None:
     session = create_session(client, agent="narrow", keep=2, first=LONG)
     faults.summary = "status 500"
     reply = send_message(client, session, "question 2", agent="narrow")
@@ -208,32 +213,32 @@ def test_a_turn_whose_compaction_fails_is_answered_where_it_was(client: httpx.Cl
     assert len(client.get(at(session, "/messages", "narrow")).json()["messages"]) == 6
 
 
-def test_a_prompt_too_long_for_the_provider_is_sent_once_more_from_the_successor(client: httpx.Client, faults: Moods) -> None:
+def test_a_prompt_that_the_provider_finds_too_long_is_retried_in_a_successor(client: httpx.Client, faults: Moods) -> None:
     session = create_session(client)
     faults.too_long = 1
     reply = send_message(client, session, "question 2")
     successor = reply.json()["session_id"]
     assert (reply.status_code, reply.json()["compaction"]["source_session_id"]) == (200, session)
     assert reply.headers["SPASS-Session-Id"] == successor != session
-    sent = [message["content"] for message in faults.asked[-1]["messages"]]
-    assert sent[0] == "Answer."
-    assert SUMMARY in sent[1]
-    assert [sent[2], sent[-1]] == ["question 1", "question 2"]
+    contents = [message["content"] for message in faults.asked[-1]["messages"]]
+    assert contents[0] == "Answer."
+    assert SUMMARY in contents[1]
+    assert [contents[2], contents[-1]] == ["question 1", "question 2"]
 
 
-def test_a_prompt_that_stays_too_long_is_the_clients_to_shorten(client: httpx.Client, faults: Moods) -> None:
+def test_a_prompt_that_stays_too_long_is_refused_and_not_recorded(client: httpx.Client, faults: Moods) -> None:
     session = create_session(client)
     faults.too_long = 1000
     refused = send_message(client, session, "question 2")
     assert (refused.status_code, code(refused)) == (400, "context_length_exceeded")
     faults.too_long = 0
-    after = client.post(at(session, "/messages"), json={"message": "question 2"}, follow_redirects=True)
-    assert after.status_code == 200
-    contents = [message["content"] for message in client.get(at(after.json()["session_id"], "/messages")).json()["messages"]]
-    assert contents.count("question 2") == 1, "nothing of the refused turn was recorded"
+    accepted = client.post(at(session, "/messages"), json={"message": "question 2"}, follow_redirects=True)
+    assert accepted.status_code == 200
+    contents = [message["content"] for message in client.get(at(accepted.json()["session_id"], "/messages")).json()["messages"]]
+    assert contents.count("question 2") == 1, "the refused turn was recorded"
 
 
-def test_what_a_summary_forgot_an_agent_still_finds(client: httpx.Client) -> None:
+def test_lineage_search_finds_text_that_the_summary_omits(client: httpx.Client) -> None:
     session = create_session(client, agent="searching", keep=0, turns=1, first=f"Note: {LONG}")
     for _ in range(2):
         reply = send_message(client, session, "Look for 'zebra', please.", agent="searching").raise_for_status()
@@ -247,7 +252,7 @@ def test_what_a_summary_forgot_an_agent_still_finds(client: httpx.Client) -> Non
 @pytest.mark.parametrize(
     "body", [b"[]", b"7", b"{", b'{"model": "talker"}', b'{"user_id": "eve"}', b"\xff\xfe", b" " * (4 * 2**20 + 1)]
 )
-def test_a_body_of_junk_compacts_nothing(client: httpx.Client, faults: Moods, body: bytes) -> None:
+def test_an_invalid_body_does_not_start_a_compaction(client: httpx.Client, faults: Moods, body: bytes) -> None:
     session = create_session(client)
     before = visible_state(client, session)
     refused = client.post(at(session, "/compact"), content=body, headers={"Content-Type": "application/json"})
@@ -260,36 +265,36 @@ def test_a_body_of_junk_compacts_nothing(client: httpx.Client, faults: Moods, bo
 @pytest.mark.parametrize(
     "segment", ["x", "ses_", "%2e%2e", "ses_%00", "job_" + "0" * 26, "ses_" + "z" * 3000, "%F0%9F%A6%93", "%ff"]
 )
-def test_an_id_of_junk_is_not_found(client: httpx.Client, segment: str) -> None:
-    asked = (
+def test_an_invalid_session_or_job_id_is_refused(client: httpx.Client, segment: str) -> None:
+    answers = (
         client.post(at(segment, "/compact")),
         client.get(at(segment, "/lineage")),
         client.get(f"/a1/jobs/{segment}"),
         client.post(at(segment, "/messages"), json={"message": "x"}),
     )
-    for refused in asked:
-        assert refused.status_code in (400, 404), refused.text
-        assert code(refused) in ("session_not_found", "job_not_found", "route_not_found", "invalid_request")
+    for answer in answers:
+        assert answer.status_code in (400, 404), answer.text
+        assert code(answer) in ("session_not_found", "job_not_found", "route_not_found", "invalid_request")
 
 
 class ConversationClients:
-    """Clients that talk in one session, whatever becomes of it, and others that have it compacted again and again."""
+    """Clients that send messages to one session and its successors, and clients that compact it repeatedly."""
 
     def __init__(self, running: Gateway, first: str) -> None:
         self.running = running
         self.first = first
         self.answered: list[str] = []
         self.compactions = 0
-        self.over = threading.Event()
+        self.finished = threading.Event()
 
-    def clients(self, who: int) -> None:
-        """Say a few things, each once the last has been answered, until the session was compacted more than once."""
+    def send_messages(self, sender: int) -> None:
+        """Send messages, each after the answer to the previous one, until the session was compacted at least twice."""
         session = self.first
         with self.running.client("acme-token") as client:
             number = 0
             while number < 5 or self.compactions < 2:
-                assert number < 200, "nobody gets through who has it compacted"
-                message = f"{who} says {number}"
+                assert number < 200, "no second compaction succeeded during 200 messages"
+                message = f"{sender} says {number}"
                 while (reply := send_message(client, session, message)).status_code != 200:
                     if reply.status_code == 308:
                         session = reply.json()["successor_session_id"]
@@ -303,7 +308,7 @@ class ConversationClients:
     def compact(self) -> None:
         session = self.first
         with self.running.client("acme-token") as client:
-            while not self.over.is_set():
+            while not self.finished.is_set():
                 reply = compact(client, session)
                 if reply.status_code == 200:
                     session = reply.json()["successor_session_id"]
@@ -316,33 +321,33 @@ class ConversationClients:
 
 
 def history_of(client: httpx.Client, first: str) -> list[str]:
-    """What was said in a chain, each message once: of each member what it no longer keeps, and of the last all."""
-    chain = [first, *(one["id"] for one in client.get(at(first, "/lineage")).json()["forward"])]
+    """Return the contents of a chain's messages, each once: the compacted ones of each session, and all of the last session."""
+    chain = [first, *(entry["id"] for entry in client.get(at(first, "/lineage")).json()["forward"])]
     contents: list[str] = []
     for session in chain:
         page = client.get(at(session, "/messages"), params={"limit": 1000}).json()["messages"]
-        assert [one["seq"] for one in page] == list(range(1, len(page) + 1))
+        assert [entry["seq"] for entry in page] == list(range(1, len(page) + 1))
         own = page if session == first else page[1:]
-        contents += [one["content"] for one in own if session == chain[-1] or one["compacted_at"]]
+        contents += [entry["content"] for entry in own if session == chain[-1] or entry["compacted_at"]]
     return contents
 
 
-def test_turns_and_compactions_that_race_lose_and_double_nothing(client: httpx.Client, running: Gateway) -> None:
+def test_concurrent_turns_and_compactions_neither_lose_nor_repeat_messages(client: httpx.Client, running: Gateway) -> None:
     clients = ConversationClients(running, create_session(client, turns=1, keep=3, first="begun"))
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        compacting = [pool.submit(clients.compact) for _ in range(2)]
-        talking = [pool.submit(clients.clients, who) for who in range(4)]
+        compactions = [pool.submit(clients.compact) for _ in range(2)]
+        conversations = [pool.submit(clients.send_messages, sender) for sender in range(4)]
         try:
-            for one in talking:
-                one.result(60)
+            for conversation in conversations:
+                conversation.result(60)
         finally:
-            clients.over.set()
-        for other in compacting:
-            other.result(60)
-    said = history_of(client, clients.first)
-    questions = said[::2]
+            clients.finished.set()
+        for compaction in compactions:
+            compaction.result(60)
+    contents = history_of(client, clients.first)
+    questions = contents[::2]
     assert sorted(questions) == sorted(["begun", *clients.answered])
-    assert set(said[1::2]) == {TEXT}, "each has its answer behind it"
-    for who in range(4):
-        own = [one for one in questions if one.startswith(f"{who} ")]
-        assert own == [f"{who} says {number}" for number in range(len(own))]
+    assert set(contents[1::2]) == {TEXT}, "each question must be followed by its answer"
+    for sender in range(4):
+        own = [question for question in questions if question.startswith(f"{sender} ")]
+        assert own == [f"{sender} says {number}" for number in range(len(own))]

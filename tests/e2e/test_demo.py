@@ -1,4 +1,4 @@
-"""`make demo` shows the whole main job, would say so if it did not hold, and leaves everybody's data alone."""
+"""Run ``make demo``: it shows the main features, fails if one does not work, and changes no data of other gateways."""
 
 import os
 import subprocess
@@ -25,19 +25,19 @@ FACTS = (
 )
 
 
-def test_the_demo_walks_through_the_main_job_on_a_gateway_of_its_own(gateway: Gateway) -> None:
+def test_the_demo_shows_the_main_features_on_its_own_gateway(gateway: Gateway) -> None:
     before = _indices(gateway)
-    theirs = {"PORT": str(gateway.port), "SPASS_HOME": str(gateway.home), "OPENAI_API_KEY": "never-sent"}
-    ended = _demo(theirs | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    other_gateway = {"PORT": str(gateway.port), "SPASS_HOME": str(gateway.home), "OPENAI_API_KEY": "never-sent"}
+    result = _demo(other_gateway | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
+    assert result.returncode == 0, result.stdout + result.stderr
     for fact in FACTS:
-        assert fact in ended.stdout
-    assert gateway.url not in ended.stdout
+        assert fact in result.stdout
+    assert gateway.url not in result.stdout
     assert _indices(gateway) == before
 
 
-def test_the_demo_on_a_named_gateway_says_what_it_replaces(gateway: Gateway) -> None:
-    """The rest of the demo is the same as on a gateway of its own, so the test ends it at its first heading."""
+def test_the_demo_on_a_given_gateway_lists_the_data_that_it_replaces(gateway: Gateway) -> None:
+    """The test stops the demo at its first heading, because the rest is the same as on its own gateway."""
     lines: list[str] = []
     with subprocess.Popen(
         _command("--url", gateway.url), cwd=ROOT, env=_environment({}), stdout=subprocess.PIPE, text=True
@@ -52,11 +52,11 @@ def test_the_demo_on_a_named_gateway_says_what_it_replaces(gateway: Gateway) -> 
         assert word in "".join(lines)
 
 
-def test_a_gateway_that_is_not_there_is_said_clearly() -> None:
-    ended = _demo({}, "--url", "http://127.0.0.1:9")
-    assert ended.returncode == 1
-    assert "The demo failed" in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_the_demo_fails_with_a_clear_message_without_a_gateway() -> None:
+    result = _demo({}, "--url", "http://127.0.0.1:9")
+    assert result.returncode == 1
+    assert "The demo failed" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def _demo(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -1,8 +1,7 @@
-"""LangChain's own standard suites (``langchain-tests``) for chat models and embeddings, through a started gateway.
+"""Run LangChain's standard suites (``langchain-tests``) for chat models and embeddings through a running gateway.
 
-``DEVIATIONS`` lists all that the gateway answers otherwise than they ask, with the reason. What their embeddings need besides is
-``CLIENT_OPTIONS``. Their unit suites are not run: those
-make clients and send nothing.
+``DEVIATIONS`` lists the tests that fail here, with reasons. ``CLIENT_OPTIONS`` are the options that LangChain's embeddings need.
+The unit suites are not run: they create clients, but send no requests.
 """
 
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ EMBEDDING: Final = "script-embedding"
 PICTURE: Final = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c020000000b4944415478da6364f80f00010501012718e3660000000049454e44ae426082"
 )
-"""A PNG of one pixel, in place of what the suite fetches from the internet."""
+"""A PNG of one pixel. It replaces a picture that the suite downloads."""
 
 DEVIATIONS: Final[dict[str, str]] = {
     "test_image_tool_message": "OpenAI's chat takes texts from tools; so does the gateway",
@@ -36,16 +35,19 @@ DEVIATIONS: Final[dict[str, str]] = {
     "test_pdf_tool_message": "files are refused: the gateway takes texts and pictures",
     "test_audio_inputs": "audio is refused: the gateway takes texts and pictures",
 }
-"""Test → why it fails here. Each is expected to fail: one that passes is noticed, and its line goes."""
+"""Tests that fail here, with reasons. If one of them passes, the run fails and its entry must be removed."""
 
 CLIENT_OPTIONS: Final[dict[str, Any]] = {"check_embedding_ctx_length": False, "chunk_size": 256}
-"""Without the first, ``OpenAIEmbeddings`` sends the numbers of tokens in place of texts, which only OpenAI's own models can read.
-Without the second, it sends 1000 texts in a request. The gateway refuses both."""
+"""Options without which the gateway refuses the requests of ``OpenAIEmbeddings``.
 
-# What LangChain itself warns of: the class that pydantic finds in its answers, and that pydantic 1 is old.
-_ITS_OWN_WARNINGS: Final = ("ignore:Pydantic serializer warnings", "ignore:Received a Pydantic BaseModel V1 schema")
+Without the first, it sends token ids instead of texts, which only OpenAI's own models can read. Without the second, it sends 1000
+texts in a request.
+"""
 
-pytestmark = [pytest.mark.anyio, *map(pytest.mark.filterwarnings, _ITS_OWN_WARNINGS)]
+# Warnings that LangChain itself causes: an unexpected class in its answers, and its use of pydantic 1.
+_LANGCHAIN_WARNINGS: Final = ("ignore:Pydantic serializer warnings", "ignore:Received a Pydantic BaseModel V1 schema")
+
+pytestmark = [pytest.mark.anyio, *map(pytest.mark.filterwarnings, _LANGCHAIN_WARNINGS)]
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +58,8 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 @pytest.fixture(autouse=True)
-def pointed_at_the_gateway(scripted: Gateway, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an operator points an existing LangChain program at it: by two variables."""
+def client_environment(scripted: Gateway, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configure LangChain by two environment variables, as the operator of an existing program would."""
     monkeypatch.setenv("OPENAI_API_KEY", TOKEN)
     monkeypatch.setenv("OPENAI_BASE_URL", f"{scripted.url}/v1")
     monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PICTURE))
@@ -67,13 +69,13 @@ def pointed_at_the_gateway(scripted: Gateway, request: pytest.FixtureRequest, mo
 
 @pytest.fixture
 def vcr() -> SimpleNamespace:
-    """No answers are recorded, so ``test_stream_time`` asks for one."""
+    """Return no recorded answers, so that ``test_stream_time`` sends a request."""
     return SimpleNamespace(responses=[])
 
 
 @pytest.fixture
 def benchmark() -> None:
-    """Times nothing: what the gateway adds is measured in ``bench/``."""
+    """Replace the benchmark fixture of the suite. ``bench/`` measures the gateway's latency."""
 
 
 class TestChat(ChatModelIntegrationTests):
@@ -83,10 +85,10 @@ class TestChat(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        # No connection outlives its answer: each async test has an event loop of its own, and LangChain closes nothing.
+        # Connections must not outlive an answer: each async test has its own event loop, and LangChain does not close clients.
         return {"model": CHAT, "stream_usage": True, "max_retries": 0, "default_headers": {"Connection": "close"}}
 
-    # Everything is claimed, so that what fails is seen and stands in DEVIATIONS.
+    # All features are enabled, so that DEVIATIONS lists each one that the gateway does not support.
     supports_json_mode = True
     supports_model_override = True
     supports_image_inputs = True
@@ -113,12 +115,12 @@ class TestEmbeddings(EmbeddingsIntegrationTests):
         return {"model": EMBEDDING, **CLIENT_OPTIONS, "default_headers": {"Connection": "close"}}
 
 
-def test_token_numbers_that_embeddings_send_by_default_are_refused_with_advice() -> None:
+def test_token_ids_are_refused_and_the_error_advises_to_send_text() -> None:
     with pytest.raises(BadRequestError, match="lists of token numbers are not supported; send text"):
         OpenAI().embeddings.create(model=EMBEDDING, input=[[1, 2, 3]])
 
 
-def test_its_embeddings_take_any_number_of_texts_with_the_options_of_the_readme() -> None:
+def test_embeddings_of_many_texts_work_with_the_options_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert all(f"{name}={value}" in readme for name, value in CLIENT_OPTIONS.items())
     texts = [f"text {number}" for number in range(600)]

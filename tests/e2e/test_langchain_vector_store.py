@@ -1,4 +1,4 @@
-"""LangChain's standard suite for vector stores, run over ``/a1/rag`` with the adapter of ``docs/langchain.md``."""
+"""Run LangChain's standard suite for vector stores on ``/a1/rag``, with the adapter of ``docs/langchain.md``."""
 
 import re
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class TestVectorStore(VectorStoreIntegrationTests):
             store.delete()
 
 
-def test_scores_filters_and_batches(gateway: Gateway) -> None:
+def test_scores_filters_and_batches_work(gateway: Gateway) -> None:
     with gateway.client() as client:
         texts = [f"Entry number {number}" for number in range(300)]
         store = adapter().from_texts(texts, None, [{"n": number} for number in range(300)], client=client, index="langchain-many")
@@ -48,32 +48,32 @@ def test_scores_filters_and_batches(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("key", ["notes.md#1", "...", "a/b", "a?b", "%2e%2e", "ü"])
 def test_an_id_stays_one_segment_of_the_path(key: str) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.raw_path.decode())
+        paths.append(request.url.raw_path.decode())
         return httpx.Response(404, json={"error": {"code": "document_not_found"}})
 
     with httpx.Client(base_url="http://gateway.test", transport=httpx.MockTransport(answer)) as client:
         store = adapter()(client, "notes")
         store.delete([key])
         assert store.get_by_ids([key]) == []
-    assert len(asked) == 2
-    for path in asked:
-        above, _, segment = path.rpartition("/")
-        assert above == "/a1/rag/indices/notes/documents"
+    assert len(paths) == 2
+    for path in paths:
+        parent, _, segment = path.rpartition("/")
+        assert parent == "/a1/rag/indices/notes/documents"
         assert "?" not in segment
         assert unquote(segment) == key
 
 
 @pytest.mark.parametrize("key", ["", ".", ".."])
-def test_an_id_that_no_path_can_hold_is_refused(gateway: Gateway, key: str) -> None:
+def test_an_id_that_is_not_a_valid_path_segment_is_refused(gateway: Gateway, key: str) -> None:
     with gateway.client() as client:
         store = adapter().from_texts(["kept"], None, client=client, index=f"langchain-dots-{len(key)}")
-        for act in (store.delete, store.get_by_ids):
+        for method in (store.delete, store.get_by_ids):
             with pytest.raises(ValueError, match="id"):
-                act([key])
-        assert [found.page_content for found in store.similarity_search("kept")] == ["kept"]
+                method([key])
+        assert [document.page_content for document in store.similarity_search("kept")] == ["kept"]
 
 
 def test_an_error_shows_the_message_of_the_gateway(gateway: Gateway) -> None:
@@ -81,13 +81,13 @@ def test_an_error_shows_the_message_of_the_gateway(gateway: Gateway) -> None:
         adapter()(client, "langchain-errors").add_texts(["x" * 9000])
 
 
-def test_a_shortened_path_of_a_document_does_not_delete_the_index(gateway: Gateway) -> None:
-    """curl, urllib3 and Node shorten ``…/langchain-shortened/documents/..`` to this."""
+def test_a_normalized_document_path_does_not_delete_the_index(gateway: Gateway) -> None:
+    """curl, urllib3 and Node normalize ``…/langchain-shortened/documents/..`` to this path."""
     with gateway.client() as client:
         store = adapter().from_texts(["kept"], None, client=client, index="langchain-shortened")
         answer = client.delete("/a1/rag/indices/langchain-shortened/")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
-        assert [found.page_content for found in store.similarity_search("kept")] == ["kept"]
+        assert [document.page_content for document in store.similarity_search("kept")] == ["kept"]
 
 
 def test_the_example_of_the_page_runs(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The gateway's life on a laptop: it stops in order, leaves nothing running, and keeps what it was told."""
+"""Start, stop and kill the local gateway: it stops in order, leaves no process and keeps its data."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ BERLIN = [
 ]
 
 
-def test_what_was_written_survives_a_restart_with_nothing_embedded_again(new_gateway: Callable[[], Gateway]) -> None:
+def test_data_survives_a_restart_without_new_embeddings(new_gateway: Callable[[], Gateway]) -> None:
     first = new_gateway()
     first.start()
     with first.client() as client:
@@ -36,41 +36,41 @@ def test_what_was_written_survives_a_restart_with_nothing_embedded_again(new_gat
     second.start()
     with second.client() as client:
         assert client.get("/a1/rag/indices/berlin/documents").json()["documents"] == documents
-        assert _objects(second.home) == objects  # the very same segments
-        found = client.post("/a1/rag/indices/berlin/query", json={"query": "Wo ist der größte Park?", "top_k": 1}).json()
-        assert (found["results"][0]["id"], found["version"]) == ("park", 1)
+        assert _objects(second.home) == objects  # the segments are the same, so nothing was embedded again
+        hits = client.post("/a1/rag/indices/berlin/query", json={"query": "Wo ist der größte Park?", "top_k": 1}).json()
+        assert (hits["results"][0]["id"], hits["version"]) == ("park", 1)
         answer = client.post(messages, json={"message": "Welcher Sport ist mein Liebling?"}).json()
         assert "Tennis" in answer["message"]["content"]
         assert [message["seq"] for message in client.get(messages).json()["messages"]] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_return_to_the_shell_and_leave_no_process(
-    new_gateway: Callable[[], Gateway], how: signal.Signals
+    new_gateway: Callable[[], Gateway], signal_number: signal.Signals
 ) -> None:
     gateway = new_gateway()
     gateway.start()
     children = _children(gateway.pid)
-    assert len(children) == 2  # the emulated AWS and the stand-in
-    assert gateway.stop(how) == 0
-    assert not [pid for pid in children if _lives(pid)]
+    assert len(children) == 2  # the AWS emulator and the stand-in model
+    assert gateway.stop(signal_number) == 0
+    assert not [pid for pid in children if _is_running(pid)]
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="only /proc tells which signals a process catches")
-def test_ctrl_c_while_it_still_loads_ends_it_without_a_word(tmp_path: Path) -> None:
-    process = _started({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home")})
-    while not _catches(process.pid, signal.SIGTERM):  # the interpreter itself only catches SIGINT
+def test_ctrl_c_while_modules_are_loaded_ends_the_process_without_output(tmp_path: Path) -> None:
+    process = _start({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home")})
+    while not _has_handler(process.pid, signal.SIGTERM):  # the interpreter itself handles only SIGINT
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=30)
     assert (process.returncode, output) == (130, "")
 
 
-def test_ctrl_c_while_it_starts_loses_nothing_and_the_next_start_knows_it(new_gateway: Callable[[], Gateway]) -> None:
+def test_ctrl_c_during_the_start_is_a_clean_stop_for_the_next_start(new_gateway: Callable[[], Gateway]) -> None:
     gateway = new_gateway()
-    process = _started({"PORT": str(gateway.port), "SPASS_HOME": str(gateway.home)})
+    process = _start({"PORT": str(gateway.port), "SPASS_HOME": str(gateway.home)})
     log = gateway.home / "logs" / "ministack.log"
-    while not log.exists():  # from here on there are children
+    while not log.exists():  # from now on there are child processes
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
@@ -81,7 +81,7 @@ def test_ctrl_c_while_it_starts_loses_nothing_and_the_next_start_knows_it(new_ga
     assert "killed" not in gateway.output
 
 
-def test_an_impatient_ctrl_c_is_one_ctrl_c(new_gateway: Callable[[], Gateway]) -> None:
+def test_repeated_ctrl_c_stops_the_gateway_once_and_keeps_its_data(new_gateway: Callable[[], Gateway]) -> None:
     gateway = new_gateway()
     gateway.start()
     with gateway.client() as client:
@@ -98,14 +98,14 @@ def test_an_impatient_ctrl_c_is_one_ctrl_c(new_gateway: Callable[[], Gateway]) -
         assert [s["title"] for s in client.get("/a1/agents/concise-de/sessions").json()["sessions"]] == ["kept"]
 
 
-def test_what_can_be_no_key_stops_the_start(tmp_path: Path) -> None:
-    ended = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "ANTHROPIC_API_KEY": "sk-ant-…"})
-    assert ended.returncode == 1
-    assert "ANTHROPIC_API_KEY" in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_an_invalid_provider_key_stops_the_start(tmp_path: Path) -> None:
+    result = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "ANTHROPIC_API_KEY": "sk-ant-…"})
+    assert result.returncode == 1
+    assert "ANTHROPIC_API_KEY" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_what_was_written_survives_even_when_the_gateway_is_killed(new_gateway: Callable[[], Gateway]) -> None:
+def test_data_survives_a_kill_of_the_gateway(new_gateway: Callable[[], Gateway]) -> None:
     first = new_gateway()
     first.start()
     with first.client() as client:
@@ -114,46 +114,46 @@ def test_what_was_written_survives_even_when_the_gateway_is_killed(new_gateway: 
     first.stop(signal.SIGKILL)
 
     second = new_gateway()
-    second.start()  # waits for the children of the first
-    assert not [pid for pid in children if _lives(pid)]
+    second.start()  # waits until the child processes of the first have exited
+    assert not [pid for pid in children if _is_running(pid)]
     with second.client() as client:
         assert [s["title"] for s in client.get("/a1/agents/concise-de/sessions").json()["sessions"]] == ["kept"]
 
 
-def test_a_taken_port_is_said_clearly(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        ended = _run({"PORT": str(port), "SPASS_HOME": str(tmp_path / "home")})
-    assert ended.returncode == 1
-    assert f"Port {port} cannot be used" in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_the_start_fails_with_a_clear_message_if_the_port_is_in_use(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        result = _run({"PORT": str(port), "SPASS_HOME": str(tmp_path / "home")})
+    assert result.returncode == 1
+    assert f"Port {port} cannot be used" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_second_gateway_in_the_same_home_is_refused(gateway: Gateway) -> None:
-    ended = _run({"PORT": "0", "SPASS_HOME": str(gateway.home)}, "--port", str(_free_port()))
-    assert ended.returncode == 1
-    assert "already runs with its state in" in ended.stderr
+    result = _run({"PORT": "0", "SPASS_HOME": str(gateway.home)}, "--port", str(_free_port()))
+    assert result.returncode == 1
+    assert "already runs with its state in" in result.stderr
 
 
 def test_a_mistake_in_gateway_yaml_stops_the_start_with_file_and_line(tmp_path: Path) -> None:
     config = tmp_path / "mine.yaml"
     config.write_text("llm:\n  retrys: 3\n")
-    ended = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_CONFIG": str(config)})
-    assert ended.returncode == 1
-    assert "mine.yaml:2" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    result = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_CONFIG": str(config)})
+    assert result.returncode == 1
+    assert "mine.yaml:2" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_mistake_in_an_agent_stops_the_start_with_file_and_line(tmp_path: Path) -> None:
     agents = tmp_path / "agents"
     agents.mkdir()
     (agents / "mine.yaml").write_text("name: mine\nmodel: no-such-model\nsystem_prompt: Hello\n")
-    ended = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_AGENTS": str(agents)})
-    assert ended.returncode == 1
-    assert "mine.yaml:2" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    result = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_AGENTS": str(agents)})
+    assert result.returncode == 1
+    assert "mine.yaml:2" in result.stderr
+    assert "Traceback" not in result.stderr
     assert not list((tmp_path / "home" / "aws").glob("*.tmp"))  # the emulator had time to stop
 
 
@@ -170,7 +170,7 @@ def _run(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedP
     )
 
 
-def _started(environment: dict[str, str]) -> "subprocess.Popen[str]":
+def _start(environment: dict[str, str]) -> "subprocess.Popen[str]":
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])}
     return subprocess.Popen(
         [sys.executable, "-m", "local", "--offline"],
@@ -184,7 +184,7 @@ def _started(environment: dict[str, str]) -> "subprocess.Popen[str]":
     )
 
 
-def _catches(pid: int, number: signal.Signals) -> bool:
+def _has_handler(pid: int, number: signal.Signals) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught, 16) >> (number - 1) & 1)
@@ -205,8 +205,8 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in subprocess.check_output(["pgrep", "-P", str(pid)], text=True).split()]
 
 
-def _lives(pid: int) -> bool:
-    """Whether a process is still there (a zombie that nobody has reaped yet is not)."""
+def _is_running(pid: int) -> bool:
+    """Return whether the process still runs after 2 seconds. A zombie does not run."""
     for _ in range(20):
         state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
         if not state or state.startswith("Z"):

@@ -1,7 +1,7 @@
-"""The ``openai`` package's own tests of chat completions, embeddings and models, run against a started gateway.
+"""Run the ``openai`` package's own tests of chat completions, embeddings and models against a running gateway.
 
-They come from its source distribution (``make test`` fetches it, pinned by its hash) and run as they are, in a process of their
-own with the settings of their own project. ``DEVIATIONS`` lists what fails and why, and is compared both ways.
+They come from its source distribution (``make test`` fetches it, pinned by its hash). They run unchanged, in a separate process
+with the settings of their own project. All tests in ``DEVIATIONS`` must fail, and all others must pass.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.e2e.scripted_gateway import scripted_gateway
 
 SOURCE: Final = Path(sys.prefix) / "openai-tests"
 FILES: Final = ("chat/test_completions.py", "test_embeddings.py", "test_models.py")
-TOKEN: Final = "My API Key"  # theirs
+TOKEN: Final = "My API Key"  # the key that the tests send
 CHAT: Final = "gpt-6-astra"
 EMBEDDING: Final = "text-embedding-3-small"
 SECONDS: Final = 240
@@ -40,24 +40,24 @@ DEVIATIONS: Final[dict[str, str]] = {
     },
     "embeddings: method_create_with_all_params": "asks for one dimension of a model that has others; vectors are never cut",
 }
-"""Test → why it fails here: in the variant that is named, else in all of them; sync and async alike."""
+"""Tests that fail here, with reasons. An entry without a variant covers all variants. Sync and async tests share one."""
 
 
-def test_they_pass_but_for_the_listed_deviations(tmp_path: Path) -> None:
+def test_the_suite_passes_except_for_the_listed_deviations(tmp_path: Path) -> None:
     outcomes = _run(tmp_path)
     assert len(outcomes) > len(DEVIATIONS)
-    known = {name: {name, name.partition("[")[0]} & set(DEVIATIONS) for name in outcomes}
-    assert {name for name, passed in outcomes.items() if not all(passed)} == {name for name in outcomes if known[name]}
-    assert {name for name, passed in outcomes.items() if any(passed)} == {name for name in outcomes if not known[name]}
-    assert set().union(*known.values()) == set(DEVIATIONS)
+    deviations = {name: {name, name.partition("[")[0]} & set(DEVIATIONS) for name in outcomes}
+    assert {name for name, passed in outcomes.items() if not all(passed)} == {name for name in outcomes if deviations[name]}
+    assert {name for name, passed in outcomes.items() if any(passed)} == {name for name in outcomes if not deviations[name]}
+    assert set().union(*deviations.values()) == set(DEVIATIONS)
 
 
 def _run(folder: Path) -> dict[str, list[bool]]:
-    """Whether each test passed, sync and async."""
-    assert SOURCE.is_dir(), f"there is no {SOURCE}: `make test` fetches it"
+    """Run the suite. Return for each test whether its sync and async forms passed."""
+    assert SOURCE.is_dir(), f"{SOURCE} does not exist: run `make test`, which fetches it"
     report = folder / "report.xml"
     with scripted_gateway(folder, token=TOKEN, chat=[CHAT], embeddings=[EMBEDDING]) as gateway:
-        ran = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-p", "no:schemathesis",
              "-p", "no:langsmith_plugin", "--tb=no", f"--junitxml={report}", *(f"tests/api_resources/{file}" for file in FILES)],
             cwd=SOURCE,
@@ -67,7 +67,7 @@ def _run(folder: Path) -> dict[str, list[bool]]:
             timeout=SECONDS,
             check=False,
         )  # fmt: skip
-    assert report.exists(), ran.stdout + ran.stderr
+    assert report.exists(), result.stdout + result.stderr
     outcomes: dict[str, list[bool]] = defaultdict(list)
     for case in ET.parse(report).iter("testcase"):
         assert case.find("skipped") is None, f"{case.get('name')} was skipped"

@@ -1,4 +1,4 @@
-"""The official OpenAI SDK, pointed at a started gateway, just works."""
+"""Use the official OpenAI SDK with a running gateway."""
 
 import json
 import math
@@ -29,11 +29,11 @@ CALCULATOR: ChatCompletionToolParam = {
 
 @pytest.fixture
 def client(base_url: str) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{base_url}/v1", api_key="demo-token", max_retries=0) as made:
-        yield made
+    with OpenAI(base_url=f"{base_url}/v1", api_key="demo-token", max_retries=0) as client:
+        yield client
 
 
-def test_a_blocking_completion(client: OpenAI) -> None:
+def test_a_blocking_completion_returns_text_and_usage(client: OpenAI) -> None:
     completion = client.chat.completions.create(model=CHAT, messages=QUESTION, temperature=0.2, max_tokens=50, seed=1)
     choice = completion.choices[0]
     assert choice.message.content is not None
@@ -44,7 +44,7 @@ def test_a_blocking_completion(client: OpenAI) -> None:
     assert completion.model == CHAT
 
 
-def test_headers_are_reachable(client: OpenAI) -> None:
+def test_the_raw_response_has_request_id_and_cost_headers(client: OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(model=CHAT, messages=QUESTION)
     assert raw.headers["SPASS-Request-Id"].startswith("req_")
     assert float(raw.headers["SPASS-Cost-Usd"]) >= 0
@@ -63,13 +63,13 @@ def test_a_stream_is_the_blocking_answer_in_pieces(client: OpenAI) -> None:
     assert chunks[-1].usage is not None
     assert blocking.usage is not None
     assert chunks[-1].usage.total_tokens == blocking.usage.total_tokens
-    streamed, answered = chunks[-1].usage.model_dump(), blocking.usage.model_dump()
-    assert streamed["cost"] == answered["cost"] == float(streamed["cost_details"]["usd"])
-    assert set(streamed["cost_details"]) == set(answered["cost_details"]) == {"eur", "usd", "source", "sub_calls"}
+    stream_usage, blocking_usage = chunks[-1].usage.model_dump(), blocking.usage.model_dump()
+    assert stream_usage["cost"] == blocking_usage["cost"] == float(stream_usage["cost_details"]["usd"])
+    assert set(stream_usage["cost_details"]) == set(blocking_usage["cost_details"]) == {"eur", "usd", "source", "sub_calls"}
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_tool_call_goes_to_the_caller_and_its_result_back(client: OpenAI, streaming: bool) -> None:
+def test_a_client_receives_a_tool_call_and_sends_its_result(client: OpenAI, streaming: bool) -> None:
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 1791 * 17?"}]
     if streaming:
         with client.chat.completions.stream(model=CHAT, messages=messages, tools=[CALCULATOR]) as stream:
@@ -108,10 +108,10 @@ def test_embeddings_in_both_encodings_are_the_same_vectors(client: OpenAI) -> No
     default = client.embeddings.create(model=EMBEDDING, input=texts)
     plain = client.embeddings.create(model=EMBEDDING, input=texts, encoding_format="float")
     assert [item.index for item in default.data] == [0, 1]
-    for one, other in zip(default.data, plain.data, strict=True):
-        assert len(one.embedding) == 384
-        assert one.embedding == pytest.approx(other.embedding, abs=1e-6)
-        assert math.hypot(*one.embedding) == pytest.approx(1, abs=1e-5)
+    for item, plain_item in zip(default.data, plain.data, strict=True):
+        assert len(item.embedding) == 384
+        assert item.embedding == pytest.approx(plain_item.embedding, abs=1e-6)
+        assert math.hypot(*item.embedding) == pytest.approx(1, abs=1e-5)
     assert default.usage.total_tokens > 0
     single = client.embeddings.create(model=EMBEDDING, input=texts[0])
     assert single.data[0].embedding == pytest.approx(default.data[0].embedding, abs=1e-5)
@@ -126,16 +126,16 @@ def test_models_are_listed_and_looked_up(client: OpenAI) -> None:
     assert error.value.code == "model_not_found"
 
 
-def test_a_model_that_no_backend_serves_is_not_listed_and_its_call_is_not_repeated(base_url: str) -> None:
-    sent: list[object] = []
-    http = openai.DefaultHttpxClient(event_hooks={"request": [sent.append]})
+def test_a_model_without_a_backend_is_not_listed_and_its_call_is_not_retried(base_url: str) -> None:
+    requests: list[object] = []
+    http = openai.DefaultHttpxClient(event_hooks={"request": [requests.append]})
     with OpenAI(base_url=f"{base_url}/v1", api_key="demo-token", max_retries=2, http_client=http) as client:
         assert UNSERVED not in {model.id for model in client.models.list()}
-        sent.clear()
+        requests.clear()
         with pytest.raises(openai.InternalServerError) as error:
             client.embeddings.create(model=UNSERVED, input="text")
     assert error.value.code == "no_backend_available"
-    assert len(sent) == 1
+    assert len(requests) == 1
 
 
 def test_a_wrong_token_is_an_authentication_error(client: OpenAI) -> None:
@@ -150,7 +150,7 @@ def test_an_unknown_model_is_not_found(client: OpenAI) -> None:
     assert error.value.code == "model_not_found"
 
 
-def test_a_bad_value_is_a_bad_request_and_says_where(client: OpenAI) -> None:
+def test_an_invalid_value_is_a_bad_request_that_names_the_field(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as error:
         client.chat.completions.create(model=CHAT, messages=QUESTION, temperature=9)
     assert error.value.code == "invalid_request"
@@ -163,22 +163,22 @@ def test_a_body_that_is_too_large_is_refused(client: OpenAI) -> None:
     assert error.value.status_code == 413
 
 
-def test_an_idempotency_key_makes_two_calls_one(client: OpenAI) -> None:
+def test_a_repeated_idempotency_key_replays_the_answer(client: OpenAI) -> None:
     headers = {"Idempotency-Key": "sdk-once"}
     first = client.chat.completions.with_raw_response.create(model=CHAT, messages=QUESTION, extra_headers=headers)
-    again = client.chat.completions.with_raw_response.create(model=CHAT, messages=QUESTION, extra_headers=headers)
-    assert again.headers["Idempotency-Replayed"] == "true"
-    assert again.parse().id == first.parse().id
-    assert again.headers["SPASS-Cost-Usd"] == first.headers["SPASS-Cost-Usd"]
+    replay = client.chat.completions.with_raw_response.create(model=CHAT, messages=QUESTION, extra_headers=headers)
+    assert replay.headers["Idempotency-Replayed"] == "true"
+    assert replay.parse().id == first.parse().id
+    assert replay.headers["SPASS-Cost-Usd"] == first.headers["SPASS-Cost-Usd"]
     with pytest.raises(openai.UnprocessableEntityError) as error:
         client.chat.completions.create(model=CHAT, messages=QUESTION, seed=7, extra_headers=headers)
     assert error.value.code == "idempotency_key_reused"
-    kept = client.chat.completions.create(
+    first_stream = client.chat.completions.create(
         model=CHAT, messages=QUESTION, stream=True, extra_headers={"Idempotency-Key": "sdk-stream"}
     )
-    once = [chunk.choices[0].delta.content for chunk in kept if chunk.choices]
-    replayed = client.chat.completions.create(
+    first_contents = [chunk.choices[0].delta.content for chunk in first_stream if chunk.choices]
+    replayed_stream = client.chat.completions.create(
         model=CHAT, messages=QUESTION, stream=True, extra_headers={"Idempotency-Key": "sdk-stream"}
     )
-    twice = [chunk.choices[0].delta.content for chunk in replayed if chunk.choices]
-    assert "".join(filter(None, twice)) == "".join(filter(None, once))
+    replayed_contents = [chunk.choices[0].delta.content for chunk in replayed_stream if chunk.choices]
+    assert "".join(filter(None, replayed_contents)) == "".join(filter(None, first_contents))

@@ -1,4 +1,4 @@
-"""What HTTP clients refuse to send, put on the socket of a started gateway: it is refused or cut off, and nothing changes."""
+"""Send requests that HTTP clients would refuse to a running gateway: it refuses or disconnects, and no stored state changes."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ POST_SESSION: Final = GET_SESSIONS.replace(b"GET", b"POST", 1) + b"SPASS-User-Id
 
 @pytest.fixture(autouse=True)
 def nothing_changes(gateway: Gateway) -> Iterator[None]:
-    """Before and after each case: the same sessions and indexes, and a gateway that serves."""
+    """Assert that the gateway still answers after each test, with the same sessions and indexes as before."""
     before = _state(gateway)
     yield
     assert _state(gateway) == before
@@ -37,8 +37,8 @@ def _state(gateway: Gateway) -> tuple[object, object]:
         return sessions, client.get("/a1/rag/indices").raise_for_status().json()
 
 
-def _refused(gateway: Gateway, data: bytes, *, finish: bool = False) -> Answer | None:
-    """The answer to ``data``: a 4xx in the envelope, or none at all."""
+def _expect_refusal(gateway: Gateway, data: bytes, *, finish: bool = False) -> Answer | None:
+    """Send ``data`` and return the answer, which must be a 4xx with the error envelope, or None if the gateway disconnected."""
     answer = exchange(gateway.url, data, finish=finish)
     if answer is not None:
         assert 400 <= answer.status < 500
@@ -54,20 +54,20 @@ def _code(answer: Answer | None) -> object:
 
 
 @pytest.mark.parametrize("second", [USER, b"ada", b""])
-def test_two_users_are_one_too_many(gateway: Gateway, second: bytes) -> None:
+def test_two_user_headers_are_refused(gateway: Gateway, second: bytes) -> None:
     headers = [*CALLER, (b"spass-user-id", second)]
-    assert _code(_refused(gateway, request_bytes(b"POST", SESSIONS, headers, b"{}"))) == (400, "user_id_invalid")
+    assert _code(_expect_refusal(gateway, request_bytes(b"POST", SESSIONS, headers, b"{}"))) == (400, "user_id_invalid")
 
 
-def test_two_tokens_are_one_too_many(gateway: Gateway) -> None:
+def test_two_authorization_headers_are_refused(gateway: Gateway) -> None:
     headers = [*CALLER, (b"authorization", b"Bearer demo-token")]
-    assert _code(_refused(gateway, request_bytes(b"POST", SESSIONS, headers, b"{}"))) == (401, "invalid_token")
+    assert _code(_expect_refusal(gateway, request_bytes(b"POST", SESSIONS, headers, b"{}"))) == (401, "invalid_token")
 
 
 @pytest.mark.parametrize("name", [b"Idempotency-Key", b"SPASS-Caller-Depth", b"SPASS-Parent-Request-Id"])
 def test_a_header_that_is_sent_twice_is_refused(gateway: Gateway, name: bytes) -> None:
     headers = [*CALLER, (name, b"1"), (name, b"1")]
-    assert _code(_refused(gateway, request_bytes(b"POST", SESSIONS, headers, b"{}"))) == (400, "invalid_request")
+    assert _code(_expect_refusal(gateway, request_bytes(b"POST", SESSIONS, headers, b"{}"))) == (400, "invalid_request")
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_a_header_that_is_sent_twice_is_refused(gateway: Gateway, name: bytes) -
         b"SPASS_User_Id: ada",
     ],
 )
-def test_a_header_line_that_is_none_never_becomes_a_user(gateway: Gateway, line: bytes) -> None:
-    _refused(gateway, GET_SESSIONS + line + b"\r\nContent-Length: 2\r\n\r\n{}")
+def test_a_malformed_header_line_does_not_set_the_user(gateway: Gateway, line: bytes) -> None:
+    _expect_refusal(gateway, GET_SESSIONS + line + b"\r\nContent-Length: 2\r\n\r\n{}")
 
 
-def test_a_bare_newline_ends_a_header_line_and_no_more(gateway: Gateway) -> None:
-    """RFC 9112, 2.2, lets a server take it for the end of a line. What follows is the next header of the request."""
+def test_a_bare_newline_ends_only_the_header_line(gateway: Gateway) -> None:
+    """RFC 9112, section 2.2, allows this. The next line must become another header of the request, not of the answer."""
     answer = exchange(gateway.url, GET_SESSIONS + b"SPASS-User-Id: " + USER + b"\nX-Injected: 1\r\n\r\n")
     assert answer is not None
     assert_sound(answer, secrets=[TOKEN], successes=[200])
@@ -124,34 +124,34 @@ def test_a_bare_newline_ends_a_header_line_and_no_more(gateway: Gateway) -> None
         b"/" + b"a" * 100_000,
     ],
 )
-def test_a_target_that_is_not_quite_a_path_makes_no_session(gateway: Gateway, target: bytes) -> None:
-    _refused(gateway, request_bytes(b"POST", target, CALLER, b'{"title":1}'))
+def test_an_invalid_target_does_not_create_a_session(gateway: Gateway, target: bytes) -> None:
+    _expect_refusal(gateway, request_bytes(b"POST", target, CALLER, b'{"title":1}'))
 
 
-def test_bad_encodings_in_a_query_are_refused(gateway: Gateway) -> None:
+def test_invalid_encodings_in_a_query_are_refused(gateway: Gateway) -> None:
     for query in (b"?limit=%", b"?cursor=%ff", b"?cursor=%00", b"?limit=%zz&cursor=%c3%28"):
-        assert _code(_refused(gateway, request_bytes(b"GET", SESSIONS + query, CALLER))) == (400, "invalid_request")
+        assert _code(_expect_refusal(gateway, request_bytes(b"GET", SESSIONS + query, CALLER))) == (400, "invalid_request")
 
 
 @pytest.mark.parametrize("size", [10_241, 20_000, 60_000, MIB])
-def test_headers_over_what_the_front_door_takes_are_refused(gateway: Gateway, size: int) -> None:
-    one = _refused(gateway, request_bytes(b"POST", SESSIONS, [*CALLER, (b"X-Padding", b"x" * size)], b"{}"))
-    many = [(b"X-%d" % number, b"x" * 100) for number in range(size // 100)]
-    several = _refused(gateway, request_bytes(b"POST", SESSIONS, [*CALLER, *many], b"{}"))
-    if size < 60_000:  # beyond it the HTTP server itself gives up
-        assert _code(one) == _code(several) == (413, "payload_too_large")
+def test_headers_larger_than_the_limit_of_api_gateway_are_refused(gateway: Gateway, size: int) -> None:
+    one_large_header = _expect_refusal(gateway, request_bytes(b"POST", SESSIONS, [*CALLER, (b"X-Padding", b"x" * size)], b"{}"))
+    headers = [(b"X-%d" % number, b"x" * 100) for number in range(size // 100)]
+    many_headers = _expect_refusal(gateway, request_bytes(b"POST", SESSIONS, [*CALLER, *headers], b"{}"))
+    if size < 60_000:  # the HTTP server closes the connection when headers are larger
+        assert _code(one_large_header) == _code(many_headers) == (413, "payload_too_large")
 
 
 @pytest.mark.parametrize("announced", [5 * MIB, 10**30])
-def test_a_body_that_is_announced_as_too_large_is_refused(gateway: Gateway, announced: int) -> None:
+def test_a_body_with_a_content_length_over_the_limit_is_refused(gateway: Gateway, announced: int) -> None:
     data = POST_SESSION + b"Content-Length: %d\r\n\r\n{}" % announced
-    _refused(gateway, data, finish=True)
+    _expect_refusal(gateway, data, finish=True)
 
 
 def test_a_chunked_body_over_four_mebibytes_is_refused(gateway: Gateway) -> None:
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
     data = POST_SESSION + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 65 + b"2\r\n{}\r\n0\r\n\r\n"
-    assert _code(_refused(gateway, data)) == (413, "payload_too_large")
+    assert _code(_expect_refusal(gateway, data)) == (413, "payload_too_large")
 
 
 @pytest.mark.parametrize(
@@ -174,13 +174,13 @@ def test_a_chunked_body_over_four_mebibytes_is_refused(gateway: Gateway) -> None
         b"Transfer-Encoding: xchunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     ],
 )
-def test_a_body_that_lies_about_its_length_is_not_carried_out(gateway: Gateway, framing: bytes) -> None:
-    _refused(gateway, POST_SESSION + framing, finish=True)
+def test_a_body_with_wrong_framing_is_refused(gateway: Gateway, framing: bytes) -> None:
+    _expect_refusal(gateway, POST_SESSION + framing, finish=True)
 
 
-def test_a_content_length_that_is_too_short_smuggles_no_second_request(gateway: Gateway) -> None:
+def test_a_content_length_that_is_too_short_does_not_smuggle_a_second_request(gateway: Gateway) -> None:
     hidden = POST_SESSION + b"Content-Length: 2\r\n\r\n{}"
-    answer = _refused(gateway, POST_SESSION + b"Content-Length: 1\r\n\r\n{" + b"}" + hidden)
+    answer = _expect_refusal(gateway, POST_SESSION + b"Content-Length: 1\r\n\r\n{" + b"}" + hidden)
     assert _code(answer) == (400, "invalid_request")
 
 
@@ -202,8 +202,8 @@ def test_a_content_length_that_is_too_short_smuggles_no_second_request(gateway: 
     ],
     ids=range(12),
 )
-def test_what_is_no_request_of_ours_is_refused_or_cut_off(gateway: Gateway, data: bytes) -> None:
-    _refused(gateway, data, finish=True)
+def test_bytes_that_are_not_a_valid_request_are_refused_or_cut_off(gateway: Gateway, data: bytes) -> None:
+    _expect_refusal(gateway, data, finish=True)
 
 
 @pytest.mark.parametrize(
@@ -215,13 +215,13 @@ def test_what_is_no_request_of_ours_is_refused_or_cut_off(gateway: Gateway, data
         b"GET  / nonsense\r\n\r\n",
     ],
 )
-def test_what_the_http_server_itself_refuses_has_the_envelope_too(gateway: Gateway, data: bytes) -> None:
-    assert _code(_refused(gateway, data, finish=True)) == (400, "invalid_request")
+def test_requests_that_the_http_server_refuses_get_the_error_envelope(gateway: Gateway, data: bytes) -> None:
+    assert _code(_expect_refusal(gateway, data, finish=True)) == (400, "invalid_request")
 
 
 def test_a_header_that_does_not_end_is_cut_off(gateway: Gateway) -> None:
-    """The connection stays open, so a server that reads on would let the client wait for an answer."""
-    _refused(gateway, GET_SESSIONS + b"X-Endless: " + b"x" * MIB)
+    """The client keeps the connection open. If the server waited for the end of the header, the test would time out."""
+    _expect_refusal(gateway, GET_SESSIONS + b"X-Endless: " + b"x" * MIB)
 
 
 def test_a_request_keeps_its_own_answer_when_garbage_follows_it(gateway: Gateway) -> None:
@@ -231,41 +231,44 @@ def test_a_request_keeps_its_own_answer_when_garbage_follows_it(gateway: Gateway
     assert answer.status == 200
 
 
-def test_there_is_no_websocket_here(gateway: Gateway) -> None:
+def test_a_websocket_upgrade_is_refused(gateway: Gateway) -> None:
     upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: c3Bhc3M=\r\n\r\n"
-    assert _code(_refused(gateway, b"GET /ws HTTP/1.1\r\nHost: gateway\r\n" + upgrade, finish=True)) == (404, "route_not_found")
+    assert _code(_expect_refusal(gateway, b"GET /ws HTTP/1.1\r\nHost: gateway\r\n" + upgrade, finish=True)) == (
+        404,
+        "route_not_found",
+    )
 
 
-def test_http_1_0_without_a_host_is_served_like_any_other(gateway: Gateway) -> None:
+def test_an_http_1_0_request_without_a_host_is_served(gateway: Gateway) -> None:
     head = GET_SESSIONS.replace(b"HTTP/1.1\r\nHost: gateway", b"HTTP/1.0")
     answer = exchange(gateway.url, head + b"SPASS-User-Id: " + USER + b"\r\n\r\n")
     assert answer is not None
     assert_sound(answer, secrets=[TOKEN], successes=[200])
-    assert _code(_refused(gateway, head + b"\r\n")) == (400, "user_id_required")
+    assert _code(_expect_refusal(gateway, head + b"\r\n")) == (400, "user_id_required")
 
 
-def test_clients_that_send_a_byte_and_wait_keep_nobody_else_waiting(gateway: Gateway) -> None:
-    where = urlsplit(gateway.url)
-    waiting = [socket.create_connection((where.hostname or "", where.port or 80), timeout=10) for _ in range(100)]
+def test_clients_that_send_incomplete_requests_do_not_delay_others(gateway: Gateway) -> None:
+    url = urlsplit(gateway.url)
+    connections = [socket.create_connection((url.hostname or "", url.port or 80), timeout=10) for _ in range(100)]
     try:
-        for number, connection in enumerate(waiting):
+        for number, connection in enumerate(connections):
             connection.sendall(POST_SESSION[: number + 1])
         assert exchange(gateway.url, request_bytes(b"GET", b"/healthz", [])) is not None
     finally:
-        for connection in waiting:
+        for connection in connections:
             connection.close()
 
 
 def test_clients_that_leave_in_the_middle_of_a_body_change_nothing(gateway: Gateway) -> None:
-    where = urlsplit(gateway.url)
+    url = urlsplit(gateway.url)
 
-    def leave(sent: int) -> None:
-        with socket.create_connection((where.hostname or "", where.port or 80), timeout=10) as connection:
+    def send_part(missing_bytes: int) -> None:
+        with socket.create_connection((url.hostname or "", url.port or 80), timeout=10) as connection:
             body = b'{"documents":[{"id":"a","text":"' + b"x" * 5000 + b'","metadata":{}}]}'
-            whole = request_bytes(b"POST", DOCUMENTS, CALLER, body)
-            connection.sendall(whole[: len(whole) - sent])
+            data = request_bytes(b"POST", DOCUMENTS, CALLER, body)
+            connection.sendall(data[: len(data) - missing_bytes])
 
-    threads = [threading.Thread(target=leave, args=[sent]) for sent in (1, 2, 100, 4000)]
+    threads = [threading.Thread(target=send_part, args=[missing_bytes]) for missing_bytes in (1, 2, 100, 4000)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -273,15 +276,15 @@ def test_clients_that_leave_in_the_middle_of_a_body_change_nothing(gateway: Gate
     assert exchange(gateway.url, request_bytes(b"GET", b"/healthz", [])) is not None
 
 
-def test_head_is_answered_without_a_body_and_the_connection_goes_on(gateway: Gateway) -> None:
-    where = urlsplit(gateway.url)
-    with socket.create_connection((where.hostname or "", where.port or 80), timeout=10) as connection:
+def test_head_is_answered_without_a_body_and_the_connection_stays_open(gateway: Gateway) -> None:
+    url = urlsplit(gateway.url)
+    with socket.create_connection((url.hostname or "", url.port or 80), timeout=10) as connection:
         head = b"HEAD /healthz HTTP/1.1\r\nHost: gateway\r\n\r\n"
         connection.sendall(head + head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        received = b""
-        while part := connection.recv(65536):
-            received += part
-    first, second, rest = received.split(b"\r\n\r\n")
+        data = b""
+        while piece := connection.recv(65536):
+            data += piece
+    first, second, rest = data.split(b"\r\n\r\n")
     assert rest == b""
     for answer in (first, second):
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -289,7 +292,7 @@ def test_head_is_answered_without_a_body_and_the_connection_goes_on(gateway: Gat
 
 
 @pytest.mark.parametrize("target", [b"/a1/agents/concise-de/sessions/", b"//a1/agents/concise-de/sessions"])
-def test_slashes_around_a_path_reach_the_route(gateway: Gateway, target: bytes) -> None:
+def test_extra_slashes_around_a_path_are_ignored(gateway: Gateway, target: bytes) -> None:
     answer = exchange(gateway.url, request_bytes(b"GET", target, CALLER))
     assert answer is not None
     assert_sound(answer, secrets=[TOKEN], successes=[200])
@@ -306,8 +309,8 @@ def test_slashes_around_a_path_reach_the_route(gateway: Gateway, target: bytes) 
         (b"/v1//models", "/v1/models"),
     ],
 )
-def test_a_path_that_clients_confuse_names_the_route_to_use(gateway: Gateway, target: bytes, use: str) -> None:
-    answer = _refused(gateway, request_bytes(b"POST", target, AUTHORIZED, b"{}"))
+def test_the_error_for_a_commonly_confused_path_names_the_route_to_use(gateway: Gateway, target: bytes, use: str) -> None:
+    answer = _expect_refusal(gateway, request_bytes(b"POST", target, AUTHORIZED, b"{}"))
     assert _code(answer) == (404, "route_not_found")
     assert answer is not None
     assert f"Use {use}." in answer.json()["error"]["message"]

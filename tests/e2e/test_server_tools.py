@@ -1,4 +1,4 @@
-"""The official OpenAI SDK against a gateway that offers its own tools in every chat."""
+"""Use the official OpenAI SDK with a gateway that adds its server tools to every chat."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,13 +33,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     gateway = Gateway(folder / "home", environment={"SPASS_CONFIG": str(config)})
     gateway.start()
     try:
-        with OpenAI(base_url=f"{gateway.url}/v1", api_key="demo-token", max_retries=0) as made:
-            yield made
+        with OpenAI(base_url=f"{gateway.url}/v1", api_key="demo-token", max_retries=0) as client:
+            yield client
     finally:
         gateway.stop()
 
 
-def test_the_gateway_calculates_on_the_way_to_the_answer(client: OpenAI) -> None:
+def test_the_gateway_runs_a_server_tool_and_returns_the_final_answer(client: OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(model=CHAT, messages=QUESTION)
     (choice,) = raw.parse().choices
     assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
@@ -47,7 +47,7 @@ def test_the_gateway_calculates_on_the_way_to_the_answer(client: OpenAI) -> None
     assert raw.headers["SPASS-Cost-Sub-Calls"] == "2"
 
 
-def test_a_stream_of_it_is_one_message(client: OpenAI) -> None:
+def test_a_stream_with_a_server_tool_is_one_message(client: OpenAI) -> None:
     with client.chat.completions.stream(model=CHAT, messages=QUESTION, stream_options={"include_usage": True}) as stream:
         completion = stream.get_final_completion()
     assert "30447" in (completion.choices[0].message.content or "").replace(",", "").replace(".", "")
@@ -56,20 +56,20 @@ def test_a_stream_of_it_is_one_message(client: OpenAI) -> None:
     assert completion.usage.model_dump()["cost_details"]["sub_calls"] == 2
 
 
-def test_a_tool_of_the_callers_goes_to_the_caller_even_under_a_gateway_tools_name(client: OpenAI) -> None:
+def test_a_tool_of_the_client_has_priority_over_a_server_tool_of_the_same_name(client: OpenAI) -> None:
     first = client.chat.completions.create(model=CHAT, messages=QUESTION, tools=[CALCULATOR]).choices[0]
     assert first.finish_reason == "tool_calls"
     assert first.message.tool_calls is not None
     (call,) = first.message.tool_calls
     assert call.type == "function"
     assert call.function.name == "calculator"
-    asked = cast("ChatCompletionMessageParam", first.message.to_dict())
-    told: ChatCompletionMessageParam = {"role": "tool", "tool_call_id": call.id, "content": '{"result": 12345}'}
-    again = client.chat.completions.create(model=CHAT, messages=[*QUESTION, asked, told], tools=[CALCULATOR])
-    assert "12345" in (again.choices[0].message.content or "").replace(",", "").replace(".", "")
+    assistant_message = cast("ChatCompletionMessageParam", first.message.to_dict())
+    tool_message: ChatCompletionMessageParam = {"role": "tool", "tool_call_id": call.id, "content": '{"result": 12345}'}
+    second = client.chat.completions.create(model=CHAT, messages=[*QUESTION, assistant_message, tool_message], tools=[CALCULATOR])
+    assert "12345" in (second.choices[0].message.content or "").replace(",", "").replace(".", "")
 
 
-def test_switched_off_the_model_has_no_tools(client: OpenAI) -> None:
+def test_the_model_gets_no_server_tools_if_they_are_switched_off(client: OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model=CHAT, messages=QUESTION, extra_headers={"SPASS-Augment": "server-tools=off"}
     )

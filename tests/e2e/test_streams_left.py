@@ -1,4 +1,4 @@
-"""A client leaves a stream of ``/v1/chat/completions``: on the laptop its server sees that, and the model is not read on."""
+"""Disconnect a client from a stream of ``/v1/chat/completions``: the local server notices it and stops reading from the model."""
 
 import hashlib
 import json
@@ -34,18 +34,18 @@ tenants:
 
 
 class EndlessUpstream:
-    """A provider whose answer ends only when its reader leaves. It does not answer "Think." at all."""
+    """A provider whose answer ends only when the reader disconnects. It never answers the message "Think."."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.left = threading.Event()
+        self.received = threading.Event()
+        self.disconnected = threading.Event()
 
     def answer(self, request: HttpRequest) -> HttpAnswer | None:
-        self.asked.set()
+        self.received.set()
         if b"Think." not in request.body:
             return HttpAnswer(self._words(), content_type="text/event-stream")
         if request.wait_for_disconnect(SECONDS):
-            self.left.set()
+            self.disconnected.set()
         return None
 
     def _words(self) -> Iterator[bytes]:
@@ -56,7 +56,7 @@ class EndlessUpstream:
                 yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
                 time.sleep(0.05)
         except GeneratorExit:
-            self.left.set()
+            self.disconnected.set()
             raise
 
 
@@ -75,38 +75,38 @@ def gateway(endless_upstream: EndlessUpstream, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def upstream(endless_upstream: EndlessUpstream) -> EndlessUpstream:
-    """The provider, with its events cleared."""
-    endless_upstream.asked.clear()
-    endless_upstream.left.clear()
+    """Return the provider, with its events cleared."""
+    endless_upstream.received.clear()
+    endless_upstream.disconnected.clear()
     return endless_upstream
 
 
-def test_a_client_may_leave_before_the_first_word(gateway: Gateway, upstream: EndlessUpstream) -> None:
+def test_a_disconnect_before_the_first_word_reaches_the_model(gateway: Gateway, upstream: EndlessUpstream) -> None:
     body = {"model": "endless", "messages": [{"role": "user", "content": "Think."}], "stream": True}
     with socket.create_connection(("127.0.0.1", httpx.URL(gateway.url).port or 0)) as client:
         content = json.dumps(body).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(content)}"
         client.sendall(head.encode() + b"\r\n\r\n" + content)
-        assert upstream.asked.wait(SECONDS)
-    assert upstream.left.wait(SECONDS / 2), "the gateway still waits for the model's answer"
+        assert upstream.received.wait(SECONDS)
+    assert upstream.disconnected.wait(SECONDS / 2), "the gateway still waits for the model's answer"
 
 
-def test_the_model_is_not_read_on_and_the_audit_says_cancelled(gateway: Gateway, upstream: EndlessUpstream) -> None:
+def test_a_disconnect_stops_the_model_call_and_is_audited_as_cancelled(gateway: Gateway, upstream: EndlessUpstream) -> None:
     body = {"model": "endless", "messages": [{"role": "user", "content": "Count."}], "stream": True}
     with gateway.client(TOKEN) as client:
         with client.stream("POST", "/v1/chat/completions", json=body) as answer:
             request_id = answer.headers["SPASS-Request-Id"]
             words = (line for line in answer.iter_lines() if '"content":"word ' in line)
             assert [next(words) for _ in range(3)]
-        assert upstream.left.wait(SECONDS), "the gateway still reads the model's answer"
-        record = recorded(client, request_id)
+        assert upstream.disconnected.wait(SECONDS), "the gateway still reads the model's answer"
+        record = wait_for_record(client, request_id)
     assert record["status"] == "cancelled"
     assert record["completion_tokens"] > 0
     assert float(record["cost_usd"]) > 0
 
 
 def test_a_server_that_stops_ends_its_streams_with_an_error(gateway: Gateway) -> None:
-    """The last test: it stops the gateway."""
+    """This must be the last test, because it stops the gateway."""
     body = {"model": "endless", "messages": [{"role": "user", "content": "Count."}], "stream": True}
     with gateway.client(TOKEN) as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
         lines = (line for line in answer.iter_lines() if line)
@@ -119,11 +119,11 @@ def test_a_server_that_stops_ends_its_streams_with_an_error(gateway: Gateway) ->
     assert "CancelledError" not in gateway.output
 
 
-def recorded(client: httpx.Client, request_id: str) -> dict[str, Any]:
-    """The request's only call, once it is recorded."""
-    until = time.monotonic() + SECONDS
-    while (answer := client.get(f"/v1/audit/{request_id}")).status_code == 404 and time.monotonic() < until:
+def wait_for_record(client: httpx.Client, request_id: str) -> dict[str, Any]:
+    """Wait for the audit record of the request's only call and return it."""
+    deadline = time.monotonic() + SECONDS
+    while (answer := client.get(f"/v1/audit/{request_id}")).status_code == 404 and time.monotonic() < deadline:
         time.sleep(0.1)
-    (call,) = answer.json()["calls"]
-    found: dict[str, Any] = call
-    return found
+    (only_call,) = answer.json()["calls"]
+    record: dict[str, Any] = only_call
+    return record

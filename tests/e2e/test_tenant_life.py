@@ -1,4 +1,4 @@
-"""A tenant's life as its admin sees it: settings that hold, calls that are counted and told one by one, a budget that ends."""
+"""Test the settings, audit records, usage and budget of a tenant through the API."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ BERLIN = [
     {"id": "park", "text": "Der Tiergarten ist der größte Park Berlins."},
 ]
 MONTH_SECONDS = 31 * 24 * 3600
-WINDOW_SECONDS = 75  # a minute, and by how much buckets and clocks may stretch it
+WINDOW_SECONDS = 75  # a minute, and the most that buckets and clock skew may add to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class Tenant:
     def set(self, **settings: object) -> Any:
         return self.admin.put("/v1/tenant/config", json=settings).raise_for_status().json()
 
-    def ask(self, question: str, **more: object) -> httpx.Response:
+    def ask(self, question: str, **fields: object) -> httpx.Response:
         message = {"role": "user", "content": question}
-        return self.user.post("/v1/chat/completions", json={"model": "llama-4-scout", "messages": [message], **more})
+        return self.user.post("/v1/chat/completions", json={"model": "llama-4-scout", "messages": [message], **fields})
 
     def usage(self, **query: str) -> Any:
         return self.user.get("/v1/usage", params=query).raise_for_status().json()
 
     def calls(self, answer: httpx.Response) -> list[Any]:
-        """The calls that the request of ``answer`` led to."""
-        found = self.user.get(f"/v1/audit/{answer.headers['SPASS-Request-Id']}").raise_for_status().json()
-        calls: list[Any] = found["calls"]
+        """Return the audit records of the calls of a request."""
+        tree = self.user.get(f"/v1/audit/{answer.headers['SPASS-Request-Id']}").raise_for_status().json()
+        calls: list[Any] = tree["calls"]
         return calls
 
 
@@ -56,21 +56,21 @@ def _content(answer: httpx.Response) -> str:
 
 
 def _shape(calls: list[Any]) -> list[Any]:
-    """Each call's kind or tool, with what was called for it."""
+    """Return the kind or tool of each call, with its sub-calls."""
     return [(call.get("tool") or call["kind"], _shape(call["calls"])) for call in calls]
 
 
-def test_a_tenants_life(tenant: Tenant) -> None:
-    # The tenant says what holds for it, and it holds at once.
+def test_settings_audit_usage_and_budget_of_a_tenant(tenant: Tenant) -> None:
+    # New settings take effect immediately.
     assert tenant.user.put("/v1/tenant/config", json={"memory": "Mine."}).json()["error"]["code"] == "admin_required"
-    said = tenant.set(memory="The code of the garden door is 4711.", tools_enabled_default=["calculator"], monthly_budget_usd=5)
-    assert {key for key, source in said["sources"].items() if source == "db"} == {
+    config = tenant.set(memory="The code of the garden door is 4711.", tools_enabled_default=["calculator"], monthly_budget_usd=5)
+    assert {key for key, source in config["sources"].items() if source == "db"} == {
         "memory",
         "tools_enabled_default",
         "monthly_budget_usd",
     }
-    remembered = tenant.ask("What is the code of the garden door?")
-    assert "4711" in _content(remembered)
+    memory_answer = tenant.ask("What is the code of the garden door?")
+    assert "4711" in _content(memory_answer)
     assert "4711" not in _content(
         tenant.user.post(
             "/v1/chat/completions",
@@ -78,11 +78,11 @@ def test_a_tenants_life(tenant: Tenant) -> None:
             json={"model": "llama-4-scout", "messages": [{"role": "user", "content": "What is the code of the garden door?"}]},
         )
     )
-    calculated = tenant.ask("What is 1791 * 17?")
-    assert "30447" in _content(calculated)
-    assert _shape(tenant.calls(calculated)) == [("chat", []), ("calculator", []), ("chat", [])]
+    tool_answer = tenant.ask("What is 1791 * 17?")
+    assert "30447" in _content(tool_answer)
+    assert _shape(tenant.calls(tool_answer)) == [("chat", []), ("calculator", []), ("chat", [])]
 
-    # An agent's turn is told as the tree that it was: what a tool called stands below the tool.
+    # The audit of an agent's turn is a tree: the sub-calls of a tool are below the tool.
     tenant.user.post("/a1/rag/indices/berlin-info/documents", json={"documents": BERLIN}).raise_for_status()
     question = {"message": "Wann wurde das Brandenburger Tor gebaut? Suche im Index berlin-info."}
     turn = tenant.user.post("/a1/agents/librarian/chat", json=question)
@@ -91,10 +91,10 @@ def test_a_tenants_life(tenant: Tenant) -> None:
     assert _shape(calls) == [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
     assert {call["agent"] for call in calls} == {"librarian"}
     assert sum(Decimal(call["cost_usd"] or 0) for call in calls) == Decimal(turn.headers["SPASS-Cost-Usd"])
-    before = tenant.user.post("/a1/agents/berlin-rag/chat", json={"message": "Welcher Park ist der größte?"})
-    assert _shape(tenant.calls(before)) == [("embedding", []), ("chat", [])]
+    rag_turn = tenant.user.post("/a1/agents/berlin-rag/chat", json={"message": "Welcher Park ist der größte?"})
+    assert _shape(tenant.calls(rag_turn)) == [("embedding", []), ("chat", [])]
 
-    # Summed up by anything, it is the same.
+    # The total does not depend on the grouping.
     by_agent = tenant.usage()
     rows = {row["key"]: row for row in by_agent["usage"]}
     assert set(rows) == {"librarian", "berlin-rag", None}
@@ -106,7 +106,7 @@ def test_a_tenants_life(tenant: Tenant) -> None:
     assert ([row["key"] for row in by_user["usage"]], by_user["total"]) == (["ada"], by_agent["total"])
     assert [row["key"] for row in tenant.usage(group_by="day")["usage"]] == [datetime.now(UTC).date().isoformat()]
 
-    # Counting begins anew; what the month has cost does not.
+    # A reset clears the usage but not the costs of the month.
     assert tenant.admin.delete("/v1/usage").json() == {"reset": True}
     assert tenant.usage()["usage"] == []
     tenant.set(monthly_budget_usd=float(by_agent["total"]["cost_usd"]) / 2)
@@ -118,7 +118,7 @@ def test_a_tenants_life(tenant: Tenant) -> None:
     assert "42" in _content(tenant.ask("What is 6 * 7?"))
 
 
-def test_a_tenant_over_its_tokens_a_minute_hears_when_to_come_back(tenant: Tenant) -> None:
+def test_a_tenant_over_its_tokens_per_minute_gets_a_retry_after_header(tenant: Tenant) -> None:
     tenant.set(tokens_per_minute=60)
     answers = [tenant.ask("How are you today?", max_tokens=20) for _ in range(6)]
     assert answers[0].status_code == 200

@@ -7,13 +7,13 @@ from typing import Any
 import httpx
 
 SECONDS = 240.0
-ENDED = ("succeeded", "failed")
+FINAL_STATUSES = ("succeeded", "failed")
 
 
 def put(client: httpx.Client, index: str, filename: str, content: bytes) -> tuple[str, Mapping[str, Any]]:
     """Upload a file as a client does, and return its id and its form."""
-    wanted = {"filename": filename, "content_type": "application/octet-stream", "size": len(content)}
-    form = client.post(f"/a1/rag/indices/{index}/uploads", json=wanted).raise_for_status().json()
+    body = {"filename": filename, "content_type": "application/octet-stream", "size": len(content)}
+    form = client.post(f"/a1/rag/indices/{index}/uploads", json=body).raise_for_status().json()
     files = {"file": (filename, content)}
     httpx.post(form["url"], data=form["fields"], files=files, timeout=60, trust_env=False).raise_for_status()
     return form["upload_id"], form
@@ -32,7 +32,7 @@ def upload(client: httpx.Client, index: str, upload: str, until: Callable[[dict[
 
 
 def wait_for_upload(state: Mapping[str, Any]) -> bool:
-    return state["status"] in ENDED
+    return state["status"] in FINAL_STATUSES
 
 
 def documents(client: httpx.Client, index: str) -> list[str]:

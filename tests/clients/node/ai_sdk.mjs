@@ -1,4 +1,4 @@
-// Vercel's AI SDK through its OpenAI-compatible provider: text, stream, tools, objects and 600 embeddings.
+// Call the gateway through Vercel's AI SDK and its OpenAI-compatible provider: text, stream, tools, objects and 600 embeddings.
 import assert from "node:assert/strict";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { embedMany, generateObject, generateText, stepCountIs, streamText, tool } from "ai";
@@ -10,7 +10,7 @@ const model = gateway(CHAT_MODEL);
 const maxRetries = 0;
 
 const cities = [];
-const looped = await generateText({
+const result = await generateText({
   model,
   maxRetries,
   prompt: "What is the weather in 'Berlin'?",
@@ -26,15 +26,15 @@ const looped = await generateText({
     }),
   },
 });
-assert.match(looped.text, /^Hello!/);
+assert.match(result.text, /^Hello!/);
 assert.deepEqual(cities, ["Berlin"]);
 
-const streamed = streamText({ model, maxRetries, prompt: "Hi" });
+const stream = streamText({ model, maxRetries, prompt: "Hi" });
 let pieces = 0;
-for await (const piece of streamed.textStream) pieces += piece ? 1 : 0;
+for await (const piece of stream.textStream) pieces += piece ? 1 : 0;
 assert.ok(pieces > 1);
-assert.match(await streamed.text, /^Hello!/);
-assert.ok((await streamed.usage).totalTokens > 0);
+assert.match(await stream.text, /^Hello!/);
+assert.ok((await stream.usage).totalTokens > 0);
 
 const { object } = await generateObject({
   model,

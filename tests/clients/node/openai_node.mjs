@@ -1,4 +1,4 @@
-// The official openai package for Node: chat, stream, tool runner, typed answers, embeddings, models and errors.
+// Call the gateway through OpenAI's package for Node: chat, stream, tool runner, typed answers, embeddings, models and errors.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 import { zodFunction, zodResponseFormat } from "openai/helpers/zod";
@@ -8,10 +8,10 @@ const { CHAT_MODEL: model, EMBEDDING_MODEL: embedding } = process.env;
 const client = new OpenAI({ maxRetries: 0 });
 const messages = [{ role: "user", content: "Hi" }];
 
-const whole = await client.chat.completions.create({ model, messages });
-assert.match(whole.choices[0].message.content, /^Hello!/);
-assert.ok(whole.usage.total_tokens > 0);
-assert.equal(typeof whole.usage.cost, "number");
+const completion = await client.chat.completions.create({ model, messages });
+assert.match(completion.choices[0].message.content, /^Hello!/);
+assert.ok(completion.usage.total_tokens > 0);
+assert.equal(typeof completion.usage.cost, "number");
 
 let text = "";
 for await (const chunk of await client.chat.completions.create({ model, messages, stream: true })) {
@@ -38,19 +38,19 @@ assert.match(await runner.finalContent(), /^Hello!/);
 assert.deepEqual(cities, ["Berlin"]);
 
 const Person = z.object({ name: z.string(), age: z.number().int() });
-const parsed = await client.chat.completions.parse({
+const typed = await client.chat.completions.parse({
   model,
   messages: [{ role: "user", content: "'Ada' is 36." }],
   response_format: zodResponseFormat(Person, "person"),
 });
-assert.deepEqual(parsed.choices[0].message.parsed, { name: "Ada", age: 36 });
+assert.deepEqual(typed.choices[0].message.parsed, { name: "Ada", age: 36 });
 
 const vectors = await client.embeddings.create({ model: embedding, input: ["one", "two"] });
 assert.deepEqual(vectors.data.map((row) => row.embedding.length), [8, 8]);
 
-const listed = [];
-for await (const entry of client.models.list()) listed.push(entry.id);
-assert.ok(listed.includes(model));
+const modelIds = [];
+for await (const entry of client.models.list()) modelIds.push(entry.id);
+assert.ok(modelIds.includes(model));
 assert.equal((await client.models.retrieve(model)).id, model);
 
 await assert.rejects(client.models.retrieve("none"), OpenAI.NotFoundError);

@@ -1,4 +1,4 @@
-"""Instructor: typed answers by tools, strict tools and JSON schema, and partial answers from a stream."""
+"""Call the gateway through Instructor: typed answers by tools, strict tools and JSON schema, and partial streamed answers."""
 
 import os
 

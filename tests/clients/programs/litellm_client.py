@@ -1,4 +1,4 @@
-"""LiteLLM as a library: its documented two-turn tool loop, blocking, streamed and async, and embeddings."""
+"""Call the gateway through LiteLLM: its documented two-turn tool loop, blocking, streamed and async, and embeddings."""
 
 import asyncio
 import json

@@ -1,7 +1,4 @@
-"""Pydantic AI: an agent with a tool, a second turn with history, a typed result, and a streamed answer.
-
-The scripted model answers "Hello! …". It takes the arguments of a tool call from quoted words and numbers in the question.
-"""
+"""Call the gateway through Pydantic AI: a tool, a second turn with history, a typed result and a stream."""
 
 import asyncio
 import os
