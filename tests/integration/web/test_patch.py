@@ -1,4 +1,4 @@
-"""PATCH a document over HTTP with faults and with concurrent writers. The stored vector always fits the stored text."""
+"""PATCH a document over HTTP with faults and with concurrent writers. The stored vector always belongs to the stored text."""
 
 import asyncio
 import secrets
@@ -39,7 +39,7 @@ async def patch(client: httpx.AsyncClient, index: str, body: Any) -> httpx.Respo
 
 
 async def read_document(client: httpx.AsyncClient, index: str) -> Any:
-    """Return the document a. Assert that a query for its text finds it with a score of 1, so that its vector fits its text."""
+    """Return the document a. Assert that a query for its text finds it with a score of 1: its vector belongs to its text."""
     document = (await client.get(f"/a1/rag/indices/{index}/documents/a", headers=HEADERS)).json()
     query = {"query": document["text"], "top_k": 1}
     (hit,) = (await client.post(f"/a1/rag/indices/{index}/query", json=query, headers=HEADERS)).json()["results"]
@@ -72,7 +72,7 @@ async def test_the_document_is_the_old_or_the_new_one_after_a_fault_in_any_call(
         assert {name: response.json()[name] for name in new} == new, where
 
 
-async def test_concurrent_writers_never_store_a_text_with_the_vector_of_another(client: httpx.AsyncClient) -> None:
+async def test_concurrent_writers_never_store_a_text_with_the_vector_of_another_text(client: httpx.AsyncClient) -> None:
     index = await create_index(client)
     texts = [f"Satz Nummer {number}: {word}." for number, word in enumerate(("Haus", "Baum", "Fluss", "Berg"))]
 
