@@ -35,16 +35,16 @@ async def test_an_archived_session_still_names_its_deleted_successor(harness: Se
     await harness.turn(source, "hello").answer()
     successor = await chains.compact(source)
     await chains.delete(successor)
-    with pytest.raises(SessionArchived) as archived:
+    with pytest.raises(SessionArchived) as error:
         await harness.turn(source, "again").answer()
-    assert archived.value.details == {"successor_session_id": successor}
+    assert error.value.details == {"successor_session_id": successor}
     with pytest.raises(SessionNotFound):
         await harness.turn(successor, "again").answer()
     assert len(await harness.history(source)) == 4
 
 
 @pytest.mark.parametrize("target", [0, 1, 2])
-async def test_deleting_a_session_of_a_chain_deletes_only_its_own_bodies(
+async def test_a_delete_in_a_chain_deletes_only_the_bodies_of_its_session(
     chains: ChainBuilder, target: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
@@ -59,19 +59,19 @@ async def test_deleting_a_session_of_a_chain_deletes_only_its_own_bodies(
     assert [member.id for member in others if isinstance(member, DeletedSession)] == [members[target]]
 
 
-async def test_a_concurrent_delete_and_commit_each_take_effect_completely_or_not_at_all(chains: ChainBuilder) -> None:
-    """The job commits after its hold has expired. The expiry is also what allows the delete to begin."""
+async def test_a_delete_and_a_concurrent_commit_are_each_complete_or_absent(chains: ChainBuilder) -> None:
+    """The job commits after its hold has expired. The delete, too, can begin only after the expiry."""
     for number in range(ROUNDS):
         session = await chains.session(plain_turn("hello"))
         source, live = await chains.hold(session), await load_turns(chains.store, session, 1)
         chains.now += LEASE_SECONDS + 1
-        deleted, committed = await asyncio.gather(
+        delete_outcome, commit_outcome = await asyncio.gather(
             run_after(chains.delete(session), number % 3), run_after(chains.commit(source, live=live), number // 3 % 3)
         )
-        assert deleted == "done"
-        assert committed in ("done", "session_not_found")
+        assert delete_outcome == "done"
+        assert commit_outcome in ("done", "session_not_found")
         head = await chains.store.table.get(session_head(chains.store.tenant, session))
-        if committed == "done":
+        if commit_outcome == "done":
             assert head is not None
             successor = SessionId(str(head["successor_session_id"]))
             assert await chains.texts(successor) == [f"[compaction summary from session {session}] what was said"]
