@@ -59,7 +59,7 @@ async def test_a_query_returns_the_items_of_all_pages(store: TenantStore) -> Non
     assert [turn["n"] for turn in after] == [6, 7]
 
 
-async def test_a_transaction_is_all_or_nothing(store: TenantStore) -> None:
+async def test_a_transaction_is_atomic(store: TenantStore) -> None:
     one, other = (keys.rag_manifest(store.tenant, IndexId(name)) for name in ("one", "other"))
     await store.table.write(Put(one, {"version": 3}))
     with pytest.raises(TransactionFailed) as failure:
@@ -88,11 +88,11 @@ async def test_list_keys_returns_exactly_the_keys_under_the_prefix(
     store: TenantStore, aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "_LIST_PAGE", 2)
-    mine = [f"a/{n}" for n in range(5)]
-    for key in (*mine, "ab", "b/a/1"):
+    expected = [f"a/{n}" for n in range(5)]
+    for key in (*expected, "ab", "b/a/1"):
         await store.objects.put(key, b"x")
     await aws.for_tenant(TenantId(f"{store.tenant}-2")).objects.put("a/9", b"x")
-    assert await store.objects.list_keys("a/") == mine
+    assert await store.objects.list_keys("a/") == expected
     assert await store.objects.list_keys("c/") == []
 
 

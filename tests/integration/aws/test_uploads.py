@@ -1,4 +1,4 @@
-"""Put files with presigned forms into an emulated bucket, and read them as the tenant's workers do."""
+"""Upload files with presigned forms to an emulated bucket, and read them as the tenant's workers do."""
 
 import asyncio
 

@@ -206,10 +206,10 @@ class Queue:
             body = self.waiting.pop(self.chance.randrange(len(self.waiting)))
             with inject(FaultPlan(self.chance.choice([None, None, *Fault]), at=self.chance.randrange(30))):
                 try:
-                    done = await self.harness.deliver(body, message=body, seconds=self.chance.choice([60, 870]))
+                    is_done = await self.harness.deliver(body, message=body, seconds=self.chance.choice([60, 870]))
                 except (Crash, SpassError):
-                    done = False
-            if not done or self.chance.random() < 0.2:
+                    is_done = False
+            if not is_done or self.chance.random() < 0.2:
                 self.waiting.append(body)
             if (await self.harness.only_upload()).status == "succeeded":
                 return

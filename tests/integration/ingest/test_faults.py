@@ -59,12 +59,12 @@ async def test_a_file_is_ingested_once_with_a_fault_in_any_call(harness: IngestH
         index, event = await prepare(harness, f"{fault}-{point}")
         with inject(FaultPlan(fault, at=point)) as plan:
             try:
-                done = await harness.deliver(event, message="m")
+                is_done = await harness.deliver(event, message="m")
             except (Crash, SpassError):
-                done = False
+                is_done = False
         assert len(plan.calls) > point, f"{where}: the ingest made too few AWS calls, so no fault was injected"
-        assert await harness.deliver(event, message="duplicate") or done is False, where
-        if not done:
+        assert await harness.deliver(event, message="duplicate") or not is_done, where
+        if not is_done:
             await deliver_until_done(harness, clock, event)
         upload = await harness.only_upload(index)
         assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 6, 1), where
@@ -88,10 +88,10 @@ async def test_a_refused_file_fails_once_with_a_fault_in_any_call(harness: Inges
         event = harness.put(f"{index}/a.csv", body)
         with inject(FaultPlan(fault, at=point)):
             try:
-                done = await harness.deliver(event, message="m")
+                is_done = await harness.deliver(event, message="m")
             except (Crash, SpassError):
-                done = False
-        if not done:
+                is_done = False
+        if not is_done:
             await deliver_until_done(harness, clock, event)
         upload = await harness.only_upload(index)
         assert (upload.status, len(upload.errors)) == ("failed", 1), f"{fault} at {point} ({call.operation})"

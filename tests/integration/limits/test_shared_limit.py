@@ -48,7 +48,7 @@ async def test_200_concurrent_calls_never_exceed_the_tokens_of_any_minute(aws: A
     while waiting:
         answers = await asyncio.gather(*[harness.reserve(number, 50) for number in waiting])
         admitted = [(number, answer) for number, answer in zip(waiting, answers, strict=True) if isinstance(answer, Reservation)]
-        full = [answer for answer in answers if isinstance(answer, NoCapacity)]
+        refusals = [answer for answer in answers if isinstance(answer, NoCapacity)]
         tokens_at[harness.time] += 50 * len(admitted)
         assert (
             tokens_at[harness.time] + sum(tokens_at[before] for before in tokens_at if harness.time - 60 < before < harness.time)
@@ -58,11 +58,11 @@ async def test_200_concurrent_calls_never_exceed_the_tokens_of_any_minute(aws: A
         tokens_at[harness.time] += sum(number % 21 - 20 for number, _ in admitted)
         assert admitted, "every refusal must state a time at which there is capacity"
         waiting = [number for number in waiting if number not in dict(admitted)]
-        if full:
-            assert min(answer.retry_after for answer in full) > 0
+        if refusals:
+            assert min(answer.retry_after for answer in refusals) > 0
             harness.time += 5
             if sum(tokens_at[before] for before in tokens_at if harness.time - 60 < before) > 3950:
-                harness.time += min(answer.retry_after for answer in full)
+                harness.time += min(answer.retry_after for answer in refusals)
     assert sum(tokens_at.values()) == sum(30 + number % 21 for number in range(CALLS))
 
 

@@ -144,7 +144,7 @@ async def test_concurrent_writes_merges_and_sweeps_lose_and_duplicate_no_documen
 
 
 async def test_a_recreated_index_has_no_document_of_its_earlier_generation(harness: RagHarness) -> None:
-    """Appends and merges run while the index is deleted and created again, four times."""
+    """Delete and recreate the index four times during appends and merges."""
     done = asyncio.Event()
 
     async def append_to_old(writer: int) -> list[tuple[int, str]]:

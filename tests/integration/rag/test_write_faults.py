@@ -80,10 +80,10 @@ def retry_seconds(error: SpassError) -> int:
 async def test_a_retried_write_takes_effect_once_with_a_fault_in_any_call(
     harness: RagHarness, clock: Clock, fault: Fault, verb: Verb, replaced: int, contents: dict[str, str], puts: int
 ) -> None:
-    counted = IndexId("counted")
-    await prepare(harness, counted)
+    reference = IndexId("counted")
+    await prepare(harness, reference)
     with inject(FaultPlan()) as plan:
-        await harness.write(verb, counted, documents(*NEW.items()), "counted")
+        await harness.write(verb, reference, documents(*NEW.items()), "counted")
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
     assert {"dynamodb:PutItem", "dynamodb:GetItem", "dynamodb:TransactWriteItems"} < set(points), points
     assert points.count("s3:PutObject") == puts, "five of the segment, and for an append one bitmap"
@@ -109,11 +109,11 @@ async def test_a_retried_write_takes_effect_once_with_a_fault_in_any_call(
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT])
 async def test_a_deletion_succeeds_if_its_reply_is_lost(harness: RagHarness, fault: Fault) -> None:
-    counted = IndexId("counted")
-    await prepare(harness, counted)
+    reference = IndexId("counted")
+    await prepare(harness, reference)
     rag = harness.worker()
     with inject(FaultPlan()) as plan:
-        await rag.deleter.delete_document(harness.scope(), counted, DocumentId("a"))
+        await rag.deleter.delete_document(harness.scope(), reference, DocumentId("a"))
     swap = [call.operation for call in plan.calls].index("TransactWriteItems")
     index = IndexId("one")
     await prepare(harness, index)

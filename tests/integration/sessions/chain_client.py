@@ -25,7 +25,7 @@ class Client:
     message: str = "hello"
 
     async def answer(self) -> TurnAnswer:
-        """Send the request and its retries, which start at the first address. Follow redirects without a delay."""
+        """Send the request and its retries, each to the first session. Follow redirects without a delay."""
         for _ in range(LEASE_SECONDS):
             try:
                 return await self.follow()
@@ -34,7 +34,7 @@ class Client:
         raise AssertionError(f"the request still fails after {LEASE_SECONDS} attempts")
 
     async def follow(self) -> TurnAnswer:
-        """Send the request once, and again at each address that it is redirected to."""
+        """Send the request once, and then to each session that it is redirected to."""
         harness, session, request = self.harness, self.session, idempotent(self.key, self.message)
         for _ in range(1000):
             try:

@@ -64,7 +64,7 @@ if not SOAK:
 
 
 async def create_full_session(harness: "SessionHarness", occasion: CompactionBeforeTurn | CompactionWithinTurn) -> SessionId:
-    """Return a session of two turns, the older of which is compacted by the third turn."""
+    """Create a session of two turns. The third turn will compact the older one."""
     harness.context_window = harness.takes = 1_000_000
     harness.summarizer.text = "short"
     session = await harness.session(keep=4)
@@ -213,10 +213,10 @@ async def test_the_later_of_two_compacting_turns_is_redirected_to_the_successor(
         await harness.turn(session, "heir").answer()
 
     harness.summarizer.during = run_second_turn
-    late = Client(harness, session, "late", "late")
+    late_client = Client(harness, session, "late", "late")
     with pytest.raises(SessionArchived):
-        await harness.turn(session, "late", late.key).answer()
-    answer = await late.answer()
+        await harness.turn(session, "late", late_client.key).answer()
+    answer = await late_client.answer()
     assert not answer.replayed
     members = await chain(harness, session)
     assert (await visible_history(harness, members))[8:] == turn_texts("heir") + turn_texts("late")

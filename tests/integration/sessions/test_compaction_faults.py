@@ -55,7 +55,7 @@ class Case:
         return case
 
     def check_writes(self) -> None:
-        """Assert that the compaction is complete or absent. Called after every write of any process."""
+        """Assert that the compaction is complete or absent. The deployment calls this after every write of a process."""
         stored = {(str(item["pk"]), str(item["sk"])): item for item in self.deployment.stored()}
         heads = [decode_session(item) for (_, sk), item in stored.items() if sk == "HEAD"]
         (source,) = [head for head in heads if head.id == self.source]
@@ -78,7 +78,7 @@ class Case:
         assert not [sk for _, sk in stored if sk == "DRAFT"], "a finished job must leave no draft"
 
     async def end(self) -> Session | None:
-        """Check what is stored after all processes have ended, and return the successor, if any."""
+        """Wait until all processes have ended, and check the stored sessions. Return the successor, if any."""
         await self.deployment.settled()
         self.check_writes()
         assert await self.deployment.history(self.source) == self.before, "the compaction must not change the source"
@@ -86,15 +86,17 @@ class Case:
         if source.successor_session_id is None:
             return None
         successor = await self.deployment.head(source.successor_session_id)
-        opening, *kept = await self.deployment.history(successor.id)
-        assert opening.message.content == f"[compaction summary from session {source.id}] {self.deployment.model.script}"
-        assert [(one.message, one.created_at) for one in kept] == [(one.message, one.created_at) for one in self.before[-KEPT:]]
+        summary, *tail = await self.deployment.history(successor.id)
+        assert summary.message.content == f"[compaction summary from session {source.id}] {self.deployment.model.script}"
+        assert [(one.message, one.created_at) for one in tail] == [(one.message, one.created_at) for one in self.before[-KEPT:]]
         assert (source.hold, successor.hold) == (None, None)
         return successor
 
     async def retry(self, headers: Mapping[str, str]) -> SessionId:
-        """Request a compaction until it succeeds, and return the successor. A ticket is stored under its key, so after a failed
-        job the client uses a new key."""
+        """Request a compaction until it succeeds, and return the successor.
+
+        The answer 202 is stored under its key, so the client uses a new key after a failed job.
+        """
         for attempt in range(ATTEMPTS):
             answer = await self.deployment.compact(self.source, headers)
             assert answer is not None

@@ -114,30 +114,30 @@ async def test_eight_concurrent_copies_of_one_request_are_one_turn_with_one_answ
 async def test_a_late_owner_whose_hold_was_taken_over_cannot_commit(harness: "SessionHarness") -> None:
     session = await harness.session()
     pause = harness.pause()
-    late = harness.turn(session, "late", "late key", pause=pause)
+    late_turn = harness.turn(session, "late", "late key", pause=pause)
     await pause.reached.wait()
     harness.now += LEASE_SECONDS
     await harness.turn(session, "in time").answer()
     pause.go_on.set()
     with pytest.raises(SessionBusy):
-        await late.answer()
+        await late_turn.answer()
     assert await questions(harness, session) == ["in time"]
-    retried = await harness.turn(session, "late", "late key").answer()
-    assert not retried.replayed
+    answer = await harness.turn(session, "late", "late key").answer()
+    assert not answer.replayed
     assert await questions(harness, session) == ["in time", "late"]
 
 
 async def test_a_late_owner_does_not_release_the_hold_of_the_next_one(harness: "SessionHarness") -> None:
     session = await harness.session()
     late_pause, next_pause = harness.pause(), harness.pause()
-    late = harness.turn(session, "late", pause=late_pause)
+    late_turn = harness.turn(session, "late", pause=late_pause)
     await late_pause.reached.wait()
     harness.now += LEASE_SECONDS
     next_turn = harness.turn(session, "heir", pause=next_pause)
     await next_pause.reached.wait()
     late_pause.go_on.set()
     with pytest.raises(SessionBusy):
-        await late.answer()
+        await late_turn.answer()
     with pytest.raises(SessionBusy):
         await harness.turn(session, "third").answer()
     next_pause.go_on.set()

@@ -166,28 +166,29 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(har
 class UncertainCommits(FaultPlan):
     """Commits whose attempts get no reply.
 
-    If ``arrives``, an attempt takes effect; otherwise it takes effect after the next read. If ``forgets``, the service does not
-    recognise a repeated token, as after ten minutes. The attempt number ``replies_from`` and later ones get a reply.
+    If ``immediate``, an attempt takes effect at once; otherwise it takes effect after the next read. If ``unknown_tokens``, the
+    service does not recognise a repeated token, as after ten minutes. The attempt number ``replies_from`` and later ones get a
+    reply.
     """
 
-    arrives: bool = True
-    forgets: bool = False
-    sent: list[Callable[[], object]] = field(default_factory=list)
+    immediate: bool = True
+    unknown_tokens: bool = False
+    attempts: list[Callable[[], object]] = field(default_factory=list)
     replies_from: int = 1_000
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if call.operation != "TransactWriteItems":
             result = await FaultPlan.around(self, call, run)
-            if call.operation == "GetItem" and self.sent and not self.arrives:
+            if call.operation == "GetItem" and self.attempts and not self.immediate:
                 with suppress(TransactionFailed):
-                    self.sent[-1]()
+                    self.attempts[-1]()
             return result
-        self.sent.append(run)
-        if self.forgets:
-            cast("dict[str, object]", call.parameters)["token"] = f"token-{id(self)}-{len(self.sent)}"
-        if len(self.sent) >= self.replies_from:
+        self.attempts.append(run)
+        if self.unknown_tokens:
+            cast("dict[str, object]", call.parameters)["token"] = f"token-{id(self)}-{len(self.attempts)}"
+        if len(self.attempts) >= self.replies_from:
             return await FaultPlan.around(self, call, run)
-        if self.arrives:
+        if self.immediate:
             await FaultPlan.around(self, call, run)
         raise storage_timeout()
 
@@ -197,36 +198,36 @@ async def test_a_commit_without_a_reply_is_found_by_reading(harness: "SessionHar
     with inject(UncertainCommits()) as plan:
         answer = await harness.turn(session, "hello", "key").answer()
     assert isinstance(plan, UncertainCommits)
-    assert len(plan.sent) > 1
+    assert len(plan.attempts) > 1
     assert (await harness.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
     assert await harness.turn(session, "hello", "key").answer() == TurnAnswer(answer.answer, replayed=True)
 
 
 async def test_a_commit_whose_retry_is_refused_is_found_by_reading(harness: "SessionHarness") -> None:
     session = await harness.session()
-    with inject(UncertainCommits(forgets=True, replies_from=2)) as plan:
+    with inject(UncertainCommits(unknown_tokens=True, replies_from=2)) as plan:
         answer = await harness.turn(session, "hello").answer()
     assert isinstance(plan, UncertainCommits)
-    assert len(plan.sent) == 2
+    assert len(plan.attempts) == 2
     assert (await harness.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
 
 
 async def test_an_abandoned_commit_cannot_take_effect_later(harness: "SessionHarness") -> None:
     session = await harness.session()
-    with inject(UncertainCommits(arrives=False)) as plan, pytest.raises(StorageUnavailable):
+    with inject(UncertainCommits(immediate=False)) as plan, pytest.raises(StorageUnavailable):
         await harness.turn(session, "hello", "key").answer()
     assert isinstance(plan, UncertainCommits)
     assert (await harness.head(session)).hold is None
-    for late in plan.sent:
+    for attempt in plan.attempts:
         with pytest.raises(TransactionFailed):
-            late()
+            attempt()
     assert await harness.history(session) == []
     assert not (await harness.turn(session, "hello", "key").answer()).replayed
 
 
 async def test_an_abandoned_large_commit_leaves_no_body(harness: "SessionHarness", small_items: None) -> None:
     session = await harness.session()
-    with inject(UncertainCommits(arrives=False)), pytest.raises(StorageUnavailable):
+    with inject(UncertainCommits(immediate=False)), pytest.raises(StorageUnavailable):
         await harness.turn(session, "hello", "key").answer()
     assert await harness.store.objects.list_keys(f"sessions/{session}/") == []
 
@@ -240,12 +241,12 @@ async def test_a_large_commit_with_an_unknown_outcome_keeps_its_body(harness: "S
 
 async def test_a_large_turn_that_lost_its_session_leaves_no_body(harness: "SessionHarness", small_items: None) -> None:
     session = await harness.session()
-    late = harness.turn(session, "late", pause=(pause := harness.pause()))
+    late_turn = harness.turn(session, "late", pause=(pause := harness.pause()))
     await pause.reached.wait()
     harness.now += LEASE_SECONDS
     await harness.delete(session)
     pause.go_on.set()
     with pytest.raises(SessionNotFound):
-        await late.answer()
+        await late_turn.answer()
     with pytest.raises(ObjectMissing):
-        await harness.store.objects.get(overflow_key(session, late.id))
+        await harness.store.objects.get(overflow_key(session, late_turn.id))

@@ -82,7 +82,7 @@ NOT_FOUND_CODES = {
     "{request_id}": "request_not_found",
     "{job_id}": "job_not_found",
 }
-# These routes act on the caller's own index of that name. Uploads may precede the index.
+# These routes do not require a resource: they act on the caller's own index of that name, and uploads may precede the index.
 OWN_INDEX_ROUTES = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
 
 
