@@ -1,4 +1,4 @@
-"""An emulated AWS in a child process of its own, shared by the session's tests; each test gets a tenant of its own."""
+"""Fixtures for an emulated AWS. All tests of a session share its process, and each test gets its own tenant."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 60.0
 REGION = "eu-central-1"
-# Its standard input ends when this process does, however it ends: then it ends too.
+# The emulator exits when its standard input closes. That happens when this process exits, even if it is killed.
 MINISTACK = """
 import os, runpy, sys, threading
 threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
@@ -39,11 +39,12 @@ runpy.run_module("ministack", run_name="__main__", alter_sys=True)
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """A running ministack and what stands in it: as the data stack makes it, but with names of our own.
+    """A running ministack with the resources of the data stack, under other names.
 
-    ``queue`` and ``failed`` are URLs: the queue that S3 tells of every object under ``uploads/``, and its dead letters. Nobody
-    works it off: a test receives what it wants and gives the bodies to the worker. All tests of the session share it, so look for
-    your own tenant; what was received and not deleted comes back after a second, and is a dead letter after the fifth time.
+    ``queue`` and ``failed`` are the URLs of the job queue and of its dead-letter queue. S3 sends an event to the job queue for
+    every object under ``uploads/``. No worker polls the queue: a test receives messages and passes their bodies to the worker.
+    All tests of the session share the queue, so a test must select the messages of its tenant. A message that is received and
+    not deleted is delivered again after one second. After five receives it moves to the dead-letter queue.
     """
 
     endpoint: str
@@ -55,7 +56,7 @@ class Emulator:
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """ministack on a free loopback port, with table, bucket and queue. Nothing is kept after the session."""
+    """Start ministack on a free loopback port, with a table, a bucket and a queue. It persists nothing."""
     port = _free_port()
     home = tmp_path_factory.mktemp("ministack")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
@@ -69,25 +70,25 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that whatever it starts dies with it
+            start_new_session=True,  # so that its child processes are killed with it
         )
     try:
         endpoint = f"http://127.0.0.1:{port}"
-        _wait_until_up(process, endpoint)
-        yield _furnish(endpoint)
+        _wait_until_ready(process, endpoint)
+        yield _create_resources(endpoint)
     finally:
         _kill(process)
 
 
 @pytest.fixture(scope="session")
 def aws(emulated_aws: Aws) -> Aws:
-    """What tests work on. A module of faults may have another (``tests.simulated.memory``)."""
+    """Return the AWS clients of the tests. Modules that inject faults may override this fixture (``tests.simulated.memory``)."""
     return emulated_aws
 
 
 @pytest.fixture(scope="session")
 def emulated_aws(emulator: Emulator) -> Aws:
-    """Our own clients on the emulator. They keep the endpoint and the credentials they were made with."""
+    """Return the product's clients for the emulator. They keep the endpoint and credentials of their creation."""
     aws = Aws(table=emulator.table, bucket=emulator.bucket, job_targets=JobTargets(queue=emulator.queue))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
@@ -102,7 +103,7 @@ def emulated_aws(emulator: Emulator) -> Aws:
 
 @pytest.fixture
 def tenant() -> TenantId:
-    """A tenant that no other test has."""
+    """Return a tenant that no other test uses."""
     return TenantId(f"t-{secrets.token_hex(6)}")
 
 
@@ -118,16 +119,16 @@ def _free_port() -> int:
         return port
 
 
-def _wait_until_up(process: "subprocess.Popen[bytes]", endpoint: str) -> None:
+def _wait_until_ready(process: "subprocess.Popen[bytes]", endpoint: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        assert process.poll() is None, f"ministack ended with {process.returncode} before it answered"
+        assert process.poll() is None, f"ministack exited with {process.returncode} before it answered a request"
         try:
             if httpx.get(f"{endpoint}/_localstack/health", timeout=1, trust_env=False).is_success:
                 return
         except httpx.TransportError:
             time.sleep(0.05)
-    pytest.fail(f"ministack did not answer within {START_SECONDS:.0f} s")
+    pytest.fail(f"ministack did not answer a request within {START_SECONDS:.0f} s")
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
@@ -136,7 +137,7 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
     process.communicate()
 
 
-def _furnish(endpoint: str) -> Emulator:
+def _create_resources(endpoint: str) -> Emulator:
     session = boto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION)
     dynamodb = session.client("dynamodb", endpoint_url=endpoint)
     dynamodb.create_table(
@@ -149,11 +150,11 @@ def _furnish(endpoint: str) -> Emulator:
         ],
     )
     dynamodb.update_time_to_live(TableName="spass", TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"})
-    queue, failed = _queues(session.client("sqs", endpoint_url=endpoint))
+    queue, failed = _create_queues(session.client("sqs", endpoint_url=endpoint))
     s3 = session.client("s3", endpoint_url=endpoint)
     s3.create_bucket(Bucket="spass", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     s3.put_bucket_versioning(Bucket="spass", VersioningConfiguration={"Status": "Enabled"})
-    told: NotificationConfigurationTypeDef = {
+    notifications: NotificationConfigurationTypeDef = {
         "QueueConfigurations": [
             {
                 "QueueArn": f"arn:aws:sqs:{REGION}:000000000000:spass-jobs",
@@ -162,11 +163,11 @@ def _furnish(endpoint: str) -> Emulator:
             }
         ]
     }
-    s3.put_bucket_notification_configuration(Bucket="spass", NotificationConfiguration=told)
+    s3.put_bucket_notification_configuration(Bucket="spass", NotificationConfiguration=notifications)
     return Emulator(endpoint, "spass", "spass", queue, failed)
 
 
-def _queues(sqs: "SQSClient") -> tuple[str, str]:
+def _create_queues(sqs: "SQSClient") -> tuple[str, str]:
     failed = sqs.create_queue(QueueName="spass-jobs-failed")["QueueUrl"]
     redrive = {"deadLetterTargetArn": f"arn:aws:sqs:{REGION}:000000000000:spass-jobs-failed", "maxReceiveCount": 5}
     attributes: dict[QueueAttributeNameType, str] = {"VisibilityTimeout": "1", "RedrivePolicy": json.dumps(redrive)}

@@ -1,4 +1,4 @@
-"""A request that comes twice is done once."""
+"""A request that arrives twice is carried out once."""
 
 import asyncio
 
@@ -17,13 +17,13 @@ REQUEST = IdempotentRequest("digest", "body")
 ANSWER = StoredAnswer({"text": "ünï", "n": 1.5, "list": [None, True]}, {"SPASS-Cost-Eur": "0.1"})
 
 
-async def claimed(store: TenantStore) -> Claim:
+async def acquire_claim(store: TenantStore) -> Claim:
     claim = await acquire(store, REQUEST)
     assert isinstance(claim, Claim)
     return claim
 
 
-async def test_of_eight_at_once_one_runs_and_the_others_are_told_to_wait(store: TenantStore) -> None:
+async def test_one_of_eight_concurrent_requests_runs_and_the_others_get_a_retry_time(store: TenantStore) -> None:
     results = await asyncio.gather(*(acquire(store, REQUEST) for _ in range(8)), return_exceptions=True)
     assert sum(isinstance(result, Claim) for result in results) == 1
     others = [result for result in results if isinstance(result, IdempotencyInProgress)]
@@ -32,17 +32,17 @@ async def test_of_eight_at_once_one_runs_and_the_others_are_told_to_wait(store: 
 
 
 @pytest.mark.parametrize("size", [1, 500_000])
-async def test_a_finished_request_is_answered_again(store: TenantStore, size: int) -> None:
-    claim = await claimed(store)
+async def test_a_completed_request_gets_its_stored_answer(store: TenantStore, size: int) -> None:
+    claim = await acquire_claim(store)
     answer = StoredAnswer({**ANSWER.body, "long": "é" * size}, ANSWER.headers)
     await claim.complete(answer)
     assert await acquire(store, REQUEST) == answer
     assert await idempotency.read(store, REQUEST) == answer
 
 
-async def test_a_key_with_another_body_is_refused_while_running_and_after(store: TenantStore) -> None:
+async def test_a_key_with_another_body_is_refused_during_and_after_the_request(store: TenantStore) -> None:
     other = IdempotentRequest(REQUEST.digest, "another body")
-    claim = await claimed(store)
+    claim = await acquire_claim(store)
     with pytest.raises(IdempotencyKeyReused):
         await acquire(store, other)
     await claim.complete(ANSWER)
@@ -52,52 +52,54 @@ async def test_a_key_with_another_body_is_refused_while_running_and_after(store:
         await idempotency.read(store, other)
 
 
-async def test_a_failed_request_may_try_again(store: TenantStore) -> None:
-    claim = await claimed(store)
+async def test_a_released_key_can_be_claimed_again(store: TenantStore) -> None:
+    claim = await acquire_claim(store)
     await claim.release()
-    await claimed(store)
+    await acquire_claim(store)
 
 
-async def test_a_dead_owners_claim_falls_free_and_its_ghost_cannot_answer(
+async def test_an_expired_claim_can_be_taken_over_and_its_old_owner_cannot_answer(
     store: TenantStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = now_s()
-    ghost = await claimed(store)
+    expired = await acquire_claim(store)
     monkeypatch.setattr("spass.aws.idempotency.now_s", lambda: now + LEASE_SECONDS + 1)
-    heir = await claimed(store)
+    successor = await acquire_claim(store)
     with pytest.raises(LeaseLost):
-        await ghost.complete(ANSWER)
-    await ghost.release()  # must not free the heir's
-    await heir.complete(ANSWER)
+        await expired.complete(ANSWER)
+    await expired.release()  # must not release the claim of the new owner
+    await successor.complete(ANSWER)
     assert await acquire(store, REQUEST) == ANSWER
 
 
-async def test_completing_twice_after_a_lost_reply_is_no_error(store: TenantStore) -> None:
-    claim = await claimed(store)
+async def test_a_claim_can_be_completed_twice(store: TenantStore) -> None:
+    claim = await acquire_claim(store)
     await claim.complete(ANSWER)
     await claim.complete(ANSWER)
 
 
-async def test_a_claim_whose_own_write_was_repeated_is_still_a_claim(store: TenantStore) -> None:
-    """botocore sends a write again when its reply is lost; the second meets the first's effect."""
+async def test_a_claim_succeeds_if_its_write_is_repeated(store: TenantStore) -> None:
+    """botocore retries a write if its reply is lost. The retry then fails its condition, because the first write took effect."""
     with inject(FaultPlan(Fault.REPEATED)):
-        claim = await claimed(store)
+        claim = await acquire_claim(store)
     with inject(FaultPlan(Fault.REPEATED)):
         await claim.complete(ANSWER)
     assert await acquire(store, REQUEST) == ANSWER
 
 
-@pytest.mark.parametrize(("hours", "kept"), [(23.99, True), (24.01, False)])
-async def test_an_answer_is_kept_for_a_day(store: TenantStore, monkeypatch: pytest.MonkeyPatch, hours: float, kept: bool) -> None:
-    await (await claimed(store)).complete(ANSWER)
+@pytest.mark.parametrize(("hours", "is_stored"), [(23.99, True), (24.01, False)])
+async def test_an_answer_is_stored_for_24_hours(
+    store: TenantStore, monkeypatch: pytest.MonkeyPatch, hours: float, is_stored: bool
+) -> None:
+    await (await acquire_claim(store)).complete(ANSWER)
     later = now_s() + int(hours * 3600)
     monkeypatch.setattr("spass.aws.idempotency.now_s", lambda: later)
     monkeypatch.setattr("spass.aws.table.now_s", lambda: later)
-    assert isinstance(await acquire(store, REQUEST), StoredAnswer) == kept
+    assert isinstance(await acquire(store, REQUEST), StoredAnswer) == is_stored
 
 
-async def test_one_lost_reply_does_not_lose_an_answer_that_was_paid_for(store: TenantStore) -> None:
-    claim = await claimed(store)
+async def test_an_answer_is_stored_despite_a_lost_reply_or_a_throttle(store: TenantStore) -> None:
+    claim = await acquire_claim(store)
     for fault in (Fault.LOST_REPLY, Fault.THROTTLE):
         with inject(FaultPlan(fault)):
             await claim.complete(ANSWER)

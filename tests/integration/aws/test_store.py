@@ -1,4 +1,4 @@
-"""The table and the bucket as one tenant sees them, on an emulated AWS."""
+"""One tenant's view of the table and the bucket, on an emulated AWS."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 SESSION = SessionId("ses_1")
 
 
-async def test_an_item_comes_back_as_it_was_written(store: TenantStore) -> None:
+async def test_an_item_is_read_as_it_was_written(store: TenantStore) -> None:
     key = keys.session_head(store.tenant, SESSION)
     attributes: dict[str, Value] = {"a": 1, "b": [True, None, b"x", {"c": "d"}], "e": [], "f": "", "n": -(10**30)}
     await store.table.write(Put(key, attributes, ITEM_ABSENT))
@@ -33,9 +33,9 @@ async def test_an_item_comes_back_as_it_was_written(store: TenantStore) -> None:
     updated = await store.table.write(Update(key, add={"a": 1}))
     assert updated is not None
     assert updated["a"] == 2
-    gone = await store.table.write(Delete(key))
-    assert gone is not None
-    assert gone["a"] == 2
+    deleted = await store.table.write(Delete(key))
+    assert deleted is not None
+    assert deleted["a"] == 2
     assert await store.table.get(key) is None
 
 
@@ -46,7 +46,7 @@ async def test_an_expired_item_is_invisible(store: TenantStore) -> None:
     assert await store.table.query(key.pk) == []
 
 
-async def test_a_query_follows_its_pages(store: TenantStore) -> None:
+async def test_a_query_returns_the_items_of_all_pages(store: TenantStore) -> None:
     partition = keys.session_partition(store.tenant, SESSION)
     for n in range(1, 8):
         await store.table.write(Put(keys.session_turn(store.tenant, SESSION, n), {"n": n, "text": "x" * 300_000}))
@@ -59,7 +59,7 @@ async def test_a_query_follows_its_pages(store: TenantStore) -> None:
     assert [turn["n"] for turn in after] == [6, 7]
 
 
-async def test_a_transaction_is_all_or_nothing(store: TenantStore) -> None:
+async def test_a_transaction_is_atomic(store: TenantStore) -> None:
     one, other = (keys.rag_manifest(store.tenant, IndexId(name)) for name in ("one", "other"))
     await store.table.write(Put(one, {"version": 3}))
     with pytest.raises(TransactionFailed) as failure:
@@ -69,7 +69,7 @@ async def test_a_transaction_is_all_or_nothing(store: TenantStore) -> None:
     assert await store.table.get(other) is None
 
 
-async def test_objects_are_read_whole_and_by_range(store: TenantStore) -> None:
+async def test_objects_are_read_completely_and_by_range(store: TenantStore) -> None:
     await store.objects.put("a/b", b"hello world")
     assert await store.objects.get("a/b") == b"hello world"
     assert await store.objects.get("a/b", start=6) == b"world"
@@ -84,43 +84,43 @@ async def test_objects_are_read_whole_and_by_range(store: TenantStore) -> None:
         await store.objects.get("a/b")
 
 
-async def test_the_keys_under_a_prefix_are_those_and_all_of_them(
+async def test_list_keys_returns_exactly_the_keys_under_the_prefix(
     store: TenantStore, aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "_LIST_PAGE", 2)
-    mine = [f"a/{n}" for n in range(5)]
-    for key in (*mine, "ab", "b/a/1"):
+    expected = [f"a/{n}" for n in range(5)]
+    for key in (*expected, "ab", "b/a/1"):
         await store.objects.put(key, b"x")
     await aws.for_tenant(TenantId(f"{store.tenant}-2")).objects.put("a/9", b"x")
-    assert await store.objects.list_keys("a/") == mine
+    assert await store.objects.list_keys("a/") == expected
     assert await store.objects.list_keys("c/") == []
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_every_fault_has_the_effect_it_says(store: TenantStore, fault: Fault) -> None:
+async def test_every_fault_has_its_documented_effect(store: TenantStore, fault: Fault) -> None:
     key = keys.session_head(store.tenant, SESSION)
-    dies = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+    crashes = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
     with inject(FaultPlan(fault, times=2)) as plan:
-        with nullcontext() if fault is Fault.REPEATED else pytest.raises(Crash if dies else StorageUnavailable):
+        with nullcontext() if fault is Fault.REPEATED else pytest.raises(Crash if crashes else StorageUnavailable):
             await store.table.write(Put(key, {}))
-        if dies:
+        if crashes:
             with pytest.raises(Crash):
                 await store.table.get(key)
-    assert len(plan.calls) == (1 if dies or fault is Fault.REPEATED else 2)
+    assert len(plan.calls) == (1 if crashes or fault is Fault.REPEATED else 2)
     took_effect = fault in (Fault.CRASH_AFTER, Fault.LOST_REPLY, Fault.REPEATED)
     assert (await store.table.get(key) is not None) == took_effect
 
 
-async def test_a_cancelled_caller_leaves_no_write_in_doubt(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever gives up on a write hears so only once the write has ended, one way or the other."""
+async def test_a_cancelled_caller_waits_until_its_write_has_ended(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that cancels a write gets the error only after the write has succeeded or failed."""
     key = keys.session_head(store.tenant, SESSION)
     write = store.table._client.write
 
-    def slowly(**parameters: Any) -> Any:
+    def write_slowly(**parameters: Any) -> Any:
         time.sleep(0.2)
         return write(**parameters)
 
-    monkeypatch.setattr(store.table._client, "write", slowly)
+    monkeypatch.setattr(store.table._client, "write", write_slowly)
     for _ in range(2):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(store.table.write(Put(key, {})), 0.05)

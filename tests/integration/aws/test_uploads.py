@@ -1,4 +1,4 @@
-"""Put files with presigned forms into an emulated bucket, and read them as the tenant's workers do."""
+"""Upload files with presigned forms to an emulated bucket, and read them as the tenant's workers do."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ def form(store: TenantStore) -> PresignedPost:
     return store.uploads.presign(KEY, size=11, content_type="text/markdown", seconds=60)
 
 
-async def test_a_form_puts_its_object(store: TenantStore, form: PresignedPost) -> None:
+async def test_a_form_uploads_its_file(store: TenantStore, form: PresignedPost) -> None:
     assert form.fields["key"] == f"uploads/{store.tenant}/{KEY}"
     assert 0 <= form.expires_at - now_s() <= 60
     assert post(form, b"hello world").is_success
@@ -51,7 +51,7 @@ async def test_a_file_is_read_in_blocks_from_any_offset(store: TenantStore, monk
     assert [block async for block in store.uploads.blocks("i/f.txt", None, 5, 5)] == []
 
 
-async def test_no_read_is_pending_after_the_reader_stops(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_task_is_pending_after_the_reader_stops(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "BLOCK_BYTES", 4)
     post(store.uploads.presign("i/f.txt", size=99, content_type="text/plain", seconds=60), b"0123456789abcdef")
     before = asyncio.all_tasks()

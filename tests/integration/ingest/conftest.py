@@ -1,4 +1,4 @@
-"""Ingest on the emulator, with concurrent workers and workers that die."""
+"""Fixtures for ingests on the emulator, with concurrent workers and workers that crash."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.rag.ingest.harness import IngestHarness
 
 
 class Clock:
-    """The time by which leases expire. It moves only when a test sets ``seconds``."""
+    """The clock of the leases, in seconds since the epoch. It moves only when a test sets ``seconds``."""
 
     def __init__(self) -> None:
         self.seconds = now_s()

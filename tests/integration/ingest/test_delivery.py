@@ -28,7 +28,7 @@ SOAK = bool(os.environ.get("SPASS_SOAK"))
 T = TypeVar("T")
 
 
-class Slow(Calls):
+class SlowCalls(Calls):
     """Embedding calls that take as long as those of a model."""
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
@@ -41,11 +41,11 @@ class CrashAfterCall(FaultPlan):
 
     def __init__(self, operation: str, nth: int) -> None:
         super().__init__(Fault.CRASH_AFTER, at=-1)
-        self.operation, self.left = operation, nth
+        self.operation, self.remaining = operation, nth
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        self.left -= call.operation == self.operation
-        if not self.left and self.at < 0:
+        self.remaining -= call.operation == self.operation
+        if not self.remaining and self.at < 0:
             self.at = len(self.calls)
         return await super().around(call, run)
 
@@ -65,7 +65,7 @@ async def test_each_document_is_stored_once_if_a_worker_is_killed(harness: Inges
     assert not await harness.deliver(first, message="f1", receives=2)
     clock.seconds += LEASE_SECONDS + 1
     assert await harness.deliver(first, message="f1", receives=3)
-    assert await harness.deliver(first, message="f2"), "late"
+    assert await harness.deliver(first, message="f2"), "a late duplicate is dropped"
     expected = documents | {"d0000": "by hand", "b": "b"}
     del expected["d0001"]
     assert await harness.texts() == expected
@@ -75,10 +75,10 @@ async def test_each_document_is_stored_once_if_a_worker_is_killed(harness: Inges
 
 @pytest.mark.parametrize("seed", range(60 if SOAK else 3))
 async def test_workers_without_leases_store_each_document_once(harness: IngestHarness, seed: int) -> None:
-    """Leases only save work. Without them nothing is stored twice either."""
+    """Leases only prevent duplicate work. Correctness does not depend on them."""
     harness.change_settings(lease_seconds=-1)
     chance = random.Random(seed)
-    harness.calls = Slow()
+    harness.calls = SlowCalls()
     documents = numbered_texts(18)
     event = harness.put(PATH, lines("bad", *documents.items()))
 
@@ -101,7 +101,7 @@ async def test_workers_without_leases_store_each_document_once(harness: IngestHa
 
 
 async def test_two_concurrent_versions_of_a_file_are_two_uploads(harness: IngestHarness) -> None:
-    harness.calls = Slow()
+    harness.calls = SlowCalls()
     events = [harness.put(PATH, jsonl_file({f"{name}{n}": name for n in range(6)})) for name in "ab"]
     bodies = [harness.put(f"{INDEX}/{name}.jsonl", jsonl_file({f"{name}{n}": name for n in range(6)})) for name in "cd"]
     assert len({*events, *bodies}) == 4
@@ -109,8 +109,8 @@ async def test_two_concurrent_versions_of_a_file_are_two_uploads(harness: Ingest
     uploads = (await harness.uploads.list(harness.scope, INDEX)).uploads
     assert len(uploads) == 4
     for upload in uploads:
-        superseded = [error.code for error in upload.errors] == ["superseded"]
-        assert superseded if upload.status == "failed" else upload.documents_ingested == 6
+        is_superseded = [error.code for error in upload.errors] == ["superseded"]
+        assert is_superseded if upload.status == "failed" else upload.documents_ingested == 6
     assert sum(upload.status == "failed" for upload in uploads) <= 1
     assert {f"{name}{n}" for name in "bcd" for n in range(6)} <= (await harness.texts()).keys()
 
@@ -119,7 +119,7 @@ async def test_two_concurrent_versions_of_a_file_are_two_uploads(harness: Ingest
 async def test_the_newest_of_concurrent_versions_wins(harness: IngestHarness, clock: Clock, seed: int) -> None:
     """Deliver each event three times, kill workers, and deliver the events again."""
     chance = random.Random(seed)
-    harness.calls = Slow()
+    harness.calls = SlowCalls()
     texts = ["first", "second", "third"]
     events = [harness.put(PATH, jsonl_file(numbered_texts(18, text))) for text in texts]
     deliveries = [(event, f"m{n}") for n, event in enumerate(events)] * 3
@@ -141,13 +141,13 @@ async def test_the_newest_of_concurrent_versions_wins(harness: IngestHarness, cl
             await harness.deliver(body, message=message)
     assert await harness.texts() == numbered_texts(18, "third")
     uploads = (await harness.uploads.list(harness.scope, INDEX)).uploads
-    ends = [(upload.status, [error.code for error in upload.errors]) for upload in uploads]
-    assert len(ends) == 3
-    assert all(end in (("succeeded", []), ("failed", ["superseded"])) for end in ends)
+    outcomes = [(upload.status, [error.code for error in upload.errors]) for upload in uploads]
+    assert len(outcomes) == 3
+    assert all(outcome in (("succeeded", []), ("failed", ["superseded"])) for outcome in outcomes)
 
 
-async def test_an_index_deleted_during_an_ingest_stays_deleted(harness: IngestHarness) -> None:
-    harness.calls = Slow()
+async def test_an_ingest_does_not_recreate_an_index_that_is_deleted_meanwhile(harness: IngestHarness) -> None:
+    harness.calls = SlowCalls()
     await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
     events = [harness.put(f"{INDEX}/{n}.jsonl", jsonl_file(numbered_texts(40))) for n in range(2)]
     work = [asyncio.create_task(harness.deliver(event)) for event in events]
@@ -161,8 +161,8 @@ async def test_an_index_deleted_during_an_ingest_stays_deleted(harness: IngestHa
         await harness.texts()
 
 
-async def test_documents_deleted_during_an_ingest_stay_deleted(harness: IngestHarness) -> None:
-    harness.calls = Slow()
+async def test_an_ingest_does_not_restore_documents_that_are_deleted_meanwhile(harness: IngestHarness) -> None:
+    harness.calls = SlowCalls()
     documents = numbered_texts(40)
     work = asyncio.create_task(harness.deliver(harness.put(PATH, jsonl_file(documents))))
     deleted: set[str] = set()
@@ -182,7 +182,7 @@ async def test_documents_deleted_during_an_ingest_stay_deleted(harness: IngestHa
 
 
 class Queue:
-    """A queue that delivers its messages until they are done: in any order, some twice, to concurrent workers."""
+    """A queue that delivers its messages to concurrent workers, in random order and some of them twice."""
 
     def __init__(self, harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         self.harness, self.chance = harness, random.Random(seed)
@@ -206,10 +206,10 @@ class Queue:
             body = self.waiting.pop(self.chance.randrange(len(self.waiting)))
             with inject(FaultPlan(self.chance.choice([None, None, *Fault]), at=self.chance.randrange(30))):
                 try:
-                    done = await self.harness.deliver(body, message=body, seconds=self.chance.choice([60, 870]))
+                    is_done = await self.harness.deliver(body, message=body, seconds=self.chance.choice([60, 870]))
                 except (Crash, SpassError):
-                    done = False
-            if not done or self.chance.random() < 0.2:
+                    is_done = False
+            if not is_done or self.chance.random() < 0.2:
                 self.waiting.append(body)
             if (await self.harness.only_upload()).status == "succeeded":
                 return
@@ -219,7 +219,7 @@ class Queue:
 async def test_concurrent_parts_store_each_document_once(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Kill workers at random calls. Leases expire when they begin."""
+    """Kill workers at random calls. Every lease has expired when it is acquired."""
     harness.change_settings(small_bytes=200, part_bytes=200, lease_seconds=-1)
     queue = Queue(harness, monkeypatch, seed)
     documents = numbered_texts(60)
@@ -228,7 +228,7 @@ async def test_concurrent_parts_store_each_document_once(
     assert await harness.deliver(event)
     upload = await harness.only_upload()
     assert (upload.status, upload.bytes_done, len(queue.waiting)) == ("running", 0, MAX_QUEUED_PARTS)
-    harness.calls = Slow()
+    harness.calls = SlowCalls()
     await queue.deliver_all()
     assert await harness.deliver(event)
     upload = await harness.only_upload()

@@ -27,7 +27,7 @@ NEW = {f"d{n}": f"new {n}" for n in range(6)}
 BODY = lines(*list(NEW.items())[:3], "bad", *list(NEW.items())[3:])
 
 
-async def prepared(harness: IngestHarness, name: str) -> tuple[IndexId, str]:
+async def prepare(harness: IngestHarness, name: str) -> tuple[IndexId, str]:
     """Create an index with documents. Return it and the event of a file with two batches and an invalid line."""
     index = IndexId(name)
     await harness.rag.writer.append(
@@ -36,8 +36,8 @@ async def prepared(harness: IngestHarness, name: str) -> tuple[IndexId, str]:
     return index, harness.put(f"{index}/a.jsonl", BODY)
 
 
-async def delivered_until_done(harness: IngestHarness, clock: Clock, event: str) -> None:
-    """Deliver the message again after the lease of the dead worker has expired, until it is done."""
+async def deliver_until_done(harness: IngestHarness, clock: Clock, event: str) -> None:
+    """Deliver the message again until it is done. Before each delivery the lease of the crashed worker expires."""
     for receives in range(2, 5):
         clock.seconds += LEASE_SECONDS + 1
         if await harness.deliver(event, message="m", receives=receives):
@@ -47,25 +47,25 @@ async def delivered_until_done(harness: IngestHarness, clock: Clock, event: str)
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_file_is_ingested_once_with_a_fault_in_any_call(harness: IngestHarness, clock: Clock, fault: Fault) -> None:
-    _, event = await prepared(harness, "counted")
+    _, event = await prepare(harness, "counted")
     with inject(FaultPlan()) as plan:
         assert await harness.deliver(event, message="m")
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
     assert points.count("dynamodb:TransactWriteItems") == 2, "one for each batch"
     assert {"s3:HeadObject", "s3:GetObject", "dynamodb:UpdateItem", "dynamodb:PutItem"} < set(points), points
 
-    async def one(point: int, name: str) -> None:
+    async def fail_at(point: int, name: str) -> None:
         where = f"{fault} at {point} ({name})"
-        index, event = await prepared(harness, f"{fault}-{point}")
+        index, event = await prepare(harness, f"{fault}-{point}")
         with inject(FaultPlan(fault, at=point)) as plan:
             try:
-                done = await harness.deliver(event, message="m")
+                is_done = await harness.deliver(event, message="m")
             except (Crash, SpassError):
-                done = False
-        assert len(plan.calls) > point, f"{where}: the fault was injected"
-        assert await harness.deliver(event, message="duplicate") or done is False, where
-        if not done:
-            await delivered_until_done(harness, clock, event)
+                is_done = False
+        assert len(plan.calls) > point, f"{where}: the ingest made too few AWS calls, so no fault was injected"
+        assert await harness.deliver(event, message="duplicate") or not is_done, where
+        if not is_done:
+            await deliver_until_done(harness, clock, event)
         upload = await harness.only_upload(index)
         assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 6, 1), where
         assert [error.line for error in upload.errors] == [4], where
@@ -73,7 +73,7 @@ async def test_a_file_is_ingested_once_with_a_fault_in_any_call(harness: IngestH
         assert await harness.texts(index) == BEFORE | NEW, where
         assert (await describe_index(harness.scope, index)).version == 3, where
 
-    await map_limited(lambda point: one(*point), enumerate(points), limit=6)
+    await map_limited(lambda point: fail_at(*point), enumerate(points), limit=6)
     assert len(points) > 15
 
 
@@ -88,10 +88,10 @@ async def test_a_refused_file_fails_once_with_a_fault_in_any_call(harness: Inges
         event = harness.put(f"{index}/a.csv", body)
         with inject(FaultPlan(fault, at=point)):
             try:
-                done = await harness.deliver(event, message="m")
+                is_done = await harness.deliver(event, message="m")
             except (Crash, SpassError):
-                done = False
-        if not done:
-            await delivered_until_done(harness, clock, event)
+                is_done = False
+        if not is_done:
+            await deliver_until_done(harness, clock, event)
         upload = await harness.only_upload(index)
         assert (upload.status, len(upload.errors)) == ("failed", 1), f"{fault} at {point} ({call.operation})"

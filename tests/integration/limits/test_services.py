@@ -1,4 +1,4 @@
-"""A deployed process keeps to the limits of its gateway.yaml."""
+"""A deployed process enforces the limits of its gateway.yaml."""
 
 import secrets
 from pathlib import Path
@@ -32,25 +32,25 @@ defaults: {{compact_summary_model: small}}
 """
 
 
-async def test_what_other_workers_hold_counts_and_a_failed_try_leaves_nothing(aws: Aws, tmp_path: Path) -> None:
+async def test_reservations_of_other_workers_count_and_a_failed_attempt_leaves_none(aws: Aws, tmp_path: Path) -> None:
     name = f"b-{secrets.token_hex(6)}"
     (tmp_path / "gateway.yaml").write_text(CONFIG.format(name=name))
     services = Services(Settings(tmp_path / "gateway.yaml", tmp_path, "spass", "spass"))
     services.__dict__["aws"] = aws
     request = ChatRequest("small", (Message(Role.USER, "Hi"),))
 
-    async def ask() -> None:
+    async def chat() -> None:
         context = CallContext(Deadline.after(0.5), expected_usage=TokenUsage(10, 20))
         async for _ in services.router.chat(request, context):
             pass
 
     with pytest.raises(UpstreamError):
-        await ask()
+        await chat()
     item = await aws.shared.get(backend_limit(name, 0))
     assert item is not None
     assert (item["used"], item["active"]) == (0, 0)
     other = SharedLimit(aws.shared, lambda shard: backend_limit(name, shard), Caps(1000, 1))
     assert isinstance(await other.reserve("another worker's", tokens=1000), Reservation)
     with pytest.raises(RateLimited):
-        await ask()
+        await chat()
     await services.aclose()

@@ -48,7 +48,7 @@ async def test_200_concurrent_calls_never_exceed_the_tokens_of_any_minute(aws: A
     while waiting:
         answers = await asyncio.gather(*[harness.reserve(number, 50) for number in waiting])
         admitted = [(number, answer) for number, answer in zip(waiting, answers, strict=True) if isinstance(answer, Reservation)]
-        full = [answer for answer in answers if isinstance(answer, NoCapacity)]
+        refusals = [answer for answer in answers if isinstance(answer, NoCapacity)]
         tokens_at[harness.time] += 50 * len(admitted)
         assert (
             tokens_at[harness.time] + sum(tokens_at[before] for before in tokens_at if harness.time - 60 < before < harness.time)
@@ -56,13 +56,13 @@ async def test_200_concurrent_calls_never_exceed_the_tokens_of_any_minute(aws: A
         )
         await asyncio.gather(*[reservation.settle(tokens=30 + number % 21) for number, reservation in admitted])
         tokens_at[harness.time] += sum(number % 21 - 20 for number, _ in admitted)
-        assert admitted, "every refusal must name a time at which there is room"
+        assert admitted, "every refusal must state a time at which there is capacity"
         waiting = [number for number in waiting if number not in dict(admitted)]
-        if full:
-            assert min(answer.retry_after for answer in full) > 0
+        if refusals:
+            assert min(answer.retry_after for answer in refusals) > 0
             harness.time += 5
             if sum(tokens_at[before] for before in tokens_at if harness.time - 60 < before) > 3950:
-                harness.time += min(answer.retry_after for answer in full)
+                harness.time += min(answer.retry_after for answer in refusals)
     assert sum(tokens_at.values()) == sum(30 + number % 21 for number in range(CALLS))
 
 
@@ -102,6 +102,7 @@ async def run_call(harness: LimitHarness, limit: SharedLimit) -> None:
 
 
 async def outcome(work: Callable[[], Awaitable[None]]) -> type[BaseException] | None:
+    """Await ``work``. Return the type of its injected failure, or None if it succeeded."""
     try:
         await work()
     except (Crash, StorageUnavailable) as failure:
@@ -117,7 +118,7 @@ async def test_all_capacity_is_free_after_a_fault_of_any_table_call(aws: Aws, fa
     with inject(FaultPlan(fault, at)):
         await outcome(partial(run_call, harness, limit))
     spent = Decimal(str((await aws.shared.get(backend_limit(harness.backend, 0)) or {}).get("spent", 0)))
-    assert spent in (Decimal(0), Decimal("0.5"), Decimal("0.6")), "nothing is counted twice"
+    assert spent in (Decimal(0), Decimal("0.5"), Decimal("0.6")), "the call must not be counted twice"
     harness.time += 60 + 66
     assert isinstance(await harness.new_worker().reserve("two", tokens=1000, usd=1 - spent), Reservation)
 

@@ -1,4 +1,4 @@
-"""The laptop's queues, state machine and functions as the emulator makes them of the CDK's definition."""
+"""The laptop's queues, state machine and functions, which the emulator creates from the CDK template."""
 
 import importlib
 import json
@@ -30,22 +30,22 @@ Answer = Callable[[Mapping[str, Any]], Json]
 
 @dataclass
 class Laptop:
-    """An emulator that is running, and what each of its workers was given so far."""
+    """A running emulator, and the events that each of its workers has received."""
 
     stores: StackOutputs
     given: dict[str, list[Mapping[str, Any]]] = field(default_factory=lambda: {name: [] for name in _SECONDS_OF})
 
     def send(self, body: str, queue: str | None = None) -> None:
-        """A message; to the queue of jobs, if nothing else is said."""
+        """Send a message to ``queue``, by default to the job queue."""
         boto3.client("sqs").send_message(QueueUrl=queue or self.stores.queue, MessageBody=body)
 
     def bodies(self, worker: str = "jobs") -> list[str]:
-        """The messages that were given to this worker, without what S3 sends to see whether the queue is there."""
+        """Return the messages that this worker has received, without the test events of S3."""
         bodies = [record["body"] for event in self.given[worker] for record in event["Records"]]
         return [body for body in bodies if "s3:TestEvent" not in body]
 
     def failed(self) -> list[str]:
-        """The dead letters of the queue of jobs."""
+        """Return the dead letters of the job queue."""
         sqs = boto3.client("sqs")
         attributes = sqs.get_queue_attributes(QueueUrl=self.stores.queue, AttributeNames=["RedrivePolicy"])["Attributes"]
         name = json.loads(attributes["RedrivePolicy"])["deadLetterTargetArn"].rpartition(":")[2]
@@ -54,23 +54,25 @@ class Laptop:
         return [message["Body"] for message in received.get("Messages", [])]
 
     def start(self, name: str) -> None:
-        """Start an execution that compacts."""
+        """Start an execution of the compaction state machine."""
         work = json.dumps({"tenant": "demo", "job": name})
         boto3.client("stepfunctions").start_execution(stateMachineArn=self.stores.compaction_machine, name=name, input=work)
 
     def status(self, name: str) -> str:
-        """Return the status of an execution that compacts."""
+        """Return the status of an execution of the compaction state machine."""
         return str(execution(self.stores.compaction_machine, name)["status"])
 
     def steps(self) -> list[str]:
-        """Return the steps that were begun so far."""
+        """Return the compaction steps that have started, in order."""
         return [one["step"] for one in self.given["compaction_step"]]
 
 
 @contextmanager
 def emulated(home: Home, template: Path = TEMPLATE, *, ours: bool = True) -> Iterator[tuple[StackOutputs, Workers]]:
-    """The emulator until the block ends, and workers that do not serve yet; in the order of the gateway. An emulator that is not
-    ours was started by somebody who knows nothing of workers."""
+    """Start the emulator and yield it with workers that do not serve yet, in the order in which the gateway starts them.
+
+    If ``ours`` is false, the emulator starts without the URLs of the workers, as if another process had started it.
+    """
     home.logs.mkdir(parents=True, exist_ok=True)
     workers = Workers()
     with pytest.MonkeyPatch.context() as patch, (home.path / "lock").open("a") as lock:
@@ -86,7 +88,7 @@ def emulated(home: Home, template: Path = TEMPLATE, *, ours: bool = True) -> Ite
 
 @contextmanager
 def running(home: Home, answers: Mapping[str, Answer], template: Path = TEMPLATE, *, ours: bool = True) -> Iterator[Laptop]:
-    """The emulator and workers that answer as they are told, by their modules, until the block ends."""
+    """Run the emulator and its workers until the block ends. ``answers`` maps the module of a worker to its answer."""
     with pytest.MonkeyPatch.context() as patch, emulated(home, template, ours=ours) as (stores, workers):
         laptop = Laptop(stores)
         for name, seconds in _SECONDS_OF.items():
@@ -107,13 +109,14 @@ def _worker(given: list[Mapping[str, Any]], answer: Answer, seconds: int) -> Eve
 
 
 def execution(machine: str, name: str) -> Mapping[str, Any]:
-    """What Step Functions says of the execution of this name."""
+    """Return the description of an execution from Step Functions."""
     arn = f"{machine.replace(':stateMachine:', ':execution:')}:{name}"
     return dict(boto3.client("stepfunctions").describe_execution(executionArn=arn))
 
 
-def eventually(holds: Callable[[], bool]) -> None:
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` is true, at most ``SECONDS``."""
     deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition is still false after {SECONDS:.0f} s"
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The laptop's queue, state machine and functions as the emulator makes them of the CDK's definition, with workers of ours."""
+"""The laptop's queues, state machine and functions, which the emulator creates from the CDK template, with scripted workers."""
 
 import json
 import threading
@@ -16,8 +16,8 @@ from spass.core.messages import Json
 from tests.integration.local.emulated_laptop import Answer, Laptop, eventually, running
 
 
-def _jobs(event: Mapping[str, Any]) -> Json:
-    """Fails the messages that say so."""
+def _fail_marked_messages(event: Mapping[str, Any]) -> Json:
+    """Fail the messages that contain "fail"."""
     failed: list[Json] = [{"itemIdentifier": one["messageId"]} for one in event["Records"] if "fail" in one["body"]]
     return {"batchItemFailures": failed}
 
@@ -25,12 +25,12 @@ def _jobs(event: Mapping[str, Any]) -> Json:
 @pytest.fixture(scope="module")
 def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
     home = Home(tmp_path_factory.mktemp("laptop") / "home")
-    with running(home, {"jobs": _jobs, "sweep": lambda _: {"swept": 0}}) as started:
-        boto3.client("sqs").set_queue_attributes(QueueUrl=started.stores.queue, Attributes={"VisibilityTimeout": "1"})
-        yield started
+    with running(home, {"jobs": _fail_marked_messages, "sweep": lambda _: {"swept": 0}}) as laptop:
+        boto3.client("sqs").set_queue_attributes(QueueUrl=laptop.stores.queue, Attributes={"VisibilityTimeout": "1"})
+        yield laptop
 
 
-def test_a_file_in_the_bucket_is_told_to_the_worker_and_what_lies_elsewhere_is_not(laptop: Laptop) -> None:
+def test_the_worker_gets_events_of_objects_under_uploads_only(laptop: Laptop) -> None:
     s3 = boto3.client("s3")
     s3.put_object(Bucket=laptop.stores.bucket, Key="T/demo/rag/x", Body=b"ours")
     put = s3.put_object(Bucket=laptop.stores.bucket, Key="uploads/demo/berlin/über b.md", Body=b"# Berlin")
@@ -41,7 +41,7 @@ def test_a_file_in_the_bucket_is_told_to_the_worker_and_what_lies_elsewhere_is_n
     assert record["s3"]["bucket"]["name"] == laptop.stores.bucket
 
 
-def test_a_message_that_fails_comes_again_and_is_a_dead_letter_after_the_fifth_time(laptop: Laptop) -> None:
+def test_a_message_that_fails_five_times_becomes_a_dead_letter(laptop: Laptop) -> None:
     laptop.send("good")
     laptop.send("fail")
     eventually(lambda: laptop.failed() == ["fail"])
@@ -49,28 +49,28 @@ def test_a_message_that_fails_comes_again_and_is_a_dead_letter_after_the_fifth_t
     assert laptop.bodies().count("fail") == 5
 
 
-def test_the_clock_starts_the_sweep(laptop: Laptop) -> None:
+def test_the_schedule_invokes_the_sweep(laptop: Laptop) -> None:
     scheduler = boto3.client("scheduler")
-    (found,) = scheduler.list_schedules()["Schedules"]
-    target = scheduler.get_schedule(Name=found["Name"])["Target"]["Arn"]
-    answered = boto3.client("lambda").invoke(FunctionName=target, Payload=b'{"by": "the clock"}')
-    assert json.load(answered["Payload"]) == {"swept": 0}
+    (schedule,) = scheduler.list_schedules()["Schedules"]
+    target = scheduler.get_schedule(Name=schedule["Name"])["Target"]["Arn"]
+    response = boto3.client("lambda").invoke(FunctionName=target, Payload=b'{"by": "the clock"}')
+    assert json.load(response["Payload"]) == {"swept": 0}
     assert laptop.given["sweep"] == [{"by": "the clock"}]
 
 
-def test_after_a_restart_queues_are_drained_and_cut_off_executions_continue_once(tmp_path: Path) -> None:
-    home, free = Home(tmp_path / "home"), threading.Event()
+def test_after_a_restart_queues_are_drained_and_aborted_executions_resume_once(tmp_path: Path) -> None:
+    home, may_succeed = Home(tmp_path / "home"), threading.Event()
 
     def compact(_: Mapping[str, Any]) -> Json:
-        if not free.is_set():
-            raise RuntimeError("this step will be tried again")
+        if not may_succeed.is_set():
+            raise RuntimeError("this step will be retried")
         return None
 
-    answers: dict[str, Answer] = {"jobs": _jobs, "compaction_step": compact}
+    answers: dict[str, Answer] = {"jobs": _fail_marked_messages, "compaction_step": compact}
     with running(home, answers) as first:
         first.start("job_1")
         eventually(lambda: len(first.steps()) > 0)
-    free.set()
+    may_succeed.set()
     with running(home, answers) as second:
         assert second.stores == first.stores
         second.send("good")
@@ -85,13 +85,13 @@ def test_after_a_restart_queues_are_drained_and_cut_off_executions_continue_once
         assert len(second.steps()) == 3
 
 
-@pytest.mark.parametrize("lost", ["sqs", "lambda", "stepfunctions", "scheduler"])
-def test_what_is_stored_outlives_damage_to_what_works_on_it(tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize("damaged_service", ["sqs", "lambda", "stepfunctions", "scheduler"])
+def test_table_and_bucket_survive_a_damaged_state_file_of_another_service(tmp_path: Path, damaged_service: str) -> None:
     home = Home(tmp_path / "home")
-    answers: dict[str, Answer] = {"jobs": _jobs}
+    answers: dict[str, Answer] = {"jobs": _fail_marked_messages}
     with running(home, answers) as first:
         boto3.client("s3").put_object(Bucket=first.stores.bucket, Key="T/demo/x", Body=b"kept")
-    (home.emulator_state / f"{lost}.json").write_text('{"half')
+    (home.emulator_state / f"{damaged_service}.json").write_text('{"half')
     assert home.check_last_run()
     with running(home, answers) as second:
         assert (second.stores.table, second.stores.bucket) == (first.stores.table, first.stores.bucket)
@@ -104,7 +104,7 @@ def test_what_is_stored_outlives_damage_to_what_works_on_it(tmp_path: Path, lost
         assert len(boto3.client("scheduler").list_schedules()["Schedules"]) == 1
 
 
-def test_a_home_from_before_there_were_workers_gets_them_and_keeps_what_it_holds(tmp_path: Path) -> None:
+def test_a_home_without_workers_gets_them_and_keeps_its_data(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     template = json.loads(TEMPLATE.read_text())
     stored = {name: one for name, one in template["Resources"].items() if one["Type"].startswith(("AWS::DynamoDB", "AWS::S3"))}
@@ -116,15 +116,15 @@ def test_a_home_from_before_there_were_workers_gets_them_and_keeps_what_it_holds
     before.write_text(json.dumps({**template, "Resources": stored, "Outputs": outputs}))
     with running(home, {}, before) as first:
         boto3.client("s3").put_object(Bucket=first.stores.bucket, Key="T/demo/x", Body=b"kept")
-    with running(home, {"jobs": _jobs}) as second:
+    with running(home, {"jobs": _fail_marked_messages}) as second:
         assert (second.stores.table, second.stores.bucket) == (first.stores.table, first.stores.bucket)
         assert boto3.client("s3").get_object(Bucket=second.stores.bucket, Key="T/demo/x")["Body"].read() == b"kept"
         boto3.client("s3").put_object(Bucket=second.stores.bucket, Key="uploads/demo/berlin/x.md", Body=b"new")
         eventually(lambda: any("uploads" in body for body in second.bodies()))
 
 
-def test_an_emulator_that_somebody_else_has_started_hands_its_work_to_us_too(tmp_path: Path) -> None:
-    with running(Home(tmp_path / "home"), {"jobs": _jobs}, ours=False) as laptop:
+def test_an_emulator_of_another_process_invokes_our_workers(tmp_path: Path) -> None:
+    with running(Home(tmp_path / "home"), {"jobs": _fail_marked_messages}, ours=False) as laptop:
         laptop.send("good")
         eventually(lambda: laptop.bodies() == ["good"])
         laptop.start("good")

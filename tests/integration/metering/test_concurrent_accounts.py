@@ -1,4 +1,4 @@
-"""Many calls end at once while others read and reset: the usage is what the audit says."""
+"""Concurrent calls, reads and resets leave a usage that agrees with the audit records."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ MONTH = TODAY.isoformat()[:7]
 
 @dataclass(slots=True)
 class PeriodicFaults(FaultPlan):
-    """Every so many calls one goes wrong in some way that leaves its worker alive."""
+    """Faults that do not crash the worker, in 30 percent of the calls."""
 
     dice: random.Random = field(default_factory=random.Random)
 
@@ -51,49 +51,49 @@ async def records(store: TenantStore) -> list[Item]:
     return await store.table.query(keys.audit_partition(store.tenant, RequestId("req_outer")))
 
 
-async def total(store: TenantStore) -> Any:
+async def usage_total(store: TenantStore) -> Any:
     answer: Any = (await usage(store, UsageQuery(first=TODAY))).to_dict()
     return answer["total"]
 
 
-async def queued(aws: Any, emulator: "Emulator", store: TenantStore) -> list[dict[str, Any]]:
-    """What was left of this tenant's calls."""
-    found: list[dict[str, Any]] = []
+async def receive_records(aws: Any, emulator: "Emulator", store: TenantStore) -> list[dict[str, Any]]:
+    """Receive and delete the audit records of this tenant from the queue, and return them."""
+    records: list[dict[str, Any]] = []
     while messages := aws._sqs.receive_message(QueueUrl=emulator.queue, MaxNumberOfMessages=10).get("Messages"):
         for message in messages:
             body = json.loads(message["Body"])
             if body.get("tenant") == store.tenant:
                 aws._sqs.delete_message(QueueUrl=emulator.queue, ReceiptHandle=message["ReceiptHandle"])
-                found.append(body["record"])
-    return found
+                records.append(body["record"])
+    return records
 
 
-def made(dice: random.Random) -> AuditRecord:
+def random_call(dice: random.Random) -> AuditRecord:
     return call(agent=AgentName(dice.choice(["reader", "writer"])), cost=usd(dice.choice(["0.1", "0.000000000001", "2"])))
 
 
 @pytest.mark.parametrize("seed", range(5 if SOAK else 1))
-async def test_calls_that_end_at_once_are_each_counted_once_whatever_goes_wrong(
+async def test_each_of_many_concurrent_calls_is_counted_once_despite_faults(
     aws: Any, emulator: "Emulator", store: TenantStore, seed: int
 ) -> None:
     dice = random.Random(seed)
-    calls = [made(dice) for _ in range(CALLS)]
+    calls = [random_call(dice) for _ in range(CALLS)]
     with inject(PeriodicFaults(dice=dice)):
         await asyncio.gather(*(audit.record_call(store, record) for record in calls))
-    left = await queued(aws, emulator, store)
-    for record in left + left[: len(left) // 2]:  # some are delivered twice
+    remaining = await receive_records(aws, emulator, store)
+    for record in remaining + remaining[: len(remaining) // 2]:  # SQS may deliver a message twice
         await audit.account(store, record)
     assert {record["request_id"] for record in await records(store)} == {record.request_id for record in calls}
     spent = sum(record.cost.usd for record in calls)
-    assert (await total(store))["requests"] == CALLS
-    assert Decimal((await total(store))["cost_usd"]) == spent == await spending_of_month(store, MONTH)
+    assert (await usage_total(store))["requests"] == CALLS
+    assert Decimal((await usage_total(store))["cost_usd"]) == spent == await spending_of_month(store, MONTH)
 
 
 @pytest.mark.parametrize("seed", range(5 if SOAK else 1))
-async def test_resets_between_calls_lose_none_of_the_months_money(store: TenantStore, seed: int) -> None:
+async def test_resets_between_calls_do_not_change_the_spending_of_the_month(store: TenantStore, seed: int) -> None:
     dice = random.Random(seed)
-    calls = [made(dice) for _ in range(CALLS)]
-    seen: list[Decimal] = []
+    calls = [random_call(dice) for _ in range(CALLS)]
+    spendings: list[Decimal] = []
 
     async def resets() -> None:
         for _ in range(5):
@@ -102,18 +102,18 @@ async def test_resets_between_calls_lose_none_of_the_months_money(store: TenantS
 
     async def reads() -> None:
         for _ in range(10):
-            seen.append(await spending_of_month(store, MONTH))
+            spendings.append(await spending_of_month(store, MONTH))
 
     await asyncio.gather(*(audit.record_call(store, record) for record in calls), resets(), reads())
     assert await spending_of_month(store, MONTH) == sum(record.cost.usd for record in calls)
-    assert seen == sorted(seen), "the month's money never goes down"
+    assert spendings == sorted(spendings), "the spending of the month must never decrease"
     rows = await store.table.query(keys.usage_partition(store.tenant, MONTH))
-    taken = sum(cast(int, row["requests"]) for row in rows)
-    assert (await total(store))["requests"] == taken <= CALLS
+    requests = sum(cast(int, row["requests"]) for row in rows)
+    assert (await usage_total(store))["requests"] == requests <= CALLS
     assert len(await records(store)) == CALLS
 
 
-async def test_a_transaction_sent_again_under_its_token_counts_once(store: TenantStore) -> None:
+async def test_a_repeated_transaction_with_the_same_token_counts_once(store: TenantStore) -> None:
     with inject(FaultPlan(Fault.REPEATED)):
         await audit.record_call(store, call())
-    assert (await total(store))["requests"] == 1
+    assert (await usage_total(store))["requests"] == 1

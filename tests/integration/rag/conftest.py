@@ -1,4 +1,4 @@
-"""The parts of rag over the emulator, with vectors computed from the bytes of texts, and a client that retries."""
+"""A harness for rag on the emulator, with vectors that are computed from the bytes of the texts."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ ROUTES: Final = {"append": append_documents, "replace": replace_documents}
 
 
 class ArithmeticCalls:
-    """Computes a vector from the bytes of each text."""
+    """Embedding calls that compute a vector from the bytes of each text."""
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
         rows = [[float(sum(text.encode()) // 5**n % 5) - 2.0 for n in range(DIMENSIONS)] for text in texts]

@@ -1,4 +1,4 @@
-"""Concurrent writers, merges and sweeps with faults lose, double and restore no document.
+"""Run concurrent writers, merges and sweeps with faults. No document is lost, duplicated or restored.
 
 Each writer has its own documents in the one index. After a failed call it reads them to learn whether the write took effect.
 """
@@ -93,7 +93,7 @@ class Writer:
         while True:
             try:
                 page = (await rag.reader.documents(self.harness.scope(), INDEX, None, 1000)).documents
-            except StorageUnavailable:  # a sweep deleted its objects: in this test it does not wait for an hour
+            except StorageUnavailable:  # a sweep deleted the objects, as it does not wait for an hour in this test
                 continue
             except IndexNotFound:
                 return {}
@@ -102,20 +102,20 @@ class Writer:
 
 async def merge_and_sweep(harness: RagHarness, chance: random.Random, done: asyncio.Event) -> tuple[int, int]:
     """Merge, and sweep as if an hour had passed, until ``done`` is set. Return the numbers of merges and deleted objects."""
-    merged = removed = 0
+    merges = deletions = 0
     while not done.is_set():
         fault = chance.choice([None, *Fault])
         with inject(FaultPlan(fault, at=chance.randrange(40))):
             try:
-                merged += await merge(harness.store, ObjectCache(), INDEX, Deadline.after(3600))
-                removed += (await sweep(harness.store, now_s() + GARBAGE_SECONDS, Deadline.after(60))).garbage
+                merges += await merge(harness.store, ObjectCache(), INDEX, Deadline.after(3600))
+                deletions += (await sweep(harness.store, now_s() + GARBAGE_SECONDS, Deadline.after(60))).garbage
             except (Crash, SpassError):
                 continue
-    return merged, removed
+    return merges, deletions
 
 
 @pytest.mark.parametrize("seed", [random.randrange(2**32) for _ in range(ROUNDS)] if SOAK else [3])
-async def test_concurrent_writes_merges_and_sweeps_lose_and_double_no_document(
+async def test_concurrent_writes_merges_and_sweeps_lose_and_duplicate_no_document(
     harness: RagHarness, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spass.rag.write.merge_job.LEASE_SECONDS", 0)  # every lease expires immediately
@@ -138,13 +138,13 @@ async def test_concurrent_writes_merges_and_sweeps_lose_and_double_no_document(
     )
     assert await harness.texts(INDEX) == {name: text for writer in writers for name, text in writer.texts.items()}, f"seed {seed}"
     assert (await read_manifest(harness.store, INDEX)).version == sum(writer.versions for writer in writers), f"seed {seed}"
-    merged, removed = (sum(counts) for counts in zip(*counts_by_worker, strict=True))
-    assert merged > 0
-    assert removed > 0
+    merges, deletions = (sum(counts) for counts in zip(*counts_by_worker, strict=True))
+    assert merges > 0
+    assert deletions > 0
 
 
 async def test_a_recreated_index_has_no_document_of_its_earlier_generation(harness: RagHarness) -> None:
-    """Appends and merges run while the index is deleted and created again, four times."""
+    """Delete and recreate the index four times during appends and merges."""
     done = asyncio.Event()
 
     async def append_to_old(writer: int) -> list[tuple[int, str]]:

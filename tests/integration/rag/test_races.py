@@ -1,4 +1,4 @@
-"""Concurrent writers lose and double no document."""
+"""Run concurrent writers and readers. No document is lost, duplicated or restored."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class RealisticLatency(FaultPlan):
-    """Delays calls as long as AWS does (seconds). The test fails if ``operation`` is called more than ``most`` times."""
+    """Latencies of AWS, in seconds. The test fails if ``operation`` is called more than ``most`` times."""
 
     LATENCY: Final = {"s3": (0.02, 0.06), "dynamodb": (0.004, 0.012), "sqs": (0.004, 0.012)}
 
@@ -40,7 +40,7 @@ class RealisticLatency(FaultPlan):
         return answer
 
 
-async def test_eight_concurrent_writers_lose_and_double_no_document(harness: RagHarness) -> None:
+async def test_eight_concurrent_writers_lose_and_duplicate_no_document(harness: RagHarness) -> None:
     """Each writer adds its own documents and replaces one that all writers write."""
     versions: list[int] = []
 
@@ -71,7 +71,7 @@ async def test_eight_concurrent_requests_with_one_key_write_once(harness: RagHar
 
 
 async def test_deletes_and_replaces_between_appends_restore_no_document(harness: RagHarness) -> None:
-    """In any order, the documents at the end are those of the last replacement and of later appends."""
+    """The final documents are those of the last replacement and of later appends."""
     log: list[tuple[int, str]] = []
 
     async def append(writer: int) -> None:
@@ -93,8 +93,8 @@ async def test_deletes_and_replaces_between_appends_restore_no_document(harness:
     assert set(await harness.texts(INDEX)) == expected
 
 
-async def test_a_query_during_writes_reads_one_whole_version(harness: RagHarness) -> None:
-    """Each write replaces all documents by ones with its number as text, so one version has one text."""
+async def test_a_query_during_writes_reads_one_consistent_version(harness: RagHarness) -> None:
+    """Each write replaces all documents. Their text is the number of the write, so one version has one text."""
     done = asyncio.Event()
 
     async def write() -> None:

@@ -1,4 +1,4 @@
-"""Each AWS call of a write fails in each way. The client retries, and the write takes effect once."""
+"""Inject each fault into each AWS call of a write. After a retry the write takes effect once."""
 
 import pytest
 
@@ -27,7 +27,7 @@ NEW = {"a": "neu", "c": "dazu", "d": "auch"}
 
 
 class Clock:
-    """The time of leases. Only a test moves it."""
+    """The clock of the leases, in seconds since the epoch. It moves only when a test sets ``seconds``."""
 
     def __init__(self) -> None:
         self.seconds = now_s()
@@ -57,18 +57,18 @@ async def prepare(harness: RagHarness, index: IndexId) -> None:
 
 
 async def retry(harness: RagHarness, clock: Clock, verb: Verb, index: IndexId) -> StoredAnswer:
-    """Return the answer to a client that repeats its request after each refusal, as late as the refusal says."""
+    """Send a request until it is answered, obeying ``Retry-After``, and return the answer."""
     for _ in range(LEASE_SECONDS):
         try:
             return await harness.write(verb, index, documents(*NEW.items()), str(index))
-        except (Conflict, StorageUnavailable) as refused:
-            clock.seconds += retry_seconds(refused)
-    raise AssertionError("a minute was not enough")
+        except (Conflict, StorageUnavailable) as error:
+            clock.seconds += retry_seconds(error)
+    raise AssertionError(f"the request still fails after {LEASE_SECONDS} attempts")
 
 
-def retry_seconds(refused: SpassError) -> int:
-    assert refused.retry_after is not None, "a client must be retry_seconds when to try again"
-    return int(refused.retry_after)
+def retry_seconds(error: SpassError) -> int:
+    assert error.retry_after is not None, "the error must state a retry time"
+    return int(error.retry_after)
 
 
 @pytest.mark.parametrize("fault", list(Fault))
@@ -77,13 +77,13 @@ def retry_seconds(refused: SpassError) -> int:
     [("append", 1, OLD | {"e": "klein"} | NEW, 6), ("replace", 11, NEW, 5)],
     ids=["append", "replace"],
 )
-async def test_a_retried_write_takes_effect_once_whichever_call_fails(
+async def test_a_retried_write_takes_effect_once_with_a_fault_in_any_call(
     harness: RagHarness, clock: Clock, fault: Fault, verb: Verb, replaced: int, contents: dict[str, str], puts: int
 ) -> None:
-    counted = IndexId("counted")
-    await prepare(harness, counted)
+    reference = IndexId("counted")
+    await prepare(harness, reference)
     with inject(FaultPlan()) as plan:
-        await harness.write(verb, counted, documents(*NEW.items()), "counted")
+        await harness.write(verb, reference, documents(*NEW.items()), "counted")
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
     assert {"dynamodb:PutItem", "dynamodb:GetItem", "dynamodb:TransactWriteItems"} < set(points), points
     assert points.count("s3:PutObject") == puts, "five of the segment, and for an append one bitmap"
@@ -96,24 +96,24 @@ async def test_a_retried_write_takes_effect_once_whichever_call_fails(
                 first: StoredAnswer | None = await harness.write(verb, index, documents(*NEW.items()), str(index))
             except (Crash, Conflict, StorageUnavailable):
                 first = None
-        assert len(plan.calls) > point, "the fault was met"
+        assert len(plan.calls) > point, "the write made too few AWS calls, so no fault was injected"
         where = f"{fault} at {point} ({name})"
-        again = await retry(harness, clock, verb, index)
-        assert first is None or first.body == again.body, where
+        answer = await retry(harness, clock, verb, index)
+        assert first is None or first.body == answer.body, where
         counts = {"doc_count": len(contents), "ingested": len(NEW), "replaced": replaced, "version": 3}
-        assert again.body == {"index_id": index} | counts, where
+        assert answer.body == {"index_id": index} | counts, where
         assert (await describe_index(harness.scope(), index)).version == 3, where
         assert await harness.texts(index) == contents, where
     assert len(points) > 7
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT])
-async def test_a_deletion_whose_reply_was_lost_is_found_done(harness: RagHarness, fault: Fault) -> None:
-    counted = IndexId("counted")
-    await prepare(harness, counted)
+async def test_a_deletion_succeeds_if_its_reply_is_lost(harness: RagHarness, fault: Fault) -> None:
+    reference = IndexId("counted")
+    await prepare(harness, reference)
     rag = harness.worker()
     with inject(FaultPlan()) as plan:
-        await rag.deleter.delete_document(harness.scope(), counted, DocumentId("a"))
+        await rag.deleter.delete_document(harness.scope(), reference, DocumentId("a"))
     swap = [call.operation for call in plan.calls].index("TransactWriteItems")
     index = IndexId("one")
     await prepare(harness, index)

@@ -1,4 +1,4 @@
-"""A client that follows redirects to successors, and the history of a session over its whole chain."""
+"""A client that follows redirects to successors, and helpers that read the history of a whole chain."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Client:
-    """Sends a request until it is answered. It obeys ``Retry-After`` and follows redirects."""
+    """A client that sends one request until it is answered. It obeys ``Retry-After`` and follows redirects."""
 
     harness: "SessionHarness"
     session: SessionId
@@ -25,31 +25,31 @@ class Client:
     message: str = "hello"
 
     async def answer(self) -> TurnAnswer:
-        """Send the request and its retries, which start at the first address. Follow redirects without a delay."""
+        """Send the request and its retries, each to the first session. Follow redirects without a delay."""
         for _ in range(LEASE_SECONDS):
             try:
                 return await self.follow()
-            except (Conflict, StorageUnavailable) as refused:
-                self.harness.now += send_until_answered(refused)
-        raise AssertionError("a minute was not enough")
+            except (Conflict, StorageUnavailable) as error:
+                self.harness.now += retry_seconds(error)
+        raise AssertionError(f"the request still fails after {LEASE_SECONDS} attempts")
 
     async def follow(self) -> TurnAnswer:
-        """Send the request once, and again at each address that it is redirected to."""
+        """Send the request once, and then to each session that it is redirected to."""
         harness, session, request = self.harness, self.session, idempotent(self.key, self.message)
         for _ in range(1000):
             try:
                 return await harness.turn_of(session, self.message, request).answer()
-            except SessionArchived as archived:
-                session = SessionId(str(archived.details["successor_session_id"]))
-                moved = redirect(request, session)
-                assert moved is not None
-                request = moved
-        raise AssertionError("the chain has no end")
+            except SessionArchived as error:
+                session = SessionId(str(error.details["successor_session_id"]))
+                next_request = redirect(request, session)
+                assert next_request is not None
+                request = next_request
+        raise AssertionError("the chain has more than 1000 redirects")
 
 
-def send_until_answered(refused: SpassError) -> float:
-    assert refused.retry_after is not None, "a client must be told when to try again"
-    return refused.retry_after
+def retry_seconds(error: SpassError) -> float:
+    assert error.retry_after is not None, "the error must state a retry time"
+    return error.retry_after
 
 
 async def chain(harness: "SessionHarness", session: SessionId) -> list[Session]:
@@ -59,28 +59,29 @@ async def chain(harness: "SessionHarness", session: SessionId) -> list[Session]:
         members.append(await harness.head(successor))
         assert members[-1].parent_session_id == members[-2].id
         assert members[-2].archived_at is not None
-    everyone = await harness.store.table.query(keys.user_sessions_partition(harness.store.tenant, USER, AGENT))
+    listed_sessions = await harness.store.table.query(keys.user_sessions_partition(harness.store.tenant, USER, AGENT))
     for member in members:
-        children = [listed["id"] for listed in everyone if listed.get("parent_session_id") == member.id]
+        children = [listed["id"] for listed in listed_sessions if listed.get("parent_session_id") == member.id]
         assert children == ([member.successor_session_id] if member.successor_session_id else []), "exactly one successor"
     return members
 
 
 async def visible_history(harness: "SessionHarness", members: list[Session]) -> list[str]:
     """Return the messages of the whole chain. Assert that each successor contains the kept messages unchanged."""
-    told: list[str] = []
-    kept: list[str] = []
+    visible: list[str] = []
+    tail: list[str] = []
     for member in members:
         history = await harness.history(member.id)
-        said = [stored.message.content for stored in history]
+        contents = [stored.message.content for stored in history]
         if member.parent_session_id is not None:
-            assert said[0].startswith(f"[compaction summary from session {member.parent_session_id}] ")
-            assert said[1 : len(kept) + 1] == kept
+            assert contents[0].startswith(f"[compaction summary from session {member.parent_session_id}] ")
+            assert contents[1 : len(tail) + 1] == tail
         own = history[1:] if member.parent_session_id is not None else history
-        told += [stored.message.content for stored in own if stored.seq < member.compacted_before or not member.archived_at]
-        kept = said[member.compacted_before - 1 :]
-    return told
+        visible += [stored.message.content for stored in own if stored.seq < member.compacted_before or not member.archived_at]
+        tail = contents[member.compacted_before - 1 :]
+    return visible
 
 
 def turn_texts(message: str) -> list[str]:
+    """Return the contents of the four messages of a turn: question, tool call, tool result and answer."""
     return [message, "", '{"value":2}', f"answer to {message}"]

@@ -1,4 +1,4 @@
-"""A harness for turns: a scripted agent, a clock that the test sets, and a client that retries."""
+"""A harness for turns, with a scripted agent and a clock that the test sets."""
 
 import asyncio
 import hashlib
@@ -49,10 +49,10 @@ class Pause:
 
 @dataclass(slots=True)
 class SessionHarness:
-    """One tenant's table, an agent that answers by script, and the time of day, which only moves when told.
+    """One tenant's table, a scripted agent and a clock, which moves only when a test sets ``now``.
 
-    The agent's model has a window of ``context_window`` tokens; when it goes on after its tool, its provider takes ``takes``
-    characters of history.
+    The agent's model has a window of ``context_window`` tokens. After the tool call, the provider accepts a history of up to
+    ``takes`` characters.
     """
 
     store: TenantStore
@@ -74,8 +74,10 @@ class SessionHarness:
 
         return self.turn_of(session, message, idempotent(key, message) if key else None, pause=pause)
 
-    def turn_of(self, session: SessionId, message: str, asked: IdempotentRequest | None, *, pause: Pause | None = None) -> Turn:
-        """Do the same for a request."""
+    def turn_of(
+        self, session: SessionId, message: str, client_request: IdempotentRequest | None, *, pause: Pause | None = None
+    ) -> Turn:
+        """Start such a turn for an idempotent request."""
 
         async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
             self.model_calls += 1
@@ -103,7 +105,7 @@ class SessionHarness:
             yield Usage(TokenUsage(20, 5))
             yield TurnFinished(FinishReason.STOP)
 
-        request = TurnRequest(session, AGENT, USER, message, asked, lambda to: redirect(asked, to))
+        request = TurnRequest(session, AGENT, USER, message, client_request, lambda to: redirect(client_request, to))
         compactor = Compactor(
             lambda: self.summarizer, self.scope, model="talker", context_window=self.context_window, clock=lambda: self.now
         )
@@ -121,7 +123,7 @@ class SessionHarness:
         return idempotent(key, body)
 
     async def expire_claim(self, request: IdempotentRequest) -> None:
-        """Advance the clock by a minute during ``request``."""
+        """Let the claim of ``request`` expire."""
         key = keys.idempotency(self.store.tenant, request.digest)
         await self.store.table.write(Update(key, set={"expires_at": 0}))
 
@@ -149,22 +151,22 @@ def idempotent(key: str, body: str) -> IdempotentRequest:
 
 
 def redirect(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
-    """Return ``request`` as sent to another session."""
+    """Return ``request`` as the client sends it to another session."""
     if request is None:
         return None
     return IdempotentRequest(hashlib.sha256(f"{request.digest}{to}".encode()).hexdigest(), request.body_hash)
 
 
-def render(recorded: CommittedTurn) -> StoredAnswer:
-    """Return a reply that differs for each recorded turn."""
-    answer = recorded.turn.answer
+def render(committed: CommittedTurn) -> StoredAnswer:
+    """Return an answer that is different for each turn."""
+    answer = committed.turn.answer
     body: dict[str, Json] = {
-        "session_id": recorded.session.id,
-        "turn": recorded.turn.id,
+        "session_id": committed.session.id,
+        "turn": committed.turn.id,
         "message": {"id": answer.id, "seq": answer.seq, "content": answer.message.content},
-        "usage": recorded.outcome.usage.total_tokens,
-        "compacted": recorded.compaction.summary.id if recorded.compaction else None,
-        "error": recorded.compaction_error.code if recorded.compaction_error else None,
+        "usage": committed.outcome.usage.total_tokens,
+        "compacted": committed.compaction.summary.id if committed.compaction else None,
+        "error": committed.compaction_error.code if committed.compaction_error else None,
     }
     return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "2"})
 

@@ -35,16 +35,16 @@ async def test_an_archived_session_still_names_its_deleted_successor(harness: Se
     await harness.turn(source, "hello").answer()
     successor = await chains.compact(source)
     await chains.delete(successor)
-    with pytest.raises(SessionArchived) as archived:
+    with pytest.raises(SessionArchived) as error:
         await harness.turn(source, "again").answer()
-    assert archived.value.details == {"successor_session_id": successor}
+    assert error.value.details == {"successor_session_id": successor}
     with pytest.raises(SessionNotFound):
         await harness.turn(successor, "again").answer()
     assert len(await harness.history(source)) == 4, "the refused turn adds no messages"
 
 
 @pytest.mark.parametrize("target", [0, 1, 2])
-async def test_deleting_a_session_of_a_chain_deletes_only_its_own_bodies(
+async def test_a_delete_in_a_chain_deletes_only_the_bodies_of_its_session(
     chains: ChainBuilder, target: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)

@@ -1,4 +1,4 @@
-"""Each AWS call of a compaction fails in every way, and the client retries."""
+"""Inject each fault into each AWS call of a compaction. After a retry the session has one successor."""
 
 import asyncio
 import itertools
@@ -22,7 +22,7 @@ from tests.unit.virtual_time import BACKEND
 pytestmark = pytest.mark.anyio
 
 TURNS, KEPT = 3, 4
-PATIENCE = 200  # tries of a client, which waits as long as it is told to
+ATTEMPTS = 200  # of a client, which obeys Retry-After
 SOAK = bool(os.environ.get("SPASS_SOAK"))
 
 
@@ -44,18 +44,18 @@ class Case:
     deployment: SimulatedDeployment
     source: SessionId
     before: Sequence[StoredMessage]
-    seen: set[str] = field(default_factory=set)
+    successor_ids: set[str] = field(default_factory=set)
 
     @classmethod
-    async def of(cls, deployment: SimulatedDeployment, faults: Mapping[int, Fault]) -> "Case":
+    async def create(cls, deployment: SimulatedDeployment, faults: Mapping[int, Fault]) -> "Case":
         deployment.begin_anew(CallFaults())
         source = await deployment.session(TURNS, keep_last=2)
         case = cls(deployment, source, await deployment.history(source))
-        deployment.points = CallFaults(faults, watch=case.look)
+        deployment.points = CallFaults(faults, watch=case.check_writes)
         return case
 
-    def look(self) -> None:
-        """Assert that the compaction is complete or absent. Called after every write of any process."""
+    def check_writes(self) -> None:
+        """Assert that the compaction is complete or absent. The deployment calls this after every write of a process."""
         stored = {(str(item["pk"]), str(item["sk"])): item for item in self.deployment.stored()}
         heads = [decode_session(item) for (_, sk), item in stored.items() if sk == "HEAD"]
         (source,) = [head for head in heads if head.id == self.source]
@@ -63,59 +63,62 @@ class Case:
         turns = [item for (_, sk), item in stored.items() if sk.startswith("TURN#")]
         summaries = [item for (_, sk), item in stored.items() if sk.startswith("SUM#")]
         succeeded = [item for (_, sk), item in stored.items() if sk == "JOB" and item["status"] == "succeeded"]
-        listed = [_entry(item) for (pk, _), item in stored.items() if "#USER#" in pk]
-        assert len(successors) == len(summaries) == len(succeeded) == len(turns) - TURNS, "all or nothing"
-        assert listed == [_entry(item) for (_, sk), item in stored.items() if sk == "HEAD"], "the list shows the heads"
+        listed = [_list_entry(item) for (pk, _), item in stored.items() if "#USER#" in pk]
+        assert len(successors) == len(summaries) == len(succeeded) == len(turns) - TURNS, "complete or absent"
+        assert listed == [_list_entry(item) for (_, sk), item in stored.items() if sk == "HEAD"], "list and heads must agree"
         if not successors:
             assert (source.archived_at, source.successor_session_id, source.compacted_before) == (None, None, 1)
             return
         (successor,) = successors
-        self.seen.add(successor.id)
-        assert len(self.seen) == 1, "there was and is one successor"
+        self.successor_ids.add(successor.id)
+        assert len(self.successor_ids) == 1, "there must be only one successor at all times"
         assert (source.successor_session_id, source.archived_by) == (successor.id, succeeded[0]["id"])
         assert source.compacted_before == len(self.before) - KEPT + 1
         assert successor.parent_session_id == source.id
-        assert not [sk for _, sk in stored if sk == "DRAFT"], "what a job made is where it belongs"
+        assert not [sk for _, sk in stored if sk == "DRAFT"], "a finished job must leave no draft"
 
     async def end(self) -> Session | None:
-        """Check what is stored after all processes have ended, and return the successor, if any."""
+        """Wait until all processes have ended, and check the stored sessions. Return the successor, if any."""
         await self.deployment.settled()
-        self.look()
-        assert await self.deployment.history(self.source) == self.before, "history is never shorter"
+        self.check_writes()
+        assert await self.deployment.history(self.source) == self.before, "the compaction must not change the source"
         source = await self.deployment.head(self.source)
         if source.successor_session_id is None:
             return None
         successor = await self.deployment.head(source.successor_session_id)
-        opening, *kept = await self.deployment.history(successor.id)
-        assert opening.message.content == f"[compaction summary from session {source.id}] {self.deployment.model.script}"
-        assert [(one.message, one.created_at) for one in kept] == [(one.message, one.created_at) for one in self.before[-KEPT:]]
+        summary, *tail = await self.deployment.history(successor.id)
+        assert summary.message.content == f"[compaction summary from session {source.id}] {self.deployment.model.script}"
+        assert [(one.message, one.created_at) for one in tail] == [(one.message, one.created_at) for one in self.before[-KEPT:]]
         assert (source.hold, successor.hold) == (None, None)
         return successor
 
-    async def retried(self, headers: Mapping[str, str]) -> SessionId:
-        """Request a compaction until it succeeds, and return the successor. A ticket is stored under its key, so after a failed
-        job the client uses a new key."""
-        for attempt in range(PATIENCE):
+    async def retry(self, headers: Mapping[str, str]) -> SessionId:
+        """Request a compaction until it succeeds, and return the successor.
+
+        The answer 202 is stored under its key, so the client uses a new key after a failed job.
+        """
+        for attempt in range(ATTEMPTS):
             answer = await self.deployment.compact(self.source, headers)
             assert answer is not None
             if answer.status_code == 200:
                 return SessionId(answer.json()["successor_session_id"])
             if answer.status_code == 202:
-                found = await self._job_s_end(answer.headers["location"])
-                if found is not None:
-                    return found
+                successor = await self._wait_for_job(answer.headers["location"])
+                if successor is not None:
+                    return successor
                 headers = {"Idempotency-Key": f"again-{attempt}"} if headers else {}
                 continue
             error = answer.json()["error"]
             if error["code"] == "session_archived" and not headers:
                 return SessionId(error["details"]["successor_session_id"])
             assert answer.status_code in (409, 503), answer.text
-            assert error["code"] != "session_archived", "the same key finds its own compaction"
+            assert error["code"] != "session_archived", "a retry with the same key must find its compaction"
             await asyncio.sleep(int(answer.headers["retry-after"]))
-        raise AssertionError("the client lost its patience")
+        raise AssertionError(f"the compaction has not succeeded after {ATTEMPTS} attempts")
 
-    async def _job_s_end(self, location: str) -> SessionId | None:
-        for _ in range(PATIENCE):
+    async def _wait_for_job(self, location: str) -> SessionId | None:
+        """Poll a job until it ends. Return the successor, or None if the job failed."""
+        for _ in range(ATTEMPTS):
             answer = await self.deployment.send("GET", location)
             assert answer is not None
             job = answer.json()
@@ -124,16 +127,16 @@ class Case:
             if job["status"] == "failed":
                 return None
             await asyncio.sleep(1)
-        raise AssertionError("the client lost its patience")
+        raise AssertionError(f"the job has not ended after {ATTEMPTS} seconds")
 
 
-def _entry(item: Item) -> dict[str, object]:
+def _list_entry(item: Item) -> dict[str, object]:
     return {name: value for name, value in item.items() if name not in ("pk", "sk", "hold")}
 
 
 async def calls(deployment: SimulatedDeployment, headers: Mapping[str, str]) -> list[str]:
     """Return the calls of a compaction without faults."""
-    case = await Case.of(deployment, {})
+    case = await Case.create(deployment, {})
     answer = await deployment.compact(case.source, headers)
     assert answer is not None
     assert answer.status_code == 200
@@ -149,23 +152,23 @@ async def test_a_session_is_compacted_once_if_any_call_fails(
     points = await calls(deployment, key)
     assert {name.split()[0] for name in points} == {"route", "queue", "plan", "summarise", "commit"}, points
     for point, name in enumerate(points):
-        case = await Case.of(deployment, {point: fault})
+        case = await Case.create(deployment, {point: fault})
         answer = await deployment.compact(case.source, key)
         await case.end()
         where = f"{fault} at {point} ({name})"
         assert len(deployment.points.calls) > point, where
-        successor = await case.retried(key)
-        found = await case.end()
-        assert found is not None, where
-        assert found.id == successor, where
-        _agrees(answer, successor, where)
+        successor = await case.retry(key)
+        stored = await case.end()
+        assert stored is not None, where
+        assert stored.id == successor, where
+        _assert_consistent(answer, successor, where)
         assert deployment.failed_executions == [], where
         assert deployment.dead_letters == [], where
     record_property("points_tried", len(points))
 
 
-def _agrees(answer: httpx.Response | None, successor: SessionId, where: str) -> None:
-    """Assert that the answer to the first attempt is true."""
+def _assert_consistent(answer: httpx.Response | None, successor: SessionId, where: str) -> None:
+    """Assert that the first attempt, if it succeeded, returned the successor."""
     if answer is not None and answer.status_code == 200:
         assert answer.json()["successor_session_id"] == successor, where
 
@@ -173,24 +176,24 @@ def _agrees(answer: httpx.Response | None, successor: SessionId, where: str) -> 
 async def test_a_session_is_compacted_once_if_any_two_calls_of_the_commit_fail(
     deployment: SimulatedDeployment, record_property: Callable[[str, object], None]
 ) -> None:
-    """In a soak, any two calls of the whole compaction."""
+    """Test any two calls of the commit; in a soak, any two calls of the whole compaction."""
     points = await calls(deployment, {})
     first = [number for number, name in enumerate(points) if SOAK or name.startswith("commit ")]
-    faults = [fault for fault in Fault if SOAK or fault is not Fault.TIMEOUT]  # to us it looks like a throttle
-    tried = 0
+    faults = [fault for fault in Fault if SOAK or fault is not Fault.TIMEOUT]  # the gateway handles it like a throttle
+    pairs = 0
     for one, between in itertools.product(first, range(1, len(first))):
         for fault, then in itertools.product(faults, faults):
-            case = await Case.of(deployment, {one: fault, one + between: then})
+            case = await Case.create(deployment, {one: fault, one + between: then})
             await deployment.compact(case.source)
             await case.end()
             deployment.points.faults = {}
-            successor = await case.retried({})
-            found = await case.end()
+            successor = await case.retry({})
+            stored = await case.end()
             where = f"{fault} at {one} ({points[one]}), {then} at the {between}. after it"
-            assert found is not None, where
-            assert found.id == successor, where
-            tried += 1
-    record_property("pairs_tried", tried)
+            assert stored is not None, where
+            assert stored.id == successor, where
+            pairs += 1
+    record_property("pairs_tried", pairs)
 
 
 async def test_a_session_is_compacted_once_if_many_calls_fail(
@@ -201,19 +204,19 @@ async def test_a_session_is_compacted_once_if_many_calls_fail(
         chance = random.Random(seed)
         faults = {chance.randrange(40): chance.choice(list(Fault)) for _ in range(chance.randint(3, 10))}
         key = chance.choice([{}, {"Idempotency-Key": "once"}])
-        case = await Case.of(deployment, faults)
+        case = await Case.create(deployment, faults)
         await deployment.compact(case.source, key)
         await case.end()
         deployment.points.faults = {}
-        successor = await case.retried(key)
-        found = await case.end()
-        assert found is not None, f"seed {seed}"
-        assert found.id == successor, f"seed {seed}"
+        successor = await case.retry(key)
+        stored = await case.end()
+        assert stored is not None, f"seed {seed}"
+        assert stored.id == successor, f"seed {seed}"
     record_property("seeds_tried", seeds)
 
 
-async def test_repeated_messages_and_steps_after_the_end_change_nothing(deployment: SimulatedDeployment) -> None:
-    case = await Case.of(deployment, {})
+async def test_messages_and_steps_that_repeat_after_the_end_change_nothing(deployment: SimulatedDeployment) -> None:
+    case = await Case.create(deployment, {})
     answer = await deployment.compact(case.source)
     assert answer is not None
     job = answer.json()["job_id"]
@@ -228,29 +231,29 @@ async def test_repeated_messages_and_steps_after_the_end_change_nothing(deployme
 
 async def test_steps_that_run_twice_concurrently_create_one_successor(deployment: SimulatedDeployment) -> None:
     """The state machine abandons a step that still runs, and invokes it again."""
-    case = await Case.of(deployment, {})
+    case = await Case.create(deployment, {})
     answer = await deployment.compact(case.source, {"Prefer": "respond-async"})
     assert answer is not None
     job = answer.json()["job_id"]
     for step in ("plan", "summarise", "commit", "fail"):
         await asyncio.gather(*(deployment.step(step, job) for _ in range(3)), return_exceptions=True)
-        case.look()
-    found = await case.end()
-    assert found is not None
-    assert found.id == await case.retried({})
+        case.check_writes()
+    stored = await case.end()
+    assert stored is not None
+    assert stored.id == await case.retry({})
 
 
 async def test_a_job_whose_steps_always_fail_leaves_the_session_unchanged(deployment: SimulatedDeployment) -> None:
-    case = await Case.of(deployment, {})
-    deployment.points.faults = dict.fromkeys(range(5, 25), Fault.TIMEOUT)  # each of ten tries makes its call twice
+    case = await Case.create(deployment, {})
+    deployment.points.faults = dict.fromkeys(range(5, 25), Fault.TIMEOUT)  # each of ten attempts makes its call twice
     answer = await deployment.compact(case.source, {"Prefer": "respond-async"})
     assert answer is not None
     job = answer.json()["job_id"]
     assert await case.end() is None
-    shown = await deployment.send("GET", answer.headers["location"])
-    assert shown is not None
-    assert (shown.json()["status"], shown.json()["error"]["code"]) == ("failed", "storage_unavailable")
+    job_response = await deployment.send("GET", answer.headers["location"])
+    assert job_response is not None
+    assert (job_response.json()["status"], job_response.json()["error"]["code"]) == ("failed", "storage_unavailable")
     assert deployment.failed_executions == [job]
     deployment.points.faults = {}
-    await case.retried({})
+    await case.retry({})
     assert await case.end() is not None

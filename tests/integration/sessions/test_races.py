@@ -1,4 +1,4 @@
-"""Turns, deletes and late owners race on one session; its history stays consistent."""
+"""Run concurrent turns, deletes and late owners on one session. Its history stays consistent."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ SCHEDULES = 400 if os.environ.get("SPASS_SOAK") else 8
 
 
 async def questions(harness: "SessionHarness", session: SessionId) -> list[str]:
-    """Return the users' messages in order. Assert that each turn is whole and was shown exactly the turns before it."""
+    """Return the user's messages in order. Assert that each turn is complete."""
     history = await harness.history(session)
     turns = [history[start : start + 4] for start in range(0, len(history), 4)]
     for turn in turns:
@@ -36,40 +36,40 @@ async def questions(harness: "SessionHarness", session: SessionId) -> list[str]:
     return [turn[0].message.content for turn in turns]
 
 
-async def test_of_eight_racing_turns_each_answered_one_is_stored_once(harness: "SessionHarness") -> None:
+async def test_each_answered_turn_of_eight_concurrent_writers_is_stored_once(harness: "SessionHarness") -> None:
     session = await harness.session()
-    told: list[str] = []
-    refused = 0
+    answered: list[str] = []
+    refusals = 0
 
     async def writer(name: str) -> None:
-        nonlocal refused
+        nonlocal refusals
         for number in range(ROUNDS):
             while True:
                 try:
                     await harness.turn(session, f"{name}.{number}").answer()
                 except SessionBusy:
-                    refused += 1
+                    refusals += 1
                     await asyncio.sleep(0.005)
                 else:
-                    told.append(f"{name}.{number}")
+                    answered.append(f"{name}.{number}")
                     break
 
     await asyncio.gather(*(writer(f"w{n}") for n in range(WRITERS)))
-    asked = await questions(harness, session)
-    assert asked == told, "every answered turn is there once, in the order of the answers"
-    assert refused > 0
-    assert harness.model_calls == WRITERS * ROUNDS, "a refused turn never reached its agent"
+    stored = await questions(harness, session)
+    assert stored == answered, "every answered turn must be stored once, in the order of the answers"
+    assert refusals > 0
+    assert harness.model_calls == WRITERS * ROUNDS, "a refused turn must not call the model"
     for history in harness.histories:
         assert len(history) % 4 == 0
 
 
-async def test_of_racing_turns_that_compact_each_answered_one_is_stored_once(
+async def test_each_answered_turn_of_concurrent_writers_that_compact_is_stored_once(
     harness: "SessionHarness",
 ) -> None:
     """Each writer starts at the first session every time and follows the redirects to the newest successor."""
     session = await harness.session(keep=4)
     harness.context_window, harness.summarizer.text = 80, "short"
-    told: list[str] = []
+    answered: list[str] = []
 
     async def writer(name: str) -> None:
         for number in range(ROUNDS):
@@ -82,17 +82,17 @@ async def test_of_racing_turns_that_compact_each_answered_one_is_stored_once(
                 except (SessionBusy, IdempotencyInProgress):
                     await asyncio.sleep(0.005)
             assert not answer.replayed
-            told.append(message)
+            answered.append(message)
 
     await asyncio.gather(*(writer(f"w{n}") for n in range(4)))
     members = await chain(harness, session)
     assert len(members) > ROUNDS
-    assert await visible_history(harness, members) == [said for message in told for said in turn_texts(message)]
-    assert harness.model_calls == len(told)
+    assert await visible_history(harness, members) == [text for message in answered for text in turn_texts(message)]
+    assert harness.model_calls == len(answered)
     assert [member.hold for member in members] == [None] * len(members)
 
 
-async def test_eight_sends_of_one_request_are_one_turn_with_one_answer(harness: "SessionHarness") -> None:
+async def test_eight_concurrent_copies_of_one_request_are_one_turn_with_one_answer(harness: "SessionHarness") -> None:
     session = await harness.session()
     answers: list[TurnAnswer] = []
 
@@ -114,38 +114,38 @@ async def test_eight_sends_of_one_request_are_one_turn_with_one_answer(harness: 
 async def test_a_late_owner_whose_hold_was_taken_over_cannot_commit(harness: "SessionHarness") -> None:
     session = await harness.session()
     pause = harness.pause()
-    late = harness.turn(session, "late", "late key", pause=pause)
+    late_turn = harness.turn(session, "late", "late key", pause=pause)
     await pause.reached.wait()
     harness.now += LEASE_SECONDS
     await harness.turn(session, "in time").answer()
     pause.go_on.set()
     with pytest.raises(SessionBusy):
-        await late.answer()
+        await late_turn.answer()
     assert await questions(harness, session) == ["in time"]
-    retried = await harness.turn(session, "late", "late key").answer()
-    assert not retried.replayed
+    answer = await harness.turn(session, "late", "late key").answer()
+    assert not answer.replayed
     assert await questions(harness, session) == ["in time", "late"]
 
 
 async def test_a_late_owner_does_not_release_the_hold_of_the_next_one(harness: "SessionHarness") -> None:
     session = await harness.session()
-    late_pause, heir_pause = harness.pause(), harness.pause()
-    late = harness.turn(session, "late", pause=late_pause)
+    late_pause, next_pause = harness.pause(), harness.pause()
+    late_turn = harness.turn(session, "late", pause=late_pause)
     await late_pause.reached.wait()
     harness.now += LEASE_SECONDS
-    heir = harness.turn(session, "heir", pause=heir_pause)
-    await heir_pause.reached.wait()
+    next_turn = harness.turn(session, "heir", pause=next_pause)
+    await next_pause.reached.wait()
     late_pause.go_on.set()
     with pytest.raises(SessionBusy):
-        await late.answer()
+        await late_turn.answer()
     with pytest.raises(SessionBusy):
         await harness.turn(session, "third").answer()
-    heir_pause.go_on.set()
-    await heir.answer()
+    next_pause.go_on.set()
+    await next_turn.answer()
     assert await questions(harness, session) == ["heir"]
 
 
-async def test_a_delete_and_racing_turns_exclude_each_other(harness: "SessionHarness") -> None:
+async def test_a_delete_and_concurrent_turns_exclude_each_other(harness: "SessionHarness") -> None:
     for _ in range(ROUNDS * 3):
         session = await harness.session()
 
@@ -156,18 +156,18 @@ async def test_a_delete_and_racing_turns_exclude_each_other(harness: "SessionHar
                 return "busy"
             return "deleted"
 
-        async def say(session: SessionId = session) -> str:
+        async def send_turn(session: SessionId = session) -> str:
             try:
                 await harness.turn(session, "hello").answer()
-            except (SessionNotFound, SessionBusy) as refused:
-                return refused.code
+            except (SessionNotFound, SessionBusy) as error:
+                return error.code
             return "answered"
 
-        deleted, said, _ = await asyncio.gather(delete(), say(), say())
-        if deleted == "deleted":
+        delete_outcome, turn_outcome, _ = await asyncio.gather(delete(), send_turn(), send_turn())
+        if delete_outcome == "deleted":
             assert await harness.store.table.query(f"T#{harness.store.tenant}#SES#{session}") == []
         else:
-            assert said in ("answered", "session_busy")
+            assert turn_outcome in ("answered", "session_busy")
             assert set(await questions(harness, session)) <= {"hello"}
             assert len(await questions(harness, session)) >= 1
 
@@ -196,16 +196,16 @@ async def test_answered_requests_are_stored_once_under_any_interleaving(
                 return
         assert answered.setdefault(name, answer).answer == answer.answer, "one request has one answer"
 
-    for number, fault, seconds, beats in steps:
+    for number, fault, seconds, pauses in steps:
         running.append(asyncio.create_task(send(f"request {number}", fault)))
-        for _ in range(beats):
+        for _ in range(pauses):
             await asyncio.sleep(0.002)
         harness.now += seconds
     await asyncio.gather(*running)
     harness.now += LEASE_SECONDS
-    asked = await questions(harness, session)
-    assert len(asked) == len(set(asked)), "nothing twice"
-    assert set(answered) <= set(asked), "nothing answered is lost"
+    stored = await questions(harness, session)
+    assert len(stored) == len(set(stored)), "a request must be stored at most once"
+    assert set(answered) <= set(stored), "an answered request must be stored"
     for name in {f"request {number}" for number, *_ in steps}:
         final = await harness.turn(session, name, f"{session}-{name}").answer()
         assert answered.setdefault(name, final).answer == final.answer
@@ -232,18 +232,18 @@ async def test_answered_requests_that_compact_are_stored_once_under_any_interlea
                 return
         assert answered.setdefault(client.message, answer).answer == answer.answer, "one request has one answer"
 
-    for message, (again, fault, seconds, beats) in zip(messages, steps, strict=True):
-        for sent in {message, messages[again % len(messages)]}:
+    for message, (other, fault, seconds, pauses) in zip(messages, steps, strict=True):
+        for sent in {message, messages[other % len(messages)]}:
             running.append(asyncio.create_task(send(clients[sent], fault)))
-        for _ in range(beats):
+        for _ in range(pauses):
             await asyncio.sleep(0.002)
         harness.now += seconds
     await asyncio.gather(*running)
     harness.now += LEASE_SECONDS
-    said = await visible_history(harness, await chain(harness, session))
-    assert said == [text for question in said[::4] for text in turn_texts(question)]
-    assert len(set(said[::4])) == len(said[::4]), "nothing twice"
-    assert set(answered) <= set(said[::4]), "nothing answered is lost"
+    history = await visible_history(harness, await chain(harness, session))
+    assert history == [text for question in history[::4] for text in turn_texts(question)]
+    assert len(set(history[::4])) == len(history[::4]), "a request must be stored at most once"
+    assert set(answered) <= set(history[::4]), "an answered request must be stored"
     for message, client in clients.items():
         final = await client.answer()
         assert answered.setdefault(message, final).answer == final.answer

@@ -1,4 +1,4 @@
-"""Each AWS call of creating and deleting a session fails in every way, and the client retries."""
+"""Inject each fault into each AWS call that creates or deletes a session. The client retries."""
 
 import contextlib
 from typing import TYPE_CHECKING
@@ -44,11 +44,11 @@ def scope(harness: "SessionHarness") -> Scope:
 
 @pytest.fixture
 def sessions(harness: "SessionHarness") -> Sessions:
-    return process_of(harness)
+    return new_process(harness)
 
 
-def process_of(harness: "SessionHarness") -> Sessions:
-    """Return a new process, with empty caches."""
+def new_process(harness: "SessionHarness") -> Sessions:
+    """Return the sessions service of a new process, with empty caches."""
     return Sessions(Cascade(GatewayConfig()), ScriptedSummarizer, clock=lambda: harness.now)
 
 
@@ -60,10 +60,10 @@ async def test_a_session_is_created_once_if_any_call_fails(
         claim = await acquire(harness.store, harness.idempotent(key, "body"))
         if isinstance(claim, StoredAnswer):
             return claim.body["id"]
-        return (await process_of(harness).create(scope, AGENT, CreateSession(), claim)).id
+        return (await new_process(harness).create(scope, AGENT, CreateSession(), claim)).id
 
     with inject(FaultPlan()) as plan:
-        made = [await create(f"{fault}-count")]
+        created = [await create(f"{fault}-count")]
     points = len(plan.calls)
     assert points == 3, "the claim, the tenant's settings, and the session"
     for point in range(points):
@@ -71,53 +71,53 @@ async def test_a_session_is_created_once_if_any_call_fails(
         request = harness.idempotent(key, "body")
         with inject(FaultPlan(fault, at=point)):
             try:
-                made.append(await create(key))
+                created.append(await create(key))
                 continue
             except (Crash, StorageUnavailable):
                 pass
-        # Its claim expires, or the edge has given it up.
+        # The claim expires, unless the edge has released it.
         item = await harness.store.table.get(keys.idempotency(harness.store.tenant, request.digest))
         if item is not None and item["state"] == "running":
             await harness.expire_claim(request)
-        made.append(await create(key))
+        created.append(await create(key))
     listed = (await sessions.page(scope, AGENT, None, 100)).sessions
-    assert [session.id for session in listed] == sorted(map(str, made), reverse=True)
+    assert [session.id for session in listed] == sorted(map(str, created), reverse=True)
     for session in listed:
         assert SessionView.of(await sessions.get(scope, AGENT, session.id)) == session
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_deleted_session_is_hidden_first_and_finally_removed(
+async def test_a_session_is_hidden_before_its_data_is_deleted(
     harness: "SessionHarness", scope: Scope, sessions: Sessions, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def session() -> SessionId:
-        made = (await sessions.create(scope, AGENT, CreateSession(title="Berlin"))).id
-        await harness.turn(made, "small").answer()
+    async def create_session() -> SessionId:
+        created = (await sessions.create(scope, AGENT, CreateSession(title="Berlin"))).id
+        await harness.turn(created, "small").answer()
         monkeypatch.setattr(record, "INLINE_BYTES", 10)
-        await harness.turn(made, "large").answer()
+        await harness.turn(created, "large").answer()
         monkeypatch.setattr(record, "INLINE_BYTES", 350_000)
-        return made
+        return created
 
     with inject(FaultPlan()) as plan:
-        await sessions.delete(scope, AGENT, await session())
+        await sessions.delete(scope, AGENT, await create_session())
     points = len(plan.calls)
     assert points >= 6
     for point in range(points):
-        doomed = await session()
+        target = await create_session()
         with inject(FaultPlan(fault, at=point)), contextlib.suppress(Crash, StorageUnavailable):
-            await sessions.delete(scope, AGENT, doomed)
-        listed = [found.id for found in (await sessions.page(scope, AGENT, None, 100)).sessions]
+            await sessions.delete(scope, AGENT, target)
+        listed = [view.id for view in (await sessions.page(scope, AGENT, None, 100)).sessions]
         try:
-            found = await sessions.get(scope, AGENT, doomed)
+            view = await sessions.get(scope, AGENT, target)
         except SessionNotFound:
-            assert doomed not in listed
+            assert target not in listed
         else:
-            assert listed == [doomed]
-            assert len(await harness.history(found.id)) == found.message_count == 8, "all or nothing"
+            assert listed == [target]
+            assert len(await harness.history(view.id)) == view.message_count == 8, "complete or absent"
         with contextlib.suppress(SessionNotFound):
-            await sessions.delete(scope, AGENT, doomed)
-        assert await harness.store.table.query(keys.session_partition(harness.store.tenant, doomed)) == []
-        assert await harness.store.objects.list_keys(f"sessions/{doomed}/") == []
+            await sessions.delete(scope, AGENT, target)
+        assert await harness.store.table.query(keys.session_partition(harness.store.tenant, target)) == []
+        assert await harness.store.objects.list_keys(f"sessions/{target}/") == []
         assert (await sessions.page(scope, AGENT, None, 100)).sessions == []
 
 
@@ -125,14 +125,14 @@ async def test_an_uncommitted_body_is_deleted_with_its_session_only(
     harness: "SessionHarness", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    doomed, other = await harness.session(), await harness.session()
+    target, other = await harness.session(), await harness.session()
     with inject(FaultPlan()) as plan:
         await harness.turn(other, "kept").answer()
     commit = [call.operation for call in plan.calls].index("TransactWriteItems")
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=commit)), pytest.raises(Crash):
-        await harness.turn(doomed, "a secret").answer()
-    assert len(await harness.store.objects.list_keys(f"sessions/{doomed}/")) == 1
+        await harness.turn(target, "a secret").answer()
+    assert len(await harness.store.objects.list_keys(f"sessions/{target}/")) == 1
     harness.now += LEASE_SECONDS
-    await harness.delete(doomed)
-    assert await harness.store.objects.list_keys(f"sessions/{doomed}/") == []
+    await harness.delete(target)
+    assert await harness.store.objects.list_keys(f"sessions/{target}/") == []
     assert len(await harness.history(other)) == 4

@@ -1,4 +1,4 @@
-"""Each AWS call of a turn fails in every way, the client retries, and the turn is recorded once."""
+"""Inject each fault into each AWS call of a turn. After a retry the turn is recorded once."""
 
 import itertools
 import os
@@ -38,26 +38,27 @@ def aws(request: pytest.FixtureRequest) -> Aws:
 ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
 
 
-async def calls_of_a_turn(harness: "SessionHarness", key: str | None) -> list[str]:
+async def aws_calls_of_a_turn(harness: "SessionHarness", key: str | None) -> list[str]:
+    """Return the AWS calls of a turn without faults."""
     session = await harness.session()
     with inject(FaultPlan()) as plan:
         await harness.turn(session, "hello", key).answer()
     return [f"{call.service}:{call.operation}" for call in plan.calls]
 
 
-async def retried(harness: "SessionHarness", session: SessionId, message: str, key: str) -> TurnAnswer:
+async def retry(harness: "SessionHarness", session: SessionId, message: str, key: str) -> TurnAnswer:
     """Send a request until it is answered, obeying ``Retry-After``, and return the answer."""
     for _ in range(LEASE_SECONDS):
         try:
             return await harness.turn(session, message, key).answer()
-        except (Conflict, StorageUnavailable) as refused:
-            harness.now += told(refused)
-    raise AssertionError("a minute was not enough")
+        except (Conflict, StorageUnavailable) as error:
+            harness.now += retry_seconds(error)
+    raise AssertionError(f"the request still fails after {LEASE_SECONDS} attempts")
 
 
-def told(refused: SpassError) -> float:
-    assert refused.retry_after is not None, "a client must be told when to try again"
-    return refused.retry_after
+def retry_seconds(error: SpassError) -> float:
+    assert error.retry_after is not None, "the error must state a retry time"
+    return error.retry_after
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_commit_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
 
 
@@ -82,7 +83,7 @@ async def test_a_turn_is_recorded_once_if_any_call_fails(
 ) -> None:
     if overflow:
         request.getfixturevalue("small_items")
-    points = await calls_of_a_turn(harness, "count")
+    points = await aws_calls_of_a_turn(harness, "count")
     assert len(points) >= 4, points
     for point, name in enumerate(points):
         session = await harness.session()
@@ -93,24 +94,24 @@ async def test_a_turn_is_recorded_once_if_any_call_fails(
                 first: TurnAnswer | None = await harness.turn(session, "hello", key).answer()
             except (Crash, Conflict, StorageUnavailable):
                 first = None
-        assert len(plan.calls) > point, "the fault was met"
-        answer = await retried(harness, session, "hello", key)
+        assert len(plan.calls) > point, "the turn made too few AWS calls, so no fault was injected"
+        answer = await retry(harness, session, "hello", key)
         where = f"{fault} at {point} ({name})"
         history = await harness.history(session)
         assert [message.message.role for message in history] == ROLES * 2, where
         assert history[-1].id == answer.answer.body["message"]["id"], where  # type: ignore[index,call-overload]
         assert first is None or first.answer == answer.answer, where
         assert (await harness.head(session)).hold is None, where
-        assert (await retried(harness, session, "hello", key)) == TurnAnswer(answer.answer, replayed=True), where
+        assert (await retry(harness, session, "hello", key)) == TurnAnswer(answer.answer, replayed=True), where
     record_property("points_tried", len(points))
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_turn_is_recorded_once_if_calls_of_its_retry_fail(harness: "SessionHarness", fault: Fault) -> None:
     """The first attempt and its retry each have a fault at the commit; in a soak, at every pair of calls."""
-    points = range(len(await calls_of_a_turn(harness, "count")))
-    tried = list(points) if os.environ.get("SPASS_SOAK") else [points[-1]]
-    for first, then, second in itertools.product(tried, Fault, tried):
+    points = range(len(await aws_calls_of_a_turn(harness, "count")))
+    fault_points = list(points) if os.environ.get("SPASS_SOAK") else [points[-1]]
+    for first, then, second in itertools.product(fault_points, Fault, fault_points):
         session = await harness.session()
         key = f"{session}-{first}-{then}-{second}"
         answers = []
@@ -118,15 +119,15 @@ async def test_a_turn_is_recorded_once_if_calls_of_its_retry_fail(harness: "Sess
             with inject(plan), suppress(Crash, Conflict, StorageUnavailable):
                 answers.append((await harness.turn(session, "hello", key).answer()).answer)
             harness.now += LEASE_SECONDS
-        answers.append((await retried(harness, session, "hello", key)).answer)
+        answers.append((await retry(harness, session, "hello", key)).answer)
         where = f"{fault} at {first}, then {then} at {second}"
         assert [message.message.role for message in await harness.history(session)] == ROLES, where
         assert all(answer == answers[0] for answer in answers), where
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_without_a_key_a_failed_turn_is_whole_or_absent(harness: "SessionHarness", fault: Fault) -> None:
-    points = await calls_of_a_turn(harness, None)
+async def test_without_a_key_a_failed_turn_is_complete_or_absent(harness: "SessionHarness", fault: Fault) -> None:
+    points = await aws_calls_of_a_turn(harness, None)
     assert len(points) >= 3, points
     for point, name in enumerate(points):
         session = await harness.session()
@@ -148,14 +149,14 @@ async def test_without_a_key_a_failed_turn_is_whole_or_absent(harness: "SessionH
 
 async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(harness: "SessionHarness") -> None:
     session = await harness.session()
-    commit = len(await calls_of_a_turn(harness, None)) - 1
+    commit = len(await aws_calls_of_a_turn(harness, None)) - 1
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=commit)), pytest.raises(Crash):
         await harness.turn(session, "hello").answer()
     assert await harness.history(session) == []
     harness.now += LEASE_SECONDS - 1
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as failure:
         await harness.turn(session, "again").answer()
-    assert (refused.value.code, refused.value.retry_after) == ("session_busy", 1)
+    assert (failure.value.code, failure.value.retry_after) == ("session_busy", 1)
     harness.now += 1
     await harness.turn(session, "again").answer()
     assert len(await harness.history(session)) == len(ROLES)
@@ -163,27 +164,31 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(har
 
 @dataclass(slots=True)
 class UncertainCommits(FaultPlan):
-    """Fault: no attempt of a commit gets a reply. If ``arrives``, it takes effect; if not, it runs after the next read. If
-    ``forgets``, the service does not recognise a repeated token, as after ten minutes."""
+    """Commits whose attempts get no reply.
 
-    arrives: bool = True
-    forgets: bool = False
-    sent: list[Callable[[], object]] = field(default_factory=list)
+    If ``immediate``, an attempt takes effect at once; otherwise it takes effect after the next read. If ``unknown_tokens``, the
+    service does not recognise a repeated token, as after ten minutes. The attempt number ``replies_from`` and later ones get a
+    reply.
+    """
+
+    immediate: bool = True
+    unknown_tokens: bool = False
+    attempts: list[Callable[[], object]] = field(default_factory=list)
     replies_from: int = 1_000
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if call.operation != "TransactWriteItems":
             result = await FaultPlan.around(self, call, run)
-            if call.operation == "GetItem" and self.sent and not self.arrives:
+            if call.operation == "GetItem" and self.attempts and not self.immediate:
                 with suppress(TransactionFailed):
-                    self.sent[-1]()
+                    self.attempts[-1]()
             return result
-        self.sent.append(run)
-        if self.forgets:
-            cast("dict[str, object]", call.parameters)["token"] = f"token-{id(self)}-{len(self.sent)}"
-        if len(self.sent) >= self.replies_from:
+        self.attempts.append(run)
+        if self.unknown_tokens:
+            cast("dict[str, object]", call.parameters)["token"] = f"token-{id(self)}-{len(self.attempts)}"
+        if len(self.attempts) >= self.replies_from:
             return await FaultPlan.around(self, call, run)
-        if self.arrives:
+        if self.immediate:
             await FaultPlan.around(self, call, run)
         raise storage_timeout()
 
@@ -193,36 +198,36 @@ async def test_a_commit_without_a_reply_is_found_by_reading(harness: "SessionHar
     with inject(UncertainCommits()) as plan:
         answer = await harness.turn(session, "hello", "key").answer()
     assert isinstance(plan, UncertainCommits)
-    assert len(plan.sent) > 1
+    assert len(plan.attempts) > 1
     assert (await harness.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
     assert await harness.turn(session, "hello", "key").answer() == TurnAnswer(answer.answer, replayed=True)
 
 
-async def test_a_commit_refused_after_an_earlier_success_is_found_by_reading(harness: "SessionHarness") -> None:
+async def test_a_commit_whose_retry_is_refused_is_found_by_reading(harness: "SessionHarness") -> None:
     session = await harness.session()
-    with inject(UncertainCommits(forgets=True, replies_from=2)) as plan:
+    with inject(UncertainCommits(unknown_tokens=True, replies_from=2)) as plan:
         answer = await harness.turn(session, "hello").answer()
     assert isinstance(plan, UncertainCommits)
-    assert len(plan.sent) == 2
+    assert len(plan.attempts) == 2
     assert (await harness.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
 
 
 async def test_an_abandoned_commit_cannot_take_effect_later(harness: "SessionHarness") -> None:
     session = await harness.session()
-    with inject(UncertainCommits(arrives=False)) as plan, pytest.raises(StorageUnavailable):
+    with inject(UncertainCommits(immediate=False)) as plan, pytest.raises(StorageUnavailable):
         await harness.turn(session, "hello", "key").answer()
     assert isinstance(plan, UncertainCommits)
     assert (await harness.head(session)).hold is None
-    for late in plan.sent:
+    for attempt in plan.attempts:
         with pytest.raises(TransactionFailed):
-            late()
+            attempt()
     assert await harness.history(session) == []
     assert not (await harness.turn(session, "hello", "key").answer()).replayed
 
 
 async def test_an_abandoned_large_commit_leaves_no_body(harness: "SessionHarness", small_items: None) -> None:
     session = await harness.session()
-    with inject(UncertainCommits(arrives=False)), pytest.raises(StorageUnavailable):
+    with inject(UncertainCommits(immediate=False)), pytest.raises(StorageUnavailable):
         await harness.turn(session, "hello", "key").answer()
     assert await harness.store.objects.list_keys(f"sessions/{session}/") == []
 
@@ -236,12 +241,12 @@ async def test_a_large_commit_with_an_unknown_outcome_keeps_its_body(harness: "S
 
 async def test_a_large_turn_that_lost_its_session_leaves_no_body(harness: "SessionHarness", small_items: None) -> None:
     session = await harness.session()
-    late = harness.turn(session, "late", pause=(pause := harness.pause()))
+    late_turn = harness.turn(session, "late", pause=(pause := harness.pause()))
     await pause.reached.wait()
     harness.now += LEASE_SECONDS
     await harness.delete(session)
     pause.go_on.set()
     with pytest.raises(SessionNotFound):
-        await late.answer()
+        await late_turn.answer()
     with pytest.raises(ObjectMissing):
-        await harness.store.objects.get(overflow_key(session, late.id))
+        await harness.store.objects.get(overflow_key(session, late_turn.id))

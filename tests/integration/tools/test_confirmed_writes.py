@@ -58,7 +58,7 @@ class ToolClient:
         answer = None
         with inject(plan), suppress(Crash, StorageUnavailable):
             answer = await self.call(name, arguments)
-        assert len(plan.calls) > plan.at, "the fault occurred"
+        assert len(plan.calls) > plan.at, "the call made too few AWS calls, so no fault was injected"
         return answer
 
     async def contents(self) -> tuple[int, dict[str, str]] | None:
@@ -114,12 +114,12 @@ async def test_eight_tokens_that_are_used_concurrently_are_all_accepted(client: 
 
 async def test_tokens_of_concurrent_first_calls_are_signed_with_the_same_key(client: ToolClient) -> None:
     tokens = await asyncio.gather(*(client.confirm("rag_doc_delete", {"doc_id": name}) for name in "abababab"))
-    delete_a, delete_b, delete_a_again = tokens[:3]
+    delete_a, delete_b, delete_a_twice = tokens[:3]
     assert await client.call("rag_doc_delete", delete_a) == {"deleted": True}
     assert await client.call("rag_doc_delete", delete_b) == {"deleted": True}
     # The document that this token's preview showed no longer exists.
     with pytest.raises(ConfirmTokenInvalid):
-        await client.call("rag_doc_delete", delete_a_again)
+        await client.call("rag_doc_delete", delete_a_twice)
 
 
 async def aws_operations(client: ToolClient, name: str, arguments: Mapping[str, Any]) -> list[str]:

@@ -96,7 +96,7 @@ async def test_after_a_lost_reply_and_forty_writers_a_note_is_written_once(
 
 @pytest.mark.parametrize("before", [[], ["Bob likes coffee."]], ids=["the first note", "another note"])
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_under_any_fault_the_note_is_written_once_or_the_token_unused(
+async def test_under_any_fault_the_note_is_written_once_or_the_token_can_still_be_used(
     aws: Aws, tenant: TenantId, fault: Fault, before: list[str]
 ) -> None:
     after = [*before, NOTE["note"]]
@@ -107,9 +107,9 @@ async def test_under_any_fault_the_note_is_written_once_or_the_token_unused(
             await writer.call("memory_write", **await writer.confirm(note=line))
         return writer, await writer.confirm(**NOTE)
 
-    counted, confirmed = await prepare("counted")
+    no_fault, confirmed = await prepare("no-fault")
     with inject(FaultPlan()) as plan:
-        await counted.call("memory_write", **confirmed)
+        await no_fault.call("memory_write", **confirmed)
     points = [call.operation for call in plan.calls]
     assert points.count("TransactWriteItems") == 1
 

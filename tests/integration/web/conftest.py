@@ -1,4 +1,4 @@
-"""The whole gateway in this process, on an emulated AWS, with tenants that look alike."""
+"""Fixtures for the whole gateway in this process, on an emulated AWS, with tenants of similar names."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -20,7 +20,10 @@ TENANTS = ("demo", "demo-2", "other")
 
 @pytest.fixture
 def services(aws: Aws, tmp_path: Path) -> Services:
-    """Tenants ``demo``, ``demo-2`` and ``other``, each with the token ``<tenant>-token``; models that nobody serves but ours."""
+    """Configure the tenants ``demo``, ``demo-2`` and ``other``, each with the token ``<tenant>-token``.
+
+    Only the embedding model has a backend.
+    """
     tenants = "".join(
         f"""
   - id: {tenant}

@@ -1,4 +1,4 @@
-"""A client that retries a request as `Retry-After` says, on a clock that it moves forward instead of waiting."""
+"""A client that obeys `Retry-After`. It advances a test clock instead of waiting."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +12,7 @@ Send = Callable[[], Awaitable[httpx.Response]]
 
 
 class Clock:
-    """The clock of the leases, in seconds since the epoch. It stands still until a test changes ``seconds``."""
+    """The clock of the leases, in seconds since the epoch. It moves only when a test changes ``seconds``."""
 
     def __init__(self) -> None:
         self.seconds = now_s()
@@ -37,4 +37,4 @@ async def retry(send: Send, clock: Clock) -> httpx.Response:
         if answer.status_code not in (409, 503):
             return answer
         clock.seconds += int(answer.headers["Retry-After"])
-    raise AssertionError("a minute was not enough")
+    raise AssertionError(f"the request still fails after {LEASE_SECONDS} attempts")

@@ -1,4 +1,4 @@
-"""A request with an ``Idempotency-Key`` keeps its claim while it runs, and stops when it has lost it."""
+"""A request with an ``Idempotency-Key`` renews its claim while it runs, and stops if it loses the claim."""
 
 import asyncio
 import functools
@@ -29,14 +29,14 @@ Send = Callable[[Exchange, Work], Awaitable[Any]]
 
 
 class _Scope:
-    """As much of a request's scope as keeping an answer takes."""
+    """The part of a request's scope that storing an answer needs."""
 
     def __init__(self, store: TenantStore) -> None:
         self.store = store
 
 
 class _Exchange(Exchange):
-    """An exchange whose scope is a store, in a process that has read no configuration."""
+    """An exchange whose scope has only a store, in a process without a configuration."""
 
     def __init__(self, store: TenantStore) -> None:
         super().__init__(idempotency=KEY, _services=Services())
@@ -55,7 +55,7 @@ class Collected(ResponseModel):
     chunks: int
 
 
-async def _plain(exchange: Exchange, work: Work) -> Any:
+async def _send_blocking(exchange: Exchange, work: Work) -> Any:
     async def answer(_: Claim | None) -> RouteResult:
         await work()
         return RouteResult(Done(done=True))
@@ -63,20 +63,20 @@ async def _plain(exchange: Exchange, work: Work) -> Any:
     return await run_idempotently(exchange, answer)
 
 
-async def _never() -> Message:
-    """Tell nothing of the client, which stays."""
+async def _receive_nothing() -> Message:
+    """Wait forever, as the client does not disconnect."""
     await asyncio.Event().wait()
     raise AssertionError
 
 
-async def _streaming(exchange: Exchange, work: Work) -> Any:
+async def _send_streaming(exchange: Exchange, work: Work) -> Any:
     async def chunks() -> AsyncGenerator[dict[str, Any], None]:
         yield {"begun": True}
         await work()
         yield {"done": True}
 
     response = await stream_idempotently(
-        exchange, _never, chunks, collect=lambda seen: Collected(chunks=len(seen)), replay=lambda _: ()
+        exchange, _receive_nothing, chunks, collect=lambda chunks: Collected(chunks=len(chunks)), replay=lambda _: ()
     )
     body = b"".join([bytes(part) async for part in response.body_iterator])  # type: ignore[attr-defined]
     if b'"error"' in body:
@@ -85,22 +85,22 @@ async def _streaming(exchange: Exchange, work: Work) -> Any:
     return response
 
 
-SENDS = pytest.mark.parametrize("send", [_plain, _streaming], ids=["blocking", "streaming"])
+SENDS = pytest.mark.parametrize("send", [_send_blocking, _send_streaming], ids=["blocking", "streaming"])
 
 
 @pytest.fixture(autouse=True)
-def _renew_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _renew_every_20_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency, "renewing", functools.partial(leases.renewing, every=0.02))
 
 
 @SENDS
-async def test_a_long_request_keeps_its_claim(store: TenantStore, monkeypatch: pytest.MonkeyPatch, send: Send) -> None:
+async def test_a_long_request_renews_its_claim(store: TenantStore, monkeypatch: pytest.MonkeyPatch, send: Send) -> None:
     now = now_s()
 
     async def long_work() -> None:
-        # Time passes: by its end the claim as it was taken has run out.
-        for minutes in range(1, 4):
-            monkeypatch.setattr("spass.aws.idempotency.now_s", lambda at=now + minutes * (LEASE_SECONDS - 10): at)
+        # Advance the clock past the expiry of the original claim.
+        for number in range(1, 4):
+            monkeypatch.setattr("spass.aws.idempotency.now_s", lambda at=now + number * (LEASE_SECONDS - 10): at)
             await asyncio.sleep(0.1)
         with pytest.raises(IdempotencyInProgress):
             await acquire(store, KEY)
@@ -110,16 +110,16 @@ async def test_a_long_request_keeps_its_claim(store: TenantStore, monkeypatch: p
 
 
 @SENDS
-async def test_a_request_that_lost_its_claim_stops_and_keeps_nothing(store: TenantStore, send: Send) -> None:
-    finished = False
+async def test_a_request_that_loses_its_claim_stops_and_stores_no_answer(store: TenantStore, send: Send) -> None:
+    is_finished = False
 
-    async def robbed() -> None:
-        nonlocal finished
+    async def lose_claim() -> None:
+        nonlocal is_finished
         await store.table.write(Delete(keys.idempotency(store.tenant, KEY.digest)))
         await asyncio.sleep(5)
-        finished = True
+        is_finished = True
 
     with pytest.raises(LeaseLost):
-        await send(_Exchange(store), robbed)
-    assert not finished
+        await send(_Exchange(store), lose_claim)
+    assert not is_finished
     assert isinstance(await acquire(store, KEY), Claim)

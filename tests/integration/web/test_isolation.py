@@ -1,4 +1,4 @@
-"""Every route, called by those whom its thing does not belong to: another tenant, a sibling tenant, another user."""
+"""Call every route as another tenant, as a tenant with a similar name, and as another user."""
 
 import json
 import secrets
@@ -20,12 +20,12 @@ def aws(request: pytest.FixtureRequest) -> Aws:
 
 
 SECRET = "Kilimandscharo"
-NO_JOB = "job_" + "0" * 26  # whose a job is, tests of jobs ask
+NO_JOB = "job_" + "0" * 26  # an absent job; the tests of jobs check the owner of a job
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedResources:
-    """What tenant ``demo``'s user ``ada`` owns. The names are hers alone."""
+    """Resources of user ``ada`` of tenant ``demo``. Their names are unique."""
 
     index: str
     document: str
@@ -39,7 +39,7 @@ class OwnedResources:
         return route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **owned})
 
 
-def who(tenant: str, user: str) -> dict[str, str]:
+def headers_of(tenant: str, user: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {tenant}-token", "SPASS-User-Id": user}
 
 
@@ -47,7 +47,7 @@ def who(tenant: str, user: str) -> dict[str, str]:
 async def owned(client: httpx.AsyncClient) -> OwnedResources:
     unique = secrets.token_hex(4)
     index, document = f"index-{unique}", f"doc-{unique}"
-    owner = who("demo", "ada")
+    owner = headers_of("demo", "ada")
     body = {"documents": [{"id": document, "text": f"{SECRET} ist ein Berg.", "metadata": {"secret": SECRET}}]}
     (await client.post(f"/a1/rag/indices/{index}/documents", json=body, headers=owner)).raise_for_status()
     created = await client.post("/a1/agents/concise-de/sessions", json={"title": SECRET}, headers=owner)
@@ -55,8 +55,8 @@ async def owned(client: httpx.AsyncClient) -> OwnedResources:
     file = {"filename": f"{SECRET}.md", "content_type": "text/markdown", "size": 10}
     upload = await client.post(f"/a1/rag/indices/{index}/uploads", json=file, headers=owner)
     assert upload.status_code == 200
-    asked = await client.post(f"/a1/rag/indices/{index}/query", json={"query": SECRET}, headers=owner)
-    return OwnedResources(index, document, created.json()["id"], upload.json()["upload_id"], asked.headers["SPASS-Request-Id"])
+    query = await client.post(f"/a1/rag/indices/{index}/query", json={"query": SECRET}, headers=owner)
+    return OwnedResources(index, document, created.json()["id"], upload.json()["upload_id"], query.headers["SPASS-Request-Id"])
 
 
 BODIES: dict[str, object] = {
@@ -74,74 +74,76 @@ BODIES: dict[str, object] = {
     "embeddings.create": {"model": "all-minilm-l6-v2", "input": "Berg"},
     "tools.execute": {"name": "rag_query", "arguments": {"index_id": "nowhere", "query": "Berg"}},
 }
-# What names somebody's thing: the answer to a stranger is that there is no such thing.
-NAMING = {
+# Path parameters that identify a resource, and the error code for a caller that does not own it.
+NOT_FOUND_CODES = {
     "{session_id}": "session_not_found",
     "{upload_id}": "upload_not_found",
     "{index_id}": "index_not_found",
     "{request_id}": "request_not_found",
     "{job_id}": "job_not_found",
 }
-# These create or empty an index of the caller's own under the name, or say that there was none; files may come before an index.
-OWN = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
+# These routes do not require a resource: they act on the caller's own index of that name, and uploads may precede the index.
+OWN_INDEX_ROUTES = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
 
 
-def naming(route: Route) -> str | None:
-    return next((code for name, code in NAMING.items() if name in route.path), None)
+def not_found_code(route: Route) -> str | None:
+    return next((code for name, code in NOT_FOUND_CODES.items() if name in route.path), None)
 
 
 async def call(client: httpx.AsyncClient, route: Route, owned: OwnedResources, headers: dict[str, str]) -> httpx.Response:
     body = BODIES.get(route.module)
     if route.method in ("POST", "PUT", "PATCH"):
-        assert body is not None, f"{route.module} is new here: say what to send to it"
+        assert body is not None, f"BODIES has no body for {route.module}: add one"
     return await client.request(route.method, owned.path(route), json=body, headers=headers)
 
 
 @pytest.mark.parametrize("tenant", ["other", "demo-2"])
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
-async def test_another_tenant_finds_nothing(client: httpx.AsyncClient, owned: OwnedResources, route: Route, tenant: str) -> None:
-    before = await kept(client)
-    answer = await call(client, route, owned, who(tenant, "ada"))
+async def test_another_tenant_can_neither_read_nor_change_a_resource(
+    client: httpx.AsyncClient, owned: OwnedResources, route: Route, tenant: str
+) -> None:
+    before = await settings_and_usage(client)
+    answer = await call(client, route, owned, headers_of(tenant, "ada"))
     assert SECRET not in answer.text
     assert owned.session not in answer.text
     if route.module == "rag.list":
         assert owned.index not in answer.text
     if route.module == "rag.uploads_list":
         assert answer.json()["uploads"] == []
-    code = naming(route)
-    if code and route.module not in OWN:
+    code = not_found_code(route)
+    if code and route.module not in OWN_INDEX_ROUTES:
         assert answer.status_code == 404, answer.text
         assert answer.json()["error"]["code"] == code
-    await assert_untouched(client, owned)
-    assert await kept(client) == before
+    await assert_unchanged(client, owned)
+    assert await settings_and_usage(client) == before
 
 
-# Indices belong to the tenant: all its users share them.
-USERS_OWN = [route for route in ROUTES if not route.path.startswith("/a1/rag")]
+# The users of a tenant share its indices, so these routes are not included.
+USER_ROUTES = [route for route in ROUTES if not route.path.startswith("/a1/rag")]
 
 
-@pytest.mark.parametrize("route", USERS_OWN, ids=lambda route: f"{route.method} {route.path}")
-async def test_another_user_of_the_tenant_finds_no_session(
+@pytest.mark.parametrize("route", USER_ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_another_user_of_the_tenant_can_neither_read_nor_change_a_session(
     client: httpx.AsyncClient, owned: OwnedResources, route: Route
 ) -> None:
-    answer = await call(client, route, owned, who("demo", "bob"))
+    answer = await call(client, route, owned, headers_of("demo", "bob"))
     assert SECRET not in answer.text
     assert owned.session not in answer.text
     if "{session_id}" in route.path:
         assert answer.status_code == 404, answer.text
         assert answer.json()["error"]["code"] == "session_not_found"
-    await assert_untouched(client, owned)
+    await assert_unchanged(client, owned)
 
 
-async def test_a_strangers_answer_is_that_of_an_absent_thing(client: httpx.AsyncClient, owned: OwnedResources) -> None:
-    """Status, code and text do not tell "not yours" from "not there"."""
+async def test_the_answers_for_foreign_and_absent_resources_are_equal(client: httpx.AsyncClient, owned: OwnedResources) -> None:
+    """Compare status, code and text."""
     absent = OwnedResources("no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26)
     for route in ROUTES:
-        if naming(route) is None or route.module in OWN:
+        if not_found_code(route) is None or route.module in OWN_INDEX_ROUTES:
             continue
-        foreign = await call(client, route, owned, who("demo-2", "ada"))
-        missing = await call(client, route, absent, who("demo-2", "ada"))
-        said = [
+        foreign = await call(client, route, owned, headers_of("demo-2", "ada"))
+        missing = await call(client, route, absent, headers_of("demo-2", "ada"))
+        errors = [
             json.dumps(answer.json()["error"])
             .replace(owned.index, "X")
             .replace(owned.document, "Y")
@@ -149,46 +151,46 @@ async def test_a_strangers_answer_is_that_of_an_absent_thing(client: httpx.Async
             .replace(owned.upload, "U")
             for answer in (foreign, missing)
         ]
-        other = said[1].replace(absent.index, "X").replace(absent.document, "Y").replace(absent.session, "Z")
+        other = errors[1].replace(absent.index, "X").replace(absent.document, "Y").replace(absent.session, "Z")
         other = other.replace(absent.upload, "U")
-        assert (foreign.status_code, said[0]) == (missing.status_code, other), route.path
+        assert (foreign.status_code, errors[0]) == (missing.status_code, other), route.path
 
 
-async def test_a_cursor_of_another_tenant_is_useless(client: httpx.AsyncClient, owned: OwnedResources) -> None:
-    owner = who("demo", "ada")
+async def test_a_cursor_of_another_tenant_or_user_is_rejected(client: httpx.AsyncClient, owned: OwnedResources) -> None:
+    owner = headers_of("demo", "ada")
     (await client.post("/a1/agents/concise-de/sessions", json={}, headers=owner)).raise_for_status()
     page = await client.get("/a1/agents/concise-de/sessions", params={"limit": 1}, headers=owner)
     cursor = page.json()["next_cursor"]
     assert cursor
-    for stranger in (who("demo-2", "ada"), who("demo", "bob")):
-        answer = await client.get("/a1/agents/concise-de/sessions", params={"cursor": cursor}, headers=stranger)
+    for other_caller in (headers_of("demo-2", "ada"), headers_of("demo", "bob")):
+        answer = await client.get("/a1/agents/concise-de/sessions", params={"cursor": cursor}, headers=other_caller)
         assert answer.status_code == 400
 
 
-async def test_one_idempotency_key_in_two_hands_is_two_keys(client: httpx.AsyncClient, owned: OwnedResources) -> None:
+async def test_an_idempotency_key_is_private_to_its_tenant_and_user(client: httpx.AsyncClient, owned: OwnedResources) -> None:
     key = {"Idempotency-Key": secrets.token_hex(8)}
     body = {"title": SECRET}
-    first = await client.post("/a1/agents/concise-de/sessions", json=body, headers=who("demo", "ada") | key)
-    again = await client.post("/a1/agents/concise-de/sessions", json=body, headers=who("demo", "ada") | key)
-    assert again.json() == first.json()
-    assert again.headers["Idempotency-Replayed"] == "true"
-    for stranger in (who("demo-2", "ada"), who("demo", "bob"), who("other", "ada")):
-        answer = await client.post("/a1/agents/concise-de/sessions", json=body, headers=stranger | key)
+    first = await client.post("/a1/agents/concise-de/sessions", json=body, headers=headers_of("demo", "ada") | key)
+    replay = await client.post("/a1/agents/concise-de/sessions", json=body, headers=headers_of("demo", "ada") | key)
+    assert replay.json() == first.json()
+    assert replay.headers["Idempotency-Replayed"] == "true"
+    for other_caller in (headers_of("demo-2", "ada"), headers_of("demo", "bob"), headers_of("other", "ada")):
+        answer = await client.post("/a1/agents/concise-de/sessions", json=body, headers=other_caller | key)
         assert answer.status_code == 201
         assert "Idempotency-Replayed" not in answer.headers
         assert answer.json()["id"] != first.json()["id"]
 
 
-async def kept(client: httpx.AsyncClient) -> tuple[object, object]:
-    """The owner's settings, and what was counted of the owner's calls."""
-    answers = [await client.get(path, headers=who("demo", "ada")) for path in ("/v1/tenant/config", "/v1/usage")]
+async def settings_and_usage(client: httpx.AsyncClient) -> tuple[object, object]:
+    """Return the owner's settings and usage."""
+    answers = [await client.get(path, headers=headers_of("demo", "ada")) for path in ("/v1/tenant/config", "/v1/usage")]
     settings, usage = [answer.raise_for_status().json() for answer in answers]
     assert usage["total"]["requests"] > 0
     return settings, usage
 
 
-async def assert_untouched(client: httpx.AsyncClient, owned: OwnedResources) -> None:
-    owner = who("demo", "ada")
+async def assert_unchanged(client: httpx.AsyncClient, owned: OwnedResources) -> None:
+    owner = headers_of("demo", "ada")
     document = await client.get(f"/a1/rag/indices/{owned.index}/documents/{owned.document}", headers=owner)
     assert document.json()["metadata"] == {"secret": SECRET}
     index = await client.get(f"/a1/rag/indices/{owned.index}", headers=owner)

@@ -1,4 +1,4 @@
-"""A process keeps what it has read or written for all its routes together."""
+"""All routes of a process share its caches."""
 
 import secrets
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 HEADERS = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
 
 
-async def test_a_deletion_finds_the_ids_that_the_append_before_it_left_in_memory(client: httpx.AsyncClient) -> None:
+async def test_a_delete_after_an_append_reads_the_ids_from_the_cache(client: httpx.AsyncClient) -> None:
     path = f"/a1/rag/indices/index-{secrets.token_hex(6)}/documents"
     body = {"documents": [{"id": "a", "text": "alt"}, {"id": "b", "text": "bleibt"}]}
     (await client.post(f"{path}/append", json=body, headers=HEADERS)).raise_for_status()

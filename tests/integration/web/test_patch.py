@@ -1,4 +1,4 @@
-"""PATCH a document over HTTP with faults and with concurrent writers. The stored vector always fits the stored text."""
+"""PATCH a document over HTTP with faults and with concurrent writers. The stored vector always belongs to the stored text."""
 
 import asyncio
 import secrets
@@ -72,7 +72,7 @@ async def test_the_document_is_the_old_or_the_new_one_after_a_fault_in_any_call(
         assert {name: response.json()[name] for name in new} == new, where
 
 
-async def test_concurrent_writers_never_store_a_text_with_the_vector_of_another(client: httpx.AsyncClient) -> None:
+async def test_concurrent_writers_never_store_a_text_with_the_vector_of_another_text(client: httpx.AsyncClient) -> None:
     index = await create_index(client)
     texts = [f"Satz Nummer {number}: {word}." for number, word in enumerate(("Haus", "Baum", "Fluss", "Berg"))]
 
