@@ -195,9 +195,9 @@ def test_images_stay_between_sanitized_texts() -> None:
 
 @pytest.mark.parametrize("text", [TAGS, "\u200b \u2060\n", "\u3164\u2800", "\x00"])
 def test_a_message_without_a_visible_character_is_refused(text: str) -> None:
-    with pytest.raises(InputRefused) as refused:
+    with pytest.raises(InputRefused) as refusal:
         sanitize(text)
-    assert refused.value.details == {"reason": "nothing_visible"}
+    assert refusal.value.details == {"reason": "nothing_visible"}
 
 
 def test_messages_with_an_image_and_blank_messages_are_accepted() -> None:
@@ -210,9 +210,9 @@ def test_messages_with_an_image_and_blank_messages_are_accepted() -> None:
 def test_a_message_that_is_too_long_is_refused() -> None:
     assert len(sanitize("x" * MAX_CHARACTERS)) == MAX_CHARACTERS
     for role in Role:
-        with pytest.raises(InputRefused) as refused:
+        with pytest.raises(InputRefused) as refusal:
             sanitize("x" * (MAX_CHARACTERS + 1), role)
-        assert refused.value.details == {"reason": "message_too_long"}
+        assert refusal.value.details == {"reason": "message_too_long"}
     with pytest.raises(InputRefused):
         sanitize_request(chat_request(arguments="x" * (MAX_CHARACTERS + 1)))
 

@@ -278,9 +278,9 @@ async def test_an_unsupported_request_takes_nothing_of_the_limit() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 2})
     harness.models["a"] = UnableModel()
     chat = harness.chat(100)
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as refusal:
         await anext(chat)
-    assert refused.value.param == "messages"
+    assert refusal.value.param == "messages"
     assert (harness.table.calls, chat.routing.attempts, chat.routing.backend) == (0, 0, None)
 
 
