@@ -1,4 +1,4 @@
-"""Certificates that nobody vouches for but who is told to."""
+"""Self-signed certificates, which only clients that are configured for them accept."""
 
 import datetime as dt
 import ipaddress
@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 
 def self_signed(folder: Path) -> Path:
-    """A certificate for 127.0.0.1 that vouches for itself, with its key."""
+    """Return a PEM file with a self-signed certificate for 127.0.0.1 and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)

@@ -1,10 +1,12 @@
-"""An event loop whose clock jumps to the next timer whenever there is nothing else to do: hours pass in no time."""
+"""An event loop with virtual time: when all tasks wait, its clock jumps to the next timer."""
 
 import asyncio
 import selectors
 
 
-class _Jumping(selectors.DefaultSelector):
+class _SkippingSelector(selectors.DefaultSelector):
+    """A selector that advances the clock of its loop instead of waiting for the next timer."""
+
     loop: "VirtualLoop"
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -17,11 +19,11 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Only for work without threads and sockets to others: it would not wait for them."""
+    """An event loop with virtual time. It does not wait for threads and sockets, so the work must not use them."""
 
     def __init__(self) -> None:
         self.moment = 1_000.0
-        selector = _Jumping()
+        selector = _SkippingSelector()
         selector.loop = self
         super().__init__(selector)
 
@@ -30,4 +32,4 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 BACKEND = ("asyncio", {"loop_factory": VirtualLoop})
-"""What the fixture ``anyio_backend`` gives where a module's tests run on it."""
+"""The value of the fixture ``anyio_backend`` in modules whose tests run on this loop."""

@@ -12,11 +12,11 @@ HOST: Final = "models.internal.acme.example"
 PATH: Final = "/var/task/private/app.py"
 ARN: Final = "arn:aws:iam::123456789012:role/private-role"
 OUR_NAMES: Final = (HOST, "models.internal", PATH, "private", "123456789012", "Traceback", "site-packages", ".py")
-"""The name of a resource of ours, which must not leak either."""
+"""Names of our resources, which must not leak either."""
 
 
 def error_answer(message: str, status: int) -> Answer:
-    """Return an error body that contains ``words`` in every field."""
+    """Return an error body that contains ``message`` in every field."""
     return json_answer(
         {"error": {"message": f"no: {message} {PATH} {ARN}", "type": message, "code": message, "param": message}}, status
     )

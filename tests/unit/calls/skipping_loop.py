@@ -14,13 +14,13 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.now = time.monotonic()
-        super().__init__(_Skipping(self))
+        super().__init__(_SkippingSelector(self))
 
     def time(self) -> float:
         return self.now
 
 
-class _Skipping(selectors.DefaultSelector):
+class _SkippingSelector(selectors.DefaultSelector):
     """A selector that advances the clock to the next timer. Without a timer it waits, for example for a thread."""
 
     def __init__(self, loop: SkippingLoop) -> None:
@@ -38,5 +38,5 @@ def run_with_virtual_time(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
     """Return the result of ``work`` and its duration in virtual seconds."""
     with asyncio.Runner(loop_factory=SkippingLoop) as runner:
         loop = runner.get_loop()
-        began = loop.time()
-        return runner.run(work), loop.time() - began
+        start = loop.time()
+        return runner.run(work), loop.time() - start

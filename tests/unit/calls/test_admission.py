@@ -61,7 +61,7 @@ class AdmissionHarness:
     limits: Limits = field(default_factory=Limits)
     provider: ScriptedModel = field(default_factory=scripted_model)
     now: float = NOON
-    slept: list[float] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
     on_sleep: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class AdmissionHarness:
         return calls_of(self.provider, admission=Admission(self.limits, clock=lambda: self.now, sleep=self._sleep))
 
     async def _sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
+        self.pauses.append(seconds)
         self.now += seconds
         if self.on_sleep:
             await self.on_sleep()
@@ -131,12 +131,12 @@ async def test_a_call_over_the_token_limit_is_refused_with_retry_after(
     assert error.retry_after is not None
     assert 55 <= error.retry_after <= 65
     assert len(harness.provider.requests) == 1
-    assert harness.slept == []
+    assert harness.pauses == []
     harness.now += error.retry_after - REQUEST_MAX_WAIT - 1
     await expect_refusal(harness, RateLimited, answer=100)
     harness.now += REQUEST_MAX_WAIT + 1
     await harness.ask(answer=100)
-    assert harness.slept == []
+    assert harness.pauses == []
 
 
 async def test_a_request_waits_a_moment_for_tokens(harness: AdmissionHarness) -> None:
@@ -146,7 +146,7 @@ async def test_a_request_waits_a_moment_for_tokens(harness: AdmissionHarness) ->
     assert retry_after is not None
     harness.now += retry_after - REQUEST_MAX_WAIT + 0.5
     await harness.ask(answer=100)
-    assert sum(harness.slept) == pytest.approx(REQUEST_MAX_WAIT - 0.5, abs=0.2)
+    assert sum(harness.pauses) == pytest.approx(REQUEST_MAX_WAIT - 0.5, abs=0.2)
 
 
 async def test_a_job_waits_until_the_minute_has_passed(harness: AdmissionHarness) -> None:
@@ -155,9 +155,9 @@ async def test_a_job_waits_until_the_minute_has_passed(harness: AdmissionHarness
     job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
     for _ in range(3):
         await harness.calls.embed(job, ["a" * 160, "b" * 160])
-    assert 110 <= sum(harness.slept) <= 140
+    assert 110 <= sum(harness.pauses) <= 140
     harness.limits.budget = "0.00001"
-    with pytest.raises(BudgetExceeded):  # it does not wait for the next month
+    with pytest.raises(BudgetExceeded):  # the job does not wait for the next month
         await harness.calls.embed(job, ["a" * 160, "b" * 160])
 
 
@@ -226,8 +226,8 @@ async def test_a_call_over_the_budget_is_refused_until_the_end_of_the_month(harn
         await harness.ask()
     error = await expect_refusal(harness, BudgetExceeded)
     # The opening balance is read from the usage rows, which have the real month.
-    spent = await spending_of_month(harness.store, "2026-11")
-    assert error.details == {"limit": "monthly_budget_usd", "budget_usd": "1", "spent_usd": str(spent)}
+    spending = await spending_of_month(harness.store, "2026-11")
+    assert error.details == {"limit": "monthly_budget_usd", "budget_usd": "1", "spent_usd": str(spending)}
     december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
     assert error.retry_after == pytest.approx(december - harness.now)
     harness.now = december + 1
@@ -239,17 +239,17 @@ async def test_a_job_waits_for_reserved_money_and_a_request_is_refused(
 ) -> None:
     harness.limits.budget = "0.001"
     harness.provider.script = [ChatDelta("Hello. "), ChatDelta("Bye.", usage=TokenUsage(2, 8))]
-    in_flight = harness.calls.chat(make_scope(harness.store), question(answer=600))
-    await anext(in_flight)
+    answer = harness.calls.chat(make_scope(harness.store), question(answer=600))
+    await anext(answer)
     error = await expect_refusal(harness, BudgetExceeded, answer=600)
     assert "Calls in flight" in error.message
     assert error.retry_after is not None
     assert 1 <= error.retry_after <= 5
     job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
-    harness.on_sleep = lambda: in_flight.aclose()
+    harness.on_sleep = lambda: answer.aclose()
     harness.provider.vectors = vectors_of(1)
     await harness.calls.embed(job, ["a" * 8000] * 4)
-    assert len(harness.slept) == 1
+    assert len(harness.pauses) == 1
 
 
 async def test_a_refusal_after_too_many_lost_races_does_not_name_a_limit(
@@ -371,12 +371,12 @@ async def test_no_fault_loses_capacity_or_exceeds_a_limit(harness: AdmissionHarn
         with inject(FaultPlan(fault, at=point)) as plan, suppress(Crash, StorageUnavailable):
             await harness.ask(answer=900, usage=TokenUsage(2, 900))
         assert len(plan.calls) > point
-        reached = len(harness.provider.requests)
+        request_count = len(harness.provider.requests)
         harness.now += 1
         try:  # generated tokens are counted even if a reply was lost
             await harness.ask(answer=900, usage=TokenUsage(2, 900))
         except RateLimited:
-            assert len(harness.provider.requests) == reached
+            assert len(harness.provider.requests) == request_count
         harness.now += 120
         await harness.ask(answer=900, usage=TokenUsage(2, 900))
 
@@ -384,10 +384,10 @@ async def test_no_fault_loses_capacity_or_exceeds_a_limit(harness: AdmissionHarn
 async def test_a_reservation_ends_with_the_deadline_of_its_request(
     harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unblocked = asyncio.Event()
+    release = asyncio.Event()
 
     async def block(*_: object) -> None:
-        await unblocked.wait()
+        await release.wait()
 
     harness.limits.tokens = 1000
     scope = replace(make_scope(harness.store), deadline=Deadline.after(0.05))
@@ -397,4 +397,4 @@ async def test_a_reservation_ends_with_the_deadline_of_its_request(
             _ = [delta async for delta in harness.calls.chat(scope, question(1))]
     assert harness.provider.requests == []
     assert scope.deadline.remaining() == 0
-    unblocked.set()
+    release.set()

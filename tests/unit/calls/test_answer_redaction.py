@@ -33,7 +33,7 @@ CONFIG = GatewayConfig.model_validate(
 REDACTED = "[…]"
 KINDS = pytest.mark.parametrize("kind", SECRETS)
 
-ORDINARY: Mapping[str, str] = {
+HARMLESS_TEXTS: Mapping[str, str] = {
     "paths": "See /etc/passwd, /var/task/app.py, ~/.ssh/id_rsa and C:\\Users\\ada\\new\\report.txt.",
     "hosts": "Call https://api.example.com:8443/v1/chat?limit=10&cursor=abc#top or db.internal:5432.",
     "arns": "arn:aws:dynamodb:eu-central-1:123456789012:table/spass-Table-1ABCDEF",
@@ -168,9 +168,9 @@ def test_refusals_and_all_fields_of_tool_calls_are_redacted(kind: str) -> None:
     arguments = json.dumps({"text": f"first\n{secret}\nlast"})
     for size in (1, 5, len(arguments)):
         pieces = [ToolCallDelta(0, arguments=part) for part in _split(arguments, range(size, len(arguments), size))]
-        begin = ChatDelta(tool_calls=(ToolCallDelta(0, f"call {secret}", f"tool {secret}"),))
+        first = ChatDelta(tool_calls=(ToolCallDelta(0, f"call {secret}", f"tool {secret}"),))
         refusals = [ChatDelta(refusal=part) for part in _split(f"I won't say {secret}.", range(size, len(secret), size))]
-        reply = collect_redacted([*refusals, begin, *(ChatDelta(tool_calls=(piece,)) for piece in pieces)])
+        reply = collect_redacted([*refusals, first, *(ChatDelta(tool_calls=(piece,)) for piece in pieces)])
         (call,) = reply.message.tool_calls
         assert json.loads(call.arguments)["text"].startswith("first\n")
         assert json.loads(call.arguments)["text"].endswith("\nlast")
@@ -192,7 +192,7 @@ def test_a_secret_with_json_escapes_is_redacted(kind: str) -> None:
         assert decoded["then"] == "more"
 
 
-@pytest.mark.parametrize("text", ORDINARY.values(), ids=ORDINARY.keys())
+@pytest.mark.parametrize("text", HARMLESS_TEXTS.values(), ids=HARMLESS_TEXTS.keys())
 def test_harmless_text_about_secrets_is_unchanged(text: str) -> None:
     assert redact_text(text) == text
     assert redact_text(text, range(1, len(text))) == text
@@ -224,7 +224,7 @@ def test_ids_are_unchanged() -> None:
 
 _PIECES = st.one_of(
     st.sampled_from([*SECRETS.values()]),
-    st.sampled_from([*ORDINARY.values()]),
+    st.sampled_from([*HARMLESS_TEXTS.values()]),
     st.text(max_size=12),
     st.text(alphabet=string.printable, max_size=40),
     st.sampled_from(
@@ -271,12 +271,12 @@ def test_a_word_is_sent_when_it_has_ended() -> None:
 
 def test_at_most_a_thousand_characters_of_an_endless_word_are_held() -> None:
     answer_redactor = AnswerRedactor(redactor())
-    sent = redacted_length = 0
+    sent_length = redacted_length = 0
     for _ in range(2000):
-        sent += 50
+        sent_length += 50
         redacted_length += len(answer_redactor.feed(ChatDelta("aB3" * 16 + "xy")).content)
-        assert sent - redacted_length <= MAX_HELD_CHARACTERS
-    assert redacted_length + len(answer_redactor.flush().content) == sent
+        assert sent_length - redacted_length <= MAX_HELD_CHARACTERS
+    assert redacted_length + len(answer_redactor.flush().content) == sent_length
 
 
 def test_the_answer_continues_after_a_long_secret() -> None:
@@ -343,11 +343,11 @@ def test_the_time_is_linear_in_the_length(text: str, size: int) -> None:
     def seconds(times: int) -> float:
         answer_redactor, long = AnswerRedactor(redactor()), text * times
         pieces = [ChatDelta(part) for part in _split(long, range(size, len(long), size))]
-        started = time.process_time()
+        start = time.process_time()
         for piece in pieces:
             answer_redactor.feed(piece)
         answer_redactor.flush()
-        return time.process_time() - started
+        return time.process_time() - start
 
     best = min(seconds(1) for _ in range(3))
     assert best < 12e-6 * len(text)  # ten times the duration on an idle machine

@@ -173,9 +173,9 @@ async def test_a_lost_answer_counts_as_the_reserved_tokens(store: TenantStore, f
 
 async def test_lost_answers_before_a_success_are_part_of_its_usage_and_cost(store: TenantStore) -> None:
     config = CONFIG.model_copy(update={"llm": CONFIG.llm.model_copy(update={"retries": 3, "retry_base_delay": 0})})
-    gone = BackendUnavailable("gone")
+    unavailable = BackendUnavailable("gone")
     third = [ChatDelta("Well.", usage=TokenUsage(7, 3), cost_usd=Decimal("0.5"))]
-    provider, scope = scripted_model(in_turn([gone, gone, third]), sent=True), make_scope(store)
+    provider, scope = scripted_model(in_turn([unavailable, unavailable, third]), sent=True), make_scope(store)
     request = replace(QUESTION, max_tokens=100)
     last = [delta async for delta in calls_of(provider, config).chat(scope, request)][-1]
     assert (last.usage, last.lost_usage) == (TokenUsage(17, 203), TokenUsage(10, 200))
@@ -187,8 +187,8 @@ async def test_lost_answers_before_a_success_are_part_of_its_usage_and_cost(stor
 
 async def test_a_stream_that_breaks_off_after_a_lost_answer_counts_both(store: TenantStore) -> None:
     config = CONFIG.model_copy(update={"llm": CONFIG.llm.model_copy(update={"retries": 1, "retry_base_delay": 0})})
-    gone = BackendUnavailable("gone")
-    provider = scripted_model(in_turn([gone, [ChatDelta("12345678"), gone]]), sent=True)
+    unavailable = BackendUnavailable("gone")
+    provider = scripted_model(in_turn([unavailable, [ChatDelta("12345678"), unavailable]]), sent=True)
     with pytest.raises(UpstreamError):
         _ = [delta async for delta in calls_of(provider, config).chat(make_scope(store), replace(QUESTION, max_tokens=100))]
     (record,) = await audit_of(store)
@@ -202,12 +202,12 @@ async def test_a_refusal_is_returned_and_its_tokens_count(store: TenantStore) ->
 
 async def test_the_price_of_the_provider_wins_and_an_unknown_price_counts_as_0(store: TenantStore) -> None:
     scope = make_scope(store)
-    priced = scripted_model([ChatDelta("a", cost_usd=Decimal("0.25"))])
-    assert [delta async for delta in calls_of(priced).chat(scope, QUESTION)][-1].cost_usd == Decimal("0.25")
+    priced_model = scripted_model([ChatDelta("a", cost_usd=Decimal("0.25"))])
+    assert [delta async for delta in calls_of(priced_model).chat(scope, QUESTION)][-1].cost_usd == Decimal("0.25")
     assert scope.tally.total.source is CostSource.UPSTREAM
-    unknown = scripted_model([ChatDelta("a")])
-    unpriced = ChatRequest("unpriced", QUESTION.messages)
-    assert [delta async for delta in calls_of(unknown).chat(scope, unpriced)][-1].cost_usd is None
+    unpriced_model = scripted_model([ChatDelta("a")])
+    request = ChatRequest("unpriced", QUESTION.messages)
+    assert [delta async for delta in calls_of(unpriced_model).chat(scope, request)][-1].cost_usd is None
     assert (scope.tally.total.source, scope.tally.total.sub_calls) == (CostSource.NONE, 2)
     assert scope.tally.total.usd == Decimal("0.25")
 

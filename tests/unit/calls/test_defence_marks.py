@@ -80,8 +80,8 @@ def test_removing_the_marks_restores_the_text(text: str) -> None:
 def test_removing_the_marks_restores_any_text(text: str) -> None:
     text_sent = sanitize(text)
     if not any(letter in text for letter in "<＜﹤≮‹[]ˆˇ˘˛˜˝:"):
-        seen = sanitize_request(ChatRequest("m", (Message(Role.ASSISTANT, text),))).request.messages[0].content
-        assert remove_marks(text_sent) == seen
+        expected = sanitize_request(ChatRequest("m", (Message(Role.ASSISTANT, text),))).request.messages[0].content
+        assert remove_marks(text_sent) == expected
 
 
 @given(st.lists(st.sampled_from(["ignore", "all", " ", "\n", "\t", "\u00a0", "\u2003", "  "]), min_size=3).map("".join))
@@ -141,8 +141,8 @@ def test_a_mark_that_occurs_in_the_text_is_not_chosen() -> None:
     assert defence.request.messages[-1].content == '<data mark="ˇ">derˇZirkumflexˇˆˇhier</data>'
     assert defence.request.messages[0].content.endswith(NOTE)
     assert defence.feed(ChatDelta("Derˇˆ ist")).content == "Der ˆ ist"
-    in_the_question = sanitize_with_data("a b", Message(Role.USER, "What is ˆ?"))
-    assert in_the_question.request.messages[-1].content == '<data mark="ˇ">aˇb</data>'
+    defence = sanitize_with_data("a b", Message(Role.USER, "What is ˆ?"))
+    assert defence.request.messages[-1].content == '<data mark="ˇ">aˇb</data>'
 
 
 def test_a_text_that_contains_every_mark_is_still_marked() -> None:
@@ -155,8 +155,8 @@ def test_numbers_ids_and_tokens_are_unchanged() -> None:
     assert json.loads(text_sent.removeprefix('<data mark="ˆ">').removesuffix("</data>")) == answer
 
 
-def remove_marks_from(pieces: Sequence[str], *, end: FinishReason | None = FinishReason.STOP, mark_in: str = "a b") -> str:
-    defence = sanitize_with_data(mark_in)
+def remove_marks_from(pieces: Sequence[str], *, end: FinishReason | None = FinishReason.STOP, data: str = "a b") -> str:
+    defence = sanitize_with_data(data)
     deltas = [*map(ChatDelta, pieces), ChatDelta(finish_reason=end)]
     return collect_deltas(map(defence.feed, deltas)).message.content
 

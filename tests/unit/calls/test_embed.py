@@ -35,9 +35,9 @@ async def test_the_allow_list_also_applies_to_the_configured_model(store: Tenant
     calls = calls_of(scripted_model())
     scope = make_scope(store, allowed=["small"])
     assert (await calls.embed(make_scope(store, allowed=["mini-embed"]), ["x"])).count == 1
-    for named in (None, "mini-embed"):
+    for model in (None, "mini-embed"):
         with pytest.raises(ModelNotAllowed):
-            await calls.embed(scope, ["x"], named)
+            await calls.embed(scope, ["x"], model)
     with pytest.raises(InvalidRequest):
         await calls.embed(scope, ["x"], "small")
     with pytest.raises(ModelNotFound):

@@ -25,8 +25,8 @@ PER_REQUEST = 32  # texts per request of the provider ``ollama``
 
 @dataclass
 class Server:
-    """A provider that takes ``seconds`` for a request. The first number of a vector is the number in its text. ``most`` is the
-    largest number of requests in flight."""
+    """A provider that takes ``seconds`` for a request. The first number of a vector is the number in its text.
+    ``max_in_flight`` is the largest number of concurrent requests."""
 
     seconds: Callable[[int], float] = lambda number: 1.0
     failures: dict[int, list[BackendError]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Server:
     cancelled: list[int] = field(default_factory=list)
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        raise AssertionError("it only embeds")
+        raise AssertionError("this provider only embeds")
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
         number = int(request.texts[0]) // PER_REQUEST
@@ -139,9 +139,9 @@ def test_the_first_final_failure_cancels_all_other_requests() -> None:
         with pytest.raises(UpstreamRejected, match="not that"):
             await server.calls().embed(scope, texts(9))
         assert server.in_flight == 0
-        sent = len(server.requests)
+        request_count = len(server.requests)
         await asyncio.sleep(100)
-        assert len(server.requests) == sent
+        assert len(server.requests) == request_count
         return 0
 
     _, seconds = run_with_virtual_time(run())

@@ -11,22 +11,22 @@ from spass.llm.types import ChatRequest
 def test_an_image_counts_as_a_fixed_number_of_tokens() -> None:
     text = Message(Role.USER, "a" * 400)
     parts = (text.content, Image("data:image/png;base64," + "A" * 4_000_000), Image("https://example.com/cat.png"))
-    pictured = Message(Role.USER, text.content, parts=parts)
+    with_images = Message(Role.USER, text.content, parts=parts)
     assert expected_usage(ChatRequest("m", (text,), max_tokens=9), 5000) == TokenUsage(100, 9)
-    assert expected_usage(ChatRequest("m", (pictured,), max_tokens=9), 5000) == TokenUsage(2100, 9)
+    assert expected_usage(ChatRequest("m", (with_images,), max_tokens=9), 5000) == TokenUsage(2100, 9)
 
 
 def test_the_expected_answer_is_at_most_the_context_window() -> None:
-    asked = ChatRequest("m", (Message(Role.USER, "a" * 400),), max_tokens=2**31 - 1)
-    assert expected_usage(asked, 5000) == TokenUsage(100, 5000)
-    assert expected_usage(replace(asked, max_tokens=None), 5000) == TokenUsage(100, 1024)
-    assert expected_usage(replace(asked, max_tokens=None), 256) == TokenUsage(100, 256)
+    request = ChatRequest("m", (Message(Role.USER, "a" * 400),), max_tokens=2**31 - 1)
+    assert expected_usage(request, 5000) == TokenUsage(100, 5000)
+    assert expected_usage(replace(request, max_tokens=None), 5000) == TokenUsage(100, 1024)
+    assert expected_usage(replace(request, max_tokens=None), 256) == TokenUsage(100, 256)
 
 
 def test_the_schema_of_an_answer_is_part_of_the_prompt() -> None:
     properties: Json = {f"field-{number}": {"type": "string"} for number in range(1000)}
     schema: Json = {"type": "object", "properties": properties}
     plain = ChatRequest("m", (Message(Role.USER, "a" * 400),), response_format={"type": "json_object"})
-    shaped = replace(plain, response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
+    with_schema = replace(plain, response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
     assert expected_usage(plain, 5000).prompt_tokens == 100
-    assert expected_usage(shaped, 5000).prompt_tokens > 100 + len(json.dumps(schema)) // 4
+    assert expected_usage(with_schema, 5000).prompt_tokens > 100 + len(json.dumps(schema)) // 4

@@ -17,43 +17,44 @@ from spass.calls.worker_thread import MIN_THREAD_CHARACTERS, run_in_worker_threa
 pytestmark = pytest.mark.anyio
 
 SOAK = bool(os.environ.get("SPASS_SOAK"))
-SHORT, TIMES = 2_000, 16
+SHORT_LENGTH, FACTOR = 2_000, 16
 
 
 def units() -> Iterator[str]:
-    dice = random.Random(19)
+    """Yield the texts that are repeated: characters, pairs and random triples of the alphabet."""
+    generator = random.Random(19)
     yield from ALPHABET
-    every = ["".join(pair) for pair in itertools.product(ALPHABET, repeat=2)]
-    yield from every if SOAK else dice.sample(every, 60)
-    yield from ("".join(dice.choices(ALPHABET, k=3)) for _ in range(20_000 if SOAK else 30))
+    pairs = ["".join(pair) for pair in itertools.product(ALPHABET, repeat=2)]
+    yield from pairs if SOAK else generator.sample(pairs, 60)
+    yield from ("".join(generator.choices(ALPHABET, k=3)) for _ in range(20_000 if SOAK else 30))
 
 
-def growth(work: Callable[[str], None], unit: str, short: int = SHORT) -> float:
-    """Return the ratio of the durations of a text and of a text ``TIMES`` as long."""
-    return measure_seconds(work, repeat_to_length(unit, short * TIMES)) / max(
+def growth(work: Callable[[str], None], unit: str, short: int = SHORT_LENGTH) -> float:
+    """Return the ratio of the durations of a text and of a text ``FACTOR`` as long."""
+    return measure_seconds(work, repeat_to_length(unit, short * FACTOR)) / max(
         measure_seconds(work, repeat_to_length(unit, short)), 1e-5
     )
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_time_for_a_text_is_linear_in_its_length(name: str) -> None:
-    work, short = OPERATIONS[name], SHORT // 4 if "pieces" in name else SHORT
+    work, short = OPERATIONS[name], SHORT_LENGTH // 4 if "pieces" in name else SHORT_LENGTH
     for unit in units():
         work(unit)
         # Quadratic work takes 256 times as long. Repeat a measurement, because another process may have disturbed it.
-        assert any(growth(work, unit, short) < 4 * TIMES for _ in range(5)), ascii(unit)
+        assert any(growth(work, unit, short) < 4 * FACTOR for _ in range(5)), ascii(unit)
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if "pieces" not in name])
 @pytest.mark.parametrize("beginning", ["<", "{", "\x0b", "-----BEGIN PRIVATE KEY-----", "<d", "aws "])
 def test_the_time_for_a_run_after_other_text_is_linear(name: str, beginning: str) -> None:
     for unit in ALPHABET:
-        assert any(growth(lambda text: OPERATIONS[name](beginning + text), unit) < 4 * TIMES for _ in range(5)), ascii(unit)
+        assert any(growth(lambda text: OPERATIONS[name](beginning + text), unit) < 4 * FACTOR for _ in range(5)), ascii(unit)
 
 
 @pytest.mark.parametrize("unit", ['<data mark="ˆ">', '<data mark="ˆ">a</data>', "</data>", "ˆ"])
 def test_marks_are_removed_in_linear_time(unit: str) -> None:
-    assert any(growth(lambda text: [remove_marks(text)].clear(), unit) < 4 * TIMES for _ in range(5))
+    assert any(growth(lambda text: [remove_marks(text)].clear(), unit) < 4 * FACTOR for _ in range(5))
 
 
 def count_calls(work: Callable[[str], None], text: str) -> int:
@@ -81,6 +82,6 @@ def test_removing_many_characters_does_not_call_a_function_for_each(unit: str) -
 
 
 async def test_a_long_text_does_not_block_the_event_loop() -> None:
-    here = threading.get_ident()
-    assert await run_in_worker_thread(MIN_THREAD_CHARACTERS, lambda _: threading.get_ident(), None) == here
-    assert await run_in_worker_thread(MIN_THREAD_CHARACTERS + 1, lambda _: threading.get_ident(), None) != here
+    loop_thread = threading.get_ident()
+    assert await run_in_worker_thread(MIN_THREAD_CHARACTERS, lambda _: threading.get_ident(), None) == loop_thread
+    assert await run_in_worker_thread(MIN_THREAD_CHARACTERS + 1, lambda _: threading.get_ident(), None) != loop_thread

@@ -32,20 +32,21 @@ ANSWER = [ChatDelta("Hello"), ChatDelta(".", finish_reason=FinishReason.STOP, us
 
 @dataclass(slots=True)
 class Gate(FaultPlan):
-    """Delay the writes of records until the gate is open. Then inject ``then`` into the first ``times`` writes, also retries."""
+    """A fault plan that delays the writes of records until the gate is open. Then it injects ``write_fault`` into the first
+    ``times`` writes, retries included."""
 
-    then: Fault | None = None
+    write_fault: Fault | None = None
     times: int = 2
     writes: int = 0
-    write_begun: asyncio.Event = field(default_factory=asyncio.Event)
+    write_started: asyncio.Event = field(default_factory=asyncio.Event)
     is_open: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if call.operation == "TransactWriteItems":
             self.writes += 1
-            self.fault = self.then if self.writes <= self.times else None
+            self.fault = self.write_fault if self.writes <= self.times else None
             self.at = len(self.calls)
-            self.write_begun.set()
+            self.write_started.set()
             await self.is_open.wait()
         return await FaultPlan.around(self, call, run)
 
@@ -63,9 +64,9 @@ async def test_the_last_delta_of_a_stream_waits_for_the_record(store: TenantStor
 
     with inject(gate := Gate()):
         reader = asyncio.create_task(read_answer())
-        await gate.write_begun.wait()
+        await gate.write_started.wait()
         assert "".join(delta.content for delta in deltas) == "Hello."
-        assert all(delta.finish_reason is None for delta in deltas), "the text has arrived, but not the end"
+        assert all(delta.finish_reason is None for delta in deltas), "the stream ended before its record was written"
         gate.is_open.set()
         await reader
     assert deltas[-1].finish_reason is FinishReason.STOP
@@ -73,7 +74,7 @@ async def test_the_last_delta_of_a_stream_waits_for_the_record(store: TenantStor
 
 
 @pytest.mark.parametrize(
-    ("fault", "times", "logged"),
+    ("fault", "times", "expected_events"),
     [
         (Fault.THROTTLE, 2, ["call", "audit_not_stored"]),
         (Fault.TIMEOUT, 2, ["call", "audit_not_stored"]),
@@ -82,15 +83,15 @@ async def test_the_last_delta_of_a_stream_waits_for_the_record(store: TenantStor
     ],
 )
 async def test_an_answer_is_returned_although_the_table_fails(
-    store: TenantStore, fault: Fault, times: int, logged: list[str], capsys: pytest.CaptureFixture[str]
+    store: TenantStore, fault: Fault, times: int, expected_events: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gate = Gate(then=fault, times=times)
+    gate = Gate(write_fault=fault, times=times)
     gate.is_open.set()
     with inject(gate):
         deltas = [delta async for delta in calls_of(scripted_model(ANSWER)).chat(make_scope(store), QUESTION)]
     assert (deltas[-1].usage, deltas[-1].finish_reason) == (TokenUsage(10, 5), FinishReason.STOP)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [event["event"] for event in events] == logged
+    assert [event["event"] for event in events] == expected_events
     assert "Hello" not in repr(events)
 
 
@@ -105,9 +106,9 @@ async def test_a_caller_cancelled_while_the_record_is_written_waits_for_it(
         async for _ in calls_of(scripted_model(ANSWER)).chat(make_scope(ledger.store), QUESTION):
             pass
 
-    with inject(gate := Gate(then=fault)):
+    with inject(gate := Gate(write_fault=fault)):
         reader = asyncio.create_task(read_answer())
-        await gate.write_begun.wait()
+        await gate.write_started.wait()
         for _ in range(times):
             reader.cancel()
             await asyncio.sleep(0)
@@ -127,7 +128,7 @@ async def test_a_cancelled_anyio_scope_waits_for_the_record(store: TenantStore) 
                     pass
 
             group.start_soon(read_answer)
-            await gate.write_begun.wait()
+            await gate.write_started.wait()
             group.cancel_scope.cancel()
             gate.is_open.set()
     assert await requests_of(store) == 1
@@ -135,12 +136,12 @@ async def test_a_cancelled_anyio_scope_waits_for_the_record(store: TenantStore) 
 
 async def test_an_answer_that_breaks_off_is_charged(store: TenantStore) -> None:
     scope = make_scope(store)
-    broken = scripted_model([ChatDelta("12345678"), BackendUnavailable("gone")])
+    breaking_model = scripted_model([ChatDelta("12345678"), BackendUnavailable("gone")])
     with pytest.raises(UpstreamError):
-        _ = [delta async for delta in calls_of(broken).chat(scope, QUESTION)]
-    failed = scripted_model(BackendUnavailable("down"))
+        _ = [delta async for delta in calls_of(breaking_model).chat(scope, QUESTION)]
+    failing_model = scripted_model(BackendUnavailable("down"))
     with pytest.raises(UpstreamError):
-        _ = [delta async for delta in calls_of(failed).chat(scope, QUESTION)]
+        _ = [delta async for delta in calls_of(failing_model).chat(scope, QUESTION)]
     total = scope.tally.total
     assert (total.sub_calls, total.source) == (1, CostSource.CATALOG), "a call without a cost does not change the source"
     assert f"{total.usd:f}" == "0.0000055"  # 5 tokens of the prompt and 2 of the answer

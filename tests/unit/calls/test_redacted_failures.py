@@ -36,7 +36,7 @@ def response_body(provider: str, upstream: Upstream, *, stream: bool) -> str:
             return ""
         finally:
             await router.aclose()
-        raise AssertionError("it did not fail")
+        raise AssertionError("the call did not fail")
 
     return asyncio.run(run(context()))
 

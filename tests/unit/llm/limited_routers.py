@@ -18,7 +18,7 @@ from spass.testing.model import ScriptedModel
 from tests.unit.aws.memory_table import MemoryTable
 
 BEGIN = 1_800_000_000.0
-"""The wall clock, in seconds, at the start of the event loop. A window of a limit begins then."""
+"""The wall clock, in seconds, at the start of the event loop and of a window of a limit."""
 
 
 class Model(ScriptedModel):

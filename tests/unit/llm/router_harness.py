@@ -27,7 +27,7 @@ class ScriptedProvider(ScriptedModel):
     """A model that gives ``outcomes`` in their order and repeats the last one. Each attempt takes ``seconds``."""
 
     def __init__(self, harness: "RouterHarness", outcomes: list[Outcome]) -> None:
-        super().__init__(lambda *_: self._next(), vectors=lambda _: self._embedded())
+        super().__init__(lambda *_: self._next(), vectors=lambda _: self._next_vectors())
         self.harness = harness
         self.outcomes = outcomes
         self.seconds = 0.0
@@ -45,7 +45,7 @@ class ScriptedProvider(ScriptedModel):
         assert not isinstance(outcome, EmbeddingReply)
         return outcome
 
-    def _embedded(self) -> EmbeddingReply:
+    def _next_vectors(self) -> EmbeddingReply:
         outcome = self._outcome()
         if isinstance(outcome, BackendError):
             raise outcome

@@ -21,8 +21,8 @@ def test_batches_are_as_large_as_the_limits_allow(texts: list[str], limits: Embe
     for batch in all_batches:
         assert 1 <= len(batch) <= limits.texts
         assert len(batch) == 1 or size(batch) <= limits.text_bytes
-    for batch, following in pairwise(all_batches):
-        assert len(batch) == limits.texts or size((*batch, following[0])) > limits.text_bytes
+    for batch, next_batch in pairwise(all_batches):
+        assert len(batch) == limits.texts or size((*batch, next_batch[0])) > limits.text_bytes
 
 
 def size(batch: Sequence[str]) -> int:

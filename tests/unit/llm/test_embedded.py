@@ -42,7 +42,8 @@ def embed(model: MiniLM, texts: Sequence[str]) -> Floats:
     return model.embed_tokens(model.tokenize(texts))
 
 
-def soon() -> CallContext:
+def new_context() -> CallContext:
+    """Return a context with a deadline in 60 seconds."""
     return CallContext(Deadline.after(60))
 
 
@@ -58,15 +59,15 @@ def test_vectors_equal_those_of_sentence_transformers(model: MiniLM) -> None:
 
 def test_a_vector_does_not_depend_on_the_other_texts(model: MiniLM) -> None:
     texts = [str(text) for text in REFERENCE["texts"]]
-    together = embed(model, texts)
-    alone = np.concatenate([embed(model, [text]) for text in texts])
-    np.testing.assert_allclose(together, alone, atol=2e-6)
+    one_batch = embed(model, texts)
+    separate = np.concatenate([embed(model, [text]) for text in texts])
+    np.testing.assert_allclose(one_batch, separate, atol=2e-6)
 
 
 def test_the_vector_of_a_long_text_is_the_mean_of_its_windows(model: MiniLM) -> None:
     (ids,) = model.tokenize(["Berlin has many parks and lakes. " * 200])
-    room = WINDOW - 2
-    windows = model.embed_tokens([ids[start : start + room] for start in range(0, len(ids), room)])
+    length = WINDOW - 2
+    windows = model.embed_tokens([ids[start : start + length] for start in range(0, len(ids), length)])
     mean = windows.mean(axis=0)
     np.testing.assert_allclose(model.embed_tokens([ids])[0], mean / np.linalg.norm(mean), atol=2e-6)
 
@@ -77,7 +78,7 @@ def test_every_vector_has_length_one(model: MiniLM) -> None:
 
 @pytest.mark.anyio
 async def test_the_provider_returns_packed_rows_and_counts_tokens(provider: EmbeddedProvider) -> None:
-    reply = await provider.embed(EmbeddingRequest(MODEL, tuple(REFERENCE["texts"][:2])), soon())
+    reply = await provider.embed(EmbeddingRequest(MODEL, tuple(REFERENCE["texts"][:2])), new_context())
     assert (reply.count, reply.dimensions) == (2, 384)
     np.testing.assert_allclose(np.frombuffer(reply.data, "<f4").reshape(2, 384), np.array(REFERENCE["vectors"][:2]), atol=3e-6)
     assert reply.usage.prompt_tokens > 10
@@ -87,9 +88,9 @@ async def test_the_provider_returns_packed_rows_and_counts_tokens(provider: Embe
 @pytest.mark.anyio
 async def test_chat_and_other_models_are_refused(provider: EmbeddedProvider) -> None:
     with pytest.raises(BackendBadRequest):
-        await provider.embed(EmbeddingRequest("nomic-embed-text-v1.5", ("x",)), soon())
+        await provider.embed(EmbeddingRequest("nomic-embed-text-v1.5", ("x",)), new_context())
     with pytest.raises(BackendBadRequest):
-        async for _ in provider.chat(ChatRequest(MODEL, ()), soon()):
+        async for _ in provider.chat(ChatRequest(MODEL, ()), new_context()):
             pass
 
 
@@ -101,10 +102,10 @@ async def test_embedding_stops_at_the_deadline(provider: EmbeddedProvider) -> No
 
 @pytest.mark.anyio
 async def test_embedding_one_long_text_stops_at_the_deadline(provider: EmbeddedProvider) -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(BackendTimeout):
         await provider.embed(EmbeddingRequest(MODEL, ("word " * 200_000,)), CallContext(Deadline.after(1)))
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - start < 60
 
 
 @pytest.mark.anyio
@@ -113,4 +114,4 @@ async def test_missing_weights_make_the_backend_unavailable(
 ) -> None:
     monkeypatch.setenv("SPASS_MODEL", str(tmp_path))
     with pytest.raises(BackendUnavailable):
-        await provider.embed(EmbeddingRequest(MODEL, ("x",)), soon())
+        await provider.embed(EmbeddingRequest(MODEL, ("x",)), new_context())

@@ -50,7 +50,7 @@ from tests.unit.llm.router_harness import (
 )
 
 pytestmark = pytest.mark.anyio
-GONE = BackendUnavailable("gone")
+LOST_ANSWER = BackendUnavailable("gone")
 
 
 async def test_the_first_backend_answers_and_is_recorded() -> None:
@@ -184,7 +184,7 @@ async def test_a_timeout_before_sending_is_retried_and_not_billed() -> None:
 
 
 async def test_the_usage_of_lost_answers_is_added() -> None:
-    harness = RouterHarness(in_turn(GONE, GONE, HELLO))
+    harness = RouterHarness(in_turn(LOST_ANSWER, LOST_ANSWER, HELLO))
     harness.mark_sent()
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
@@ -200,7 +200,7 @@ async def test_the_usage_of_lost_answers_is_added() -> None:
         (BackendBadRequest("no", status=400), TokenUsage()),
         (BackendUnavailable("overloaded", status=529), TokenUsage()),
         (BackendTimeout("slow", status=504), EXPECTED),
-        (GONE, EXPECTED),
+        (LOST_ANSWER, EXPECTED),
     ],
 )
 async def test_an_answer_that_contains_only_an_error_is_not_billed(failure: BackendError, lost: TokenUsage) -> None:
@@ -263,11 +263,11 @@ async def test_a_backend_that_refused_its_key_is_not_retried() -> None:
 
 async def test_no_retry_follows_the_first_token() -> None:
     harness = RouterHarness((ChatDelta("Hel"), BUSY), HELLO)
-    got = []
+    texts = []
     with pytest.raises(UpstreamError):
         async for delta in harness.chat():
-            got.append(delta.content)
-    assert (got, harness.attempts) == (["Hel"], {"a": 1, "b": 0})
+            texts.append(delta.content)
+    assert (texts, harness.attempts) == (["Hel"], {"a": 1, "b": 0})
 
 
 async def test_a_stream_that_breaks_before_its_first_token_is_retried() -> None:
@@ -428,15 +428,15 @@ async def test_an_unreadable_key_stops_only_its_backend() -> None:
         raise StorageUnavailable("not now")
 
     harness = RouterHarness(HELLO)
-    keyed = BackendConfig(name="k", provider="openai", api_key_env="A_KEY", supported_models=("m",))
+    unreadable = BackendConfig(name="k", provider="openai", api_key_env="A_KEY", supported_models=("m",))
     request = ChatRequest("m", (Message(Role.USER, "Hi"),))
     context = CallContext(Deadline.after(10))
-    both = Router(
-        LlmConfig(backends=(keyed, *harness.backends)), [], key_of, provider_of=lambda backend, key: harness.providers["a"]
+    pair = Router(
+        LlmConfig(backends=(unreadable, *harness.backends)), [], key_of, provider_of=lambda backend, key: harness.providers["a"]
     )
-    assert await text_of(both.chat(request, context)) == "Hello"
-    alone = Router(LlmConfig(backends=(keyed,)), [], key_of, provider_of=lambda backend, key: harness.providers["a"])
-    assert isinstance(await error_from_response(alone.chat(request, context)), StorageUnavailable)
+    assert await text_of(pair.chat(request, context)) == "Hello"
+    single = Router(LlmConfig(backends=(unreadable,)), [], key_of, provider_of=lambda backend, key: harness.providers["a"])
+    assert isinstance(await error_from_response(single.chat(request, context)), StorageUnavailable)
 
 
 async def test_the_backend_gets_its_own_name_for_the_model() -> None:
@@ -541,20 +541,20 @@ failures = st.one_of(
     st.floats(0, 50),
 )
 def test_attempts_and_pauses_stay_within_their_limits(
-    scripts: list[list[BackendError]], retries: int, seconds: float, random_value: float, each: float
+    scripts: list[list[BackendError]], retries: int, seconds: float, random_value: float, attempt_seconds: float
 ) -> None:
 
     async def run() -> None:
         harness = RouterHarness(*(in_turn(*script) for script in scripts), retries=retries, random_value=random_value)
         for provider in harness.providers.values():
-            provider.seconds = min(each, seconds)
-        begun = harness.time
+            provider.seconds = min(attempt_seconds, seconds)
+        start = harness.time
         chat = harness.chat(seconds=seconds)
         failure = await error_from_response(chat)
         assert isinstance(failure, UpstreamError | UpstreamTimeout | RateLimited)
         assert chat.routing.attempts <= 1 + retries + len(scripts)
-        assert all(0 < nap < 60.001 for nap in harness.pauses)
-        assert harness.time <= begun + seconds + each
+        assert all(0 < pause < 60.001 for pause in harness.pauses)
+        assert harness.time <= start + seconds + attempt_seconds
 
     anyio.run(run)
 
@@ -567,13 +567,13 @@ def test_each_billable_attempt_is_counted(scripts: list[list[BackendError]], ret
             harness.mark_sent()
         chat = harness.chat()
         await error_from_response(chat)
-        tried = [
+        outcomes = [
             [*script, *[script[-1]] * attempts][:attempts]
             for script, attempts in zip(scripts, harness.attempts.values(), strict=True)
         ]
-        lost = [failure for row in tried for failure in row if isinstance(failure, BackendTimeout) or failure.status is None]
+        lost = [failure for row in outcomes for failure in row if isinstance(failure, BackendTimeout) or failure.status is None]
         assert chat.routing.usage == sum([EXPECTED] * len(lost) * sent, TokenUsage())
         if sent:
-            assert not any(isinstance(failure, BackendTimeout) for row in tried for failure in row[:-1])
+            assert not any(isinstance(failure, BackendTimeout) for row in outcomes for failure in row[:-1])
 
     anyio.run(run)

@@ -48,8 +48,8 @@ async def test_each_failure_doubles_the_cooldown_up_to_the_maximum() -> None:
     for _ in range(600):
         assert await harness.call() == "b"
         await asyncio.sleep(0.1)
-    began = harness.models["a"].began
-    pauses = [round(after - before) for before, after in itertools.pairwise(began)]
+    start_times = harness.models["a"].began
+    pauses = [round(after - before) for before, after in itertools.pairwise(start_times)]
     assert pauses[:6] == [1, 2, 4, 8, 8, 8]
 
 
@@ -70,8 +70,8 @@ async def test_only_one_request_probes_a_backend() -> None:
     await asyncio.sleep(2)
     harness.models["a"].seconds = 5.0
     harness.models["a"].failures = [BUSY]
-    answered = await asyncio.gather(*[harness.call() for _ in range(20)])
-    assert set(answered) == {"b"}
+    backends = await asyncio.gather(*[harness.call() for _ in range(20)])
+    assert set(backends) == {"b"}
     assert harness.attempts["a"] == 2
 
 
@@ -89,11 +89,11 @@ async def test_the_request_after_a_cancelled_probe_probes() -> None:
     harness.models["a"].failures = [BUSY]
     assert await harness.call() == "b"
     await asyncio.sleep(2)
-    probing = asyncio.create_task(anext(harness.chat()))
+    probe = asyncio.create_task(anext(harness.chat()))
     await asyncio.sleep(0)
-    probing.cancel()
+    probe.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await probing
+        await probe
     assert await harness.call() == "a"
 
 

@@ -65,9 +65,9 @@ async def test_parallel_calls_of_many_workers_stay_within_the_tokens_a_minute() 
     harness.models["a"].seconds = 3.0
     calls = [harness.call(50, seconds=2000, worker=number % 8) for number in range(200)]
     assert set(await asyncio.gather(*calls)) == {"a"}
-    began = sorted(harness.models["a"].began)
-    assert max(sum(first <= one < first + 60 for one in began) for first in began) * 40 <= 2500
-    assert began[-1] - began[0] < 200 * 40 / 2500 * 65, "the limit was never used up"
+    start_times = sorted(harness.models["a"].began)
+    assert max(sum(first <= one < first + 60 for one in start_times) for first in start_times) * 40 <= 2500
+    assert start_times[-1] - start_times[0] < 200 * 40 / 2500 * 65, "the calls did not use the whole limit"
 
 
 async def test_tokens_a_minute_limit_calls_longer_than_a_minute() -> None:
@@ -75,8 +75,8 @@ async def test_tokens_a_minute_limit_calls_longer_than_a_minute() -> None:
     harness.models["a"].usage, harness.models["a"].seconds = TokenUsage(20, 33_000), 90.0
     for worker in (0, 1, 0):
         await harness.call(50, worker=worker)
-    began = harness.models["a"].began
-    assert all(later - earlier >= 90 + 60 for earlier, later in itertools.pairwise(began))
+    start_times = harness.models["a"].began
+    assert all(later - earlier >= 90 + 60 for earlier, later in itertools.pairwise(start_times))
 
 
 async def test_parallel_calls_of_many_workers_stay_within_the_concurrency() -> None:
@@ -89,14 +89,14 @@ async def test_parallel_calls_of_many_workers_stay_within_the_concurrency() -> N
 async def test_a_full_backend_fails_over_without_a_pause() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {})
     harness.models["a"].usage = TokenUsage(30, 30)
-    began = harness.now
+    start = harness.now
     assert [await harness.call(60) for _ in range(3)] == ["a", "b", "b"]
-    assert harness.now == began
+    assert harness.now == start
 
 
 async def test_waiting_for_room_does_not_count_as_a_retry() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {"rate_limit_tpm": 100}, retries=0)
-    began = harness.now
+    start = harness.now
     await harness.call(100)
     await asyncio.sleep(20)
     await harness.call(100)
@@ -104,7 +104,7 @@ async def test_waiting_for_room_does_not_count_as_a_retry() -> None:
     async with aclosing(chat):
         assert "".join([delta.content async for delta in chat]) == "Hello"
     assert (chat.routing.backend, chat.routing.attempts) == ("a", 1)
-    assert began + 65 <= harness.now < began + 66
+    assert start + 65 <= harness.now < start + 66
 
 
 async def test_room_that_is_released_early_is_used_early() -> None:
@@ -113,11 +113,12 @@ async def test_room_that_is_released_early_is_used_early() -> None:
     async with asyncio.TaskGroup() as group:
         first, second = (group.create_task(harness.call()) for _ in range(2))
     assert (first.result(), second.result()) == ("a", "a")
-    one, other = harness.models["a"].began
-    assert one + 4.0 <= other <= one + 6.1
+    first_start, second_start = harness.models["a"].began
+    assert first_start + 4.0 <= second_start <= first_start + 6.1
 
 
-async def refused(harness: RouterFleet, tokens: int, seconds: float) -> SpassError:
+async def call_error(harness: RouterFleet, tokens: int, seconds: float) -> SpassError:
+    """Make a call that must fail, and return its error."""
     with pytest.raises(SpassError) as raised:
         await harness.call(tokens, seconds=seconds)
     return raised.value
@@ -125,14 +126,14 @@ async def refused(harness: RouterFleet, tokens: int, seconds: float) -> SpassErr
 
 async def test_room_after_the_deadline_fails_immediately_with_retry_after() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {"rate_limit_tpm": 100})
-    began = harness.now
+    start = harness.now
     await harness.call(100)
     await asyncio.sleep(10)
     await harness.call(100)
-    failure = await refused(harness, 100, 30)
+    failure = await call_error(harness, 100, 30)
     assert isinstance(failure, RateLimited)
     assert failure.retry_after == pytest.approx(55)
-    assert harness.now == began + 10
+    assert harness.now == start + 10
     await asyncio.sleep(failure.retry_after or 0)
     await harness.call(100)
 
@@ -143,10 +144,10 @@ async def test_waiting_for_room_fails_before_the_deadline() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(harness.call())
         await asyncio.sleep(1)
-        began = harness.now
-        failure = await refused(harness, 0, 10)
+        start = harness.now
+        failure = await call_error(harness, 0, 10)
         assert isinstance(failure, RateLimited)
-        assert began + 7 < harness.now <= began + 10
+        assert start + 7 < harness.now <= start + 10
 
 
 async def test_a_request_waits_for_room_if_another_backend_fails() -> None:
@@ -161,13 +162,13 @@ async def test_our_limit_and_the_providers_limit_are_both_rate_limited() -> None
     harness = RouterFleet({"rate_limit_tpm": 100}, {}, retries=0)
     await harness.call(100)
     harness.models["b"].failures = [BackendRateLimited("slow", retry_after=200.0)] * 9
-    failure = await refused(harness, 100, 30)
+    failure = await call_error(harness, 100, 30)
     assert isinstance(failure, RateLimited)
     assert failure.retry_after == pytest.approx(65)
 
 
 @pytest.mark.parametrize(
-    ("failure", "taken"),
+    ("failure", "expected_tokens"),
     [
         (BUSY, 0),
         (BackendRateLimited("slow", status=429), 0),
@@ -179,29 +180,31 @@ async def test_our_limit_and_the_providers_limit_are_both_rate_limited() -> None
     ],
 )
 @pytest.mark.parametrize("sent", [False, True])
-async def test_a_failed_attempt_releases_its_tokens_unless_billable(failure: BackendError, taken: int, sent: bool) -> None:
-    taken = taken if sent else 0
+async def test_a_failed_attempt_releases_its_tokens_unless_billable(
+    failure: BackendError, expected_tokens: int, sent: bool
+) -> None:
+    expected_tokens = expected_tokens if sent else 0
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1}, retries=0)
     harness.models["a"].sent = sent
     harness.models["a"].failures = [failure]
-    assert isinstance(await refused(harness, 100, 30), UpstreamError | UpstreamRejected | RateLimited)
-    assert (harness.used(), harness.active_calls()) == (taken, 0)
+    assert isinstance(await call_error(harness, 100, 30), UpstreamError | UpstreamRejected | RateLimited)
+    assert (harness.used(), harness.active_calls()) == (expected_tokens, 0)
 
 
-@pytest.mark.parametrize(("usage", "taken"), [(TokenUsage(3, 4), 7), (TokenUsage(300, 400), 700), (None, 50 + 2)])
-async def test_a_call_is_settled_with_its_usage(usage: TokenUsage | None, taken: int) -> None:
+@pytest.mark.parametrize(("usage", "expected_tokens"), [(TokenUsage(3, 4), 7), (TokenUsage(300, 400), 700), (None, 50 + 2)])
+async def test_a_call_is_settled_with_its_usage(usage: TokenUsage | None, expected_tokens: int) -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000})
     harness.models["a"].usage = usage
     await harness.call(100)
-    assert harness.used() == taken
+    assert harness.used() == expected_tokens
 
 
-@pytest.mark.parametrize(("usage", "taken"), [(TokenUsage(3), 3), (TokenUsage(), 50)])
-async def test_an_embedding_is_settled_with_its_usage(usage: TokenUsage, taken: int) -> None:
+@pytest.mark.parametrize(("usage", "expected_tokens"), [(TokenUsage(3), 3), (TokenUsage(), 50)])
+async def test_an_embedding_is_settled_with_its_usage(usage: TokenUsage, expected_tokens: int) -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000})
     harness.models["a"].usage = usage
     await harness.routers[0].embed(EmbeddingRequest("m", ("text",)), harness.context(100, 10))
-    assert (harness.used(), harness.active_calls()) == (taken, 0)
+    assert (harness.used(), harness.active_calls()) == (expected_tokens, 0)
 
 
 async def test_closing_a_stream_settles_its_reservation() -> None:
@@ -216,28 +219,28 @@ async def test_closing_a_stream_settles_its_reservation() -> None:
 async def test_a_cancelled_call_settles_its_reservation() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1})
     harness.models["a"].seconds = 100.0
-    asking = asyncio.create_task(harness.call(100))
+    task = asyncio.create_task(harness.call(100))
     await asyncio.sleep(1)
-    asking.cancel()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await task
     assert (harness.used(), harness.active_calls()) == (51, 0)
 
 
 async def test_a_call_cancelled_before_its_answer_settles_its_reservation() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1})
 
-    async def thinks(_: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+    async def wait_before_answer(_: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         context.attempt.sent = True
         await asyncio.sleep(100)
         yield ChatDelta("Well.")
 
-    harness.models["a"].script = thinks
-    asking = asyncio.create_task(harness.call(100))
+    harness.models["a"].script = wait_before_answer
+    task = asyncio.create_task(harness.call(100))
     await asyncio.sleep(1)
-    asking.cancel()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await task
     assert (harness.used(), harness.active_calls()) == (100, 0)
 
 
@@ -257,14 +260,14 @@ async def test_a_long_answer_renews_its_reservation() -> None:
 async def test_an_unreadable_limit_fails_over_to_a_backend_without_limits() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {}, {"max_concurrent": 1}, strategy="failover")
 
-    async def down(write: Update) -> Item | None:
+    async def fail_to_write(write: Update) -> Item | None:
         raise StorageUnavailable("not now")
 
-    harness.table.write = down  # type: ignore[method-assign]
+    harness.table.write = fail_to_write  # type: ignore[method-assign]
     assert await harness.call(10) == "b"
-    alone = RouterFleet({"rate_limit_tpm": 100})
-    alone.table.write = down  # type: ignore[method-assign]
-    assert isinstance(await refused(alone, 10, 30), StorageUnavailable)
+    single = RouterFleet({"rate_limit_tpm": 100})
+    single.table.write = fail_to_write  # type: ignore[method-assign]
+    assert isinstance(await call_error(single, 10, 30), StorageUnavailable)
 
 
 class UnableModel(Model):
@@ -278,14 +281,14 @@ async def test_an_unsupported_request_takes_nothing_of_the_limit() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 2})
     harness.models["a"] = UnableModel()
     chat = harness.chat(100)
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as refusal:
         await anext(chat)
-    assert refused.value.param == "messages"
+    assert refusal.value.param == "messages"
     assert (harness.table.calls, chat.routing.attempts, chat.routing.backend) == (0, 0, None)
 
 
 class SlowTable(MemoryTable):
-    """A table that fails after a long time."""
+    """A table whose writes fail after a minute."""
 
     async def write(self, write: Update) -> Item | None:
         await asyncio.sleep(60)
@@ -295,7 +298,7 @@ class SlowTable(MemoryTable):
 async def test_no_reservation_outlasts_its_request() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000})
     harness.table = SlowTable()
-    began = harness.now
+    start = harness.now
     with pytest.raises(UpstreamTimeout):
         await harness.call(10, seconds=20)
-    assert harness.now - began <= 20.1
+    assert harness.now - start <= 20.1

@@ -39,18 +39,18 @@ async def test_round_robin_divides_requests_equally() -> None:
 async def test_round_robin_divides_the_requests_of_a_failing_backend() -> None:
     harness = RouterFleet({}, {}, {}, strategy="round-robin", retry_base_delay=0)
     harness.models["b"].failures = [BUSY] * 99
-    answered = count_by_backend([await harness.call() for _ in range(31)])
-    assert abs(answered["a"] - answered["c"]) <= 1
+    counts = count_by_backend([await harness.call() for _ in range(31)])
+    assert abs(counts["a"] - counts["c"]) <= 1
     assert harness.attempts["b"] == 1
 
 
 async def test_round_robin_takes_turns_for_each_model() -> None:
     harness = RouterFleet({}, {}, {"supported_models": ("other",)}, {"supported_models": ("other",)}, strategy="round-robin")
-    answered = []
+    backends = []
     for _ in range(10):
-        answered.append(await harness.call())
-        answered.append(await harness.call(model="other"))
-    assert count_by_backend(answered) == {"a": 5, "b": 5, "c": 5, "d": 5}
+        backends.append(await harness.call())
+        backends.append(await harness.call(model="other"))
+    assert count_by_backend(backends) == {"a": 5, "b": 5, "c": 5, "d": 5}
 
 
 async def test_round_robin_starts_at_a_random_backend() -> None:
@@ -91,23 +91,23 @@ async def test_least_loaded_reads_all_shards_concurrently() -> None:
     harness = RouterFleet({"max_concurrent": 100}, {"max_concurrent": 100}, {"max_concurrent": 100}, strategy="least-loaded")
     get = harness.table.get
 
-    async def slow(key: Key, *, consistent: bool = True) -> Item | None:
+    async def get_slowly(key: Key, *, consistent: bool = True) -> Item | None:
         await asyncio.sleep(0.5)
         return await get(key, consistent=consistent)
 
-    harness.table.get = slow  # type: ignore[method-assign]
-    started = asyncio.get_running_loop().time()
+    harness.table.get = get_slowly  # type: ignore[method-assign]
+    start = asyncio.get_running_loop().time()
     await harness.call()
-    assert asyncio.get_running_loop().time() - started < 0.6
+    assert asyncio.get_running_loop().time() - start < 0.6
 
 
 async def test_least_loaded_works_while_the_table_does_not_answer() -> None:
     harness = RouterFleet({"max_concurrent": 10}, {}, strategy="least-loaded")
 
-    async def down(key: Key, *, consistent: bool = True) -> Item | None:
+    async def fail(key: Key, *, consistent: bool = True) -> Item | None:
         raise StorageUnavailable("not now")
 
-    harness.table.get = down  # type: ignore[method-assign]
+    harness.table.get = fail  # type: ignore[method-assign]
     assert await harness.call() in ("a", "b")
 
 

@@ -36,7 +36,7 @@ def vector_of(text: str) -> list[float]:
 
 @dataclass(slots=True)
 class ArithmeticCalls:
-    """Computes vectors and records the texts in ``texts``. If ``answer`` is set, returns it instead."""
+    """Embedding calls that compute vectors and record the texts in ``texts``. If ``answer`` is set, they return it instead."""
 
     texts: list[str] = field(default_factory=list)
     answer: EmbeddingReply | None = None
@@ -105,8 +105,8 @@ def documents(*pairs: tuple[str, str]) -> list[NewDocument]:
 
 
 class RacingWriters(FaultPlan):
-    """Lets other writers be faster: before each swap, or another ``operation``, the next of ``rivals`` runs. Its calls are not
-    recorded."""
+    """A fault plan in which other writers win the race: before each swap, or another ``operation``, the next of ``rivals`` runs.
+    Calls of the rivals are not recorded."""
 
     def __init__(self, *rivals: Callable[[], Awaitable[object]], operation: str = "TransactWriteItems") -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class RacingWriters(FaultPlan):
 
 
 class ConcurrentReads(FaultPlan):
-    """Counts the concurrent reads of objects named ``name``. ``most`` is their maximum."""
+    """A fault plan that counts the concurrent reads of objects named ``name``. ``most`` is their maximum."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

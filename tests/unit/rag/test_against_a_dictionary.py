@@ -54,7 +54,7 @@ class Model:
 
     documents: dict[str, NewDocument] | None = None
     version: int = 0
-    created: dict[str, str] = field(default_factory=dict)
+    creation_times: dict[str, str] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
 
     def best(self, query: str, top_k: int) -> list[tuple[str, float]]:
@@ -68,6 +68,7 @@ def cosine(left: str, right: str) -> float:
 
 
 async def take_step(harness: RagHarness, rag: Rag, model: Model, step: tuple[str, object]) -> None:
+    """Apply a step to the index and to the model, and assert that the answer agrees with the model."""
     match step:
         case ("append", list() as batch):
             answer = await rag.writer.append(harness.scope, INDEX, batch)
@@ -80,7 +81,7 @@ async def take_step(harness: RagHarness, rag: Rag, model: Model, step: tuple[str
             answer = await rag.writer.replace(harness.scope, INDEX, batch)
             assert answer.replaced == len(model.documents or {})
             model.documents = {document.id: document for document in batch}
-            model.created.clear()
+            model.creation_times.clear()
             model.version += 1
             assert (answer.doc_count, answer.version) == (len(batch), model.version)
         case ("delete", str() as name):
@@ -89,14 +90,14 @@ async def take_step(harness: RagHarness, rag: Rag, model: Model, step: tuple[str
             assert deleted is exists
             if exists and model.documents:
                 del model.documents[name]
-                model.created.pop(name, None)
+                model.creation_times.pop(name, None)
                 model.version += 1
         case _:
             deleted = await rag.deleter.delete_index(harness.scope, INDEX)
             assert deleted is (model.documents is not None)
             model.version += model.documents is not None
             model.documents = None
-            model.created.clear()
+            model.creation_times.clear()
 
 
 def listed_paths(manifest: Manifest) -> set[str]:
@@ -107,6 +108,7 @@ def listed_paths(manifest: Manifest) -> set[str]:
 
 
 def is_in_any(path: str, folders: Iterable[str]) -> bool:
+    """Return True if ``path`` is one of the folders or in one of them."""
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
@@ -123,6 +125,7 @@ async def check_garbage(harness: RagHarness, model: Model) -> None:
 
 
 async def check(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: int) -> None:
+    """Assert that the index, its documents and its answers equal those of the model."""
     await check_garbage(harness, model)
     if model.documents is None:
         for read in (describe_index(harness.scope, INDEX), rag.reader.query(harness.scope, INDEX, query, top_k)):
@@ -143,7 +146,7 @@ async def check(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: 
     stored = {document.id: (document.text, document.metadata) for document in page.documents}
     assert stored == {name: (document.text, document.metadata) for name, document in model.documents.items()}
     for document in page.documents:
-        assert model.created.setdefault(document.id, document.created_at) == document.created_at <= document.updated_at
+        assert model.creation_times.setdefault(document.id, document.created_at) == document.created_at <= document.updated_at
     for name in NAMES:
         try:
             assert (await rag.reader.document(harness.scope, INDEX, DocumentId(name))).text == model.documents[name].text
@@ -151,7 +154,7 @@ async def check(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: 
             assert name not in model.documents
 
 
-six = [NewDocument(id=name, text=f"a{name}") for name in NAMES[:6]]
+six_documents = [NewDocument(id=name, text=f"a{name}") for name in NAMES[:6]]
 few_examples = settings(max_examples=max(15, settings().max_examples // 10))
 
 
@@ -163,7 +166,7 @@ few_examples = settings(max_examples=max(15, settings().max_examples // 10))
     st.booleans(),
 )
 @example(
-    [(("append", six), 0), (("delete", "d0"), 1), (("delete", "d1"), 0)], "ab", 5, True
+    [(("append", six_documents), 0), (("delete", "d0"), 1), (("delete", "d1"), 0)], "ab", 5, True
 )  # the second bitmap replaces the first one
 def test_an_index_answers_like_a_dictionary(
     aws: Aws, script: list[tuple[tuple[str, object], int]], query: str, top_k: int, bitmaps_in_objects: bool

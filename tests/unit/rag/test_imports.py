@@ -1,4 +1,4 @@
-"""What needs no arithmetic does not pay for numpy."""
+"""Modules without arithmetic do not import numpy, because the import is slow."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
 """Compare an index with a dictionary: several workers write, merge and sweep, lose races, and meet faults of AWS.
 
-A step that failed took effect or did not. The test reads the index to find out, and checks that it is one of the two.
+A failed step took effect completely or not at all. The test reads the index, and asserts that its state is one of the two.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ INDEX: Final = IndexId("berlin")
 NAMES: Final = [f"d{n}" for n in range(10)]
 WORKERS: Final = 3
 STEP_COUNTS: Final = Counter[str]()
-"""Steps and scripts so far: ``pytest -s`` prints them as they grow."""
+"""The numbers of steps and scripts so far. ``pytest -s`` prints them."""
 HOUR, DAY = GARBAGE_SECONDS, ORPHAN_SECONDS
 SWAP: Final = "TransactWriteItems"
 OPERATIONS: Final = [SWAP] * 4 + ["GetObject", "PutObject", "DeleteObjects", "UpdateItem", "ListObjectsV2"]
@@ -65,46 +65,48 @@ class ExpectedIndex:
 
 
 class Clock:
-    """The time of garbage entries, leases and sweeps. It changes only between steps."""
+    """The clock of garbage entries, leases and sweeps. It advances only between steps."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seconds = 1_000_000_000
-        self.put: dict[str, int] = {}
+        self.put_times: dict[str, int] = {}
         for module in ("index.manifest", "write.merge_job"):
             patch.setattr(f"spass.rag.{module}.now_s", lambda: self.seconds)
         put, list_objects = TenantObjects.put, TenantObjects.list_objects
 
-        async def put_now(objects: TenantObjects, key: str, body: bytes, *, transient: bool = False) -> None:
-            self.put[f"{objects._prefix}{key}"] = self.seconds
+        async def put_at_clock_time(objects: TenantObjects, key: str, body: bytes, *, transient: bool = False) -> None:
+            self.put_times[f"{objects._prefix}{key}"] = self.seconds
             await put(objects, key, body, transient=transient)
 
-        async def listed_by_clock(objects: TenantObjects, prefix: str) -> AsyncIterator[ObjectSummary]:
-            async for listed in list_objects(objects, prefix):
-                yield listed._replace(modified=self.put[f"{objects._prefix}{listed.key}"])
+        async def list_with_put_times(objects: TenantObjects, prefix: str) -> AsyncIterator[ObjectSummary]:
+            async for summary in list_objects(objects, prefix):
+                yield summary._replace(modified=self.put_times[f"{objects._prefix}{summary.key}"])
 
-        patch.setattr(TenantObjects, "put", put_now)
-        patch.setattr(TenantObjects, "list_objects", listed_by_clock)
+        patch.setattr(TenantObjects, "put", put_at_clock_time)
+        patch.setattr(TenantObjects, "list_objects", list_with_put_times)
 
 
 class FaultyRacingWriters(RacingWriters):
-    """Lets rivals be faster, and injects a fault into one of the step's own calls. Calls are made one at a time, so that none of
-    them is in flight while a rival runs."""
+    """A fault plan in which rivals win the race, and which injects a fault into one of the step's own calls. Calls run one at a
+    time, so that none is in flight while a rival runs."""
 
     def __init__(
-        self, trouble: "InjectedFault | None", rivals: Sequence[Callable[[], Awaitable[object]]], operation: str
+        self, injected_fault: "InjectedFault | None", rivals: Sequence[Callable[[], Awaitable[object]]], operation: str
     ) -> None:
         super().__init__(*rivals, operation=operation)
-        self.one = asyncio.Lock()
-        if trouble:
-            self.fault, self.at = trouble.fault, trouble.at
+        self.lock = asyncio.Lock()
+        if injected_fault:
+            self.fault, self.at = injected_fault.fault, injected_fault.at
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        async with self.one:
+        async with self.lock:
             return await super().around(call, run)
 
 
 @dataclass(frozen=True)
 class InjectedFault:
+    """A fault of call number ``at`` of a step, counted from 0."""
+
     fault: Fault
     at: int
 
@@ -122,28 +124,30 @@ class IndexSimulation:
         self.workers = [self.harness.cold() for _ in range(WORKERS)]
 
     async def run_step(
-        self, step: "Step", worker: int, trouble: InjectedFault | None, rivals: Sequence["Step"], operation: str = SWAP
+        self, step: "Step", worker: int, injected_fault: InjectedFault | None, rivals: Sequence["Step"], operation: str = SWAP
     ) -> None:
         """Run a step of a worker. ``rivals`` are steps of another worker, each of which runs before one of its swaps. If the step
         is a write or maintenance without a fault, they run before its calls of ``operation``."""
         rival = (worker + 1) % WORKERS
-        operation = operation if isinstance(step, Write | MaintenanceStep) and not trouble else SWAP
-        plan = FaultyRacingWriters(trouble, [partial(self.run_step, other, rival, None, ()) for other in rivals], operation)
+        operation = operation if isinstance(step, Write | MaintenanceStep) and not injected_fault else SWAP
+        plan = FaultyRacingWriters(
+            injected_fault, [partial(self.run_step, other, rival, None, ()) for other in rivals], operation
+        )
         try:
             with inject(plan):
                 answer = await step.run(self, self.workers[worker])
         except (Crash, StorageUnavailable):
-            assert trouble, "the step failed without a fault"
+            assert injected_fault, "the step failed without a fault"
             if plan.crashed:
                 self.workers[worker] = self.harness.cold()
             with inject(RacingWriters()):
                 stored = await self.read_state()
             before, after = self.state, step.after(self.state)
-            assert stored in (before, after), f"{step} with {trouble}"
+            assert stored in (before, after), f"{step} with {injected_fault}"
             self.state = stored
         else:
             before, self.state = self.state, step.after(self.state)
-            assert answer == step.answer(before, self.state), f"{step} with {trouble}"
+            assert answer == step.answer(before, self.state), f"{step} with {injected_fault}"
 
     async def read_state(self, worker: Rag | None = None) -> ExpectedIndex:
         """Return the state of the index that a worker reads."""
@@ -159,6 +163,7 @@ class IndexSimulation:
         )
 
     async def check(self, worker: int, query: str) -> None:
+        """Assert that a worker reads the expected state and that its answers equal those of the state."""
         assert await self.read_state(self.workers[worker]) == self.state
         if self.state.documents is not None:
             answer = await self.workers[worker].reader.query(self.harness.scope, INDEX, query, 5)
@@ -166,7 +171,7 @@ class IndexSimulation:
             assert answer.version == self.state.version
 
     async def check_sweep(self) -> None:
-        """Check that two days later the sweep leaves exactly what the current version lists."""
+        """Assert that two days later the sweep has deleted all objects except those of the current version."""
         for _ in range(2):
             self.clock.seconds += DAY + HOUR
             await sweep(self.harness.scope.store, self.clock.seconds, Deadline.after(60))
@@ -181,13 +186,13 @@ class IndexSimulation:
 
 
 class Step(Protocol):
-    """A step of a worker: ``run`` makes it, ``after`` returns the state after it, and ``answer`` the answer that it must get."""
+    """A step of a worker. ``run`` executes it, ``after`` returns the state after it, and ``answer`` the expected answer."""
 
     def after(self, state: ExpectedIndex, /) -> ExpectedIndex: ...
 
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object: ...
 
-    async def run(self, life: IndexSimulation, worker: Rag, /) -> object: ...
+    async def run(self, simulation: IndexSimulation, worker: Rag, /) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -207,14 +212,16 @@ class Write:
         replaced = [name for name in before.documents or {} if self.replaces or name in names]
         return len(after.documents or {}), len(self.batch), len(replaced), after.version
 
-    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
+    async def run(self, simulation: IndexSimulation, worker: Rag, /) -> object:
         write = worker.writer.replace if self.replaces else worker.writer.append
-        answer = await write(life.harness.scope, INDEX, self.batch)
+        answer = await write(simulation.harness.scope, INDEX, self.batch)
         return answer.doc_count, answer.ingested, answer.replaced, answer.version
 
 
 @dataclass(frozen=True)
 class Patch:
+    """A change of a document."""
+
     name: str
     change: DocumentPatch
 
@@ -228,16 +235,18 @@ class Patch:
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return (after.documents or {}).get(self.name)
 
-    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
+    async def run(self, simulation: IndexSimulation, worker: Rag, /) -> object:
         try:
-            patched = await worker.writer.patch(life.harness.scope, INDEX, DocumentId(self.name), self.change)
+            document = await worker.writer.patch(simulation.harness.scope, INDEX, DocumentId(self.name), self.change)
         except (IndexNotFound, DocumentNotFound):
             return None
-        return ExpectedDocument(patched.text, patched.metadata)
+        return ExpectedDocument(document.text, document.metadata)
 
 
 @dataclass(frozen=True)
 class Remove:
+    """A delete of a document."""
+
     name: str
 
     def after(self, state: ExpectedIndex, /) -> ExpectedIndex:
@@ -249,20 +258,22 @@ class Remove:
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return before != after
 
-    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
-        return await worker.deleter.delete_document(life.harness.scope, INDEX, DocumentId(self.name))
+    async def run(self, simulation: IndexSimulation, worker: Rag, /) -> object:
+        return await worker.deleter.delete_document(simulation.harness.scope, INDEX, DocumentId(self.name))
 
 
 @dataclass(frozen=True)
 class Destroy:
+    """A delete of the index."""
+
     def after(self, state: ExpectedIndex, /) -> ExpectedIndex:
         return state if state.documents is None else ExpectedIndex(None, state.version + 1)
 
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return before != after
 
-    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
-        return await worker.deleter.delete_index(life.harness.scope, INDEX)
+    async def run(self, simulation: IndexSimulation, worker: Rag, /) -> object:
+        return await worker.deleter.delete_index(simulation.harness.scope, INDEX)
 
 
 @dataclass(frozen=True)
@@ -277,12 +288,12 @@ class MaintenanceStep:
     def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return None
 
-    async def run(self, life: IndexSimulation, worker: Rag, /) -> object:
+    async def run(self, simulation: IndexSimulation, worker: Rag, /) -> object:
         match self.kind:
             case "merge":
-                await merge(life.harness.scope.store, ObjectCache(), INDEX, Deadline.after(3600))
+                await merge(simulation.harness.scope.store, ObjectCache(), INDEX, Deadline.after(3600))
             case _:
-                await sweep(life.harness.scope.store, life.clock.seconds, Deadline.after(60))
+                await sweep(simulation.harness.scope.store, simulation.clock.seconds, Deadline.after(60))
         return None
 
 
@@ -303,12 +314,12 @@ changes = (
 appends = st.builds(Write, batches, st.just(False))
 removals = st.builds(Remove, names)
 replaces = st.builds(Write, batches, st.just(True))
-upkeep = st.sampled_from([MaintenanceStep("merge"), MaintenanceStep("merge"), MaintenanceStep("sweep")])
+maintenance = st.sampled_from([MaintenanceStep("merge"), MaintenanceStep("merge"), MaintenanceStep("sweep")])
 kinds: list[st.SearchStrategy[Step]] = [
     *[appends] * 8,
     *[st.builds(Patch, names, changes)] * 2,
     *[removals] * 4,
-    *[upkeep] * 5,
+    *[maintenance] * 5,
     replaces,
     st.builds(Destroy),
 ]
@@ -354,13 +365,13 @@ def test_an_index_answers_like_a_dictionary_with_faults_races_and_merges(
     bitmaps_in_objects: bool,
 ) -> None:
     async def run(patch: pytest.MonkeyPatch) -> None:
-        life = IndexSimulation(RagHarness(aws), Clock(patch))
-        for step, worker, trouble, rivals, operation, later in script:
-            await life.run_step(step, worker, trouble, rivals, operation)
-            await life.check((worker + 1) % WORKERS, query)
-            life.clock.seconds += later
-        await life.check_sweep()
-        await life.check(0, query)
+        simulation = IndexSimulation(RagHarness(aws), Clock(patch))
+        for step, worker, injected_fault, rivals, operation, pause_seconds in script:
+            await simulation.run_step(step, worker, injected_fault, rivals, operation)
+            await simulation.check((worker + 1) % WORKERS, query)
+            simulation.clock.seconds += pause_seconds
+        await simulation.check_sweep()
+        await simulation.check(0, query)
         STEP_COUNTS.update(scripts=1, steps=len(script), rivals=sum(len(rivals) for _, _, _, rivals, _, _ in script))
         if not STEP_COUNTS["scripts"] % 25:
             line = (

@@ -28,7 +28,7 @@ class SummaryRequest:
 
 @dataclass
 class ScriptedSummarizer(Summarizer):
-    """Return ``text`` or all messages as the summary, or raise ``failure``. ``during`` runs before that."""
+    """A summarizer that returns ``text`` or all messages as the summary, or raises ``failure``. ``during`` runs before that."""
 
     text: str | None = None
     failure: SpassError | None = None
@@ -50,8 +50,8 @@ class ScriptedSummarizer(Summarizer):
         scope.tally.add(COST)
         if self.failure is not None:
             raise self.failure
-        assert fallback_model is not None, "its tests' tokens may use any model"
+        assert fallback_model is not None, "the tokens of these tests may use any model"
         if self.text is not None:
             return Summary(self.text, fallback_model)
-        said = " / ".join(message.content for message in messages if message.content)
-        return Summary(f"{earlier} / {said}" if earlier is not None else said, fallback_model)
+        contents = " / ".join(message.content for message in messages if message.content)
+        return Summary(f"{earlier} / {contents}" if earlier is not None else contents, fallback_model)

@@ -1,7 +1,7 @@
-"""Many clients append to a few sessions while calls get lost, late and doubled, processes die and stand still, and time passes.
+"""Many clients append to a few sessions while calls are lost, delayed and duplicated, processes crash and pause, and time passes.
 
-A checker that knows nothing of how it is done then looks at what is stored and at what everybody was told. A seed that fails
-tells the same story again: ``SPASS_SEED=7 pytest …`` plays that one alone.
+An independent checker then compares the stored turns with the answers that the clients received. A failing seed is reproducible:
+``SPASS_SEED=7 pytest …`` runs that seed only.
 """
 
 import asyncio
@@ -24,27 +24,28 @@ SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
 OPERATIONS: Final = 10_000 if SOAK else 500
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(20 if SOAK else 10)
 CLIENTS: Final = 6
-AT_ONCE: Final = 4
-OF_A_SESSION: Final = 50
-FORGETFUL: Final = 0.2  # who asks the first session of a chain, not the last that answered
-SETTLED: Final = 400.0  # seconds; longer than any call is late, any model slow and any hold lives
+OPEN_SESSIONS: Final = 4
+REQUESTS_PER_SESSION: Final = 50
+OLD_SESSION_RATE: Final = 0.2  # fraction of requests to the first session of a chain instead of the last one
+SETTLE_SECONDS: Final = 400.0  # seconds; exceeds every call delay, model delay and hold lifetime
 
 
 class Clients:
-    """Append to the open sessions and read them. A session that has its share of messages is replaced by a new one."""
+    """Clients that append to the open sessions and read them. A session is replaced after ``REQUESTS_PER_SESSION`` requests."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.rng = gateway.schedule.rng
         self.open: dict[SessionId, int] = {}
         self.known: list[SessionId] = []
-        self.ends: dict[SessionId, SessionId] = {}
+        self.last_sessions: dict[SessionId, SessionId] = {}
         self.operations = 0
-        self.unheard: list[tuple[SessionId, str, str]] = []
+        self.unanswered: list[tuple[SessionId, str, str]] = []
         self._questions = count(1)
 
-    async def storm(self) -> None:
-        for _ in range(AT_ONCE):
+    async def send_requests(self) -> None:
+        """Open the sessions, and send the requests of all clients concurrently."""
+        for _ in range(OPEN_SESSIONS):
             await self._open()
         await asyncio.gather(*(self._client() for _ in range(CLIENTS)))
 
@@ -57,38 +58,38 @@ class Clients:
                 del self.open[session]
                 await self._open()
             match self.rng.random():
-                case fate if fate < 0.15:
+                case draw if draw < 0.15:
                     await self.gateway.read(self.rng.choice(self.known[-6:]))
-                case fate:
-                    await self._ask(session, keyed=fate < 0.85)
+                case draw:
+                    await self._send(session, keyed=draw < 0.85)
             await asyncio.sleep(self.gateway.schedule.random_delay(1.0))
 
     async def _open(self) -> None:
         strategy: CompactStrategy = "auto" if self.rng.random() < 0.7 else "manual"
         keep = self.rng.choice([0, 3, 10])
-        made = await self.gateway.create(CreateSession(compact_strategy=strategy, compact_keep_last_n=keep))
-        self.open[made] = OF_A_SESSION
-        self.known.append(made)
+        session = await self.gateway.create(CreateSession(compact_strategy=strategy, compact_keep_last_n=keep))
+        self.open[session] = REQUESTS_PER_SESSION
+        self.known.append(session)
 
-    async def _ask(self, session: SessionId, *, keyed: bool) -> None:
+    async def _send(self, session: SessionId, *, keyed: bool) -> None:
         number = next(self._questions)
         padding = "long " * 300 if self.rng.random() < 0.02 else ""
         question, key = f"question {number} {padding}", f"key {number}" if keyed else None
-        first, session = session, session if self.rng.random() < FORGETFUL else self.ends.get(session, session)
-        answered = await self.gateway.send(session, question, key, tries=self.rng.choice([2, 20]))
-        if answered:
-            self.ends[first] = self.gateway.log.told[question].session
-        if key is not None and not answered:
-            self.unheard.append((session, question, key))
-        elif key is not None and self.rng.random() < 0.05:  # who was answered may ask again
+        first, session = session, session if self.rng.random() < OLD_SESSION_RATE else self.last_sessions.get(session, session)
+        is_answered = await self.gateway.send(session, question, key, tries=self.rng.choice([2, 20]))
+        if is_answered:
+            self.last_sessions[first] = self.gateway.log.told[question].session
+        if key is not None and not is_answered:
+            self.unanswered.append((session, question, key))
+        elif key is not None and self.rng.random() < 0.05:  # a client may repeat an answered request
             await self.gateway.send(session, question, key, tries=3)
 
     async def settle(self) -> None:
-        """After the faults have ended, every session can be used, and each unanswered request gets an answer."""
+        """Stop the faults, then assert that every session is usable and that each unanswered request gets an answer."""
         await self.gateway.schedule.calm()
-        await asyncio.sleep(SETTLED)
+        await asyncio.sleep(SETTLE_SECONDS)
         assert self.gateway.live_holds() == []
-        for session, question, key in self.unheard:
+        for session, question, key in self.unanswered:
             self.gateway.log.refused.discard(question)
             assert await self.gateway.send(session, question, key), question
         for session in self.known:
@@ -96,17 +97,18 @@ class Clients:
             await self.gateway.read(session)
 
 
-def history(seed: int) -> tuple[Schedule, Gateway, list[Chain]]:
+def run_history(seed: int) -> tuple[Schedule, Gateway, list[Chain]]:
+    """Run the clients under the schedule of a seed, and return the schedule, the gateway and the stored chains."""
     schedule = Schedule(seed)
     gateway = Gateway(schedule)
 
-    async def story() -> list[Chain]:
+    async def workload() -> list[Chain]:
         clients = Clients(gateway)
-        await clients.storm()
+        await clients.send_requests()
         await clients.settle()
         return await gateway.chains()
 
-    return schedule, gateway, run_schedule(schedule, story)
+    return schedule, gateway, run_schedule(schedule, workload)
 
 
 @pytest.fixture(autouse=True)
@@ -116,9 +118,9 @@ def store_long_turns_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_answered_turns_are_stored_once_and_in_order(seed: int, record_property: Callable[[str, object], None]) -> None:
-    schedule, gateway, chains = history(seed)
+    schedule, gateway, chains = run_history(seed)
     assert violations(chains, gateway.log) + gateway.trespasses == [], f"SPASS_SEED={seed}"
-    assert schedule.fault_counts.keys() == MANY_FAULTS.odds.keys(), "everything has happened that can"
+    assert schedule.fault_counts.keys() == MANY_FAULTS.odds.keys(), "every kind of fault occurred"
     record_property("operations", OPERATIONS)
     record_property("calls", schedule.calls)
     record_property("mishaps", sum(schedule.fault_counts.values()))

@@ -42,7 +42,7 @@ T = TypeVar("T")
 pytestmark = pytest.mark.anyio
 AGENT = AgentName("librarian")
 REQUEST = IdempotentRequest("d" * 64, "b" * 64)
-ROOM = 800
+THRESHOLD_CHARACTERS = 800
 """80 % of the harness's window of 250 tokens, in characters."""
 
 
@@ -51,7 +51,7 @@ async def quick(history: Sequence[Message], shorten_history: ShortenHistory) -> 
         yield event
 
 
-async def session_of(
+async def create_session(
     harness: "SessionsHarness", *turns: tuple[str, str], keep: int = 2, strategy: CompactStrategy = "auto"
 ) -> SessionId:
     """Return a session with the messages ``turns`` of the user and the agent."""
@@ -61,17 +61,17 @@ async def session_of(
     return session
 
 
-async def full_session(harness: "SessionsHarness", *, strategy: CompactStrategy = "auto") -> SessionId:
+async def create_full_session(harness: "SessionsHarness", *, strategy: CompactStrategy = "auto") -> SessionId:
     """Return a session that the next turn compacts, after which it fits the window."""
     harness.summarizer.text = "short"
-    return await session_of(harness, ("old " * 100, "old " * 100), ("new", "newer"), strategy=strategy)
+    return await create_session(harness, ("old " * 100, "old " * 100), ("new", "newer"), strategy=strategy)
 
 
 async def head(harness: "SessionsHarness", session: SessionId) -> Session:
     return await harness.sessions.get(harness.scope(), AGENT, session)
 
 
-async def texts_of(harness: "SessionsHarness", session: SessionId) -> list[str]:
+async def read_texts(harness: "SessionsHarness", session: SessionId) -> list[str]:
     page = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
     assert [message.seq for message in page.messages] == list(range(1, len(page.messages) + 1))
     return [message.content for message in page.messages]
@@ -85,8 +85,8 @@ async def sessions(harness: "SessionsHarness") -> int:
 async def test_a_session_is_compacted_above_80_percent_of_the_window(
     harness: "SessionsHarness", more: int, compacts: bool
 ) -> None:
-    session = await session_of(harness, ("a" * 300, "b" * 300), ("c" * 50, "d" * 50))
-    answer = await harness.turn(session, "e" * (ROOM - 700 + more), quick).answer()
+    session = await create_session(harness, ("a" * 300, "b" * 300), ("c" * 50, "d" * 50))
+    answer = await harness.turn(session, "e" * (THRESHOLD_CHARACTERS - 700 + more), quick).answer()
     assert (answer.answer.body["compacted"] == session) is compacts
     assert answer.answer.body["error"] is None
 
@@ -95,7 +95,7 @@ async def test_a_session_is_compacted_above_80_percent_of_the_window(
 async def test_a_session_is_compacted_if_it_has_more_messages_than_it_keeps(
     harness: "SessionsHarness", keep: int, compacts: bool
 ) -> None:
-    session = await session_of(harness, ("a" * 300, "b" * 300), ("c" * 300, "d" * 300), keep=keep)
+    session = await create_session(harness, ("a" * 300, "b" * 300), ("c" * 300, "d" * 300), keep=keep)
     harness.summarizer.failure = SummaryFailed("No.")
     answer = await harness.turn(session, "hello", quick).answer()
     assert bool(answer.answer.body["error"]) is compacts
@@ -105,14 +105,14 @@ async def test_a_session_is_compacted_if_it_has_more_messages_than_it_keeps(
 async def test_only_sessions_with_strategy_auto_are_compacted_before_a_turn(
     harness: "SessionsHarness", strategy: CompactStrategy, compacts: bool
 ) -> None:
-    session = await full_session(harness, strategy=strategy)
+    session = await create_full_session(harness, strategy=strategy)
     await harness.turn(session, "hello", quick).answer()
     assert len(harness.summarizer.asked) == compacts
     assert ((await head(harness, session)).archived_at is not None) is compacts
 
 
 async def test_the_turn_runs_and_is_recorded_on_the_successor(harness: "SessionsHarness") -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
     shown: list[Message] = []
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -126,32 +126,32 @@ async def test_the_turn_runs_and_is_recorded_on_the_successor(harness: "Sessions
     assert (source.successor_session_id, source.message_count, source.live_message_count) == (successor, 4, 2)
     summary = f"[compaction summary from session {session}] short"
     assert [message.content for message in shown] == [summary, "new", "newer"]
-    assert await texts_of(harness, successor) == [summary, "new", "newer", "hello", "yes"]
+    assert await read_texts(harness, successor) == [summary, "new", "newer", "hello", "yes"]
     assert answer.answer.body["seq"] == 5
     assert (source.hold, (await head(harness, successor)).hold) == (None, None)
     assert await sessions(harness) == 2
 
 
 async def test_a_summary_covers_the_messages_not_kept_and_gets_half_of_the_time(harness: "SessionsHarness") -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
     scope = harness.scope()
     await harness.turn(session, "hello", quick, scope=scope).answer()
-    (asked,) = harness.summarizer.asked
-    assert [message.content for message in asked.messages] == ["old " * 100] * 2
-    assert (asked.earlier, asked.mask_observations, asked.fallback_model) == (None, False, "talker")
-    assert 130 < asked.seconds_left <= 135
-    assert scope.tally.total.sub_calls == 1, "what it cost is on the turn's bill"
+    (request,) = harness.summarizer.asked
+    assert [message.content for message in request.messages] == ["old " * 100] * 2
+    assert (request.earlier, request.mask_observations, request.fallback_model) == (None, False, "talker")
+    assert 130 < request.seconds_left <= 135
+    assert scope.tally.total.sub_calls == 1, "the turn pays for the summary"
 
 
 async def test_an_earlier_summary_is_passed_separately_from_the_messages(harness: "SessionsHarness") -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
     second = SessionId(str((await harness.turn(session, "hello", quick).answer()).answer.body["session"]))
     third = SessionId(str((await harness.turn(second, "x" * 800, quick).answer()).answer.body["session"]))
-    asked = harness.summarizer.asked[-1]
-    assert asked.earlier == "short"
-    assert [message.content for message in asked.messages] == ["new", "newer"]
+    request = harness.summarizer.asked[-1]
+    assert request.earlier == "short"
+    assert [message.content for message in request.messages] == ["new", "newer"]
     summary = f"[compaction summary from session {second}] short"
-    assert await texts_of(harness, third) == [summary, "hello", "yes", "x" * 800, "yes"]
+    assert await read_texts(harness, third) == [summary, "hello", "yes", "x" * 800, "yes"]
 
 
 @pytest.mark.parametrize(
@@ -168,18 +168,18 @@ async def test_an_earlier_summary_is_passed_separately_from_the_messages(harness
 async def test_after_a_failed_compaction_the_turn_runs_in_the_unchanged_session(
     harness: "SessionsHarness", failure: SpassError
 ) -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
     harness.summarizer.failure = failure
-    before = await texts_of(harness, session)
+    before = await read_texts(harness, session)
     answer = await harness.turn(session, "hello", quick).answer()
     assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, failure.code)
-    assert await texts_of(harness, session) == [*before, "hello", "yes"]
+    assert await read_texts(harness, session) == [*before, "hello", "yes"]
     assert (await head(harness, session)).archived_at is None
     assert await sessions(harness) == 1
 
 
 async def test_a_turn_continues_when_there_is_nothing_to_compact(harness: "SessionsHarness") -> None:
-    session = await session_of(harness, ("a" * 500, "b" * 500), keep=1)
+    session = await create_session(harness, ("a" * 500, "b" * 500), keep=1)
     answer = await harness.turn(session, "hello", quick).answer()
     assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, "nothing_to_compact")
     assert harness.summarizer.asked == []
@@ -188,7 +188,7 @@ async def test_a_turn_continues_when_there_is_nothing_to_compact(harness: "Sessi
 async def test_a_failed_upload_of_the_kept_messages_leaves_the_session_unchanged(
     harness: "SessionsHarness",
 ) -> None:
-    session = await session_of(harness, ("old " * 100, "old " * 100), ("x" * INLINE_BYTES, "newer"))
+    session = await create_session(harness, ("old " * 100, "old " * 100), ("x" * INLINE_BYTES, "newer"))
     harness.summarizer.text = "short"
 
     class FullBucket(FaultPlan):
@@ -200,71 +200,71 @@ async def test_a_failed_upload_of_the_kept_messages_leaves_the_session_unchanged
     with inject(FullBucket()):
         answer = await harness.turn(session, "hello", quick).answer()
     assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, StorageUnavailable.code)
-    assert (await texts_of(harness, session))[-2:] == ["hello", "yes"]
+    assert (await read_texts(harness, session))[-2:] == ["hello", "yes"]
     source = await head(harness, session)
     assert (source.archived_at, source.hold) == (None, None)
 
 
 async def test_an_unknown_outcome_of_the_compaction_fails_the_turn_before_its_agent_runs(harness: "SessionsHarness") -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
 
-    class Silent(FaultPlan):
+    class UnavailableTransactions(FaultPlan):
         async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
             if call.operation == "TransactWriteItems":
                 raise StorageUnavailable("No answer.", retry_after=1)
             return await super().around(call, run)
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
-        raise AssertionError("asked")
+        raise AssertionError("the agent was called")
         yield TurnStarted()
 
-    with inject(Silent()), pytest.raises(StorageUnavailable):
+    with inject(UnavailableTransactions()), pytest.raises(StorageUnavailable):
         await harness.turn(session, "hello", respond).answer()
     source = await head(harness, session)
     assert (source.hold, source.archived_at, source.message_count) == (None, None, 4)
 
 
 async def test_an_unknown_outcome_of_the_compaction_leaves_no_hold_on_the_successor(harness: "SessionsHarness") -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
 
-    class Deaf(FaultPlan):
+    class LostReplies(FaultPlan):
         async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
             result = await super().around(call, run)
             if call.operation in ("TransactWriteItems", "GetItem"):
                 raise StorageUnavailable("No answer.", retry_after=1)
             return result
 
-    with inject(Deaf()), pytest.raises(StorageUnavailable):
+    with inject(LostReplies()), pytest.raises(StorageUnavailable):
         await harness.turn(session, "hello", quick).answer()
     successor = (await head(harness, session)).successor_session_id
-    assert successor is not None, "it took place"
+    assert successor is not None, "the compaction was committed"
     assert (await head(harness, successor)).hold is None
 
 
-async def too_long(harness: "SessionsHarness", session: SessionId, tries: int = 1) -> list[Sequence[Message] | None]:
+async def run_too_long_turn(harness: "SessionsHarness", session: SessionId, tries: int = 1) -> list[Sequence[Message] | None]:
     """Run a turn that shortens its history ``tries`` times, and return the shorter histories."""
-    given: list[Sequence[Message] | None] = []
+    histories: list[Sequence[Message] | None] = []
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
-        given.extend([await shorten_history() for _ in range(tries)])
-        if given[-1] is None:
+        histories.extend([await shorten_history() for _ in range(tries)])
+        if histories[-1] is None:
             raise ContextLengthExceeded("The prompt is too long.")
         for event in answer_events("yes")[1:]:
             yield event
 
     await harness.turn(session, "hello", respond).answer()
-    return given
+    return histories
 
 
 async def test_a_session_too_long_for_the_provider_is_compacted_within_the_turn(harness: "SessionsHarness") -> None:
-    session = await session_of(harness, ("old", "older"), ("new", "newer"))
-    (shorter,) = await too_long(harness, session)
+    session = await create_session(harness, ("old", "older"), ("new", "newer"))
+    (shorter,) = await run_too_long_turn(harness, session)
     source = await head(harness, session)
     assert source.successor_session_id is not None
     summary = f"[compaction summary from session {session}] old / older"
     assert [message.content for message in shorter or ()] == [summary, "new", "newer"]
-    assert await texts_of(harness, source.successor_session_id) == [summary, "new", "newer", "hello", "yes"]
+    assert await read_texts(harness, source.successor_session_id) == [summary, "new", "newer", "hello", "yes"]
     assert (await head(harness, source.successor_session_id)).hold is None
 
 
@@ -272,39 +272,39 @@ async def test_a_session_too_long_for_the_provider_is_compacted_within_the_turn(
 async def test_a_too_long_session_without_strategy_auto_is_not_compacted(
     harness: "SessionsHarness", strategy: CompactStrategy
 ) -> None:
-    session = await session_of(harness, ("old", "older"), ("new", "newer"), strategy=strategy)
+    session = await create_session(harness, ("old", "older"), ("new", "newer"), strategy=strategy)
     with pytest.raises(ContextLengthExceeded):
-        await too_long(harness, session)
+        await run_too_long_turn(harness, session)
     assert harness.summarizer.asked == []
     assert (await head(harness, session)).hold is None
 
 
 async def test_a_too_long_session_that_keeps_all_messages_is_not_compacted(harness: "SessionsHarness") -> None:
-    session = await session_of(harness, ("old", "older"))
+    session = await create_session(harness, ("old", "older"))
     with pytest.raises(ContextLengthExceeded):
-        await too_long(harness, session)
-    assert await texts_of(harness, session) == ["old", "older"]
+        await run_too_long_turn(harness, session)
+    assert await read_texts(harness, session) == ["old", "older"]
 
 
 @pytest.mark.parametrize("failure", [None, SummaryFailed("No.")])
 async def test_a_turn_attempts_only_one_compaction(harness: "SessionsHarness", failure: SpassError | None) -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
     harness.summarizer.failure = failure
     with pytest.raises(ContextLengthExceeded):
-        await too_long(harness, session)
+        await run_too_long_turn(harness, session)
     assert len(harness.summarizer.asked) == 1
     assert ((await head(harness, session)).archived_at is None) is bool(failure)
 
 
 async def test_the_history_is_shortened_once_per_turn(harness: "SessionsHarness") -> None:
-    session = await session_of(harness, ("old", "older"), ("new", "newer"))
+    session = await create_session(harness, ("old", "older"), ("new", "newer"))
     with pytest.raises(ContextLengthExceeded):
-        await too_long(harness, session, tries=2)
+        await run_too_long_turn(harness, session, tries=2)
     assert len(harness.summarizer.asked) == 1
 
 
 async def test_a_turn_that_fails_after_its_compaction_leaves_the_successor_released(harness: "SessionsHarness") -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
@@ -317,12 +317,12 @@ async def test_a_turn_that_fails_after_its_compaction_leaves_the_successor_relea
     successor = SessionId(str(archived.value.details["successor_session_id"]))
     answer = await harness.turn(successor, "hello", quick, idempotency=redirect(REQUEST, successor)).answer()
     assert not answer.replayed
-    assert (await texts_of(harness, successor))[1:] == ["new", "newer", "hello", "yes"]
+    assert (await read_texts(harness, successor))[1:] == ["new", "newer", "hello", "yes"]
 
 
 async def test_source_and_successor_replay_the_same_answer(harness: "SessionsHarness") -> None:
-    session = await full_session(harness)
-    meanwhile: list[SpassError] = []
+    session = await create_full_session(harness)
+    errors: list[SpassError] = []
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         with pytest.raises(SessionArchived) as archived:
@@ -330,23 +330,23 @@ async def test_source_and_successor_replay_the_same_answer(harness: "SessionsHar
         to = SessionId(str(archived.value.details["successor_session_id"]))
         with pytest.raises(IdempotencyInProgress):
             await harness.turn(to, "hello", quick, idempotency=redirect(REQUEST, to)).answer()
-        meanwhile.append(archived.value)
+        errors.append(archived.value)
         async for event in quick(history, shorten_history):
             yield event
 
     first = await harness.turn(session, "hello", respond, idempotency=REQUEST).answer()
     successor = SessionId(str(first.answer.body["session"]))
-    assert [error.details["successor_session_id"] for error in meanwhile] == [successor]
-    for where, request in ((session, REQUEST), (successor, redirect(REQUEST, successor))):
-        again = await harness.turn(where, "hello", quick, idempotency=request).answer()
-        assert (again.answer, again.replayed) == (first.answer, True)
-    assert (await texts_of(harness, successor))[3:] == ["hello", "yes"]
+    assert [error.details["successor_session_id"] for error in errors] == [successor]
+    for target, request in ((session, REQUEST), (successor, redirect(REQUEST, successor))):
+        replay = await harness.turn(target, "hello", quick, idempotency=request).answer()
+        assert (replay.answer, replay.replayed) == (first.answer, True)
+    assert (await read_texts(harness, successor))[3:] == ["hello", "yes"]
 
 
 async def seconds_left(harness: "SessionsHarness", session: SessionId) -> int:
-    held = (await head(harness, session)).hold
-    assert held is not None
-    return held.expires_at - int(harness.now)
+    hold = (await head(harness, session)).hold
+    assert hold is not None
+    return hold.expires_at - int(harness.now)
 
 
 async def wait_for_renewal(harness: "SessionsHarness", session: SessionId) -> None:
@@ -361,7 +361,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_module, "renewing", lambda renew: renewing(renew, every=0.01))
 
 
-def thinking(harness: "SessionsHarness", session: SessionId) -> Respond:
+def answer_after_renewal(harness: "SessionsHarness", session: SessionId) -> Respond:
     """Return an agent that answers after the hold on the successor was renewed."""
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -376,20 +376,20 @@ def thinking(harness: "SessionsHarness", session: SessionId) -> Respond:
 
 
 async def test_the_hold_is_renewed_during_the_summary_and_then_on_the_successor(harness: "SessionsHarness", often: None) -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
 
-    async def slowly() -> None:
+    async def wait_for_renewals() -> None:
         for _ in range(3):
             harness.now += 30
             await wait_for_renewal(harness, session)
 
-    harness.summarizer.during = slowly
-    answer = await harness.turn(session, "hello", thinking(harness, session)).answer()
+    harness.summarizer.during = wait_for_renewals
+    answer = await harness.turn(session, "hello", answer_after_renewal(harness, session)).answer()
     assert answer.answer.body["compacted"] == session
 
 
 async def test_an_archived_source_is_not_renewed(harness: "SessionsHarness", often: None) -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
 
     class SlowReplies(FaultPlan):
         async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
@@ -399,17 +399,19 @@ async def test_an_archived_source_is_not_renewed(harness: "SessionsHarness", oft
             return result
 
     with inject(SlowReplies()) as plan:
-        await harness.turn(session, "hello", thinking(harness, session)).answer()
-    archived = next(at for at, call in enumerate(plan.calls) if call.operation == "TransactWriteItems")
-    later = [cast(Update, call.parameters["write"]).key.pk for call in plan.calls[archived:] if call.operation == "UpdateItem"]
-    assert later, "the hold was renewed on the successor"
+        await harness.turn(session, "hello", answer_after_renewal(harness, session)).answer()
+    commit_index = next(index for index, call in enumerate(plan.calls) if call.operation == "TransactWriteItems")
+    later = [
+        cast(Update, call.parameters["write"]).key.pk for call in plan.calls[commit_index:] if call.operation == "UpdateItem"
+    ]
+    assert later, "the hold was not renewed on the successor"
     assert not any(session in key for key in later)
 
 
 async def test_losing_the_hold_during_the_summary_fails_the_turn(harness: "SessionsHarness", often: None) -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
 
-    async def overtaken() -> None:
+    async def change_hold_owner() -> None:
         store = harness.scope().store
         write = Update(
             keys.session_head(store.tenant, session),
@@ -418,7 +420,7 @@ async def test_losing_the_hold_during_the_summary_fails_the_turn(harness: "Sessi
         await store.table.write(write)
         await asyncio.sleep(60)
 
-    harness.summarizer.during = overtaken
+    harness.summarizer.during = change_hold_owner
     with pytest.raises(LeaseLost):
         await harness.turn(session, "hello", quick).answer()
     source = await head(harness, session)
@@ -427,7 +429,7 @@ async def test_losing_the_hold_during_the_summary_fails_the_turn(harness: "Sessi
 
 
 async def test_a_compaction_adds_one_transaction_to_a_turn(harness: "SessionsHarness") -> None:
-    session = await full_session(harness)
+    session = await create_full_session(harness)
     with inject(FaultPlan()) as plan:
         await harness.turn(session, "hello", quick).answer()
     operations = [call.operation for call in plan.calls]

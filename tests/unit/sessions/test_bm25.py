@@ -36,8 +36,8 @@ def test_words_are_folded(text: str, found: list[str]) -> None:
 
 @given(st.text(max_size=40))
 def test_folding_twice_changes_nothing(text: str) -> None:
-    once = words(text)
-    assert words(" ".join(once)) == once
+    folded = words(text)
+    assert words(" ".join(folded)) == folded
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=127), max_size=40))
@@ -45,25 +45,26 @@ def test_ascii_text_has_the_same_words_next_to_other_scripts(text: str) -> None:
     assert words(f"{text} ü") == [*words(text), "u"]
 
 
-def ranked(query: str, *texts: str) -> list[str]:
+def rank(query: str, *texts: str) -> list[str]:
+    """Return the texts that match the query, best first."""
     ranking = Ranking[str](query)
     for text in texts:
         ranking.add(text, text)
-    return [found for found, _ in sorted(ranking.scored(), key=lambda one: -one.score)]
+    return [text for text, _ in sorted(ranking.scored(), key=lambda one: -one.score)]
 
 
 def test_a_rare_word_weighs_more_than_a_common_one() -> None:
-    assert ranked("the kraken", "the the the the", "the sea", "the kraken")[0] == "the kraken"
-    assert ranked("the kraken", "the the the", "a kraken", "the sea", "the end")[0] == "a kraken"
+    assert rank("the kraken", "the the the the", "the sea", "the kraken")[0] == "the kraken"
+    assert rank("the kraken", "the the the", "a kraken", "the sea", "the end")[0] == "a kraken"
 
 
 def test_the_shorter_of_two_texts_with_the_word_has_the_higher_score() -> None:
-    assert ranked("berlin", "berlin is one of many words here", "berlin is") == ["berlin is", "berlin is one of many words here"]
+    assert rank("berlin", "berlin is one of many words here", "berlin is") == ["berlin is", "berlin is one of many words here"]
 
 
 def test_a_text_without_a_word_of_the_query_is_not_found() -> None:
-    assert ranked("kraken", "the sea", "") == []
-    assert ranked("?!", "?!") == []
+    assert rank("kraken", "the sea", "") == []
+    assert rank("?!", "?!") == []
 
 
 def test_scores_are_those_of_the_published_formula() -> None:
@@ -119,9 +120,9 @@ def test_a_word_longer_than_an_excerpt_does_not_make_it_longer() -> None:
 )
 def test_megabytes_are_searched_in_seconds(query: str, text: str) -> None:
     ranking = Ranking[int](query)
-    began = time.process_time()
+    start = time.process_time()
     for number in range(3):
         ranking.add(number, text)
     ranking.scored()
     excerpt(text, ranking.weights(), 1000)
-    assert time.process_time() - began < 5, f"{3 * len(text)} characters"
+    assert time.process_time() - start < 5, f"{3 * len(text)} characters"

@@ -90,8 +90,8 @@ async def test_the_other_members_of_a_chain_can_be_used_and_deleted(chains: Chai
     if target < 2:
         await chains.say(members[2], plain_turn("and now?"))
         members.append(await chains.compact(members[2], "more"))
-        found = await SessionLineageSearcher().search(chains.within(members[3]), "question", 20)
-        assert {one.session for one in found.results} == {member for member in members[:3] if member != members[target]}
+        result = await SessionLineageSearcher().search(chains.within(members[3]), "question", 20)
+        assert {one.session for one in result.results} == {member for member in members[:3] if member != members[target]}
     for member in members:
         with contextlib.suppress(SessionNotFound):
             await chains.delete(member)
@@ -102,9 +102,9 @@ async def test_the_other_members_of_a_chain_can_be_used_and_deleted(chains: Chai
 async def test_a_session_held_by_a_job_cannot_be_deleted_before_the_hold_expires(chains: ChainBuilder) -> None:
     session = await chains.session(plain_turn("hello"))
     source, live = await chains.hold(session, "job_7"), await load_turns(chains.store, session, 1)
-    with pytest.raises(CompactionInProgress) as refused:
+    with pytest.raises(CompactionInProgress) as refusal:
         await chains.delete(session)
-    assert refused.value.details == {"job_id": "job_7"}
+    assert refusal.value.details == {"job_id": "job_7"}
     chains.now += LEASE_SECONDS + 1
     await chains.delete(session)
     with pytest.raises(SessionNotFound):
@@ -141,7 +141,7 @@ async def check_source_state(chains: ChainBuilder, source: SessionId) -> str:
     deleted = not heads or "deleted_at" in heads[0]
     assert (source in await listed_sessions(chains)) is not deleted
     if successor is None:
-        assert await listed_sessions(chains) <= {source}, "a session that was not compacted has no successor"
+        assert await listed_sessions(chains) <= {source}, "a session that was not compacted has a successor"
         if not deleted:
             assert await chains.texts(source) == ["hello", "yes"]
         return "deleted" if deleted else "unchanged"
@@ -180,7 +180,7 @@ async def test_the_next_delete_completes_a_delete_in_which_any_call_failed(
         assert [isinstance(member, SessionView) for member in chain.backward] == [visible, True]
         assert len(chain.summaries) == 1 + visible
         if visible:
-            assert len(await chains.texts(target)) == 5, "all or nothing"
+            assert len(await chains.texts(target)) == 5, "the delete took effect partially"
         with contextlib.suppress(SessionNotFound):
             await chains.delete(target)
         await assert_only_the_head_remains(chains, target)
@@ -211,7 +211,7 @@ async def test_a_delete_after_a_failed_commit_removes_the_whole_session(
             await chains.hold(source.id)
         final_states[final_state] += 1
         await delete_all_sessions(chains)
-    assert call_count == 2, "store the body, then one transaction"
+    assert call_count == 2, "a commit stores the body and sends one transaction"
     assert set(final_states) <= {"deleted", "both"}
 
 
@@ -244,7 +244,7 @@ async def test_the_sweep_removes_only_uncommitted_bodies_of_a_chain(
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=1)), pytest.raises(Crash):
         await chains.commit(source, live=live)
     (orphan,) = set(await chains.store.objects.list_keys("sessions/")) - set(keys_before)
-    assert orphan.split("/")[1] not in members, "it belongs to a successor that was never committed"
+    assert orphan.split("/")[1] not in members, "the orphan belongs to a committed session"
     now = int(START)
     assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS - 60, Deadline.after(60)) == 0
     assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS + 60, Deadline.after(60)) == 1
@@ -254,7 +254,7 @@ async def test_the_sweep_removes_only_uncommitted_bodies_of_a_chain(
 
 @dataclass(slots=True)
 class DeleteBeforeFirstRead(FaultPlan):
-    """Fault: the session is deleted before its first body is read."""
+    """A fault that deletes the session before its first body is read."""
 
     delete: Callable[[], Awaitable[None]] = field(kw_only=True)
     done: bool = False

@@ -1,6 +1,6 @@
 """Race a compaction and two deletes on one session, with faults, under many seeds.
 
-Each operation takes effect completely or not at all. If it was answered with success, it has taken effect.
+Each operation takes effect completely or not at all. If it was answered with success, it took effect.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Race:
     delete_count: int = 0
     compactions: list[CompactionResult] = field(default_factory=list)
 
-    async def begin(self) -> None:
+    async def store_session(self) -> None:
         at = timestamp(self.schedule.now())
         head = Session(self.session, AGENT, USER, "a title", at, at, "manual", 0, True, next_seq=3)
         messages = tuple(
@@ -90,8 +90,8 @@ class Race:
                 await delete_session(self.store, self.session, AGENT, USER, self.schedule.now())
                 self.delete_count += 1
 
-    async def wait(self, longest: float) -> None:
-        await asyncio.sleep(self.schedule.random_delay(longest))
+    async def wait(self, max_seconds: float) -> None:
+        await asyncio.sleep(self.schedule.random_delay(max_seconds))
 
     async def head(self, session: SessionId) -> Session | None:
         item = await self.store.table.get(keys.session_head(self.store.tenant, session))
@@ -105,7 +105,7 @@ class Race:
     def scope(self) -> Scope:
         return ChainBuilder(self.store).scope
 
-    async def remains(self, session: SessionId) -> list[str]:
+    async def remaining_keys(self, session: SessionId) -> list[str]:
         """Return the keys of the items and objects of a session, without its head."""
         items = await self.store.table.query(keys.session_partition(self.store.tenant, session))
         bodies = await self.store.objects.list_keys(f"sessions/{session}/")
@@ -123,13 +123,13 @@ async def check_answers(race: Race) -> str:
     is_deleted = source is None or source.deleted_at is not None
     successor = source.successor_session_id if source is not None else None
     assert is_deleted or race.delete_count == 0, "a delete succeeded, but the session exists"
-    assert {result.session.id for result in race.compactions} <= {successor}, "a compaction succeeded, but there is no successor"
+    assert {result.session.id for result in race.compactions} <= {successor}, "a compaction succeeded without a successor"
     expected = {None if is_deleted else race.session, successor} - {None}
     assert await race.session_ids() == expected
     if not is_deleted:
         assert await race.texts(race.session) == ["hello", "yes"]
     elif race.delete_count:
-        assert await race.remains(race.session) == []
+        assert await race.remaining_keys(race.session) == []
     if successor is not None:
         await check_successor(race, successor)
     return ("deleted " if is_deleted else "") + ("compacted" if successor is not None else "")
@@ -150,7 +150,7 @@ async def run_race(schedule: Schedule) -> str:
     race = Race(schedule, MemoryAws(clock=schedule.now).for_tenant(TenantId("demo")))
     with inject(schedule.process()):
         fault_rates, schedule.fault_rates = schedule.fault_rates, NO_FAULTS
-        await race.begin()
+        await race.store_session()
         schedule.fault_rates = fault_rates
         await asyncio.gather(race.compact(), race.delete(), race.delete())
         await schedule.calm()
@@ -162,7 +162,7 @@ async def run_race(schedule: Schedule) -> str:
         race.delete_count += 1
         await check_answers(race)
         assert (await race.head(race.session) is not None) is ("compacted" in outcome), (
-            "only a session with a successor keeps its head"
+            "a deleted session keeps its head exactly if it has a successor"
         )
     return outcome
 

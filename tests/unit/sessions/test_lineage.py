@@ -31,7 +31,7 @@ def chains(aws: MemoryAws) -> ChainBuilder:
     return ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
-async def lineage_of(chains: ChainBuilder, session: SessionId, *, max_members: int = 100) -> dict[str, Json]:
+async def read_lineage(chains: ChainBuilder, session: SessionId, *, max_members: int = 100) -> dict[str, Json]:
     return (await read_chain(chains.scope, AGENT, session, max_members=max_members)).to_dict()
 
 
@@ -55,13 +55,13 @@ def texts(answer: dict[str, Json]) -> list[str]:
 
 async def test_the_lineage_of_a_session_outside_a_chain_is_empty(chains: ChainBuilder) -> None:
     session = await chains.session(plain_turn("hello"))
-    assert await lineage_of(chains, session) == {"session_id": session, "backward": [], "forward": [], "summaries": []}
+    assert await read_lineage(chains, session) == {"session_id": session, "backward": [], "forward": [], "summaries": []}
 
 
 @pytest.mark.parametrize("at", range(4))
 async def test_each_member_shows_the_chain_in_both_directions_nearest_first(chains: ChainBuilder, at: int) -> None:
     members = await chains.chain(4, keep=2)
-    answer = await lineage_of(chains, members[at])
+    answer = await read_lineage(chains, members[at])
     assert answer == {
         "session_id": members[at],
         "backward": [SessionView.of(await chains.head(member)).to_dict() for member in reversed(members[:at])],
@@ -88,7 +88,7 @@ async def test_a_summary_names_its_sessions_and_its_range_of_messages(chains: Ch
 
 
 @pytest.mark.parametrize(
-    ("deleted", "left"),
+    ("deleted", "summaries"),
     [
         ([0], ["summary 1", "summary 2", "summary 3"]),
         ([1], ["summary 2", "summary 3"]),
@@ -98,7 +98,7 @@ async def test_a_summary_names_its_sessions_and_its_range_of_messages(chains: Ch
     ],
 )
 async def test_a_deleted_member_is_listed_and_the_chain_continues_after_it(
-    chains: ChainBuilder, deleted: list[int], left: list[str]
+    chains: ChainBuilder, deleted: list[int], summaries: list[str]
 ) -> None:
     members = await chains.chain(4)
     shown = [f"{member} deleted" if at in deleted else member for at, member in enumerate(members)]
@@ -107,30 +107,30 @@ async def test_a_deleted_member_is_listed_and_the_chain_continues_after_it(
     for at, member in enumerate(members):
         if at in deleted:
             with pytest.raises(SessionNotFound):
-                await lineage_of(chains, member)
+                await read_lineage(chains, member)
             continue
-        answer = await lineage_of(chains, member)
+        answer = await read_lineage(chains, member)
         assert ids(answer["backward"]) == shown[:at][::-1]
         assert ids(answer["forward"]) == shown[at + 1 :]
-        assert texts(answer) == left
+        assert texts(answer) == summaries
         assert "truncated" not in answer
 
 
 async def test_a_chain_ends_at_a_member_without_a_head(chains: ChainBuilder) -> None:
     members = await chains.chain(4)
     await chains.store.table.write(Delete(keys.session_head(chains.store.tenant, members[1])))
-    answer = await lineage_of(chains, members[2])
+    answer = await read_lineage(chains, members[2])
     assert ids(answer["backward"]) == [f"{members[1]} deleted"]
     assert ids(answer["forward"]) == [members[3]]
-    assert ids((await lineage_of(chains, members[0]))["forward"]) == [f"{members[1]} deleted"]
+    assert ids((await read_lineage(chains, members[0]))["forward"]) == [f"{members[1]} deleted"]
 
 
 async def test_the_lineage_is_hidden_from_other_users_agents_and_tenants(chains: ChainBuilder, aws: MemoryAws) -> None:
     members = await chains.chain(2)
-    for stranger in (ChainBuilder(chains.store, user=UserId("ben")), ChainBuilder(aws.for_tenant(TenantId("other")))):
+    for other in (ChainBuilder(chains.store, user=UserId("ben")), ChainBuilder(aws.for_tenant(TenantId("other")))):
         for member in members:
             with pytest.raises(SessionNotFound):
-                await lineage_of(stranger, member)
+                await read_lineage(other, member)
     with pytest.raises(SessionAgentMismatch):
         await read_chain(chains.scope, AgentName("researcher"), members[0])
     without_user = replace(chains.scope, caller=replace(chains.scope.caller, user=None))
@@ -142,12 +142,12 @@ async def test_a_long_chain_shows_its_nearest_members_and_is_marked_truncated(
     chains: ChainBuilder,
 ) -> None:
     members = await chains.chain(6)
-    answer = await lineage_of(chains, members[3], max_members=2)
+    answer = await read_lineage(chains, members[3], max_members=2)
     assert ids(answer["backward"]) == [members[2], members[1]]
     assert ids(answer["forward"]) == [members[4], members[5]]
-    assert texts(answer) == [f"summary {n}" for n in range(1, 6)], "each member shown brings what it begins with"
+    assert texts(answer) == [f"summary {n}" for n in range(1, 6)], "the summary at the start of each shown member"
     assert answer["truncated"] is True
-    assert "truncated" not in await lineage_of(chains, members[3], max_members=3)
+    assert "truncated" not in await read_lineage(chains, members[3], max_members=3)
 
 
 async def test_the_newest_summaries_are_shown_if_not_all_fit(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ async def test_the_newest_summaries_are_shown_if_not_all_fit(chains: ChainBuilde
         await chains.say(members[-1], plain_turn(f"question {number}"))
         members.append(await chains.compact(members[-1], f"{number} " + "ü" * 1000))
     monkeypatch.setattr(pages, "PAGE_BYTES", 8_000)
-    answer = await lineage_of(chains, members[1])
+    answer = await read_lineage(chains, members[1])
     assert [text[0] for text in texts(answer)] == ["2", "3"]
     assert len(ids(answer["backward"]) + ids(answer["forward"])) == 4
     assert answer["truncated"] is True
@@ -167,6 +167,6 @@ async def test_a_lineage_reads_each_head_and_each_summary_once_and_consistently(
 ) -> None:
     members = await chains.chain(5)
     with inject(FaultPlan()) as plan:
-        await lineage_of(chains, members[2])
+        await read_lineage(chains, members[2])
     assert [call.operation for call in plan.calls] == ["GetItem"] * (5 + 4)
     assert all(call.parameters["consistent"] is True for call in plan.calls)

@@ -1,7 +1,7 @@
-"""Four compactions and four turns race on one session, under hundreds of schedules in which calls go wrong and processes die.
+"""Four compactions and four turns race on one session, under hundreds of schedules in which calls fail and processes crash.
 
-Whatever came of it, the history followed through the chain is that of a model: a list to which what clients were told was
-applied, in the order in which it took place. ``SPASS_SEED=7 pytest …`` plays one schedule alone.
+The history of the chain must equal the history of a model: a list to which the answers of the clients were applied in the order
+of the commits. ``SPASS_SEED=7 pytest …`` runs one schedule only.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from tests.simulated.invariants import Chain, ClientLog, summary_of, violations
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, CallFault, FaultRates, Schedule, run_schedule
 
 SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 250
-AT_ONCE: Final = 25  # of one test
+SEEDS_PER_TEST: Final = 25
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
-PARTS: Final = [SEEDS] if SEEDS else [range(start, start + AT_ONCE) for start in range(0, SCHEDULES, AT_ONCE)]
+SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]
 TURNS: Final = 4
 COMPACTIONS: Final = 4
-SETTLED: Final = 400.0
+SETTLE_SECONDS: Final = 400.0
 WINDOW: Final = 150
-ROUGH: Final = FaultRates({fault: 2 * odds for fault, odds in MANY_FAULTS.odds.items()} | {CallFault.PAUSE: 0.03})
-"""Processes pause often, so that in most races a process continues after it has lost its hold."""
+RACE_FAULTS: Final = FaultRates({fault: 2 * odds for fault, odds in MANY_FAULTS.odds.items()} | {CallFault.PAUSE: 0.03})
+"""Frequent pauses, so that in most races a process continues after it has lost its hold."""
 LONG: Final = "long " * 120
 """A text that makes a session of a few messages too long for the model."""
 
@@ -45,38 +45,39 @@ class Race:
         self.schedule = Schedule(seed, NO_FAULTS)
         self.gateway = Gateway(self.schedule, window=WINDOW)
         self.compactions = CompactionExecutions(self.gateway)
-        self.ends: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
 
     async def run(self) -> list[Chain]:
-        chance, gateway = self.schedule.rng, self.gateway
-        session = await gateway.create(CreateSession(compact_strategy="auto", compact_keep_last_n=chance.choice([0, 1, 3, 5])))
-        for number in range(chance.choice([1, 3, 5])):
+        rng, gateway = self.schedule.rng, self.gateway
+        session = await gateway.create(CreateSession(compact_strategy="auto", compact_keep_last_n=rng.choice([0, 1, 3, 5])))
+        for number in range(rng.choice([1, 3, 5])):
             assert await gateway.send(session, f"before {number}", f"before {number}")
-        self.schedule.fault_rates = ROUGH
-        asked_for = chance.choice([2, 3, 4])
+        self.schedule.fault_rates = RACE_FAULTS
+        request_count = rng.choice([2, 3, 4])
         turns = [f"question {number}" for number in range(TURNS)]
-        turns += [f"question {TURNS + number} {LONG}" for number in range(COMPACTIONS - asked_for)]
+        turns += [f"question {TURNS + number} {LONG}" for number in range(COMPACTIONS - request_count)]
         await asyncio.gather(
-            *(self._turn(session, question) for question in turns), *(self._ask(session, number) for number in range(asked_for))
+            *(self._send_turn(session, question) for question in turns),
+            *(self._compact(session, number) for number in range(request_count)),
         )
         await self._settle(session, turns)
         return await gateway.chains()
 
-    async def _turn(self, session: SessionId, question: str) -> None:
+    async def _send_turn(self, session: SessionId, question: str) -> None:
         await asyncio.sleep(self.schedule.random_delay(10.0))
         await self.gateway.send(session, question, question)
 
-    async def _ask(self, session: SessionId, number: int) -> None:
-        chance = self.schedule.rng
+    async def _compact(self, session: SessionId, number: int) -> None:
+        rng = self.schedule.rng
         await asyncio.sleep(self.schedule.random_delay(10.0))
-        key = f"compaction {number}" if chance.random() < 0.5 else None
-        self.ends[await self.compactions.ask(session, key, follow=chance.random() < 0.5)] += 1
+        key = f"compaction {number}" if rng.random() < 0.5 else None
+        self.outcomes[await self.compactions.ask(session, key, follow=rng.random() < 0.5)] += 1
 
     async def _settle(self, session: SessionId, turns: Sequence[str]) -> None:
-        """After the faults have ended, repeat the unanswered requests, and let jobs that never started expire."""
+        """Stop the faults, repeat the unanswered requests, and wait until jobs that never started expire."""
         await self.schedule.calm()
         await self.compactions.settle()
-        await asyncio.sleep(SETTLED)
+        await asyncio.sleep(SETTLE_SECONDS)
         assert self.gateway.live_holds() == []
         for question in turns:
             self.gateway.log.refused.discard(question)
@@ -87,15 +88,17 @@ class Race:
         assert await self.gateway.send(session, "at last", "at last")
 
 
-def modelled(chain: Chain, log: ClientLog) -> list[list[Words]]:
-    """A model of the history: for each member of a chain a list of messages. Each answered turn adds to it, and each compaction
-    replaces a part by a summary."""
-    said = sorted(log.told.values(), key=lambda told: told.first_seq)
+def build_model_history(chain: Chain, log: ClientLog) -> list[list[Words]]:
+    """Return the history of a model: for each member of a chain a list of messages. Each answered turn adds messages, and each
+    compaction replaces some of them by a summary."""
+    answers = sorted(log.told.values(), key=lambda answer: answer.first_seq)
     histories: list[list[Words]] = []
     live: list[Words] = []
     earlier: str | None = None
     for member in chain:
-        live = live + [(role, words) for told in said if told.session == member.session.id for _, role, words in told.messages]
+        live = live + [
+            (role, words) for answer in answers if answer.session == member.session.id for _, role, words in answer.messages
+        ]
         histories.append(live)
         if (cut := member.session.compacted_before - 1) > 0:
             summarised = [Message(Role(role), words) for role, words in live[1 if earlier is not None else 0 : cut]]
@@ -104,8 +107,8 @@ def modelled(chain: Chain, log: ClientLog) -> list[list[Words]]:
     return histories
 
 
-def stored(chain: Chain) -> list[list[Words]]:
-    return [[(kept.message.role.value, kept.message.content) for kept in member.messages] for member in chain]
+def read_stored_history(chain: Chain) -> list[list[Words]]:
+    return [[(stored.message.role.value, stored.message.content) for stored in member.messages] for member in chain]
 
 
 def check_jobs(jobs: Sequence[Job], chain: Chain) -> None:
@@ -121,14 +124,14 @@ def check_jobs(jobs: Sequence[Job], chain: Chain) -> None:
         assert job.result is not None
         assert job.result.compacted == source.session.compacted_before - 1
         assert job.result.kept == len(successor.turns[0].messages) - 1
-    done = {job.id for job in jobs if job.status is JobStatus.SUCCEEDED}
+    succeeded = {job.id for job in jobs if job.status is JobStatus.SUCCEEDED}
     for member in chain[:-1]:
-        by = str(member.session.archived_by)
-        assert by in done or by.startswith("turn_"), member.session
+        archived_by = str(member.session.archived_by)
+        assert archived_by in succeeded or archived_by.startswith("turn_"), member.session
 
 
 def check_leftovers(race: Race, chain: Chain) -> None:
-    """Assert that failed attempts left nothing behind."""
+    """Assert that failed attempts left no drafts and no sessions."""
     items = list(race.gateway.aws.table.items())
     assert [item["pk"] for item in items if item["sk"] == "DRAFT"] == []
     sessions = {str(str(item["pk"])).rpartition("#")[2] for item in items if "#SES#" in str(item["pk"])}
@@ -138,24 +141,24 @@ def check_leftovers(race: Race, chain: Chain) -> None:
 
 
 @pytest.fixture(autouse=True)
-def some_turns_lie_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+def store_long_turns_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 1500)
 
 
-@pytest.mark.parametrize("seeds", PARTS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+@pytest.mark.parametrize("seeds", SEED_RANGES, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
 def test_the_history_after_a_race_equals_the_history_of_a_model(
     seeds: Sequence[int], record_property: Callable[[str, object], None]
 ) -> None:
     links: Counter[str] = Counter()
     for seed in seeds:
-        race, where = Race(seed), f"SPASS_SEED={seed}"
+        race, message = Race(seed), f"SPASS_SEED={seed}"
         (chain,) = run_schedule(race.schedule, race.run)
-        assert violations([chain], race.gateway.log) + race.gateway.trespasses == [], where
-        assert stored(chain) == modelled(chain, race.gateway.log), where
+        assert violations([chain], race.gateway.log) + race.gateway.trespasses == [], message
+        assert read_stored_history(chain) == build_model_history(chain, race.gateway.log), message
         check_jobs(race.compactions.stored(), chain)
         check_leftovers(race, chain)
         links.update(str(member.session.archived_by)[:4] for member in chain[:-1])
-    assert SEEDS or min(links["job_"], links["turn"]) > 0, "both kinds of compactions took place"
+    assert SEEDS or min(links["job_"], links["turn"]) > 0, "compactions by jobs and compactions before turns took place"
     record_property("schedules", len(seeds))
     record_property("compactions_by_jobs", links["job_"])
     record_property("compactions_before_turns", links["turn"])

@@ -85,7 +85,7 @@ def test_messages_get_their_times_on_arrival_and_their_numbers_at_the_end() -> N
 @pytest.mark.anyio
 @pytest.mark.parametrize("size", [1, 100_000, 174_500, 175_500, 300_000])
 async def test_a_turn_of_any_size_can_be_stored(harness: "SessionsHarness", size: int) -> None:
-    """In UTF-8 each character is two bytes: around 175,000 of them the body outgrows its item."""
+    """Each character is two bytes in UTF-8. From about 175,000 characters on, the body does not fit into an item."""
     session = await harness.create()
     await harness.say(session, "ü" * size, "short")
     assert len(harness.stored_objects()) == (2 * size > record.INLINE_BYTES)

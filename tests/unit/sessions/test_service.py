@@ -73,15 +73,15 @@ async def test_other_users_and_tenants_do_not_find_the_session(harness: "Session
     session = await harness.create()
     await harness.say(session, "hello")
     for scope in (harness.scope(user="ben"), harness.scope(tenant="demo-2")):
-        for ask in (
+        for request in (
             harness.sessions.get(scope, AGENT, session),
             harness.sessions.history(scope, AGENT, session, None, 100),
             harness.sessions.delete(scope, AGENT, session),
             harness.sessions.get(scope, OTHER_AGENT, session),
         ):
-            with pytest.raises(SessionNotFound) as refused:
-                await ask
-            assert str(refused.value) == str(SessionNotFound("You have no such session."))
+            with pytest.raises(SessionNotFound) as refusal:
+                await request
+            assert str(refusal.value) == str(SessionNotFound("You have no such session."))
         assert (await harness.sessions.page(scope, AGENT, None, 100)).sessions == []
     with pytest.raises(SessionNotFound):
         await harness.say(session, "hello", user="ben")
@@ -90,13 +90,13 @@ async def test_other_users_and_tenants_do_not_find_the_session(harness: "Session
 
 async def test_a_session_of_another_agent_raises_an_agent_mismatch(harness: "SessionsHarness") -> None:
     session = await harness.create()
-    for ask in (
+    for request in (
         harness.sessions.get(harness.scope(), OTHER_AGENT, session),
         harness.sessions.history(harness.scope(), OTHER_AGENT, session, None, 100),
         harness.sessions.delete(harness.scope(), OTHER_AGENT, session),
     ):
         with pytest.raises(SessionAgentMismatch):
-            await ask
+            await request
     assert (await harness.sessions.page(harness.scope(), OTHER_AGENT, None, 100)).sessions == []
 
 
@@ -109,21 +109,21 @@ async def test_a_claim_creates_one_session_and_stores_its_answer(harness: "Sessi
     assert await acquire(scope.store, request) == StoredAnswer(SessionView.of(session).to_dict(), {})
     with pytest.raises(LeaseLost):
         await harness.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)
-    assert [found.id for found in (await harness.sessions.page(scope, AGENT, None, 100)).sessions] == [session.id]
+    assert [listed.id for listed in (await harness.sessions.page(scope, AGENT, None, 100)).sessions] == [session.id]
 
 
 async def test_pages_of_the_list_are_newest_first_and_equal_the_sessions(harness: "SessionsHarness") -> None:
-    made = [await harness.create(title=f"number {n}") for n in range(5)]
+    created = [await harness.create(title=f"number {n}") for n in range(5)]
     await harness.create(user="ben")
-    await harness.say(made[2], "hello")
+    await harness.say(created[2], "hello")
     with inject(FaultPlan()) as plan:
         first = await harness.sessions.page(harness.scope(), AGENT, None, 3)
     assert [call.operation for call in plan.calls] == ["Query"]
     second = await harness.sessions.page(harness.scope(), AGENT, first.next_cursor, 3)
     listed = first.sessions + second.sessions
-    assert [session.id for session in listed] == sorted(made, reverse=True)
+    assert [session.id for session in listed] == sorted(created, reverse=True)
     assert second.next_cursor is None
-    assert [session.message_count for session in listed if session.id == made[2]] == [2]
+    assert [session.message_count for session in listed if session.id == created[2]] == [2]
     assert listed == [SessionView.of(await harness.sessions.get(harness.scope(), AGENT, session.id)) for session in listed]
 
 
@@ -135,7 +135,7 @@ async def test_a_cursor_is_refused_for_other_users_tenants_and_lists(harness: "S
     messages = (await harness.sessions.history(harness.scope(), AGENT, session, None, 1)).next_cursor
     assert sessions is not None
     assert messages is not None
-    for ask in (
+    for request in (
         harness.sessions.page(harness.scope(user="ben"), AGENT, sessions, 1),
         harness.sessions.page(harness.scope(tenant="demo-2"), AGENT, sessions, 1),
         harness.sessions.page(harness.scope(), OTHER_AGENT, sessions, 1),
@@ -145,7 +145,7 @@ async def test_a_cursor_is_refused_for_other_users_tenants_and_lists(harness: "S
         harness.sessions.history(harness.scope(), AGENT, session, sessions, 1),
     ):
         with pytest.raises(InvalidRequest):
-            await ask
+            await request
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
@@ -216,9 +216,9 @@ async def test_a_forged_cursor_of_the_history_is_refused(harness: "SessionsHarne
     for _ in range(2):
         await harness.say(session, "hello")
     forged = encode_cursor(f"messages|demo|ana|{session}", position)
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as refusal:
         await harness.sessions.history(harness.scope(), AGENT, session, forged, 100)
-    assert refused.value.param == "cursor"
+    assert refusal.value.param == "cursor"
 
 
 @pytest.mark.parametrize("position", ["", "x", "ses_1", "SES_" + "0" * 26, "ses_" + "0" * 2000, "ses_" + "\0" * 26])
@@ -240,20 +240,20 @@ async def test_a_history_read_during_a_delete_is_whole_or_not_found(
     for _ in range(3):
         await harness.say(session, "hello")
     store = harness.scope().store
-    seen = await harness.sessions.get(harness.scope(), AGENT, session)
+    head = await harness.sessions.get(harness.scope(), AGENT, session)
     await store.table.write(Update(keys.session_head(store.tenant, session), set={"deleted_at": "now"}))
     for seq in {1, 3, 5} - set(left):
         await store.table.write(Delete(keys.session_turn(store.tenant, session, seq)))
     if overflow:
         await store.objects.delete((await store.objects.list_keys(f"sessions/{session}/"))[:1])
     if left == [1, 3, 5] and not overflow:
-        assert len((await read_history(store, seen, None, 100)).messages) == 6
+        assert len((await read_history(store, head, None, 100)).messages) == 6
     else:
         with pytest.raises(SessionNotFound):
-            await read_history(store, seen, None, 100)
+            await read_history(store, head, None, 100)
 
 
-async def test_an_agent_is_shown_all_earlier_turns(harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_receives_all_earlier_turns(harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch) -> None:
     session = await harness.create()
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     assert await harness.say(session, "My name is Ana.", "Hello, Ana.") == []
@@ -278,13 +278,13 @@ async def test_a_delete_removes_all_items_and_objects_of_a_session(
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     await harness.say(session, "hello")
     await harness.sessions.delete(harness.scope(), AGENT, session)
-    for ask in (
+    for request in (
         harness.sessions.get(harness.scope(), AGENT, session),
         harness.sessions.history(harness.scope(), AGENT, session, None, 100),
         harness.sessions.delete(harness.scope(), AGENT, session),
     ):
         with pytest.raises(SessionNotFound):
-            await ask
+            await request
     assert (await harness.sessions.page(harness.scope(), AGENT, None, 100)).sessions == []
     assert harness.stored_items() == []
     assert harness.stored_objects() == []
@@ -295,11 +295,11 @@ async def test_only_the_owner_can_continue_an_interrupted_delete(harness: "Sessi
     await harness.say(session, "hello")
     store = harness.scope().store
     await store.table.write(Update(keys.session_head(store.tenant, session), set={"deleted_at": "now"}))
-    left = harness.stored_items()
+    items = harness.stored_items()
     for scope, agent in ((harness.scope(user="ben"), AGENT), (harness.scope(), AgentName("other"))):
         with pytest.raises(SessionNotFound):
             await harness.sessions.delete(scope, agent, session)
-        assert harness.stored_items() == left
+        assert harness.stored_items() == items
     await harness.sessions.delete(harness.scope(), AGENT, session)
     assert not any(session in str(item) for item in harness.stored_items() if str(item["sk"]).startswith("TURN#"))
 
@@ -322,8 +322,8 @@ async def test_a_deleted_member_of_a_chain_keeps_its_links_and_no_text(harness: 
 
 async def hold(harness: "SessionsHarness", session: SessionId, owner: str, kind: HoldKind, seconds: int) -> None:
     store = harness.scope().store
-    held = encode(Hold(owner, kind, int(harness.now) + seconds))
-    await store.table.write(Update(keys.session_head(store.tenant, session), set={"hold": held}))
+    value = encode(Hold(owner, kind, int(harness.now) + seconds))
+    await store.table.write(Update(keys.session_head(store.tenant, session), set={"hold": value}))
 
 
 @pytest.mark.parametrize(("kind", "code"), [(HoldKind.TURN, "session_busy"), (HoldKind.JOB, "compaction_in_progress")])
@@ -332,11 +332,11 @@ async def test_a_held_session_is_neither_deleted_nor_written_to_until_the_hold_e
 ) -> None:
     session = await harness.create()
     await hold(harness, session, "job_1", kind, 42)
-    for ask in (harness.sessions.delete(harness.scope(), AGENT, session), harness.say(session, "hello")):
-        with pytest.raises(SpassError) as refused:
-            await ask
-        assert (refused.value.code, refused.value.retry_after) == (code, 2)
-        assert kind is HoldKind.TURN or refused.value.details == {"job_id": "job_1"}
+    for request in (harness.sessions.delete(harness.scope(), AGENT, session), harness.say(session, "hello")):
+        with pytest.raises(SpassError) as refusal:
+            await request
+        assert (refusal.value.code, refusal.value.retry_after) == (code, 2)
+        assert kind is HoldKind.TURN or refusal.value.details == {"job_id": "job_1"}
     harness.now += 42
     await harness.say(session, "hello")
     await hold(harness, session, "turn_dead", HoldKind.TURN, 0)
@@ -354,9 +354,9 @@ async def test_an_archived_session_names_its_successor_and_still_shows_its_histo
             set={"archived_at": timestamp(harness.now), "successor_session_id": "ses_next", "compacted_before": 3},
         )
     )
-    with pytest.raises(SessionArchived) as refused:
+    with pytest.raises(SessionArchived) as refusal:
         await harness.say(session, "more")
-    assert refused.value.details == {"successor_session_id": "ses_next"}
+    assert refusal.value.details == {"successor_session_id": "ses_next"}
     messages = (await harness.sessions.history(harness.scope(), AGENT, session, None, 100)).messages
     assert [message.compacted_at for message in messages] == [timestamp(harness.now)] * 2 + [None] * 2
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).live_message_count == 2

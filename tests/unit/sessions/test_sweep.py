@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 LATER = UNCOMMITTED_SECONDS + 60
 
 
-async def swept(harness: SessionsHarness, after: int) -> int:
+async def run_sweep(harness: SessionsHarness, after: int) -> int:
     return await sweep_bodies(harness.scope().store, int(time.time()) + after, Deadline.after(60))
 
 
@@ -26,23 +26,23 @@ async def test_a_body_without_a_turn_is_removed_after_a_day(harness: SessionsHar
         for n in range(20):
             await harness.say(session, f"question {n}")
     objects = harness.scope().store.objects
-    kept = await objects.list_keys("sessions/")
-    assert len(kept) == 40
+    committed = await objects.list_keys("sessions/")
+    assert len(committed) == 40
     for session in (*sessions, SessionId("ses_gone")):
         await objects.put(overflow_key(session, "turn_lost"), b"{}")
-    assert await swept(harness, UNCOMMITTED_SECONDS - 60) == 0
-    assert await swept(harness, LATER) == 3
-    assert await objects.list_keys("sessions/") == kept
+    assert await run_sweep(harness, UNCOMMITTED_SECONDS - 60) == 0
+    assert await run_sweep(harness, LATER) == 3
+    assert await objects.list_keys("sessions/") == committed
 
 
 async def test_bodies_older_than_the_lookback_are_not_checked(harness: SessionsHarness) -> None:
     await harness.scope().store.objects.put(overflow_key(SessionId("ses_1"), "turn_1"), b"{}")
-    assert await swept(harness, 9 * UNCOMMITTED_SECONDS) == 0
-    assert await swept(harness, 7 * UNCOMMITTED_SECONDS) == 1
+    assert await run_sweep(harness, 9 * UNCOMMITTED_SECONDS) == 0
+    assert await run_sweep(harness, 7 * UNCOMMITTED_SECONDS) == 1
 
 
 async def test_bodies_of_other_tenants_are_not_removed(harness: SessionsHarness) -> None:
     other = harness.scope(tenant="demo-2").store
     await other.objects.put(overflow_key(SessionId("ses_1"), "turn_1"), b"{}")
-    assert await swept(harness, LATER) == 0
+    assert await run_sweep(harness, LATER) == 0
     assert len(await other.objects.list_keys("sessions/")) == 1

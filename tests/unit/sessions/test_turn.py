@@ -53,9 +53,9 @@ async def quick(history: Sequence[Message], shorten_history: ShortenHistory) -> 
         yield event
 
 
-async def untouched(harness: "SessionsHarness", session: SessionId) -> bool:
-    found = await harness.sessions.get(harness.scope(), AGENT, session)
-    return found.message_count == 0 and found.hold is None
+async def is_unchanged(harness: "SessionsHarness", session: SessionId) -> bool:
+    view = await harness.sessions.get(harness.scope(), AGENT, session)
+    return view.message_count == 0 and view.hold is None
 
 
 async def test_the_last_event_follows_the_commit(harness: "SessionsHarness") -> None:
@@ -70,21 +70,21 @@ async def test_the_last_event_follows_the_commit(harness: "SessionsHarness") -> 
 async def test_a_failed_commit_withholds_the_last_event(harness: "SessionsHarness") -> None:
     session = await harness.create()
 
-    async def claim_lost(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+    async def change_hold_owner(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         store = harness.scope().store
         head = keys.session_head(store.tenant, session)
         await store.table.write(Update(head, set={"hold.owner": "turn_late"}))
         async for event in quick(history, shorten_history):
             yield event
 
-    turn = harness.turn(session, "hello", claim_lost)
+    turn = harness.turn(session, "hello", change_hold_owner)
     with pytest.raises(SessionBusy):
         await turn.answer()
     assert FINISHED not in turn.task.events
-    found = await harness.sessions.get(harness.scope(), AGENT, session)
-    assert found.message_count == 0
-    assert found.hold is not None
-    assert found.hold.owner == "turn_late"
+    stored = await harness.sessions.get(harness.scope(), AGENT, session)
+    assert stored.message_count == 0
+    assert stored.hold is not None
+    assert stored.hold.owner == "turn_late"
 
 
 async def test_a_turn_cannot_commit_to_a_session_deleted_after_its_hold_expired(harness: "SessionsHarness") -> None:
@@ -104,39 +104,39 @@ async def test_a_turn_cannot_commit_to_a_session_deleted_after_its_hold_expired(
 
 async def test_a_refused_turn_does_not_run_its_agent(harness: "SessionsHarness") -> None:
     session = await harness.create()
-    asked = []
+    histories = []
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
-        asked.append(history)
+        histories.append(history)
         yield TurnStarted()
 
     with pytest.raises(SessionNotFound):
         await harness.turn(session, "hello", respond, user="ben").answer()
     with pytest.raises(SessionNotFound):
         await harness.turn(SessionId("ses_none"), "hello", respond).answer()
-    assert asked == []
+    assert histories == []
 
 
-async def breaks_with_an_error(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+async def raise_an_error(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     raise UpstreamError("The model failed.")
 
 
-async def breaks_with_an_event(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+async def yield_a_failure(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     yield Failed(RateLimited("The model is busy.", details={"backend": "all"}, retry_after=7))
 
 
-async def ends_too_soon(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+async def end_without_finish(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     yield ANSWER
 
 
-async def says_nothing(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+async def finish_without_answer(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield FINISHED
 
 
-async def has_a_bug(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+async def raise_a_bug(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     raise ZeroDivisionError
 
@@ -144,11 +144,11 @@ async def has_a_bug(history: Sequence[Message], shorten_history: ShortenHistory)
 @pytest.mark.parametrize(
     ("respond", "error"),
     [
-        (breaks_with_an_error, UpstreamError),
-        (breaks_with_an_event, RateLimited),
-        (ends_too_soon, InternalError),
-        (says_nothing, InternalError),
-        (has_a_bug, ZeroDivisionError),
+        (raise_an_error, UpstreamError),
+        (yield_a_failure, RateLimited),
+        (end_without_finish, InternalError),
+        (finish_without_answer, InternalError),
+        (raise_a_bug, ZeroDivisionError),
     ],
 )
 async def test_a_failed_turn_leaves_the_session_unchanged_and_released(
@@ -157,23 +157,23 @@ async def test_a_failed_turn_leaves_the_session_unchanged_and_released(
     session = await harness.create()
     with pytest.raises(error):
         await harness.turn(session, "hello", respond, idempotency=REQUEST).answer()
-    assert await untouched(harness, session)
+    assert await is_unchanged(harness, session)
     assert not (await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()).replayed
 
 
 async def test_a_failed_turn_raises_the_error_of_its_event(harness: "SessionsHarness") -> None:
-    with pytest.raises(RateLimited) as refused:
-        await harness.turn(await harness.create(), "hello", breaks_with_an_event).answer()
-    assert (refused.value.details, refused.value.retry_after) == ({"backend": "all"}, 7)
+    with pytest.raises(RateLimited) as refusal:
+        await harness.turn(await harness.create(), "hello", yield_a_failure).answer()
+    assert (refusal.value.details, refusal.value.retry_after) == ({"backend": "all"}, 7)
 
 
 async def test_a_turn_continues_when_its_client_disconnects(harness: "SessionsHarness") -> None:
     session = await harness.create()
-    go_on = asyncio.Event()
+    resume = asyncio.Event()
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
-        await go_on.wait()
+        await resume.wait()
         async for event in quick(history, shorten_history):
             yield event
 
@@ -184,26 +184,26 @@ async def test_a_turn_continues_when_its_client_disconnects(harness: "SessionsHa
     client.cancel()
     with pytest.raises(asyncio.CancelledError):
         await client
-    go_on.set()
+    resume.set()
     await turn.task.result()
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
 
 
 async def test_during_a_turn_its_retry_gets_in_progress_and_others_get_session_busy(harness: "SessionsHarness") -> None:
     session = await harness.create()
-    refused: list[SpassError] = []
+    errors: list[SpassError] = []
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         for request in (REQUEST, IdempotentRequest(REQUEST.digest, "another"), IdempotentRequest("e" * 64, "b" * 64), None):
             with pytest.raises(SpassError) as refusal:
                 await harness.turn(session, "hello", quick, idempotency=request).answer()
-            refused.append(refusal.value)
+            errors.append(refusal.value)
         async for event in quick(history, shorten_history):
             yield event
 
     await harness.turn(session, "hello", respond, idempotency=REQUEST).answer()
-    assert [type(error) for error in refused] == [IdempotencyInProgress, IdempotencyKeyReused, SessionBusy, SessionBusy]
-    assert [error.retry_after for error in refused] == [2, None, 2, 2]
+    assert [type(error) for error in errors] == [IdempotencyInProgress, IdempotencyKeyReused, SessionBusy, SessionBusy]
+    assert [error.retry_after for error in errors] == [2, None, 2, 2]
 
 
 async def test_a_stored_answer_is_replayed_even_if_the_session_is_busy_or_archived(
@@ -211,10 +211,10 @@ async def test_a_stored_answer_is_replayed_even_if_the_session_is_busy_or_archiv
 ) -> None:
     session = await harness.create()
     first = await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()
-    again = [await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()]
+    replays = [await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()]
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
-        again.append(await harness.turn(session, "hello", quick, idempotency=REQUEST).answer())
+        replays.append(await harness.turn(session, "hello", quick, idempotency=REQUEST).answer())
         async for event in quick(history, shorten_history):
             yield event
 
@@ -222,8 +222,8 @@ async def test_a_stored_answer_is_replayed_even_if_the_session_is_busy_or_archiv
     store = harness.scope().store
     archive = Update(keys.session_head(store.tenant, session), set={"archived_at": timestamp(harness.now)})
     await store.table.write(archive)
-    again.append(await harness.turn(session, "hello", quick, idempotency=REQUEST).answer())
-    assert [(answer.answer, answer.replayed) for answer in again] == [(first.answer, True)] * 3
+    replays.append(await harness.turn(session, "hello", quick, idempotency=REQUEST).answer())
+    assert [(answer.answer, answer.replayed) for answer in replays] == [(first.answer, True)] * 3
     with pytest.raises(IdempotencyKeyReused):
         await harness.turn(session, "hello", quick, idempotency=IdempotentRequest(REQUEST.digest, "another")).answer()
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 4
@@ -247,9 +247,9 @@ async def test_a_long_turn_renews_its_hold_and_stops_if_the_hold_is_lost(
     stopped = asyncio.Event()
 
     async def seconds_left() -> int:
-        held = (await harness.sessions.get(harness.scope(), AGENT, session)).hold
-        assert held is not None
-        return held.expires_at - int(harness.now)
+        hold = (await harness.sessions.get(harness.scope(), AGENT, session)).hold
+        assert hold is not None
+        return hold.expires_at - int(harness.now)
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
@@ -267,33 +267,33 @@ async def test_a_long_turn_renews_its_hold_and_stops_if_the_hold_is_lost(
     with pytest.raises(LeaseLost):
         await harness.turn(session, "hello", respond).answer()
     assert stopped.is_set()
-    found = await harness.sessions.get(harness.scope(), AGENT, session)
-    assert found.hold is not None
-    assert found.hold.owner == "turn_late"
+    stored = await harness.sessions.get(harness.scope(), AGENT, session)
+    assert stored.hold is not None
+    assert stored.hold.owner == "turn_late"
 
 
 @pytest.mark.parametrize(
-    ("request_", "before_model", "in_all"),
+    ("request_", "before_model", "all_calls"),
     [
         (None, ["UpdateItem", "Query"], ["UpdateItem", "Query", "TransactWriteItems"]),
         (REQUEST, ["GetItem", "Query", "UpdateItem"], ["UpdateItem", "Query", "GetItem", "TransactWriteItems"]),
     ],
 )
 async def test_a_turn_makes_four_calls_with_two_in_sequence_before_the_model(
-    harness: "SessionsHarness", request_: IdempotentRequest | None, before_model: list[str], in_all: list[str]
+    harness: "SessionsHarness", request_: IdempotentRequest | None, before_model: list[str], all_calls: list[str]
 ) -> None:
     session = await harness.create()
-    seen: list[str] = []
+    operations: list[str] = []
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
-        seen.extend(call.operation for call in plan.calls)
+        operations.extend(call.operation for call in plan.calls)
         async for event in quick(history, shorten_history):
             yield event
 
     with inject(FaultPlan()) as plan:
         await harness.turn(session, "hello", respond, idempotency=request_).answer()
-    assert sorted(seen) == sorted(before_model)
-    assert sorted(call.operation for call in plan.calls) == sorted(in_all)
+    assert sorted(operations) == sorted(before_model)
+    assert sorted(call.operation for call in plan.calls) == sorted(all_calls)
 
 
 async def test_the_record_contains_the_messages_the_tool_runs_and_the_usage(harness: "SessionsHarness") -> None:
@@ -312,7 +312,7 @@ async def test_the_record_contains_the_messages_the_tool_runs_and_the_usage(harn
         yield Usage(TokenUsage(30, 4))
         yield TurnFinished(FinishReason.LENGTH)
 
-    started = harness.now
+    start = harness.now
     await harness.turn(session, "What is 6*7?", respond).answer()
     (turn,) = await load_turns(harness.scope().store, session, 1)
     assert (turn.usage, turn.turns, turn.finish_reason) == (TokenUsage(40, 6), 2, FinishReason.LENGTH)
@@ -323,4 +323,4 @@ async def test_the_record_contains_the_messages_the_tool_runs_and_the_usage(harn
         {"id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "6*7"}'}}
     ]
     assert page.messages[2].tool_call_id == "call_1"
-    assert [message.created_at for message in page.messages] == [timestamp(started)] * 2 + [timestamp(started + 1)] * 2
+    assert [message.created_at for message in page.messages] == [timestamp(start)] * 2 + [timestamp(start + 1)] * 2

@@ -303,10 +303,10 @@ async def test_a_conversation_that_begins_with_a_summary_has_a_user_turn_first()
     assert [message["role"] for message in cast(list[Payload], upstream.body["messages"])] == ["user", "assistant", "user"]
 
 
-@pytest.mark.parametrize("silence", [(), (Message(Role.USER, " \n"),)])
-async def test_a_conversation_without_user_messages_gets_a_placeholder(silence: tuple[Message, ...]) -> None:
+@pytest.mark.parametrize("blank_messages", [(), (Message(Role.USER, " \n"),)])
+async def test_a_conversation_without_user_messages_gets_a_placeholder(blank_messages: tuple[Message, ...]) -> None:
     upstream = Upstream(json_answer(answer(text_block("Hi"))))
-    await reply_of(anthropic(upstream), request(Message(Role.SYSTEM, "Greet."), *silence))
+    await reply_of(anthropic(upstream), request(Message(Role.SYSTEM, "Greet."), *blank_messages))
     assert upstream.body["system"] == "Greet."
     assert upstream.body["messages"] == [{"role": "user", "content": [text_block("(Begin.)")]}]
 
@@ -366,11 +366,11 @@ async def test_a_collected_stream_equals_the_blocking_reply() -> None:
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=30))
 def test_the_size_of_chunks_does_not_change_the_answer(cuts: list[int]) -> None:
-    async def received(chunks: list[bytes]) -> list[ChatDelta]:
+    async def collect(chunks: list[bytes]) -> list[ChatDelta]:
         return await deltas_of(anthropic(Upstream(Answer(chunks=chunks))), request(stream=True))
 
     pieces = [STREAM[begin:stop] for begin, stop in pairwise([0, *sorted(cuts), len(STREAM)])]
-    assert anyio.run(received, pieces) == anyio.run(received, [STREAM])
+    assert anyio.run(collect, pieces) == anyio.run(collect, [STREAM])
 
 
 words = st.text(max_size=8)
@@ -392,11 +392,11 @@ def test_any_collected_stream_equals_the_blocking_reply(
         block_stop(0),
     ]
     for index, use in enumerate(blocks, start=1):
-        written = json.dumps(use["input"], ensure_ascii=False)
+        arguments = json.dumps(use["input"], ensure_ascii=False)
         events += [block(index, {**use, "input": {}}), PING]
         events += [
-            block_delta(index, type="input_json_delta", partial_json=written[at : at + size])
-            for at in range(0, len(written) if use["input"] else 0, size)
+            block_delta(index, type="input_json_delta", partial_json=arguments[at : at + size])
+            for at in range(0, len(arguments) if use["input"] else 0, size)
         ]
         events.append(block_stop(index))
 
@@ -498,11 +498,11 @@ events_like: st.SearchStrategy[Payload] = st.fixed_dictionaries(
 
 @given(st.lists(events_like, max_size=6))
 def test_events_in_any_order_give_deltas_or_a_failure(events: list[Payload]) -> None:
-    async def survive() -> None:
+    async def collect_or_fail() -> None:
         with suppress(BackendError):
             await deltas_of(anthropic(Upstream(text(sse(*events)))), request(stream=True))
 
-    anyio.run(survive)
+    anyio.run(collect_or_fail)
 
 
 async def test_there_are_no_embeddings() -> None:
@@ -534,9 +534,9 @@ def test_halves_of_surrogate_pairs_are_joined_or_replaced(pieces: list[str], str
 def test_the_work_for_equal_ids_is_linear() -> None:
     calls = [ToolCall(chr(0x4E00 + number), "weather", "{}") for number in range(9000)]
     results = [Message(Role.TOOL, "rain", tool_call_id=call.id) for call in reversed(calls)]
-    started = time.process_time()
+    start_time = time.process_time()
     messages_body(request(QUESTION, Message(Role.ASSISTANT, "", tuple(calls)), *results))
-    assert time.process_time() - started < 2  # quadratic work takes ten seconds
+    assert time.process_time() - start_time < 2  # quadratic work takes ten seconds
 
 
 @given(

@@ -124,7 +124,7 @@ BLOCKING = answer(THOUGHT, text_block("In Köln 😀"), USE, NOW, stop="tool_use
 
 
 @pytest.mark.parametrize(
-    ("model", "encoded"),
+    ("model", "encoded_model"),
     [
         (CLAUDE, "eu.anthropic.claude-sonnet-4-5-20250929-v1%3A0"),
         (
@@ -134,20 +134,20 @@ BLOCKING = answer(THOUGHT, text_block("In Köln 😀"), USE, NOW, stop="tool_use
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_model_is_in_the_path_and_no_key_is_required(model: str, encoded: str, stream: bool) -> None:
+async def test_the_model_is_in_the_path_and_no_key_is_required(model: str, encoded_model: str, stream: bool) -> None:
     upstream = Upstream(
         text(START + block_delta(0, text="Hi") + end("end_turn")) if stream else json_answer(answer(text_block("Hi")))
     )
     reply = await reply_of(bedrock(upstream), replace(request(stream=stream), model=model))
     assert reply.message.content == "Hi"
-    received = upstream.requests[0]
+    upstream_request = upstream.requests[0]
     operation = "converse-stream" if stream else "converse"
-    assert received.url == f"https://bedrock-runtime.eu-central-1.amazonaws.com/model/{encoded}/{operation}"
-    assert received.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
-    assert "/eu-central-1/bedrock/aws4_request" in received.headers["authorization"]
-    assert received.headers["x-amz-security-token"] == "session"
-    assert "model" not in received.body
-    assert "stream" not in received.body
+    assert upstream_request.url == f"https://bedrock-runtime.eu-central-1.amazonaws.com/model/{encoded_model}/{operation}"
+    assert upstream_request.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+    assert "/eu-central-1/bedrock/aws4_request" in upstream_request.headers["authorization"]
+    assert upstream_request.headers["x-amz-security-token"] == "session"
+    assert "model" not in upstream_request.body
+    assert "stream" not in upstream_request.body
 
 
 @pytest.mark.parametrize(
@@ -482,11 +482,11 @@ async def test_a_collected_stream_equals_the_blocking_reply() -> None:
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=30))
 def test_the_size_of_chunks_does_not_change_the_answer(cuts: list[int]) -> None:
-    async def received(chunks: list[bytes]) -> list[ChatDelta]:
+    async def collect(chunks: list[bytes]) -> list[ChatDelta]:
         return await deltas_of(bedrock(Upstream(Answer(chunks=chunks)), key=KEY), request(stream=True))
 
     pieces = [STREAM[begin:stop] for begin, stop in pairwise([0, *sorted(cuts), len(STREAM)])]
-    assert anyio.run(received, pieces) == anyio.run(received, [STREAM])
+    assert anyio.run(collect, pieces) == anyio.run(collect, [STREAM])
 
 
 words = st.text(max_size=8)
@@ -501,10 +501,11 @@ def test_any_collected_stream_equals_the_blocking_reply(
     blocks: list[Payload] = [{"toolUse": {**use, "input": args}} for use, (_, args) in zip(begins, uses, strict=True)]
     events = [START, *(block_delta(0, text=content) for content in contents), block_stop(0)]
     for index, (use, (_, args)) in enumerate(zip(begins, uses, strict=True), start=1):
-        written = json.dumps(args, ensure_ascii=False)
+        arguments = json.dumps(args, ensure_ascii=False)
         events.append(block_start(index, {"toolUse": use}))
         events += [
-            block_delta(index, toolUse={"input": written[at : at + size]}) for at in range(0, len(written) if args else 0, size)
+            block_delta(index, toolUse={"input": arguments[at : at + size]})
+            for at in range(0, len(arguments) if args else 0, size)
         ]
         events.append(block_stop(index))
 
@@ -631,7 +632,7 @@ async def test_an_exception_inside_a_stream_has_its_failure(
     kind: str, message: str, failure: type[BackendError], after: int
 ) -> None:
     stream = [START, block_delta(0, text="Hi")][:after]
-    got: list[str] = []
+    texts: list[str] = []
     with pytest.raises(failure, match=message) as raised:
         async with aclosing(
             bedrock(Upstream(text(b"".join([*stream, exception(kind, {"message": message})])))).chat(
@@ -639,9 +640,9 @@ async def test_an_exception_inside_a_stream_has_its_failure(
             )
         ) as deltas:
             async for delta in deltas:
-                got.append(delta.content)
+                texts.append(delta.content)
     assert type(raised.value) is failure
-    assert got == ["Hi"][: max(0, after - 1)]
+    assert texts == ["Hi"][: max(0, after - 1)]
 
 
 async def test_an_error_message_without_a_type_ends_the_stream() -> None:

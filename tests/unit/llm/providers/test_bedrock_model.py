@@ -22,25 +22,26 @@ from tests.unit.llm.providers.test_bedrock import BLOCKING, STREAM
 
 @cache
 def operation(name: str) -> OperationModel:
-    described = Loader().load_service_model("bedrock-runtime", "service-2")
-    return ServiceModel(described, "bedrock-runtime").operation_model(name)
+    description = Loader().load_service_model("bedrock-runtime", "service-2")
+    return ServiceModel(description, "bedrock-runtime").operation_model(name)
 
 
-def asked_of(name: str) -> StructureShape:
+def input_shape_of(name: str) -> StructureShape:
     shape = operation(name).input_shape
     assert shape is not None
     return shape
 
 
-def answered_by(name: str) -> StructureShape:
+def output_shape_of(name: str) -> StructureShape:
     shape = operation(name).output_shape
     assert shape is not None
     return shape
 
 
-def complaints(body: dict[str, Json]) -> str:
+def validation_report(body: dict[str, Json]) -> str:
+    """Return the errors that botocore finds in the body of a request, or an empty text."""
     sent: Any = json.loads(json.dumps({**body, "modelId": "x"}))
-    report: str = ParamValidator().validate(sent, asked_of("ConverseStream")).generate_report()
+    report: str = ParamValidator().validate(sent, input_shape_of("ConverseStream")).generate_report()
     return report
 
 
@@ -51,8 +52,8 @@ calls = st.lists(
 parts = st.lists(st.one_of(words, st.just(Image("data:image/jpeg;base64,/9j/"))), min_size=1, max_size=3)
 messages = st.one_of(
     st.builds(Message, st.sampled_from([Role.SYSTEM, Role.USER]), words),
-    st.builds(lambda given: Message(Role.USER, "", parts=tuple(given)), parts),
-    st.builds(lambda text, made: Message(Role.ASSISTANT, text, tuple(made)), words, calls),
+    st.builds(lambda content: Message(Role.USER, "", parts=tuple(content)), parts),
+    st.builds(lambda text, tool_calls: Message(Role.ASSISTANT, text, tuple(tool_calls)), words, calls),
     st.builds(lambda text, name: Message(Role.TOOL, text, tool_call_id=name), words, st.text("ab.", max_size=3)),
 )
 tools = st.sampled_from(
@@ -86,16 +87,17 @@ requests = st.builds(
 @given(requests)
 def test_the_body_of_any_request_matches_the_model_of_the_service(request: ChatRequest) -> None:
     body = converse_body(request)
-    assert complaints(body) == ""
+    assert validation_report(body) == ""
     assert body["messages"]
 
 
 def test_an_invalid_body_does_not_match_the_model_of_the_service() -> None:
-    assert "unknown" in complaints({"messages": [{"role": "user", "content": [{"txt": "Hi"}]}]}).lower()
+    assert "unknown" in validation_report({"messages": [{"role": "user", "content": [{"txt": "Hi"}]}]}).lower()
 
 
 def events() -> Iterator[dict[str, Any]]:
-    shape = answered_by("ConverseStream").members["stream"]
+    """Yield the events that botocore parses from ``STREAM``."""
+    shape = output_shape_of("ConverseStream").members["stream"]
     buffer = EventStreamBuffer()
     buffer.add_data(STREAM)
     for message in buffer:
@@ -115,7 +117,7 @@ def test_the_streams_of_our_tests_match_the_model_of_the_service() -> None:
 
 def test_the_answers_of_our_tests_match_the_model_of_the_service() -> None:
     response = {"status_code": 200, "headers": {}, "body": json.dumps(BLOCKING).encode()}
-    read = create_parser("rest-json").parse(response, answered_by("Converse"))
+    read = create_parser("rest-json").parse(response, output_shape_of("Converse"))
     content = read["output"]["message"]["content"]
     assert [next(iter(block)) for block in content] == ["reasoningContent", "text", "toolUse", "toolUse"]
     assert content[2]["toolUse"] == {"toolUseId": "tooluse_1", "name": "weather", "input": {"city": "Köln"}}

@@ -89,8 +89,8 @@ async def answer_to(*answers: Sequence[bytes]) -> tuple[httpx.Response, bytes]:
 )
 async def test_an_answer_is_read_in_pieces_of_any_size(raw: bytes, status: int, body: bytes) -> None:
     for pieces in ([raw], [raw[at : at + 1] for at in range(len(raw))]):
-        response, got = await answer_to(pieces)
-        assert (response.status_code, got) == (status, body)
+        response, received_body = await answer_to(pieces)
+        assert (response.status_code, received_body) == (status, body)
 
 
 @pytest.mark.parametrize("raw", [b"HTTP/1.0 200 OK\r\n\r\nto the end", b"HTTP/1.1 200 OK\r\nX: y\r\n\r\nto the end"])
@@ -187,13 +187,13 @@ async def test_a_connection_with_unexpected_bytes_is_not_reused(first: bytes) ->
 
 async def test_a_connection_with_an_early_answer_is_not_reused() -> None:
     handlers: list[asyncio.Task[None] | None] = []
-    ended = asyncio.Event()
+    release = asyncio.Event()
 
     async def answer_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         handlers.append(asyncio.current_task())
         await reader.readuntil(b"\r\n\r\n")
         writer.write(SIMPLE)  # the body is not read, so most of it is not sent
-        await ended.wait()
+        await release.wait()
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
@@ -204,7 +204,7 @@ async def test_a_connection_with_an_early_answer_is_not_reused() -> None:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         assert [(await send(transport, url, content))[1] for content in (bytes(2**24), b"{}")] == [b"hi", b"hi"]
         await transport.aclose()
-        ended.set()
+        release.set()
         await asyncio.gather(*filter(None, handlers))
     assert len(handlers) == 2
 
@@ -248,12 +248,12 @@ async def test_a_slow_reader_pauses_the_sender_and_loses_nothing() -> None:
     transport = DirectTransport(keepalive=5)
     async with serving(Peer([b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body), body])) as url:
         response = await transport.handle_async_request(httpx.Request("POST", url))
-        got = bytearray()
+        received_body = bytearray()
         async for piece in response.aiter_bytes():
-            got += piece
+            received_body += piece
             await asyncio.sleep(0)
         await transport.aclose()
-    assert got == body
+    assert received_body == body
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\x00b"])

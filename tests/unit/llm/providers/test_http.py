@@ -231,8 +231,8 @@ def test_a_refused_key_or_account_is_an_auth_error_at_any_status(status: int, pa
     assert type(error_from_response(status, {}, json.dumps(payload).encode())) is BackendAuthError
 
 
-# What providers say of a bad request, with a place for what the caller wrote.
-QUOTING = (
+# Error messages of providers for a bad request. ``{}`` stands for a text of the caller.
+QUOTING_MESSAGES = (
     "Invalid schema for response_format '{}': schema must be a JSON Schema of 'type: \"object\"', got 'type: \"string\"'.",
     "Invalid value: '{}'. Supported values are: 'none', 'auto', and 'required'.",
     "Invalid parameter: {}",
@@ -241,7 +241,7 @@ QUOTING = (
     "tools.0.custom.name: {}: String should match pattern",
     "1 validation error for ChatCompletionRequest\nresponse_format\n  Input should be a valid dictionary [input_value='{}']",
 )
-WRITTEN = (
+CALLER_TEXTS = (
     *(
         "api_key",
         "API key",
@@ -261,18 +261,23 @@ WRITTEN = (
 )
 
 
-@pytest.mark.parametrize("written", WRITTEN)
-@pytest.mark.parametrize("message", QUOTING)
+@pytest.mark.parametrize("caller_text", CALLER_TEXTS)
+@pytest.mark.parametrize("message", QUOTING_MESSAGES)
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
-def test_quoted_text_of_a_caller_does_not_decide_the_failure(status: int, message: str, written: str) -> None:
-    error = {"message": message.replace("{}", written), "type": "invalid_request_error", "param": "response_format", "code": None}
+def test_quoted_text_of_a_caller_does_not_decide_the_failure(status: int, message: str, caller_text: str) -> None:
+    error = {
+        "message": message.replace("{}", caller_text),
+        "type": "invalid_request_error",
+        "param": "response_format",
+        "code": None,
+    }
     for body in ({"error": error}, {"error": error["message"]}, {"type": "error", "error": error}):
         assert type(error_from_response(status, {}, json.dumps(body).encode())) is BackendBadRequest
 
 
-@pytest.mark.parametrize("written", WRITTEN)
-def test_quoted_text_does_not_turn_a_rate_limit_into_a_size_limit(written: str) -> None:
-    body = {"error": {"message": f"Rate limit reached for '{written}'. Try again in 6s.", "type": "tokens"}}
+@pytest.mark.parametrize("caller_text", CALLER_TEXTS)
+def test_quoted_text_does_not_turn_a_rate_limit_into_a_size_limit(caller_text: str) -> None:
+    body = {"error": {"message": f"Rate limit reached for '{caller_text}'. Try again in 6s.", "type": "tokens"}}
     assert type(error_from_response(429, {}, json.dumps(body).encode())) is BackendRateLimited
 
 
@@ -425,11 +430,11 @@ async def test_a_broken_stream_fails_after_its_first_deltas(provider: str) -> No
         "bedrock": event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "Hi"}}),
     }[provider]
     upstream = Upstream(Answer(chunks=[first], breaks=httpx.ReadError("gone")))
-    got = []
+    texts = []
     with pytest.raises(BackendUnavailable):
         async for delta in provider_at(upstream, provider).chat(request(stream=True), context()):
-            got.append(delta.content)
-    assert got == ["Hi"]
+            texts.append(delta.content)
+    assert texts == ["Hi"]
 
 
 async def test_closing_the_iterator_closes_the_response() -> None:
@@ -458,10 +463,10 @@ class SlowBody(httpx.AsyncByteStream):
 async def test_a_slow_answer_ends_at_the_deadline(stream: bool) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=SlowBody()))
     provider = make_openai(transport)
-    started = time.monotonic()
+    start_time = time.monotonic()
     with pytest.raises(BackendTimeout):
         await deltas_of(provider, request(stream=stream), seconds=0.2)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - start_time < 5
 
 
 def make_openai(transport: httpx.AsyncBaseTransport, timeout: float = 120) -> Provider:
@@ -497,19 +502,19 @@ async def test_an_answer_may_take_longer_than_the_read_timeout(stream: bool) -> 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("pauses", [[5.0, 0.0], [0.0, 0.0, 5.0]])
 async def test_a_silence_above_the_read_timeout_ends_the_attempt(stream: bool, pauses: Sequence[float]) -> None:
-    started = time.monotonic()
+    start_time = time.monotonic()
     with pytest.raises(BackendTimeout):
         await deltas_of(paced_provider(pauses, stream=stream), request(stream=stream))
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - start_time < 3
 
 
 async def test_an_answer_that_does_not_begin_ends_at_the_timeout() -> None:
-    async def silent(_: httpx.Request) -> httpx.Response:
+    async def never_answer(_: httpx.Request) -> httpx.Response:
         await asyncio.sleep(5)
         return httpx.Response(200)
 
     with pytest.raises(BackendTimeout):
-        await deltas_of(make_openai(httpx.MockTransport(silent), timeout=0.1))
+        await deltas_of(make_openai(httpx.MockTransport(never_answer), timeout=0.1))
 
 
 async def test_an_answer_ends_at_the_deadline_of_the_request() -> None:
@@ -526,11 +531,11 @@ async def test_an_error_without_a_body_in_time_has_the_failure_of_its_status(mon
 
 async def test_a_slow_reader_does_not_time_out() -> None:
     upstream = Upstream(text(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n' * 2 + b"data: [DONE]\n\n"))
-    got = []
+    texts = []
     async for delta in provider_at(upstream).chat(request(stream=True), context(0.1)):
         await asyncio.sleep(0.2)
-        got.append(delta.content)
-    assert got[:2] == ["Hi", "Hi"]
+        texts.append(delta.content)
+    assert texts[:2] == ["Hi", "Hi"]
 
 
 async def test_an_endless_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,18 +26,18 @@ DOCUMENT = (Path(__file__).resolve().parents[4] / "docs" / "providers.md").read_
 async def test_a_new_provider_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, line = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     (gateway,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
-    (name, registered), *others = eval(f"{{{line}}}", {"ProviderEntry": ProviderEntry}).items()
+    (name, entry), *others = eval(f"{{{line}}}", {"ProviderEntry": ProviderEntry}).items()
     assert not others
-    module = registered.class_path.partition(":")[0]
+    module = entry.class_path.partition(":")[0]
     assert f"`shared/{module.replace('.', '/')}.py`" in DOCUMENT
     (tmp_path / "mistral.py").write_text(file)
     monkeypatch.setattr(providers, "__path__", [*providers.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setitem(PROVIDERS, name, registered)
+    monkeypatch.setitem(PROVIDERS, name, entry)
     requests: list[httpx.Request] = []
 
-    def answer(sent: httpx.Request) -> httpx.Response:
-        requests.append(sent)
+    def answer(upstream_request: httpx.Request) -> httpx.Response:
+        requests.append(upstream_request)
         return httpx.Response(200, json={"choices": [{"message": {"content": "Bonjour"}}]})
 
     original_init = Connection.__init__

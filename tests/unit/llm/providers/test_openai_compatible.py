@@ -184,19 +184,19 @@ REASONING = {"reasoning_content": "r" * 40, "reasoning": "r" * 40}  # some serve
 @pytest.mark.parametrize("names", [["reasoning_content"], ["reasoning"], ["reasoning_content", "reasoning"]])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_reasoning_is_counted_and_not_passed_on(names: list[str], stream: bool) -> None:
-    thought = {name: REASONING[name] for name in names}
-    streamed = sse(chunk(**thought), chunk(content="Tea"), chunk(**thought), chunk("stop"))
-    blocking = {"choices": [{"message": {"content": "Tea", **{name: 2 * text for name, text in thought.items()}}}]}
+    reasoning = {name: REASONING[name] for name in names}
+    streamed = sse(chunk(**reasoning), chunk(content="Tea"), chunk(**reasoning), chunk("stop"))
+    blocking = {"choices": [{"message": {"content": "Tea", **{name: 2 * text for name, text in reasoning.items()}}}]}
     deltas = await deltas_of(provider_at(Upstream(text(streamed) if stream else json_answer(blocking))), request(stream=stream))
     assert sum(delta.characters for delta in deltas) == 80 + len("Tea")
-    assert deltas[0].content == "Tea", "nothing has begun before the first text"
+    assert deltas[0].content == "Tea", "a delta without text came before the first text"
     assert collect_deltas(deltas).message.content == "Tea"
 
 
 @pytest.mark.parametrize("reasoning", [None, 3, {"text": "hm"}, ["hm"]])
 async def test_reasoning_that_is_not_text_is_ignored(reasoning: Json) -> None:
-    answered = json_answer({"choices": [{"message": {"content": "Tea", "reasoning": reasoning, "reasoning_content": reasoning}}]})
-    assert (await reply_of(provider_at(Upstream(answered)))).message.content == "Tea"
+    answer = json_answer({"choices": [{"message": {"content": "Tea", "reasoning": reasoning, "reasoning_content": reasoning}}]})
+    assert (await reply_of(provider_at(Upstream(answer)))).message.content == "Tea"
 
 
 async def test_an_answer_of_reasoning_alone_is_counted() -> None:
@@ -236,11 +236,11 @@ async def test_each_chunk_is_one_delta() -> None:
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=30))
 def test_the_size_of_chunks_does_not_change_the_answer(cuts: list[int]) -> None:
-    async def received(chunks: list[bytes]) -> list[ChatDelta]:
+    async def collect(chunks: list[bytes]) -> list[ChatDelta]:
         return await deltas_of(provider_at(Upstream(Answer(chunks=chunks))), request(stream=True))
 
     pieces = [STREAM[start:stop] for start, stop in pairwise([0, *sorted(cuts), len(STREAM)])]
-    assert anyio.run(received, pieces) == anyio.run(received, [STREAM])
+    assert anyio.run(collect, pieces) == anyio.run(collect, [STREAM])
 
 
 words = st.text(max_size=8)
@@ -433,7 +433,7 @@ async def test_an_error_in_place_of_a_stream_has_its_failure() -> None:
         )
 
 
-UNVERIFIED: Payload = {
+UNVERIFIED_ORGANIZATION: Payload = {
     "error": {
         "message": "Your organization must be verified to stream this model. Please go to: https://x.test and verify.",
         "type": "invalid_request_error",
@@ -444,7 +444,7 @@ UNVERIFIED: Payload = {
 
 
 async def test_a_model_that_cannot_stream_gets_a_blocking_request() -> None:
-    upstream = Upstream(json_answer(UNVERIFIED, 400), json_answer(BLOCKING))
+    upstream = Upstream(json_answer(UNVERIFIED_ORGANIZATION, 400), json_answer(BLOCKING))
     assert await reply_of(provider_at(upstream), request(stream=True)) == await reply_of(
         provider_at(Upstream(json_answer(BLOCKING)))
     )
@@ -453,14 +453,14 @@ async def test_a_model_that_cannot_stream_gets_a_blocking_request() -> None:
 
 
 async def test_a_request_refused_both_ways_is_a_bad_request() -> None:
-    upstream = Upstream(json_answer(UNVERIFIED, 400))
+    upstream = Upstream(json_answer(UNVERIFIED_ORGANIZATION, 400))
     with pytest.raises(BackendCannotStream):
         await deltas_of(provider_at(upstream), request(stream=True))
     assert len(upstream.requests) == 2
 
 
 async def test_a_stream_that_began_is_not_requested_as_a_whole() -> None:
-    error: Payload = {"error": {**cast(Payload, UNVERIFIED["error"]), "code": 400}}
+    error: Payload = {"error": {**cast(Payload, UNVERIFIED_ORGANIZATION["error"]), "code": 400}}
     upstream, one_try = Upstream(text(sse(chunk(content="Hi"), error)), json_answer(BLOCKING)), context()
     with pytest.raises(BackendCannotStream):
         async with aclosing(provider_at(upstream).chat(request(stream=True), one_try)) as deltas:
@@ -548,7 +548,7 @@ payload_like = st.fixed_dictionaries(
 
 @given(payload_like)
 def test_any_payload_gives_an_answer_or_a_failure(payload: Payload) -> None:
-    async def survive() -> None:
+    async def collect_or_fail() -> None:
         body = json.dumps(payload)
         for stream, sent in ((False, body), (True, f"data: {body}\n\ndata: [DONE]\n\n")):
             try:
@@ -557,7 +557,7 @@ def test_any_payload_gives_an_answer_or_a_failure(payload: Payload) -> None:
             except BackendError:
                 pass
 
-    anyio.run(survive)
+    anyio.run(collect_or_fail)
 
 
 async def test_half_a_surrogate_pair_is_replaced() -> None:
@@ -613,7 +613,7 @@ def vector(*numbers: float) -> str:
     return base64.b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode()
 
 
-async def embedded(data: Json, usage: Payload | None = None) -> EmbeddingReply:
+async def embed_with(data: Json, usage: Payload | None = None) -> EmbeddingReply:
     provider = provider_at(Upstream(json_answer({"data": data, "usage": usage})))
     return await provider.embed(EmbeddingRequest("embedder", ("a", "b")), context())
 
@@ -621,7 +621,7 @@ async def embedded(data: Json, usage: Payload | None = None) -> EmbeddingReply:
 @pytest.mark.parametrize("form", ["numbers", "base64"])
 async def test_vectors_are_in_the_order_of_the_texts(form: str) -> None:
     second: Json = [0.5, -1.0] if form == "numbers" else vector(0.5, -1.0)
-    reply = await embedded([{"index": 1, "embedding": second}, {"index": 0, "embedding": [1, 2]}], {"prompt_tokens": 4})
+    reply = await embed_with([{"index": 1, "embedding": second}, {"index": 0, "embedding": [1, 2]}], {"prompt_tokens": 4})
     assert (reply.count, reply.dimensions, reply.usage) == (2, 2, TokenUsage(4))
     assert reply.rows() == [[1.0, 2.0], [0.5, -1.0]]
 
@@ -674,7 +674,7 @@ async def test_dimensions_are_sent_to_openai_models_with_several_dimensions(mode
 )
 async def test_malformed_vectors_are_a_failure(data: Json) -> None:
     with pytest.raises(BackendUnavailable):
-        await embedded(data)
+        await embed_with(data)
 
 
 async def test_an_answer_without_text_is_an_empty_reply() -> None:
@@ -687,7 +687,7 @@ def test_the_work_for_many_tool_calls_is_linear() -> None:
     reader = OpenAiReader()
     calls = [{"index": 0, "id": f"call_{number}", "function": {"name": "weather", "arguments": "{}"}} for number in range(30_000)]
     events = [ServerSentEvent("message", json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]})) for call in calls]
-    started = time.process_time()
+    start_time = time.process_time()
     for event in events:
         reader.read(event)
-    assert time.process_time() - started < 3  # quadratic work takes twenty seconds
+    assert time.process_time() - start_time < 3  # quadratic work takes twenty seconds

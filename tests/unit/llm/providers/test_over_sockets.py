@@ -35,7 +35,7 @@ class Server:
     behaviour: Behaviour
     port: int = 0
     connections: int = 0
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    connection_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -48,7 +48,7 @@ class Server:
         except ConnectionError:
             pass
         finally:
-            self.gone.set()
+            self.connection_closed.set()
             writer.close()
 
     @property
@@ -71,15 +71,15 @@ async def _read_request(reader: asyncio.StreamReader) -> bool:
 @asynccontextmanager
 async def serving(behaviour: Behaviour) -> AsyncIterator[tuple[Server, Provider]]:
     server = Server(behaviour)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    server.port = listening.sockets[0].getsockname()[1]
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.port = listener.sockets[0].getsockname()[1]
     provider = make_provider(server.backend, KEY)
     try:
         yield server, provider
     finally:
         await provider.aclose()
-        listening.close()
-        await listening.wait_closed()
+        listener.close()
+        await listener.wait_closed()
 
 
 def json_answer(body: bytes) -> Behaviour:
@@ -104,9 +104,10 @@ def chunked(*chunks: bytes, ends: bool = True) -> Behaviour:
 
 
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send the first event of a stream, then wait until the client closes the connection."""
     writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % len(FIRST) + FIRST + b"\r\n")
     await writer.drain()
-    await reader.read()  # until the client closes the connection
+    await reader.read()
     writer.close()
 
 
@@ -128,21 +129,21 @@ async def test_a_connection_that_ends_during_a_stream_is_a_failure() -> None:
 
 
 async def test_a_body_shorter_than_its_content_length_is_a_failure() -> None:
-    async def short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send_short_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + OK)
         writer.close()
 
-    async with serving(short) as (_, provider):
+    async with serving(send_short_body) as (_, provider):
         with pytest.raises(BackendUnavailable):
             await reply_of(provider)
 
 
 async def test_an_answer_that_is_not_http_is_a_failure() -> None:
-    async def rubbish(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
         writer.close()
 
-    async with serving(rubbish) as (_, provider):
+    async with serving(send_garbage) as (_, provider):
         with pytest.raises(BackendUnavailable):
             await reply_of(provider)
 
@@ -160,7 +161,7 @@ async def test_a_silent_provider_times_out() -> None:
     async with serving(hang) as (server, provider):
         with pytest.raises(BackendTimeout):
             await deltas_of(provider, request(stream=True), seconds=0.3)
-        await asyncio.wait_for(server.gone.wait(), 5)
+        await asyncio.wait_for(server.connection_closed.wait(), 5)
 
 
 async def test_closing_a_stream_closes_the_connection() -> None:
@@ -168,8 +169,8 @@ async def test_closing_a_stream_closes_the_connection() -> None:
         router = Router(LlmConfig(backends=(server.backend,)), [], lambda _: None)
         async with aclosing(router.chat(request(stream=True), context())) as chat:
             assert (await anext(chat)).content == "Hi"
-            assert not server.gone.is_set()
-        await asyncio.wait_for(server.gone.wait(), 5)
+            assert not server.connection_closed.is_set()
+        await asyncio.wait_for(server.connection_closed.wait(), 5)
         await router.aclose()
 
 
@@ -182,7 +183,7 @@ async def test_cancelling_a_request_closes_the_connection() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.gone.wait(), 5)
+        await asyncio.wait_for(server.connection_closed.wait(), 5)
 
 
 async def test_a_stream_that_breaks_after_its_first_token_is_not_retried() -> None:

@@ -27,7 +27,7 @@ from tests.unit.llm.scripted_upstream import KEY, backend, context, deltas_of, r
 pytestmark = pytest.mark.anyio
 
 ROOT: Final = Path(__file__).parents[1] / "recorded"
-PIECE_BYTES: Final = 37  # so that events and characters are cut anywhere
+PIECE_BYTES: Final = 37  # an odd size, so that events and characters are split
 
 
 class Expected(NamedTuple):
@@ -182,7 +182,7 @@ def _pieces(body: bytes) -> Iterator[bytes]:
 
 @asynccontextmanager
 async def replaying(name: str) -> AsyncIterator[Provider]:
-    """Yield the provider, at a server that answers every request with the recorded answer ``name``."""
+    """Yield a provider whose server answers every request with the recorded answer ``name``."""
 
     def respond(_: HttpRequest) -> HttpAnswer:
         return answer_of(name)
@@ -219,12 +219,12 @@ async def test_a_documented_error_has_its_failure(name: str, stream: bool) -> No
 @pytest.mark.parametrize("name", BROKEN_STREAMS)
 async def test_a_documented_error_inside_a_stream_follows_its_text(name: str) -> None:
     pieces, kind, message = BROKEN_STREAMS[name]
-    got: list[ChatDelta] = []
+    deltas: list[ChatDelta] = []
     async with replaying(name) as provider:
         with pytest.raises(BackendError) as raised:
             async for delta in provider.chat(request(stream=True), context()):
-                got.append(delta)
-    assert (tuple(delta.content for delta in got), type(raised.value), raised.value.message) == (pieces, kind, message)
+                deltas.append(delta)
+    assert (tuple(delta.content for delta in deltas), type(raised.value), raised.value.message) == (pieces, kind, message)
 
 
 @pytest.mark.parametrize("name", EMBEDDINGS)

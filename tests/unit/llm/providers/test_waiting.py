@@ -48,10 +48,10 @@ async def embed(provider: OpenAi, call_context: CallContext) -> EmbeddingReply |
 
 async def test_the_timeout_does_not_run_while_waiting_for_a_connection() -> None:
     provider = OpenAi(backend(max_concurrent=2, timeout=SECONDS + 1), "key", transport=DelayedTransport())
-    began = asyncio.get_running_loop().time()
+    start_time = asyncio.get_running_loop().time()
     answers = await asyncio.gather(*[ask(provider, context(60)) for _ in range(10)])
     assert all(isinstance(answer, list) for answer in answers)
-    assert asyncio.get_running_loop().time() - began == pytest.approx(5 * SECONDS)
+    assert asyncio.get_running_loop().time() - start_time == pytest.approx(5 * SECONDS)
 
 
 async def test_waiting_for_a_connection_ends_at_the_deadline() -> None:
@@ -63,7 +63,7 @@ async def test_waiting_for_a_connection_ends_at_the_deadline() -> None:
 
 @dataclass
 class SlowBody(httpx.AsyncBaseTransport):
-    """A transport that begins each answer after ``seconds``."""
+    """A transport that sends the first byte of each answer after ``seconds``."""
 
     seconds: float
 
@@ -73,25 +73,25 @@ class SlowBody(httpx.AsyncBaseTransport):
         return httpx.Response(200, json=answer)
 
 
-MINUTES = 240.0
+ANSWER_SECONDS = 240.0
 
 
-@pytest.mark.parametrize("allowed", [None, MINUTES + 1])
-async def test_a_blocking_answer_waits_until_the_deadline_or_the_backends_timeout(allowed: float | None) -> None:
-    provider = OpenAi(backend(timeout=allowed), "key", transport=SlowBody(MINUTES))
+@pytest.mark.parametrize("timeout_seconds", [None, ANSWER_SECONDS + 1])
+async def test_a_blocking_answer_waits_until_the_deadline_or_the_backends_timeout(timeout_seconds: float | None) -> None:
+    provider = OpenAi(backend(timeout=timeout_seconds), "key", transport=SlowBody(ANSWER_SECONDS))
     assert isinstance(await ask(provider, context(270)), list)
-    assert isinstance(await ask(provider, context(MINUTES - 1)), BackendTimeout)
-    short = OpenAi(backend(timeout=MINUTES - 1), "key", transport=SlowBody(MINUTES))
-    began = asyncio.get_running_loop().time()
-    assert isinstance(await ask(short, context(270)), BackendTimeout)
-    assert asyncio.get_running_loop().time() - began == pytest.approx(MINUTES - 1)
+    assert isinstance(await ask(provider, context(ANSWER_SECONDS - 1)), BackendTimeout)
+    impatient_provider = OpenAi(backend(timeout=ANSWER_SECONDS - 1), "key", transport=SlowBody(ANSWER_SECONDS))
+    start_time = asyncio.get_running_loop().time()
+    assert isinstance(await ask(impatient_provider, context(270)), BackendTimeout)
+    assert asyncio.get_running_loop().time() - start_time == pytest.approx(ANSWER_SECONDS - 1)
 
 
 async def test_a_stream_and_an_embedding_end_after_two_minutes_of_silence_by_default() -> None:
-    provider = OpenAi(backend(), "key", transport=SlowBody(MINUTES))
+    provider = OpenAi(backend(), "key", transport=SlowBody(ANSWER_SECONDS))
     for work in (ask(provider, context(270), stream=True), embed(provider, context(270))):
-        began = asyncio.get_running_loop().time()
+        start_time = asyncio.get_running_loop().time()
         assert isinstance(await work, BackendTimeout)
-        assert asyncio.get_running_loop().time() - began == pytest.approx(120)
-    patient = OpenAi(backend(timeout=MINUTES + 1), "key", transport=SlowBody(MINUTES))
-    assert isinstance(await embed(patient, context(270)), EmbeddingReply)
+        assert asyncio.get_running_loop().time() - start_time == pytest.approx(120)
+    patient_provider = OpenAi(backend(timeout=ANSWER_SECONDS + 1), "key", transport=SlowBody(ANSWER_SECONDS))
+    assert isinstance(await embed(patient_provider, context(270)), EmbeddingReply)

@@ -46,7 +46,7 @@ FAILURES: Final[dict[str, tuple[Answer, str]]] = {
     "breaks off": ([*summary_deltas("The beginning of"), llm.BackendUnavailable(SECRET)], "upstream_error"),
     "refuses our key": (llm.BackendAuthError(SECRET), "upstream_error"),
     "refuses the request": (llm.BackendBadRequest(SECRET), "upstream_rejected"),
-    "has not what is asked for": (llm.BackendUnsupported(SECRET, param="messages"), "invalid_request"),
+    "does not support the request": (llm.BackendUnsupported(SECRET, param="messages"), "invalid_request"),
     "finds everything too long": (llm.BackendContextLength(SECRET), "context_length_exceeded"),
     "says nothing": ([ChatDelta(finish_reason=FinishReason.STOP)], "empty"),
     "says blanks": (summary_deltas(" \n\t "), "empty"),
@@ -67,7 +67,7 @@ FAILURES: Final[dict[str, tuple[Answer, str]]] = {
 
 
 def conversation(turns: int, words: int = 12) -> list[Message]:
-    """Return messages of ``turns`` turns, every third with a tool call. Texts have ``words`` words; the first names the turn."""
+    """Return messages of ``turns`` turns, every third with a tool call. The first of the ``words`` words names the turn."""
     messages: list[Message] = []
     for turn in range(turns):
         text = f"turn-{turn} " + "word " * (words - 1)
@@ -90,11 +90,12 @@ def read(lines: str) -> list[dict[str, Any]]:
 
 
 def instruction(request: ChatRequest) -> str:
+    """Return the system prompt of a request."""
     return request.messages[0].content
 
 
 def merges(request: ChatRequest) -> bool:
-    """Return whether the request summarises summaries of parts."""
+    """Return True if the request summarises summaries of parts."""
     return any("summary" in line for line in material(request))
 
 

@@ -44,13 +44,13 @@ OWNER = "job_1"
 
 
 class Compaction:
-    """Harness: hold a session, commit its compaction, and read what is stored."""
+    """A harness that holds a session, commits its compaction, and reads the stored items."""
 
     def __init__(self, harness: "SessionsHarness") -> None:
         self.harness = harness
         self.store: TenantStore = harness.aws.for_tenant(TenantId("demo"))
 
-    async def session_with(self, *messages: str) -> SessionId:
+    async def create_session(self, *messages: str) -> SessionId:
         session = await self.harness.create(title="Moving")
         for message in messages:
             await self.harness.say(session, message)
@@ -91,13 +91,13 @@ def compaction(harness: "SessionsHarness") -> Compaction:
 
 
 async def test_the_source_is_archived_and_its_successor_begins_with_the_summary(compaction: Compaction) -> None:
-    session = await compaction.session_with("one", "two", "three")
+    session = await compaction.create_session("one", "two", "three")
     before = await compaction.messages(session)
     source = await compaction.hold(session)
     plan = CompactionPlan.new(session, kept_from=5)
     result = await compaction.commit(source, plan)
     archived, successor = await compaction.head(session), await compaction.head(plan.successor)
-    assert await compaction.messages(session) == before, "the source keeps every message"
+    assert await compaction.messages(session) == before, "the source lost a message"
     assert (archived.successor_session_id, archived.archived_by, archived.hold) == (successor.id, OWNER, None)
     assert (archived.message_count, archived.live_message_count) == (6, 2)
     assert archived.archived_at == archived.updated_at == timestamp(compaction.harness.now)
@@ -105,13 +105,13 @@ async def test_the_source_is_archived_and_its_successor_begins_with_the_summary(
     assert (successor.parent_session_id, successor.summary_id) == (session, plan.summary)
     assert (successor.title, successor.agent, successor.user) == ("Moving", AGENT, "ana")
     assert (successor.message_count, successor.live_message_count, successor.hold) == (3, 3, None)
-    opening, *kept = await compaction.messages(successor.id)
+    opening, *kept_messages = await compaction.messages(successor.id)
     assert opening.message.role is Role.ASSISTANT
     assert opening.message.content == f"[compaction summary from session {session}] Ana moves to Berlin on 3 May."
-    assert [stored.message for stored in kept] == [stored.message for stored in before[4:]]
-    assert [stored.created_at for stored in kept] == [stored.created_at for stored in before[4:]]
-    assert [stored.seq for stored in kept] == [2, 3]
-    assert not {stored.id for stored in kept} & {stored.id for stored in before}
+    assert [stored.message for stored in kept_messages] == [stored.message for stored in before[4:]]
+    assert [stored.created_at for stored in kept_messages] == [stored.created_at for stored in before[4:]]
+    assert [stored.seq for stored in kept_messages] == [2, 3]
+    assert not {stored.id for stored in kept_messages} & {stored.id for stored in before}
     summary = await read_summary(compaction.store, successor.id, plan.summary)
     assert summary is not None
     assert summary == result.summary
@@ -123,20 +123,20 @@ async def test_a_successor_has_the_options_of_its_source(compaction: Compaction,
     options = CreateSession(compact_strategy="manual", compact_keep_last_n=3, compact_observation_mask=mask)
     session = await compaction.harness.create_with(options)
     await compaction.harness.say(session, "one")
-    made = (await compaction.commit(await compaction.hold(session), CompactionPlan.new(session, kept_from=3))).session
-    assert (made.compact_strategy, made.compact_keep_last_n, made.compact_observation_mask) == ("manual", 3, mask)
+    successor = (await compaction.commit(await compaction.hold(session), CompactionPlan.new(session, kept_from=3))).session
+    assert (successor.compact_strategy, successor.compact_keep_last_n, successor.compact_observation_mask) == ("manual", 3, mask)
 
 
 async def test_list_entries_equal_the_heads_of_both_sessions(compaction: Compaction) -> None:
-    session = await compaction.session_with("one", "two")
+    session = await compaction.create_session("one", "two")
     plan = CompactionPlan.new(session, kept_from=5)
     await compaction.commit(await compaction.hold(session), plan)
     page = await compaction.harness.sessions.page(compaction.harness.scope(), AGENT, None, 10)
-    assert page.sessions == [SessionView.of(await compaction.head(there)) for there in (plan.successor, session)]
+    assert page.sessions == [SessionView.of(await compaction.head(member)) for member in (plan.successor, session)]
 
 
 async def test_a_successor_can_start_with_the_hold_of_a_turn(compaction: Compaction) -> None:
-    session = await compaction.session_with("one")
+    session = await compaction.create_session("one")
     source = await compaction.hold(session, "turn_1")
     plan = CompactionPlan.new(session, kept_from=3)
     hold = Hold("turn_1", HoldKind.TURN, int(compaction.harness.now) + 60)
@@ -145,7 +145,7 @@ async def test_a_successor_can_start_with_the_hold_of_a_turn(compaction: Compact
 
 
 async def test_a_turn_added_after_the_plan_is_kept(compaction: Compaction) -> None:
-    session = await compaction.session_with("one")
+    session = await compaction.create_session("one")
     plan = CompactionPlan.new(session, kept_from=3)
     await compaction.harness.say(session, "two")
     await compaction.commit(await compaction.hold(session), plan)
@@ -153,29 +153,29 @@ async def test_a_turn_added_after_the_plan_is_kept(compaction: Compaction) -> No
 
 
 async def test_a_repeated_commit_returns_the_first_result(compaction: Compaction) -> None:
-    session = await compaction.session_with("one", "two")
+    session = await compaction.create_session("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
     plan = CompactionPlan.new(session, kept_from=3)
     first = await compaction.commit(source, plan, live=live)
     compaction.harness.now += 5
-    again = await compaction.commit(source, plan, live=live)
-    assert again == first
+    repeated = await compaction.commit(source, plan, live=live)
+    assert repeated == first
     assert len(compaction.harness.stored_items()) == 2 + 2 + 1 + 1 + 2, "heads, turns, first item, summary, list entries"
 
 
 async def test_only_one_of_two_plans_for_a_session_is_committed(compaction: Compaction) -> None:
-    session = await compaction.session_with("one", "two")
+    session = await compaction.create_session("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
     first = await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
     before = compaction.harness.stored_items()
-    with pytest.raises(SessionArchived) as refused:
+    with pytest.raises(SessionArchived) as refusal:
         await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
-    assert refused.value.details == {"successor_session_id": first.session.id}
+    assert refusal.value.details == {"successor_session_id": first.session.id}
     assert compaction.harness.stored_items() == before
 
 
 async def test_a_commit_without_the_hold_changes_nothing(compaction: Compaction) -> None:
-    session = await compaction.session_with("one", "two")
+    session = await compaction.create_session("one", "two")
     source = await compaction.hold(session)
     compaction.harness.now += 60
     await compaction.hold(session, "job_2")
@@ -186,7 +186,7 @@ async def test_a_commit_without_the_hold_changes_nothing(compaction: Compaction)
 
 
 async def test_a_session_that_grew_after_the_read_is_not_compacted(compaction: Compaction) -> None:
-    session = await compaction.session_with("one")
+    session = await compaction.create_session("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     compaction.harness.now += 60
     await compaction.harness.say(session, "two")
@@ -197,7 +197,7 @@ async def test_a_session_that_grew_after_the_read_is_not_compacted(compaction: C
 
 
 async def test_a_deleted_session_gets_no_successor(compaction: Compaction) -> None:
-    session = await compaction.session_with("one")
+    session = await compaction.create_session("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     compaction.harness.now += 60
     await compaction.harness.sessions.delete(compaction.harness.scope(), AGENT, session)
@@ -207,7 +207,7 @@ async def test_a_deleted_session_gets_no_successor(compaction: Compaction) -> No
 
 
 async def test_a_commit_without_all_live_messages_is_refused(compaction: Compaction) -> None:
-    session = await compaction.session_with("one", "two", "three")
+    session = await compaction.create_session("one", "two", "three")
     source, live = await compaction.hold(session), await compaction.live(session)
     for incomplete in (live[1:], live[:-1], [live[0], live[2]], []):
         with pytest.raises(SessionBusy):
@@ -219,9 +219,9 @@ async def test_a_commit_without_all_live_messages_is_refused(compaction: Compact
 
 
 async def test_a_failed_condition_of_an_effect_refuses_the_whole_commit(compaction: Compaction) -> None:
-    session = await compaction.session_with("one")
+    session = await compaction.create_session("one")
     source, live = await compaction.hold(session), await compaction.live(session)
-    ended = Check(keys.job(compaction.store.tenant, JobId(OWNER)), ITEM_EXISTS)
+    job_exists = Check(keys.job(compaction.store.tenant, JobId(OWNER)), ITEM_EXISTS)
     before = compaction.harness.stored_items()
     with pytest.raises(SessionBusy):
         await commit_compaction(
@@ -232,7 +232,7 @@ async def test_a_failed_condition_of_an_effect_refuses_the_whole_commit(compacti
             SUMMARY,
             owner=OWNER,
             at=compaction.harness.now,
-            with_effect=lambda _: [ended],
+            with_effect=lambda _: [job_exists],
         )
     assert compaction.harness.stored_items() == before
 
@@ -241,12 +241,12 @@ async def test_large_kept_messages_overflow_and_a_late_commit_leaves_no_body(
     compaction: Compaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    session = await compaction.session_with("one", "two")
+    session = await compaction.create_session("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
     bodies = compaction.harness.stored_objects()
     result = await compaction.commit(source, plan := CompactionPlan.new(session, kept_from=3), live=live)
     compaction.harness.now += 1
-    assert await compaction.commit(source, plan, live=live) == result, "nothing is written over what took place"
+    assert await compaction.commit(source, plan, live=live) == result, "a repeated commit changed the first result"
     with pytest.raises(SessionArchived):
         await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
     assert await compaction.live(plan.successor) == [result.first]
@@ -254,20 +254,20 @@ async def test_large_kept_messages_overflow_and_a_late_commit_leaves_no_body(
 
 
 async def test_kept_tool_calls_have_their_durations(compaction: Compaction) -> None:
-    session = await compaction.session_with("one", "two")
+    session = await compaction.create_session("one", "two")
     source, (first, second) = await compaction.hold(session), await compaction.live(session)
     user, answer = second.messages
-    asking = replace(answer, message=replace(answer.message, tool_calls=(ToolCall("call_2", "calculator", "{}"),)))
+    tool_call_message = replace(answer, message=replace(answer.message, tool_calls=(ToolCall("call_2", "calculator", "{}"),)))
     live = [
         replace(first, tools=(ToolRun("call_1", "calculator", 5),)),
-        replace(second, messages=(user, asking), tools=(ToolRun("call_2", "calculator", 7),)),
+        replace(second, messages=(user, tool_call_message), tools=(ToolRun("call_2", "calculator", 7),)),
     ]
     result = await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
     assert result.first.tools == (ToolRun("call_2", "calculator", 7),)
 
 
 async def test_after_a_commit_the_owner_can_neither_renew_nor_acquire_the_source(compaction: Compaction) -> None:
-    session = await compaction.session_with("one")
+    session = await compaction.create_session("one")
     await compaction.commit(await compaction.hold(session), CompactionPlan.new(session, kept_from=3))
     with pytest.raises(ConditionFailed):
         await renew_hold(compaction.store, session, OWNER, compaction.harness.now)
@@ -277,26 +277,26 @@ async def test_after_a_commit_the_owner_can_neither_renew_nor_acquire_the_source
 
 @dataclass(slots=True)
 class LateCommit(FaultPlan):
-    """Fault: no commit gets a reply. ``on_its_way`` runs them later."""
+    """A fault that delays commits: they get no reply, and the test runs them later from ``pending``."""
 
-    on_its_way: list[Callable[[], object]] = field(default_factory=list)
+    pending: list[Callable[[], object]] = field(default_factory=list)
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if call.operation != "TransactWriteItems":
             return await FaultPlan.around(self, call, run)
-        self.on_its_way.append(run)
+        self.pending.append(run)
         raise storage_timeout()
 
 
 async def test_an_abandoned_commit_cannot_take_effect_later(compaction: Compaction) -> None:
-    session = await compaction.session_with("one")
+    session = await compaction.create_session("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     with inject(LateCommit()) as plan, pytest.raises(StorageUnavailable):
         await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
     assert isinstance(plan, LateCommit)
-    assert len(plan.on_its_way) == 2
+    assert len(plan.pending) == 2
     assert (await compaction.head(session)).hold is None
-    for late in plan.on_its_way:
+    for late_commit in plan.pending:
         with pytest.raises(TransactionFailed):
-            late()
+            late_commit()
     assert (await compaction.head(session)).archived_at is None

@@ -35,17 +35,18 @@ class SessionSetup:
     """A session with two turns, and the model that summarises the first."""
 
     store: TenantStore
-    does: Any
+    model_answer: Any
     session: SessionId = field(init=False)
     answers: list[CommittedTurn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.model = summary_model(lambda _: self.does)
+        self.model = summary_model(lambda _: self.model_answer)
         self.summarizer = summarizer_over(self.model, CONFIG)
         self.sessions = Sessions(Cascade(CONFIG), lambda: self.summarizer)
         self.scope: Scope = make_scope(self.store)
 
-    async def furnished(self) -> "SessionSetup":
+    async def with_two_turns(self) -> "SessionSetup":
+        """Create the session with its two turns."""
         self.session = (await self.sessions.create(self.scope, AGENT, CreateSession())).id
         for text in ("My budget is 300 Euro.", "And the tower?"):
             await self.say(text)
@@ -83,38 +84,38 @@ class SessionSetup:
         return (await self.sessions.history(self.scope, AGENT, self.session, None, 100)).messages
 
 
-EVERY = pytest.mark.parametrize(("does", "reason"), FAILURES.values(), ids=FAILURES.keys())
+EVERY_FAILURE = pytest.mark.parametrize(("model_answer", "reason"), FAILURES.values(), ids=FAILURES.keys())
 
 
-@EVERY
-async def test_a_turn_continues_in_the_unchanged_session(store: TenantStore, does: Any, reason: str) -> None:
-    home = await SessionSetup(store, does).furnished()
-    before = await home.history()
-    turn = await home.say("Go on.", window=1)
-    assert (turn.session.id, turn.compaction) == (home.session, None)
+@EVERY_FAILURE
+async def test_a_turn_continues_in_the_unchanged_session(store: TenantStore, model_answer: Any, reason: str) -> None:
+    setup = await SessionSetup(store, model_answer).with_two_turns()
+    before = await setup.history()
+    turn = await setup.say("Go on.", window=1)
+    assert (turn.session.id, turn.compaction) == (setup.session, None)
     assert turn.compaction_error is not None
     assert (turn.compaction_error.code, turn.compaction_error.details["reason"]) == ("summary_failed", reason)
-    after = await home.history()
+    after = await setup.history()
     assert after[: len(before)] == before
     assert [message.content for message in after[len(before) :]] == ["Go on.", "Noted."]
-    assert (await home.head()).archived_at is None
-    home.does = summary_deltas("Ana has 300 Euro.")
-    assert (await home.say("And now?", window=1)).compaction is not None
+    assert (await setup.head()).archived_at is None
+    setup.model_answer = summary_deltas("Ana has 300 Euro.")
+    assert (await setup.say("And now?", window=1)).compaction is not None
 
 
-@EVERY
-async def test_a_failed_job_releases_the_unchanged_session(store: TenantStore, does: Any, reason: str) -> None:
-    home = await SessionSetup(store, does).furnished()
-    before = await home.history(), await home.head()
-    job = await home.compact()
+@EVERY_FAILURE
+async def test_a_failed_job_releases_the_unchanged_session(store: TenantStore, model_answer: Any, reason: str) -> None:
+    setup = await SessionSetup(store, model_answer).with_two_turns()
+    before = await setup.history(), await setup.head()
+    job = await setup.compact()
     assert job.status is JobStatus.FAILED
     assert job.failure is not None
     assert (job.failure.code, job.failure.details["reason"]) == ("summary_failed", reason)
-    assert (await home.history(), await home.head()) == before
-    assert (await home.say("Go on.")).session.id == home.session
-    home.does = summary_deltas("Ana has 300 Euro.")
-    again = await home.compact()
-    assert again.status is JobStatus.SUCCEEDED
-    source = await home.head()
-    assert source.successor_session_id == again.plan.successor
-    assert [message.content for message in await home.history()][:4] == [message.content for message in before[0]]
+    assert (await setup.history(), await setup.head()) == before
+    assert (await setup.say("Go on.")).session.id == setup.session
+    setup.model_answer = summary_deltas("Ana has 300 Euro.")
+    retry = await setup.compact()
+    assert retry.status is JobStatus.SUCCEEDED
+    source = await setup.head()
+    assert source.successor_session_id == retry.plan.successor
+    assert [message.content for message in await setup.history()][:4] == [message.content for message in before[0]]

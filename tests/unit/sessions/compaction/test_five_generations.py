@@ -18,7 +18,7 @@ SEEDS = range(1, 21) if os.environ.get("SPASS_SOAK") else [5]
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_fifth_generation_answers_questions_about_the_first(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """The offline stand-in answers from the summary or by ``lineage_search``; the facts do not all fit into a summary."""
+    """The offline stand-in answers from the summary or with ``lineage_search``. A summary has no room for all facts."""
     with ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(invocation, "_threads", thread)
         generations = await RecallBench(MemoryAws(clock=time.time), seed, turns=16).generations()
@@ -29,9 +29,9 @@ async def test_the_fifth_generation_answers_questions_about_the_first(monkeypatc
         assert generation.words <= 500
         for recall in generation.recall:
             assert recall.by_either == recall.facts == 14
-            assert recall.answered >= 13  # of what it found, the stand-in may take the wrong sentence
+            assert recall.answered >= 13  # the stand-in may choose the wrong sentence of a search result
     last = generations[-1]
     assert last.summary.text.count("[compaction summary") == 0
-    assert last.recall[0].by_summary < 14  # what a summary must forget in time, the search is there for
+    assert last.recall[0].by_summary < 14  # the summary has lost facts, which only the search finds
     assert last.recall[0].by_summary > 4
     assert len({generation.summary.source for generation in generations}) == GENERATIONS

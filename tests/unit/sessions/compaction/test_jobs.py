@@ -54,7 +54,7 @@ def error_of(answer: httpx.Response | None, status: int, code: str) -> Any:
     return error
 
 
-def slow(deployment: SimulatedDeployment, seconds: float) -> None:
+def delay_model(deployment: SimulatedDeployment, seconds: float) -> None:
     """Delay the model's answers."""
     deployment.model.before_chat = lambda: asyncio.sleep(seconds)
 
@@ -100,7 +100,7 @@ async def test_a_finished_job_shows_its_result(deployment: SimulatedDeployment) 
 
 async def test_respond_async_returns_the_location_of_the_job(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    slow(deployment, 10)
+    delay_model(deployment, 10)
     answer = await deployment.compact(session, ASYNC)
     ticket = json_of(answer, 202)
     assert ticket == {"job_id": ticket["job_id"], "status": "queued"}
@@ -116,11 +116,11 @@ async def test_respond_async_returns_the_location_of_the_job(deployment: Simulat
 
 async def test_a_long_job_is_answered_with_202_after_25_seconds_and_few_reads(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    slow(deployment, 40)
-    began = deployment.clock()
+    delay_model(deployment, 40)
+    start_time = deployment.clock()
     answer = await deployment.compact(session)
     assert json_of(answer, 202)["status"] == "running"
-    assert 25 <= deployment.clock() - began < 26
+    assert 25 <= deployment.clock() - start_time < 26
     assert answer is not None
     assert "preference-applied" not in answer.headers
     assert deployment.points.calls.count("route GetItem") < 40
@@ -130,7 +130,7 @@ async def test_a_long_job_is_answered_with_202_after_25_seconds_and_few_reads(de
 
 async def test_a_failed_read_does_not_end_the_wait_for_a_job(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    slow(deployment, 5)
+    delay_model(deployment, 5)
     deployment.points = CallFaults(dict.fromkeys(range(8, 12), Fault.THROTTLE))
     answer = json_of(await deployment.compact(session), 200)
     assert (await deployment.head(session)).successor_session_id == answer["successor_session_id"]
@@ -195,13 +195,13 @@ async def test_a_turn_between_the_read_and_the_hold_makes_the_session_busy(
     """A turn runs between the read of the session and the acquisition of its hold."""
     session = await deployment.session()
 
-    async def loaded(store: TenantStore, read: SessionId, from_seq: int) -> list[TurnRecord]:
+    async def add_message_after_load(store: TenantStore, read: SessionId, from_seq: int) -> list[TurnRecord]:
         turns = await load_turns(store, read, from_seq)
-        grown = Update(keys.session_head(store.tenant, read), add={"next_seq": 1})
-        await store.table.write(grown)
+        write = Update(keys.session_head(store.tenant, read), add={"next_seq": 1})
+        await store.table.write(write)
         return turns
 
-    monkeypatch.setattr(jobs, "load_turns", loaded)
+    monkeypatch.setattr(jobs, "load_turns", add_message_after_load)
     answer = await deployment.compact(session)
     error_of(answer, 409, "session_busy")
     assert (await deployment.head(session)).hold is None
@@ -210,7 +210,7 @@ async def test_a_turn_between_the_read_and_the_hold_makes_the_session_busy(
 
 async def test_a_second_compaction_is_refused_while_one_runs(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    slow(deployment, 10)
+    delay_model(deployment, 10)
     job = json_of(await deployment.compact(session, ASYNC), 202)["job_id"]
     answer = await deployment.compact(session)
     assert error_of(answer, 409, "compaction_in_progress")["details"] == {"job_id": job}
@@ -239,23 +239,23 @@ async def test_sessions_and_jobs_of_other_users_are_not_found(deployment: Simula
 async def test_a_repeated_idempotency_key_gets_the_same_answer(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     key = {"Idempotency-Key": "k"}
-    first, again = await deployment.compact(session, key), await deployment.compact(session, key)
-    assert json_of(first, 200) == json_of(again, 200)
-    assert again is not None
-    assert again.headers["idempotency-replayed"] == "true"
-    assert again.headers["spass-cost-usd"] == "0.00002"
+    first, repeated = await deployment.compact(session, key), await deployment.compact(session, key)
+    assert json_of(first, 200) == json_of(repeated, 200)
+    assert repeated is not None
+    assert repeated.headers["idempotency-replayed"] == "true"
+    assert repeated.headers["spass-cost-usd"] == "0.00002"
     error_of(await deployment.compact(session, key, content=b"{}"), 422, "idempotency_key_reused")
 
 
 async def test_a_replayed_202_has_the_same_status_and_location(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     key = {"Idempotency-Key": "k", **ASYNC}
-    first, again = await deployment.compact(session, key), await deployment.compact(session, key)
-    assert json_of(first, 202) == json_of(again, 202)
+    first, repeated = await deployment.compact(session, key), await deployment.compact(session, key)
+    assert json_of(first, 202) == json_of(repeated, 202)
     assert first is not None
-    assert again is not None
-    assert first.headers["location"] == again.headers["location"]
-    assert again.headers["idempotency-replayed"] == "true"
+    assert repeated is not None
+    assert first.headers["location"] == repeated.headers["location"]
+    assert repeated.headers["idempotency-replayed"] == "true"
 
 
 async def test_a_failed_summary_leaves_the_session_unchanged_and_released(deployment: SimulatedDeployment) -> None:
@@ -284,17 +284,17 @@ async def test_a_waiting_request_gets_the_retry_after_of_the_failure(deployment:
 
 async def test_a_job_that_never_started_fails_after_an_hour_and_releases_its_session(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    slow(deployment, JOB_SECONDS + 100)
+    delay_model(deployment, JOB_SECONDS + 100)
     answer = await deployment.compact(session, ASYNC)
     job = json_of(answer, 202)["job_id"]
     await asyncio.sleep(JOB_SECONDS)
-    shown = json_of(await deployment.send("GET", f"/a1/jobs/{job}"), 200)
-    assert (shown["status"], shown["error"]["code"]) == ("failed", "upstream_timeout")
+    first_answer = json_of(await deployment.send("GET", f"/a1/jobs/{job}"), 200)
+    assert (first_answer["status"], first_answer["error"]["code"]) == ("failed", "upstream_timeout")
     assert (await deployment.head(session)).hold is None
     await deployment.settled()
-    assert (await deployment.head(session)).archived_at is None, "it is too late for what comes after that"
-    again = json_of(await deployment.send("GET", f"/a1/jobs/{job}"), 200)
-    assert again == shown
+    assert (await deployment.head(session)).archived_at is None, "a failed job compacted its session"
+    repeated = json_of(await deployment.send("GET", f"/a1/jobs/{job}"), 200)
+    assert repeated == first_answer
 
 
 async def test_deleting_the_successor_deletes_the_summary(deployment: SimulatedDeployment) -> None:
@@ -318,9 +318,9 @@ async def test_compacting_a_successor_includes_the_earlier_summary(
     deployment.model.script = "Ada lives in Berlin."
     second = json_of(await deployment.compact(successor), 200)
     assert (second["compacted_message_count"], second["kept_message_count"]) == (5, 4)
-    asked = str(deployment.model.requests[-1].messages[-1].content)
-    assert "Ada moves to Berlin on 3 May." in asked
-    assert "[compaction summary from session" not in asked
+    prompt = str(deployment.model.requests[-1].messages[-1].content)
+    assert "Ada moves to Berlin on 3 May." in prompt
+    assert "[compaction summary from session" not in prompt
 
 
 async def test_the_audit_of_the_request_contains_the_calls_of_its_job(deployment: SimulatedDeployment) -> None:
@@ -388,8 +388,8 @@ async def test_a_retry_after_a_failed_job_releases_the_session_and_starts_a_new_
     with pytest.raises(StepFailed):
         await deployment.step("fail", failed.id)
     deployment.points = CallFaults()
-    again = await start(deployment, session)
-    assert (again.id != failed.id, again.status) == (True, "queued")
+    repeated = await start(deployment, session)
+    assert (repeated.id != failed.id, repeated.status) == (True, "queued")
 
 
 async def test_a_job_whose_message_cannot_be_sent_fails(deployment: SimulatedDeployment) -> None:

@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class DelayedTransactions(FaultPlan):
-    """Fault: transactions get no reply and do not arrive until the test runs ``under_way``."""
+    """A fault that delays transactions: they get no reply, and take effect when the test runs ``pending``."""
 
-    under_way: list[Callable[[], Any]] = field(default_factory=list)
+    pending: list[Callable[[], Any]] = field(default_factory=list)
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if call.operation == "TransactWriteItems":
-            self.under_way.append(run)
+            self.pending.append(run)
             raise storage_timeout()
         return run()
 
@@ -45,15 +45,15 @@ async def test_a_late_commit_creates_a_whole_successor_that_the_retry_returns(ch
     source = await chains.session(plain_turn("one"), plain_turn("two"))
     live, plan = await load_turns(chains.store, source, 1), CompactionPlan.new(source, 3)
     summary, at = Summary("they counted", "scripted"), chains.now
-    held = await chains.hold(source, "job_1")
-    with inject(DelayedTransactions()) as delayed, pytest.raises(StorageUnavailable):
-        await commit_compaction(chains.store, held, live, plan, summary, owner="job_1", at=at)
-    assert isinstance(delayed, DelayedTransactions)
-    again = await chains.hold(source, "job_1")
-    delayed.under_way[0]()
-    result = await commit_compaction(chains.store, again, live, plan, summary, owner="job_1", at=at)
+    head = await chains.hold(source, "job_1")
+    with inject(DelayedTransactions()) as fault, pytest.raises(StorageUnavailable):
+        await commit_compaction(chains.store, head, live, plan, summary, owner="job_1", at=at)
+    assert isinstance(fault, DelayedTransactions)
+    retry_head = await chains.hold(source, "job_1")
+    fault.pending[0]()
+    result = await commit_compaction(chains.store, retry_head, live, plan, summary, owner="job_1", at=at)
     assert result.session.id == plan.successor
-    said = await chains.texts(plan.successor)
-    assert said == [f"[compaction summary from session {source}] they counted", "two", "yes"]
-    assert [stored.message.content for stored in result.first.messages] == said
+    texts = await chains.texts(plan.successor)
+    assert texts == [f"[compaction summary from session {source}] they counted", "two", "yes"]
+    assert [stored.message.content for stored in result.first.messages] == texts
     assert len(await chains.store.objects.list_keys(f"sessions/{plan.successor}/")) == 1

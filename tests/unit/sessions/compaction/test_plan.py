@@ -35,15 +35,15 @@ def test_a_cut_never_splits_a_turn_and_keeps_enough_messages(turns: list[int], k
         cut = first_kept_seq(messages, keep_last, starts_with_summary=summarised)
     except NothingToCompact:
         second_turn = next((stored.seq for stored in messages[summarised + 1 :] if stored.message.role is Role.USER), 10**9)
-        may_go = min(second_turn, messages[-1].seq + 1) - 1
-        assert len(messages) - may_go < keep_last  # had the first turn gone, too little would be left
+        removable_count = min(second_turn, messages[-1].seq + 1) - 1
+        assert len(messages) - removable_count < keep_last  # without the first turn, too few messages would remain
         return
-    gone, kept = [m for m in messages if m.seq < cut], [m for m in messages if m.seq >= cut]
-    assert len(kept) >= min(keep_last, len(messages))
-    assert not kept or kept[0].message.role is Role.USER
-    assert len(gone) > summarised
-    asked = {call.id for stored in gone for call in stored.message.tool_calls}
-    assert asked == {stored.message.tool_call_id for stored in gone if stored.message.tool_call_id}
+    before_cut, after_cut = [m for m in messages if m.seq < cut], [m for m in messages if m.seq >= cut]
+    assert len(after_cut) >= min(keep_last, len(messages))
+    assert not after_cut or after_cut[0].message.role is Role.USER
+    assert len(before_cut) > summarised
+    call_ids = {call.id for stored in before_cut for call in stored.message.tool_calls}
+    assert call_ids == {stored.message.tool_call_id for stored in before_cut if stored.message.tool_call_id}
 
 
 @given(TURNS, st.integers(0, 30))
@@ -64,10 +64,10 @@ def test_a_session_can_keep_no_message() -> None:
 
 def test_a_session_that_keeps_all_or_has_only_a_summary_has_nothing_to_compact() -> None:
     for messages, keep_last, summarised in ((live([0, 0]), 4, False), (live([0, 0], summarised=True), 4, True)):
-        with pytest.raises(NothingToCompact) as refused:
+        with pytest.raises(NothingToCompact) as refusal:
             first_kept_seq(messages, keep_last, starts_with_summary=summarised)
-        assert refused.value.details == {"live_message_count": len(messages), "compact_keep_last_n": keep_last}
+        assert refusal.value.details == {"live_message_count": len(messages), "compact_keep_last_n": keep_last}
 
 
-def test_an_earlier_summary_goes_into_the_new_one() -> None:
+def test_an_earlier_summary_is_compacted_into_the_new_one() -> None:
     assert first_kept_seq(live([0, 0], summarised=True), 2, starts_with_summary=True) == 4

@@ -56,9 +56,9 @@ async def start_job(deployment: SimulatedDeployment, session: SessionId) -> JobI
 
 async def job_of(deployment: SimulatedDeployment, job: JobId) -> Job:
     with deployment.quiet():
-        found = await read_job(deployment.store, job)
-    assert found is not None
-    return found
+        record = await read_job(deployment.store, job)
+    assert record is not None
+    return record
 
 
 async def drafts(deployment: SimulatedDeployment) -> list[str]:
@@ -68,9 +68,9 @@ async def drafts(deployment: SimulatedDeployment) -> list[str]:
 async def say(deployment: SimulatedDeployment, session: SessionId, text: str) -> None:
     """Add a turn to a session that is not held."""
     seq = (await deployment.head(session)).next_seq
-    said = [Message(Role.USER, text), Message(Role.ASSISTANT, f"answer to {text}")]
+    new_messages = [Message(Role.USER, text), Message(Role.ASSISTANT, f"answer to {text}")]
     at = timestamp(deployment.clock())
-    messages = tuple(StoredMessage(MessageId(new_id("msg")), seq + n, at, message) for n, message in enumerate(said))
+    messages = tuple(StoredMessage(MessageId(new_id("msg")), seq + n, at, message) for n, message in enumerate(new_messages))
     turn = TurnRecord(new_id("turn"), messages, TokenUsage(), 1, FinishReason.STOP)
     with deployment.quiet():
         body = await store_body(deployment.store, session, turn)
@@ -196,15 +196,15 @@ async def test_a_job_that_fails_during_its_commit_leaves_its_session_released(
     job = await start_job(deployment, session)
     await deployment.step("summarise", job)
 
-    async def loaded(store: TenantStore, found: SessionId, from_seq: int) -> list[TurnRecord]:
-        turns = await load_turns(store, found, from_seq)
+    async def fail_after_load(store: TenantStore, session_id: SessionId, from_seq: int) -> list[TurnRecord]:
+        turns = await load_turns(store, session_id, from_seq)
         await deployment.step("fail", job)
         hold = new_hold(job, HoldKind.JOB, None, deployment.clock())
         with deployment.quiet():
-            await acquire_hold(store, found, AGENT, USER, hold, deployment.clock())
+            await acquire_hold(store, session_id, AGENT, USER, hold, deployment.clock())
         return turns
 
-    monkeypatch.setattr(steps, "load_turns", loaded)
+    monkeypatch.setattr(steps, "load_turns", fail_after_load)
     await deployment.step("commit", job)
     assert (await job_of(deployment, job)).status == "failed"
     head = await deployment.head(session)
@@ -221,8 +221,8 @@ async def test_a_turn_added_while_the_hold_was_lost_is_kept(deployment: Simulate
     await deployment.step("commit", job)
     record = await job_of(deployment, job)
     assert (record.status, record.result) == ("succeeded", JobResult(8, 6, "small"))
-    kept = [one.message.content for one in await deployment.history(record.plan.successor)]
-    assert kept[-2:] == ["in between", "answer to in between"]
+    texts = [one.message.content for one in await deployment.history(record.plan.successor)]
+    assert texts[-2:] == ["in between", "answer to in between"]
 
 
 async def test_a_step_fails_until_the_new_holder_releases_the_session(deployment: SimulatedDeployment) -> None:
@@ -300,10 +300,10 @@ async def test_a_job_that_fails_during_its_summary_stays_failed(deployment: Simu
     session = await deployment.session()
     job = await start_job(deployment, session)
 
-    async def ended() -> None:
+    async def fail_job_during_summary() -> None:
         await deployment.step("fail", job)
 
-    deployment.model.before_chat = ended
+    deployment.model.before_chat = fail_job_during_summary
     await deployment.step("summarise", job)
     assert (await job_of(deployment, job)).status == "failed"
     assert (await deployment.head(session)).hold is None
@@ -319,13 +319,13 @@ async def test_a_step_releases_the_session_if_its_job_has_failed_meanwhile(
     if step == "commit":
         await deployment.step("summarise", job)
 
-    async def taken(  # the parts of ``take``
-        store: TenantStore, found: SessionId, agent: AgentName, user: UserId, hold: Hold, now: float
+    async def fail_before_hold(
+        store: TenantStore, session_id: SessionId, agent: AgentName, user: UserId, hold: Hold, now: float
     ) -> Session:
         await deployment.step("fail", job)
-        return await acquire_hold(store, found, agent, user, hold, now)
+        return await acquire_hold(store, session_id, agent, user, hold, now)
 
-    monkeypatch.setattr(steps, "acquire_hold", taken)
+    monkeypatch.setattr(steps, "acquire_hold", fail_before_hold)
     await deployment.step(step, job)
     assert (await job_of(deployment, job)).status == "failed"
     head = await deployment.head(session)
@@ -356,7 +356,7 @@ async def test_a_late_retry_of_the_failing_step_does_not_undo_a_success(deployme
     succeeded = await job_of(deployment, job)
     stored = deployment.stored()
     await deployment.step("fail", job)
-    with deployment.quiet():  # the same step, which read the job before it had ended
+    with deployment.quiet():  # a retry of the step that read the job before it succeeded
         assert await fail_job(deployment.store, unfinished, RETRIES_EXHAUSTED, deployment.clock()) == succeeded
     assert deployment.stored() == stored
 
@@ -380,12 +380,12 @@ async def test_a_failed_renewal_stops_the_summary_and_a_retry_completes_it(deplo
     session = await deployment.session()
     job = await start_job(deployment, session)
 
-    async def lost() -> None:
+    async def lose_hold() -> None:
         with deployment.quiet():
             await release_hold(deployment.store, session, job)
         await asyncio.sleep(LEASE_SECONDS)
 
-    deployment.model.before_chat = lost
+    deployment.model.before_chat = lose_hold
     with pytest.raises(StepFailed):
         await deployment.step("summarise", job)
     assert await drafts(deployment) == []

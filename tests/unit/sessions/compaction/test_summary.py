@@ -50,10 +50,10 @@ async def summary_of(
     ).text
 
 
-def numbered() -> Callable[[ChatRequest], Answer]:
+def numbering_model() -> Callable[[ChatRequest], Answer]:
     """Return a model that numbers its summaries."""
-    asked = iter(range(1, 10_000))
-    return lambda _: summary_deltas(f"Summary {next(asked)}.")
+    numbers = iter(range(1, 10_000))
+    return lambda _: summary_deltas(f"Summary {next(numbers)}.")
 
 
 async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore) -> None:
@@ -67,7 +67,7 @@ async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore
     assert material(request)[:2] == [{"earlier_summary": "Ana moves."}, {"user": SHORT[0].content}]
     assert len(material(request)) == 1 + len(SHORT)
     assert request.tools == ()
-    assert request.stream, "a summary that flows may take longer than a backend's timeout"
+    assert request.stream, "only a streamed summary may take longer than the timeout of a backend"
     assert request.max_tokens is not None
 
 
@@ -91,8 +91,8 @@ async def test_a_model_that_rejects_the_temperature_is_called_without_it(store: 
 
     model = summary_model(write)
     assert await summary_of(model, make_scope(store), conversation(200)) == "Part."
-    refused = [request for request in model.requests if request.temperature is not None]
-    assert 1 <= len(refused) <= 4, "those that were under way when the first was refused"
+    with_temperature = [request for request in model.requests if request.temperature is not None]
+    assert 1 <= len(with_temperature) <= 4, "only requests that were in flight at the first refusal have a temperature"
 
 
 async def test_an_answer_that_was_cut_off_is_requested_with_twice_the_tokens(store: TenantStore) -> None:
@@ -133,7 +133,7 @@ async def test_without_a_summary_model_the_token_must_allow_the_agents_model(
 
 async def test_calls_of_the_tenants_summary_model_are_audited_and_counted(store: TenantStore) -> None:
     scope = make_scope(store, allowed=["nothing"])
-    model = summary_model(numbered())
+    model = summary_model(numbering_model())
     before = len(await audit_of(store))
     await summary_of(model, scope, LONG)
     records = (await audit_of(store))[before:]
@@ -147,14 +147,14 @@ async def test_calls_of_the_tenants_summary_model_are_audited_and_counted(store:
 async def test_a_long_conversation_is_summarised_in_parts_with_the_earlier_summary(
     store: TenantStore,
 ) -> None:
-    model = summary_model(numbered())
+    model = summary_model(numbering_model())
     text = await summary_of(model, make_scope(store), conversation(20), earlier="Ana moves.")
     parts, (last,) = model.requests[:-1], model.requests[-1:]
     assert len(parts) > 1
     assert text == f"Summary {len(model.requests)}."
-    told = [line for part in sorted(parts, key=lambda part: first_turn(part)) for line in material(part)]
-    assert [line["user"] for line in told if "user" in line] == [m.content for m in conversation(20) if m.role is Role.USER]
-    assert not any("earlier_summary" in line for line in told)
+    lines = [line for part in sorted(parts, key=lambda part: first_turn(part)) for line in material(part)]
+    assert [line["user"] for line in lines if "user" in line] == [m.content for m in conversation(20) if m.role is Role.USER]
+    assert not any("earlier_summary" in line for line in lines)
     assert material(last)[0] == {"earlier_summary": "Ana moves."}
     assert [line["part"] for line in material(last)[1:]] == [*range(1, len(parts) + 1)]
     by_part = {first_turn(part): f"Summary {number}." for number, part in enumerate(parts, 1)}
@@ -162,14 +162,14 @@ async def test_a_long_conversation_is_summarised_in_parts_with_the_earlier_summa
 
 
 async def test_summaries_of_parts_keep_the_order_of_the_parts(store: TenantStore) -> None:
-    others = asyncio.Event()
+    other_called = asyncio.Event()
 
     async def write(request: ChatRequest, _: CallContext) -> AsyncGenerator[ChatDelta, None]:
         if not merges(request):
             if first_turn(request) == 0:
-                await others.wait()
+                await other_called.wait()
             else:
-                others.set()
+                other_called.set()
         yield summary_deltas("Whole." if merges(request) else f"From turn {first_turn(request)}.")[0]
 
     model = ScriptedModel(write)
@@ -206,11 +206,11 @@ MESSAGES = st.lists(st.integers(1, 60), min_size=1, max_size=12).map(
 def test_every_request_fits_the_window_and_every_summary_its_limit(
     store: TenantStore, messages: list[Message], window: int, mask_observations: bool, earlier: int
 ) -> None:
-    """For any summaries that are not longer than requested."""
+    """This holds for all summaries that are not longer than requested."""
 
     def write(request: ChatRequest) -> list[ChatDelta]:
         words = int(instruction(request).split("at most ")[1].split(" ")[0])
-        return summary_deltas("x" * 12 * words)  # the longest that is taken
+        return summary_deltas("x" * 12 * words)  # the longest text that is accepted
 
     model = summary_model(write)
     gateway = config("tiny")
@@ -275,30 +275,30 @@ async def test_a_streamed_summary_is_the_text_of_all_its_deltas(store: TenantSto
 
 
 async def test_a_cancelled_summary_leaves_no_call_in_flight(store: TenantStore) -> None:
-    asked = asyncio.Event()
+    model_called = asyncio.Event()
 
     def wait(request: ChatRequest) -> list[ChatDelta]:
-        asked.set()
+        model_called.set()
         return summary_deltas("Part.")
 
     model = summary_model(wait)
     scope = make_scope(store)
     work = asyncio.create_task(summary_of(model, scope, LONG))
-    await asked.wait()
+    await model_called.wait()
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-    begun = len(model.requests)
+    call_count = len(model.requests)
     await asyncio.sleep(0)
-    assert (model.closed, len(model.requests)) == (begun, begun)
+    assert (model.closed, len(model.requests)) == (call_count, call_count)
 
 
 async def test_calls_use_the_scope_of_the_request_except_its_allow_list(store: TenantStore) -> None:
-    """Only the token's allow-list does not apply, and only to these calls."""
+    """The scope of these calls differs from the scope of the request only in the allow-list of its token."""
     scope = make_scope(store, allowed=["nothing"])
-    freed = scope.with_any_model
-    assert freed.caller.identity.allows("small")
+    unrestricted = scope.with_any_model
+    assert unrestricted.caller.identity.allows("small")
     assert not scope.caller.identity.allows("small")
-    assert replace(freed, caller=scope.caller) == scope
-    assert replace(freed.caller, identity=scope.caller.identity) == scope.caller
-    assert freed.tally is scope.tally
+    assert replace(unrestricted, caller=scope.caller) == scope
+    assert replace(unrestricted.caller, identity=scope.caller.identity) == scope.caller
+    assert unrestricted.tally is scope.tally

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass(frozen=True)
 class FailureCase:
-    """A conversation to summarise, and which of the requests fails."""
+    """A conversation to summarise. ``fails`` selects the requests that fail."""
 
     messages: Sequence[Message]
     fails: Callable[[ChatRequest], bool]
@@ -65,13 +65,13 @@ SITUATIONS = {
 async def test_a_model_that_fails_fails_the_summary(
     store: TenantStore, failure: Any, reason: str, situation: FailureCase
 ) -> None:
-    failed = 0
+    failure_count = 0
 
     def write(request: ChatRequest) -> Any:
-        nonlocal failed
+        nonlocal failure_count
         if not situation.fails(request):
             return summary_deltas("A fine summary.")
-        failed += 1
+        failure_count += 1
         return failure
 
     model = summary_model(write)
@@ -83,7 +83,7 @@ async def test_a_model_that_fails_fails_the_summary(
     assert raised.value.details == {"reason": reason, "model": "small"}
     assert SECRET not in raised.value.message
     assert "small" in raised.value.message
-    assert failed >= (2 if reason == "too_long" else 1)
+    assert failure_count >= (2 if reason == "too_long" else 1)
     assert model.closed == len(model.requests)
 
 
@@ -100,10 +100,10 @@ async def test_a_failure_cancels_the_concurrent_calls(store: TenantStore, failin
 
 async def test_a_request_that_the_provider_rejects_as_too_long_is_split(store: TenantStore) -> None:
     """The window may be smaller than the catalogue states."""
-    really = 900
+    actual_window = 900
 
     def write(request: ChatRequest) -> Answer:
-        if sum(len(message.content) for message in request.messages) > really + 700:
+        if sum(len(message.content) for message in request.messages) > actual_window + 700:
             return llm.BackendContextLength("too long")
         return summary_deltas("Part.")
 
@@ -113,14 +113,16 @@ async def test_a_request_that_the_provider_rejects_as_too_long_is_split(store: T
         make_scope(store), messages, earlier="Ana.", mask_observations=False, fallback_model="own"
     )
     assert (await work).text == "Part."
-    heard = [r for r in model.requests if not merges(r) and sum(len(m.content) for m in r.messages) <= really + 700]
-    questions = sorted(line["user"] for request in heard for line in material(request) if "user" in line)
+    accepted_requests = [
+        r for r in model.requests if not merges(r) and sum(len(m.content) for m in r.messages) <= actual_window + 700
+    ]
+    questions = sorted(line["user"] for request in accepted_requests for line in material(request) if "user" in line)
     assert questions == sorted(message.content for message in messages if message.role is Role.USER)
-    assert len(model.requests) - len(heard) < 16  # what was too long once is not tried so again
+    assert len(model.requests) - len(accepted_requests) < 16  # a request that was too long is not sent again
 
 
 async def test_a_silently_truncated_request_is_split(store: TenantStore) -> None:
-    """Ollama silently truncates a prompt that exceeds its ``num_ctx``; only the token count shows it."""
+    """Ollama silently truncates a prompt that exceeds its ``num_ctx``; only the token count reveals it."""
     window = 4096
 
     def write(request: ChatRequest) -> Answer:
@@ -133,10 +135,10 @@ async def test_a_silently_truncated_request_is_split(store: TenantStore) -> None
         make_scope(store), messages, earlier=None, mask_observations=True, fallback_model="own"
     )
     assert (await work).text == "Part."
-    heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
-    told = {line["user"] for request in heard for line in material(request) if "user" in line}
-    assert told == {message.content for message in messages if message.role is Role.USER}
-    assert len(model.requests) - len(heard) == 1
+    accepted_requests = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
+    questions_read = {line["user"] for request in accepted_requests for line in material(request) if "user" in line}
+    assert questions_read == {message.content for message in messages if message.role is Role.USER}
+    assert len(model.requests) - len(accepted_requests) == 1
 
 
 async def test_tokens_of_a_failed_attempt_do_not_hide_a_truncation(store: TenantStore) -> None:
@@ -155,9 +157,9 @@ async def test_tokens_of_a_failed_attempt_do_not_hide_a_truncation(store: Tenant
     await summarizer_over(model, gateway).summarise(
         make_scope(store), messages, earlier=None, mask_observations=True, fallback_model="own"
     )
-    heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
-    told = {line["user"] for request in heard for line in material(request) if "user" in line}
-    assert told == {message.content for message in messages if message.role is Role.USER}
+    accepted_requests = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
+    questions_read = {line["user"] for request in accepted_requests for line in material(request) if "user" in line}
+    assert questions_read == {message.content for message in messages if message.role is Role.USER}
 
 
 async def test_a_request_truncated_shortly_before_its_end_is_split(
@@ -176,10 +178,10 @@ async def test_a_request_truncated_shortly_before_its_end_is_split(
         make_scope(store), messages, earlier=None, mask_observations=True, fallback_model="own"
     )
     assert (await work).text == "Part."
-    heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 < window]
-    told = {line["user"] for request in heard for line in material(request) if "user" in line}
-    assert told == {message.content for message in messages if message.role is Role.USER}
-    assert len(model.requests) - len(heard) == 1
+    accepted_requests = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 < window]
+    questions_read = {line["user"] for request in accepted_requests for line in material(request) if "user" in line}
+    assert questions_read == {message.content for message in messages if message.role is Role.USER}
+    assert len(model.requests) - len(accepted_requests) == 1
 
 
 async def test_a_provider_with_rounded_token_counts_causes_no_endless_loop(store: TenantStore) -> None:
@@ -221,7 +223,7 @@ async def test_a_conversation_far_too_long_for_a_window_makes_no_call(store: Ten
 
 
 async def test_a_model_whose_summaries_never_get_shorter_fails(store: TenantStore) -> None:
-    """Two summaries never fit one request of such a model, so the rounds would not end."""
+    """Two summaries of such a model never fit one request, so without a limit the rounds would not end."""
 
     def write(request: ChatRequest) -> Answer:
         return (
@@ -268,7 +270,7 @@ async def test_limits_of_the_tenant_are_raised_unchanged(
     model = summary_model(lambda _: summary_deltas("Ana."))
     summarizer = summarizer_over(model, config(**limit))
     with pytest.raises(error) as raised:
-        for _ in range(2):  # the first call may still go, and is what the others have no room for
+        for _ in range(2):  # the first call may be admitted, and uses up the limit
             await summarizer.summarise(
                 make_scope(store), conversation(turns), earlier=None, mask_observations=True, fallback_model="own"
             )
@@ -279,7 +281,7 @@ async def test_limits_of_the_tenant_are_raised_unchanged(
 
 @pytest.mark.parametrize("turns", [1, 30])
 async def test_errors_that_the_model_did_not_cause_are_raised_unchanged(store: TenantStore, turns: int) -> None:
-    async def raised(model: ScriptedModel, depth: int = 0) -> type[SpassError]:
+    async def error_of(model: ScriptedModel, depth: int = 0) -> type[SpassError]:
         with pytest.raises(SpassError) as raised:
             await summarizer_over(model, config()).summarise(
                 at_depth(make_scope(store), depth),
@@ -290,11 +292,11 @@ async def test_errors_that_the_model_did_not_cause_are_raised_unchanged(store: T
             )
         return type(raised.value)
 
-    fine = summary_model(lambda _: summary_deltas("Ana."))
-    assert await raised(fine, depth=3) is RecursionDepthExceeded
+    model = summary_model(lambda _: summary_deltas("Ana."))
+    assert await error_of(model, depth=3) is RecursionDepthExceeded
     with inject(FaultPlan(Fault.THROTTLE, at=0, times=2)):
-        assert await raised(fine) is StorageUnavailable
-    assert fine.requests == []
+        assert await error_of(model) is StorageUnavailable
+    assert model.requests == []
 
 
 async def test_a_rate_limit_of_the_backends_fails_the_summary(store: TenantStore) -> None:
