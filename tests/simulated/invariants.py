@@ -89,13 +89,13 @@ def violations(chains: Sequence[Chain], log: ClientLog) -> list[str]:
     for chain in chains:
         found += _number_violations(chain)
         found += _link_violations(chain)
-        said = list(_recorded_turns(chain))
-        for turn in said:
+        turns = list(_recorded_turns(chain))
+        for turn in turns:
             if turn.question in places:
                 found.append(f"twice: {turn.question}")
             places[turn.question] = turn
             found += _turn_violations(turn, log)
-        found += _order_violations(said, log)
+        found += _order_violations(turns, log)
     found += [f"never asked: {question}" for question in places.keys() - log.asked.keys()]
     found += [f"recorded although refused: {question}" for question in places.keys() & log.refused]
     found += _answer_violations(places, log)
@@ -174,36 +174,36 @@ def _recorded_turns(chain: Chain) -> Iterator[RecordedTurn]:
             before += len(turn.messages)
 
 
-def _turn_violations(said: RecordedTurn, log: ClientLog) -> Iterator[str]:
+def _turn_violations(turn: RecordedTurn, log: ClientLog) -> Iterator[str]:
     """Yield a violation unless the turn is whole and its agent got exactly the messages before it."""
-    answer = said.messages[-1].message.content
-    if [stored.message.role for stored in said.messages] not in TURN_ROLES or not answer.endswith(f" to {said.question}"):
-        yield f"incomplete turn: {said.question}"
+    answer = turn.messages[-1].message.content
+    if [stored.message.role for stored in turn.messages] not in TURN_ROLES or not answer.endswith(f" to {turn.question}"):
+        yield f"incomplete turn: {turn.question}"
     shown = log.shown.get(answer)
-    if shown is None or list(shown) != [stored.message for stored in said.member.messages[: said.before]]:
-        yield f"the agent got another history: {said.question}"
+    if shown is None or list(shown) != [stored.message for stored in turn.member.messages[: turn.before]]:
+        yield f"the agent got another history: {turn.question}"
 
 
-def _order_violations(said: Sequence[RecordedTurn], log: ClientLog) -> Iterator[str]:
+def _order_violations(turns: Sequence[RecordedTurn], log: ClientLog) -> Iterator[str]:
     """Yield a violation if a turn follows one that was requested after its answer."""
-    earliest, who = float("inf"), ""
-    for turn in reversed(said):
+    earliest, question = float("inf"), ""
+    for turn in reversed(turns):
         if log.asked.get(turn.question, 0.0) > earliest:
-            yield f"reordered: {who} was answered before {turn.question} was asked"
-        told = log.told.get(turn.question)
-        if told is not None and told.ended < earliest:
-            earliest, who = told.ended, turn.question
+            yield f"reordered: {question} was answered before {turn.question} was asked"
+        answer = log.told.get(turn.question)
+        if answer is not None and answer.ended < earliest:
+            earliest, question = answer.ended, turn.question
 
 
 def _answer_violations(places: Mapping[str, RecordedTurn], log: ClientLog) -> Iterator[str]:
-    for question, told in log.told.items():
+    for question, answer in log.told.items():
         if question not in places:
             yield f"lost: {question}"
             continue
-        said = places[question]
-        if (said.member.session.id, said.messages[0].seq) != (told.session, told.first_seq):
+        turn = places[question]
+        if (turn.member.session.id, turn.messages[0].seq) != (answer.session, answer.first_seq):
             yield f"recorded in another place than its answer names: {question}"
-        if [(stored.id, stored.message.role.value, stored.message.content) for stored in said.messages] != list(told.messages):
+        if [(stored.id, stored.message.role.value, stored.message.content) for stored in turn.messages] != list(answer.messages):
             yield f"recorded turn differs from its answer: {question}"
 
 
@@ -211,7 +211,7 @@ def _all_reading_violations(
     members: Mapping[SessionId, ChainMember], places: Mapping[str, RecordedTurn], log: ClientLog
 ) -> Iterator[str]:
     """Yield a violation unless each reading is a prefix of the history with all turns answered before it and none after."""
-    whole: dict[SessionId, list[Reading]] = {}
+    complete: dict[SessionId, list[Reading]] = {}
     for reading in log.readings:
         member = members.get(reading.session)
         if member is None:
@@ -220,32 +220,32 @@ def _all_reading_violations(
         if list(reading.messages) != [(stored.id, stored.message.content) for stored in member.messages][: len(reading.messages)]:
             yield f"not a prefix of the history: a reading of {reading.session} at {reading.ended}"
         if reading.to_the_end:
-            whole.setdefault(reading.session, []).append(reading)
+            complete.setdefault(reading.session, []).append(reading)
             if len(reading.messages) not in accumulate((len(turn.messages) for turn in member.turns), initial=0):
                 yield f"half a turn: a reading of {reading.session} at {reading.ended}"
-    for said in places.values():
-        for reading in whole.get(said.member.session.id, ()):
-            yield from _reading_violations(said, reading, log)
-    for readings in whole.values():
+    for turn in places.values():
+        for reading in complete.get(turn.member.session.id, ()):
+            yield from _reading_violations(turn, reading, log)
+    for readings in complete.values():
         yield from _shrinking_readings(readings)
 
 
-def _reading_violations(said: RecordedTurn, reading: Reading, log: ClientLog) -> Iterator[str]:
+def _reading_violations(turn: RecordedTurn, reading: Reading, log: ClientLog) -> Iterator[str]:
     """Yield a violation if a reading lacks a turn that it must contain, or contains one that it cannot."""
-    told = log.told.get(said.question)
-    if told is not None and told.ended <= reading.began and len(reading.messages) < said.before + len(said.messages):
-        yield f"missing in a reading: {said.question} at {reading.began}"
-    if log.asked.get(said.question, 0.0) > reading.ended and len(reading.messages) > said.before:
-        yield f"read before it was asked: {said.question}"
+    answer = log.told.get(turn.question)
+    if answer is not None and answer.ended <= reading.began and len(reading.messages) < turn.before + len(turn.messages):
+        yield f"missing in a reading: {turn.question} at {reading.began}"
+    if log.asked.get(turn.question, 0.0) > reading.ended and len(reading.messages) > turn.before:
+        yield f"read before it was asked: {turn.question}"
 
 
 def _shrinking_readings(readings: Sequence[Reading]) -> Iterator[str]:
     """Yield a violation if a later reading is shorter than an earlier one."""
-    done = sorted(readings, key=lambda reading: reading.ended)
-    seen, at = 0, 0
+    by_end = sorted(readings, key=lambda reading: reading.ended)
+    longest, at = 0, 0
     for reading in sorted(readings, key=lambda reading: reading.began):
-        while at < len(done) and done[at].ended <= reading.began:
-            seen = max(seen, len(done[at].messages))
+        while at < len(by_end) and by_end[at].ended <= reading.began:
+            longest = max(longest, len(by_end[at].messages))
             at += 1
-        if len(reading.messages) < seen:
+        if len(reading.messages) < longest:
             yield f"read less than before: {reading.session} at {reading.began}"
