@@ -1,4 +1,4 @@
-"""What every test shares."""
+"""Settings and fixtures of all tests."""
 
 import gc
 import logging
@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
-# As deployed: one thread per query. numpy reads this when it is first imported.
+# One thread per query, as in AWS. numpy reads this variable when it is first imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from botocore.loaders import JSONFileLoader
 from hypothesis import settings
 
-# Thousands of tests and many libraries stay in a process, and a full collection would look at all of them again and again.
+# A process keeps thousands of tests and many libraries in memory. Frequent full collections would traverse all of them.
 gc.set_threshold(100_000, 20, 100)
 
 settings.register_profile("everyday", deadline=None, print_blob=True)
@@ -36,7 +36,7 @@ _FIRST = (
     "local/test_jobs.py",
     "e2e/test_openai_own_tests.py",
 )
-"""The files that take longest, in the order in which they start. So no worker ends long after the others."""
+"""The slowest files, in the order in which they start. With slow files first, all workers end at about the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,8 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _descriptions_of_services_are_read_once() -> Iterator[None]:
-    """botocore reads a megabyte of JSON for every new session, and most tests make one."""
+def _cache_service_descriptions() -> Iterator[None]:
+    """Cache botocore's service descriptions. It reads a megabyte of JSON for every new session, and most tests create one."""
     read = JSONFileLoader.load_file
 
     @cache
@@ -59,8 +59,8 @@ def _descriptions_of_services_are_read_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _log_of_its_own() -> Iterator[None]:
-    """A function that starts in a test takes this process's log over; the next test has its own again."""
+def _restore_logging() -> Iterator[None]:
+    """Restore the log handlers and exception hooks, because a function that starts in a test replaces those of the process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     hooks = sys.excepthook, sys.unraisablehook, threading.excepthook
@@ -74,19 +74,19 @@ def _log_of_its_own() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How much was tried by the tests that count it: calls that went wrong, schedules, operations."""
-    tried: Counter[tuple[str, str]] = Counter()
+    """Print the totals of the counts that tests record: failed calls, schedules, operations."""
+    totals: Counter[tuple[str, str]] = Counter()
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if isinstance(value, int):
-                tried[report.nodeid.partition("[")[0], name] += value
-    if tried:
+                totals[report.nodeid.partition("[")[0], name] += value
+    if totals:
         terminalreporter.section("tried")
-        for (test, name), count in sorted(tried.items()):
+        for (test, name), count in sorted(totals.items()):
             terminalreporter.line(f"{count:8,} {name.replace('_', ' ')}: {test}")
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Async tests run on asyncio, as the functions do."""
+    """Run async tests on asyncio, as the functions do."""
     return "asyncio"

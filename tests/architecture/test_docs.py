@@ -1,4 +1,4 @@
-"""The documentation says what the code says, and its example of a tool works."""
+"""The documentation agrees with the code, and its examples work."""
 
 import asyncio
 import importlib.util
@@ -33,16 +33,17 @@ MAX_SECTION_BYTES = 8192
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    """The table of keys: key → meaning, default."""
+    """Return the rows of the table of keys: for each key its meaning and its default."""
     table = CONFIGURATION.split("## Every key", 1)[1]
-    found = re.findall(r"(?m)^\| `([^`]+)` \| (.+) \| (.+) \|$", table)
-    assert len(found) == table.count("\n|") - 2, "a row of the table cannot be read"
-    assert len({key for key, _, _ in found}) == len(found), "a key stands in the table twice"
-    return {key: (meaning, default) for key, meaning, default in found}
+    matches = re.findall(r"(?m)^\| `([^`]+)` \| (.+) \| (.+) \|$", table)
+    assert len(matches) == table.count("\n|") - 2, "a row of the table does not match the pattern"
+    assert len({key for key, _, _ in matches}) == len(matches), "a key has two rows in the table"
+    return {key: (meaning, default) for key, meaning, default in matches}
 
 
 def fields(model: type[BaseModel], at: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every key below ``model`` as the table writes it. A tenant's own defaults are one row: they have the keys of `defaults`."""
+    """Yield every key below ``model``, spelled as in the table. A tenant's defaults are one row, because they have the keys of
+    `defaults`."""
     for name, field in model.model_fields.items():
         inner = model_in(field.annotation)
         if inner is None or inner is TenantDefaults:
@@ -54,27 +55,28 @@ def fields(model: type[BaseModel], at: str = "") -> Iterator[tuple[str, FieldInf
 def model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for inner in get_args(annotation) if (found := model_in(inner))), None)
+    return next((model for inner in get_args(annotation) if (model := model_in(inner))), None)
 
 
-def test_every_key_of_gateway_yaml_stands_in_the_table_and_no_other() -> None:
+def test_the_table_has_exactly_the_keys_of_gateway_yaml() -> None:
     assert set(rows()) == {key for key, _ in fields(GatewayConfig)}
 
 
 @pytest.mark.parametrize(("key", "field"), list(fields(GatewayConfig)))
-def test_a_default_in_the_table_is_that_of_the_code(key: str, field: FieldInfo) -> None:
-    told = rows()[key][1]
+def test_a_default_in_the_table_equals_the_default_in_the_code(key: str, field: FieldInfo) -> None:
+    documented = rows()[key][1]
     if field.is_required():
-        # A backend's name may be absent all the same: it is called after its provider.
-        assert told == ("the provider" if key == "llm.backends[].name" else "required")
-    elif field.default is None:  # what stands in for it is told in words
-        assert not told.startswith("`")
+        # A backend without a name gets the name of its provider.
+        assert documented == ("the provider" if key == "llm.backends[].name" else "required")
+    elif field.default is None:  # the table describes the effect in words
+        assert not documented.startswith("`")
         assert type(None) in get_args(field.annotation)
     else:
-        assert yaml.safe_load(told.strip("`")) == plain(field.default)
+        assert yaml.safe_load(documented.strip("`")) == plain(field.default)
 
 
 def plain(default: Any) -> object:
+    """Return a default as YAML reads it."""
     if isinstance(default, BaseModel):
         return default.model_dump(exclude_unset=True)
     if isinstance(default, date):
@@ -82,11 +84,11 @@ def plain(default: Any) -> object:
     return [*default] if isinstance(default, tuple) else default if isinstance(default, int | str | dict) else float(default)
 
 
-def test_every_key_of_an_agent_is_explained() -> None:
+def test_the_page_about_agents_names_every_key() -> None:
     assert [name for name in AgentSpec.model_fields if f"`{name}`" not in AGENTS] == []
 
 
-def test_every_field_that_chat_refuses_stands_in_the_page_about_openai() -> None:
+def test_the_page_about_openai_names_every_refused_field() -> None:
     page = (ROOT / "docs" / "openai.md").read_text(encoding="utf-8")
     refused = [name for name, field in ChatCompletionRequest.model_fields.items() if field.annotation is type(None)]
     assert "logprobs" in refused
@@ -94,19 +96,19 @@ def test_every_field_that_chat_refuses_stands_in_the_page_about_openai() -> None
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
-def test_a_section_fits_into_one_document(path: Path) -> None:
+def test_each_section_is_small_enough_for_one_document(path: Path) -> None:
     sections = re.split(r"(?m)^(?=#{1,3} )", path.read_text(encoding="utf-8"))
     assert [section.splitlines()[0] for section in sections if len(section.encode()) >= MAX_SECTION_BYTES] == []
 
 
-def test_the_example_of_an_agent_that_searches_its_past_is_one(tmp_path: Path) -> None:
+def test_the_example_of_an_agent_that_searches_its_lineage_is_valid(tmp_path: Path) -> None:
     section = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8").split("## What a summary forgot", 1)[1]
     (tmp_path / "keeper.yaml").write_text(section.split("```yaml\n", 1)[1].split("```", 1)[0], encoding="utf-8")
     agents = AgentRegistry.load(tmp_path, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
     assert agents.get("keeper").tools == ("lineage_search",)
 
 
-def test_the_example_of_a_tool_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     section = AGENTS.split("## Adding a tool", 1)[1]
     source, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (name, target), *others = cast("dict[str, str]", yaml.safe_load(f"{{{line}}}")).items()
@@ -119,9 +121,9 @@ def test_the_example_of_a_tool_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch
     spec = importlib.util.spec_from_file_location(module, path)
     assert spec is not None
     assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    monkeypatch.setitem(sys.modules, module, loaded)
+    tool_module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool_module)
+    monkeypatch.setitem(sys.modules, module, tool_module)
     monkeypatch.setitem(cast("dict[str, str]", registry.TOOLS), name, target)
 
     def answer(arguments: str) -> ToolCallFinished:
@@ -129,8 +131,8 @@ def test_the_example_of_a_tool_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch
 
     toolbox = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()))
     try:
-        (described,) = toolbox.specs([name], scope_for().caller.identity)
-        assert described.description.startswith("Tells when a shop is open.")
+        (tool_spec,) = toolbox.specs([name], scope_for().caller.identity)
+        assert tool_spec.description.startswith("Tells when a shop is open.")
         assert answer('{"city": "Berlin"}').result == {"city": "Berlin", "open": "9 to 18"}
         assert answer('{"city": "Rome"}').result == {
             "error": {"code": "tool_failed", "message": "There is no shop in 'Rome'. Ask for one of: Berlin, Hamburg."}

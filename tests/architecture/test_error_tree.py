@@ -1,4 +1,4 @@
-"""The tree of errors in ``spass.core.errors`` is drawn whole: every exception of the package has its place in it."""
+"""The tree in the docstring of ``spass.core.errors`` contains every exception of the package."""
 
 import importlib
 import pkgutil
@@ -15,11 +15,12 @@ from spass.web.errors import HTTP_ERROR_TYPES, http_error_type
 DOCUMENT = errors.__doc__ or ""
 TREE = re.search(r"    SpassError\n(.*?)\n\n", DOCUMENT, re.DOTALL)
 UPLOAD_CODES = frozenset({"overtaken", "index_replaced", "superseded", "survey_timeout"})
-"""Codes that stand in the record of an upload and not in an error's envelope."""
+"""Codes that appear in the record of an upload, not in an error envelope."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _whole_package() -> None:
+def _import_all_modules() -> None:
+    """Import every module, so that every exception class exists."""
     for module in pkgutil.walk_packages(spass.__path__, "spass."):
         importlib.import_module(module.name)
 
@@ -31,8 +32,8 @@ def subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
         yield from subclasses(child)
 
 
-def drawn() -> Mapping[str, str]:
-    """Return the parent of each class in the drawing."""
+def documented_parents() -> Mapping[str, str]:
+    """Return the parent of each class in the tree of the docstring."""
     assert TREE is not None
     parents: dict[str, str] = {}
     for block in re.split(r"^    [├└]── ", TREE[1], flags=re.MULTILINE)[1:]:
@@ -48,18 +49,18 @@ def drawn() -> Mapping[str, str]:
     return parents
 
 
-def test_the_drawing_has_every_error_under_its_base_class() -> None:
-    assert drawn() == {error.__name__: error.__base__.__name__ for error in subclasses(SpassError) if error.__base__}
+def test_the_tree_has_every_error_under_its_base_class() -> None:
+    assert documented_parents() == {error.__name__: error.__base__.__name__ for error in subclasses(SpassError) if error.__base__}
 
 
-def test_each_branch_is_one_http_status_and_has_no_code() -> None:
+def test_each_branch_has_one_http_status_and_no_code() -> None:
     branches = [error for error in SpassError.__subclasses__() if error.__module__.startswith("spass.")]
     assert set(branches) == set(HTTP_ERROR_TYPES)
     assert not any(branch.code for branch in branches)
     assert len({kind.status for kind in HTTP_ERROR_TYPES.values()}) == len(branches)
 
 
-def test_each_leaf_has_a_code_of_its_own_and_the_status_of_its_branch() -> None:
+def test_each_leaf_has_a_unique_code_and_the_status_of_its_branch() -> None:
     codes: dict[str, str] = {}
     for error in subclasses(SpassError):
         assert issubclass(error, SpassError)
@@ -74,16 +75,18 @@ def test_each_leaf_has_a_code_of_its_own_and_the_status_of_its_branch() -> None:
 
 
 def test_only_errors_of_core_have_a_code_for_the_envelope() -> None:
-    elsewhere = {error for error in subclasses(SpassError) if "code" in vars(error) and error.__module__ != errors.__name__}
-    assert {error.code for error in elsewhere if issubclass(error, SpassError)} == UPLOAD_CODES
+    errors_outside_core = {
+        error for error in subclasses(SpassError) if "code" in vars(error) and error.__module__ != errors.__name__
+    }
+    assert {error.code for error in errors_outside_core if issubclass(error, SpassError)} == UPLOAD_CODES
 
 
-def test_every_other_exception_is_named_as_internal() -> None:
+def test_the_docstring_lists_every_other_exception_as_internal() -> None:
     internal = set(re.findall(r"\w+", DOCUMENT.partition("handles it:\n")[2]))
-    found = {
+    others = {
         error.__name__
         for error in subclasses(Exception)
         if not issubclass(error, SpassError) and not internal & {base.__name__ for base in error.__mro__[1:]}
     }
-    assert found
-    assert found == internal
+    assert others
+    assert others == internal

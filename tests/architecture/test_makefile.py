@@ -1,4 +1,4 @@
-"""`make` says which Node the CDK needs."""
+"""`make` names the version of Node that the CDK needs."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("version", "code", "said"),
+    ("version", "code", "message"),
     [
         ("v18.20.4", 2, "need Node 22 on the PATH; 20 still works"),
         (None, 2, "need Node 22 on the PATH; 20 still works"),
@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[2]
         ("v24.1.0", 0, ""),
     ],
 )
-def test_make_recommends_node_22_and_still_runs_on_20(tmp_path: Path, version: str | None, code: int, said: str) -> None:
+def test_make_recommends_node_22_and_still_runs_on_20(tmp_path: Path, version: str | None, code: int, message: str) -> None:
     node = tmp_path / "node"
     node.write_text(f"#!/bin/sh\necho {version}\n" if version else "#!/bin/sh\nexit 127\n")
     node.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "MAKEFLAGS": ""}
-    ended = subprocess.run(["make", "--silent", "node"], cwd=ROOT, env=environment, capture_output=True, check=False, text=True)
-    assert ended.returncode == code, ended.stderr
-    assert said in ended.stderr
-    assert bool(said) == bool(ended.stderr)
+    process = subprocess.run(["make", "--silent", "node"], cwd=ROOT, env=environment, capture_output=True, check=False, text=True)
+    assert process.returncode == code, process.stderr
+    assert message in process.stderr
+    assert bool(message) == bool(process.stderr)

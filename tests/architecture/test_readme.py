@@ -1,7 +1,7 @@
-"""The tables of the README say what the code says.
+"""The tables of the README agree with the code.
 
-A table is marked by a comment before it and ends with the first line that is not its own: `<!-- routes -->`,
-`<!-- environment -->`, `<!-- make -->`. Its first column holds the names in backticks.
+A comment marks the start of a table: `<!-- routes -->`, `<!-- environment -->` or `<!-- make -->`. The first line without a `|`
+ends it. Its first column has the names in backticks.
 """
 
 import re
@@ -14,38 +14,39 @@ from infra.routes import ROUTES
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 
-# Set by one part of the program for another, never by a person.
+# One part of the program sets these for another part. Operators do not set them.
 INTERNAL = frozenset({"SPASS_STANDIN_KEY", "SPASS_SOAK"})
 
 
 def table(mark: str) -> list[str]:
-    """The first cells of the rows of the marked table, without its head."""
+    """Return the first cell of each row of the marked table, without the header."""
     lines = README.read_text().split(f"<!-- {mark} -->", 1)[1].strip().splitlines()
     rows = lines[: next((at for at, line in enumerate(lines) if not line.startswith("|")), len(lines))]
     return [row.split("|")[1].strip() for row in rows[2:]]
 
 
-def test_the_routes_are_those_of_the_code() -> None:
-    told = {(method, path) for cell in table("routes") for method, path in re.findall(r"`([A-Z]+) (\S+)`", cell)}
-    assert told == {(route.method, route.path) for route in ROUTES}
+def test_the_readme_lists_the_routes_of_the_code() -> None:
+    documented = {(method, path) for cell in table("routes") for method, path in re.findall(r"`([A-Z]+) (\S+)`", cell)}
+    assert documented == {(route.method, route.path) for route in ROUTES}
 
 
-def test_the_environment_variables_are_those_of_the_code() -> None:
-    told = {name for cell in table("environment") for name in re.findall(r"`([A-Z][A-Z0-9_]+)`", cell)}
+def test_the_readme_lists_the_environment_variables_of_the_code() -> None:
+    documented = {name for cell in table("environment") for name in re.findall(r"`([A-Z][A-Z0-9_]+)`", cell)}
     files = [file for top in ("shared", "local") for file in (ROOT / top).rglob("*.py")]
     code = "\n".join(file.read_text() for file in files)
     read = set(re.findall(r"\"(SPASS_[A-Z_]+)\"", code)) - INTERNAL
-    assert read <= told
-    assert all(re.search(rf"\b{name}\b", code) for name in told)
+    assert read <= documented
+    assert all(re.search(rf"\b{name}\b", code) for name in documented)
 
 
-def test_the_make_targets_are_those_of_the_makefile() -> None:
-    told = {name for cell in table("make") for name in re.findall(r"`make ([a-z-]+)`", cell)}
-    assert told <= set(re.findall(r"(?m)^([a-z-]+):.*## ", (ROOT / "Makefile").read_text()))
+def test_the_make_targets_in_the_readme_are_in_the_makefile() -> None:
+    documented = {name for cell in table("make") for name in re.findall(r"`make ([a-z-]+)`", cell)}
+    assert documented <= set(re.findall(r"(?m)^([a-z-]+):.*## ", (ROOT / "Makefile").read_text()))
 
 
 @pytest.mark.parametrize("path", [README, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name)
-def test_what_is_pasted_works_in_a_zsh_which_takes_comments_for_commands(path: Path) -> None:
+def test_shell_examples_also_run_when_they_are_pasted_into_zsh(path: Path) -> None:
+    """An interactive zsh runs comments as commands."""
     blocks = re.findall(r"(?ms)^ *```(?:bash|sh)\n(.*?)^ *```", path.read_text(encoding="utf-8"))
     lines = "".join(blocks).splitlines()
     comments = [line for line in lines if re.match(r"\s*#", line)]
@@ -54,7 +55,7 @@ def test_what_is_pasted_works_in_a_zsh_which_takes_comments_for_commands(path: P
     assert not blocks or "$SPASS" not in "".join(blocks) or "export SPASS=" in "".join(blocks)
 
 
-def test_every_page_of_the_documentation_is_linked() -> None:
+def test_a_page_links_to_every_page_of_the_documentation() -> None:
     pages = [README, *(ROOT / "docs").glob("*.md")]
     linked = {Path(name).name for page in pages for name in re.findall(r"\]\(([^)]+\.md)\)", page.read_text(encoding="utf-8"))}
     assert {page.name for page in pages} - {README.name} <= linked

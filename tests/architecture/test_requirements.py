@@ -1,4 +1,4 @@
-"""What is installed is pinned, hashed, and the same everywhere."""
+"""Requirements are pinned and hashed, and AWS, the laptop and the tests have the same versions."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,12 @@ NAMES = ("runtime", "local", "model", "swagger-ui", "dev", "bench", "peers", "op
 
 
 def pins(name: str) -> set[str]:
+    """Return the pinned requirements of a file, without their hashes."""
     return {line.rstrip(" \\") for line in (REQUIREMENTS / f"{name}.txt").read_text().splitlines() if re.match(r"[a-z]", line)}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_line_is_a_pin_with_its_hashes_and_names_no_index(name: str) -> None:
+def test_every_requirement_has_a_version_and_a_hash_but_not_an_index(name: str) -> None:
     text = (REQUIREMENTS / f"{name}.txt").read_text()
     assert pins(name)
     for entry in re.split(r"\n(?=[a-z])", text)[1:]:
@@ -23,13 +24,13 @@ def test_every_line_is_a_pin_with_its_hashes_and_names_no_index(name: str) -> No
     assert not re.search(r"://|--index|--extra-index|--find-links|/home/|/root/", text)
 
 
-def test_the_laptop_and_the_tests_run_what_runs_in_aws() -> None:
+def test_the_laptop_and_the_tests_have_the_packages_of_aws() -> None:
     assert pins("runtime") <= pins("local") <= pins("dev")
 
 
-def test_the_laptop_installs_no_cdk() -> None:
+def test_the_laptop_does_not_install_the_cdk_or_test_tools() -> None:
     assert not [pin for pin in pins("local") if re.match(r"aws-cdk|constructs|jsii|cfn-lint|moto|pytest", pin)]
 
 
-def test_aws_runs_nothing_of_the_laptop() -> None:
+def test_aws_does_not_install_tools_of_the_laptop() -> None:
     assert not [pin for pin in pins("runtime") if re.match(r"ministack|python-dotenv|pytest|mypy", pin)]

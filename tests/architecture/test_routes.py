@@ -1,4 +1,4 @@
-"""ROUTES and the files in functions/ are the same list."""
+"""Each row of ROUTES has one file in functions/, and each file has one row."""
 
 import importlib
 from pathlib import Path
@@ -15,12 +15,12 @@ def route_id(route: Route) -> str:
     return f"{route.method} {route.path}"
 
 
-def test_no_route_stands_twice() -> None:
+def test_each_route_and_module_has_one_row() -> None:
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
     assert len({route.module for route in ROUTES}) == len(ROUTES)
 
 
-def test_every_file_of_a_route_is_in_the_table() -> None:
+def test_every_route_file_has_a_row() -> None:
     files = {
         ".".join(file.relative_to(ROOT / "functions").with_suffix("").parts)
         for file in (ROOT / "functions").rglob("*.py")
@@ -45,10 +45,10 @@ def test_a_route_file_serves_its_one_row(route: Route) -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=route_id)
 def test_a_route_file_is_short(route: Route) -> None:
     lines = (ROOT / "functions" / f"{route.module.replace('.', '/')}.py").read_text().splitlines()
-    assert len(lines) <= 60, "parse, call one service, answer: the rest belongs into a room"
+    assert len(lines) <= 60, "a route file parses, calls one service and answers; move other code into a room"
 
 
-def test_rows_that_share_a_function_agree_on_what_it_is() -> None:
+def test_rows_with_one_function_agree_on_its_surface_length_and_memory() -> None:
     by_function: dict[str, list[Route]] = {}
     for route in ROUTES:
         by_function.setdefault(route.function_name, []).append(route)
@@ -56,11 +56,11 @@ def test_rows_that_share_a_function_agree_on_what_it_is() -> None:
         assert len({(row.surface, row.long, row.memory) for row in rows}) == 1
 
 
-def test_only_what_says_nothing_of_a_tenant_is_public() -> None:
+def test_only_routes_without_tenant_data_are_public() -> None:
     assert {route.path for route in ROUTES if route.public} == {"/healthz", "/openapi.json", "/docs", "/docs/{file}"}
 
 
-def test_every_route_has_a_name_of_its_own_which_the_api_description_shows() -> None:
+def test_every_route_has_a_unique_name_in_the_api_description() -> None:
     modules = [importlib.import_module(f"functions.{route.module}") for route in ROUTES]
     names = [one.name for module in modules for one in module.router.routes if isinstance(one, APIRoute)]
     assert len(set(names)) == len(ROUTES)

@@ -26,8 +26,8 @@ def text_deltas(text: str, finish: FinishReason = FinishReason.STOP) -> Deltas:
 
 @dataclass
 class SummaryScript(ScriptedModel):
-    """The model of agents is ``small``, as ever; that of summaries is ``dear``, and writes or fails as told. Asked to calculate,
-    an agent's model calls its tool."""
+    """A scripted model. As ``small``, it is the model of the agents, and calls the calculator if a user message starts with
+    "Calculate". As ``dear``, it writes summaries: it yields or raises ``summary``, after ``gate`` is set if there is one."""
 
     summary: Deltas | Exception = field(default_factory=lambda: text_deltas(SUMMARY))
     summaries: list[ChatRequest] = field(default_factory=list)
@@ -61,13 +61,13 @@ class CompactionHarness:
     model: SummaryScript
 
     def session(self, turns: int = 3, keep: int = 2, agent: str = "plain", **settings: object) -> str:
-        """Return a session with the messages ``question 0`` and so on."""
+        """Create a session with the messages ``question 0``, ``question 1`` and so on, and return its id."""
         body = {"title": "Moving", "compact_strategy": "manual", "compact_keep_last_n": keep, **settings}
-        made = self.gateway.send("POST", f"/a1/agents/{agent}/sessions", body=body)
-        assert made.status == 201
+        created = self.gateway.send("POST", f"/a1/agents/{agent}/sessions", body=body)
+        assert created.status == 201
         for number in range(turns):
-            assert self.say(made.json["id"], f"question {number}", agent=agent).status == 200
-        return str(made.json["id"])
+            assert self.say(created.json["id"], f"question {number}", agent=agent).status == 200
+        return str(created.json["id"])
 
     def say(self, session: str, message: str, *, agent: str = "plain", **headers: str) -> Reply:
         path = f"/a1/agents/{agent}/sessions/{session}/messages"
@@ -90,9 +90,10 @@ class CompactionHarness:
         return reply.json
 
     def messages(self, session: str, *, agent: str = "plain") -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get(session, "/messages", agent=agent)["messages"]
-        assert [message["seq"] for message in found] == list(range(1, len(found) + 1))
-        return found
+        """Return the history. Check that the numbers of the messages have no gaps."""
+        messages: list[dict[str, Any]] = self.get(session, "/messages", agent=agent)["messages"]
+        assert [message["seq"] for message in messages] == list(range(1, len(messages) + 1))
+        return messages
 
     def job(self, job: str, **who: Any) -> Reply:
         return self.gateway.send("GET", f"/a1/jobs/{job}", **who)

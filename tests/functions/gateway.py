@@ -89,7 +89,7 @@ class Reply:
 
     @property
     def code(self) -> str | None:
-        """Return the error's code, and check the envelope."""
+        """Return the code of an error, or None. Check the envelope."""
         if self.status < 400:
             return None
         body = self.json
@@ -101,7 +101,7 @@ class Reply:
         for report in body["error"]["details"].get("errors", ()):
             assert set(report) == {"loc", "message", "type"}, body
             assert not report["message"].startswith(("Input ", "String ", "List ", "Field ", "Value ", "Extra ")), (
-                "pydantic's words"
+                "the message must not be pydantic's"
             )
             assert report["loc"][0] in {"body", "header", "path", "query"}, body
         return str(body["error"]["code"])
@@ -138,7 +138,7 @@ class Gateway:
         body: object = None,
         raw: bytes | None = None,
     ) -> Reply:
-        """Send a request. ``target`` is the escaped path and query; ``body`` is sent as JSON, ``raw`` without a change."""
+        """Send a request. ``target`` is the escaped path and query. ``body`` is sent as JSON, ``raw`` unchanged."""
         sent = {"Host": "gateway.test", "X-Forwarded-Proto": "https", "X-Forwarded-Port": "443"}
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
@@ -222,7 +222,7 @@ class Gateway:
         return outgoing
 
     def reconfigure(self, folder: Path, before: str, after: str) -> "Gateway":
-        """Return another gateway with the same table and bucket. In its gateway.yaml, ``after`` replaces ``before``."""
+        """Return another gateway with the same table and bucket. Its gateway.yaml has ``after`` instead of ``before``."""
         folder.mkdir()
         other = Gateway(folder, self._loop, self.aws)
         config = other.services.settings.config
@@ -270,7 +270,7 @@ _CONTEXT: Any = SimpleNamespace(aws_request_id="test")
 
 
 def assert_described(route: Route, reply: Reply) -> None:
-    """Check that the OpenAPI document allows this JSON answer of ``route``."""
+    """Check a JSON answer of ``route`` against the OpenAPI document and the declared model."""
     if route.module in {"meta.openapi", "meta.docs", "meta.docs_file"} or not reply.headers["content-type"].startswith(
         "application/json"
     ):

@@ -21,7 +21,7 @@ _NUMBER: Final = re.compile(r"#(\d+)#")
 
 @dataclass
 class ObedientModel:
-    """A model that makes every call that any text orders, without a token and with each token that any text contains.
+    """A model that makes every call that a text orders, without a token and with each token in the texts.
 
     It uses the tokens in the answers to its own calls only if ``confirms`` is True.
     """
@@ -73,7 +73,7 @@ def _tool_call(number: int, name: str, arguments: Mapping[str, Any]) -> dict[str
 
 
 def _embed(text: str) -> list[float]:
-    """Return a vector. Texts with the same number have the same vector, and all others differ."""
+    """Return a vector. Texts with the same number have the same vector. Texts without a number share one vector."""
     number = _NUMBER.search(text)
     row = [0.01] * DIMENSIONS
     row[int(number[1]) if number else DIMENSIONS - 1] = 1.0

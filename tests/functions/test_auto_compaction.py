@@ -14,7 +14,7 @@ HEADERS = ("SPASS-Compacted-From", "SPASS-Session-Id", "SPASS-Compaction-Error")
 
 
 def full_session(gateway: Gateway, *, characters: int = 26_000) -> str:
-    """Return a session that its next turn compacts if the first message has more than 25,600 ``characters``."""
+    """Return a session. Its next turn compacts it if the first message has more than 25,600 ``characters``."""
     session = str(gateway.send("POST", PLAIN, body={"compact_keep_last_n": 2}).json["id"])
     for message in ("x" * characters, "And now?"):
         assert say(gateway, session, message).status == 200
@@ -25,7 +25,8 @@ def say(gateway: Gateway, session: str, message: str, **headers: str) -> Reply:
     return gateway.send("POST", f"{PLAIN}/{session}/messages", body={"message": message}, headers=headers)
 
 
-def said_of_compaction(reply: Reply) -> dict[str, str]:
+def compaction_headers(reply: Reply) -> dict[str, str]:
+    """Return the headers about a compaction."""
     return {name: reply.headers[name.lower()] for name in HEADERS if name.lower() in reply.headers}
 
 
@@ -33,15 +34,15 @@ def contents(gateway: Gateway, session: str) -> list[str]:
     return [message["content"] for message in gateway.send("GET", f"{PLAIN}/{session}/messages").json["messages"]]
 
 
-def fails(gateway: Gateway, *, agent: Sequence[Exception] = (), summary: Exception | None = None) -> None:
+def set_failures(gateway: Gateway, *, agent: Sequence[Exception] = (), summary: Exception | None = None) -> None:
     """Let the agent's next calls fail with ``agent``, and all calls for summaries with ``summary``."""
-    coming = list(agent)
+    agent_failures = list(agent)
 
-    async def during() -> None:
-        asked_by_agent = gateway.model.requests[-1].messages[0].content == "Answer."
-        gateway.model.failure = (coming.pop(0) if coming else None) if asked_by_agent else summary
+    async def choose_failure() -> None:
+        is_agent_call = gateway.model.requests[-1].messages[0].content == "Answer."
+        gateway.model.failure = (agent_failures.pop(0) if agent_failures else None) if is_agent_call else summary
 
-    gateway.model.before_chat = during
+    gateway.model.before_chat = choose_failure
 
 
 def test_the_answer_names_the_successor_and_the_whole_cost(gateway: Gateway) -> None:
@@ -53,7 +54,7 @@ def test_the_answer_names_the_successor_and_the_whole_cost(gateway: Gateway) -> 
     assert set(compaction) == {"source_session_id", "successor_session_id", "summary_id"}
     assert (compaction["source_session_id"], compaction["successor_session_id"]) == (session, successor)
     assert compaction["summary_id"].startswith("sum_")
-    assert said_of_compaction(reply) == {"SPASS-Compacted-From": session, "SPASS-Session-Id": successor}
+    assert compaction_headers(reply) == {"SPASS-Compacted-From": session, "SPASS-Session-Id": successor}
     calls = len(gateway.model.requests)
     assert calls > 1
     assert reply.headers["spass-cost-sub-calls"] == str(calls)
@@ -80,9 +81,9 @@ def test_source_and_successor_replay_the_answer(gateway: Gateway) -> None:
     successor = first.json["session_id"]
     assert successor != session
     for where in (session, successor):
-        again = say(gateway, where, "And then?", **KEY)
-        assert again.headers["idempotency-replayed"] == "true"
-        assert (again.status, again.json, said_of_compaction(again)) == (200, first.json, said_of_compaction(first))
+        replay = say(gateway, where, "And then?", **KEY)
+        assert replay.headers["idempotency-replayed"] == "true"
+        assert (replay.status, replay.json, compaction_headers(replay)) == (200, first.json, compaction_headers(first))
     assert len(contents(gateway, successor)) == 5
     other = say(gateway, session, "And then?")
     assert (other.status, other.json) == (308, {"successor_session_id": successor})
@@ -91,37 +92,37 @@ def test_source_and_successor_replay_the_answer(gateway: Gateway) -> None:
 
 def test_a_failed_compaction_is_reported_and_the_turn_runs_in_its_session(gateway: Gateway) -> None:
     session = full_session(gateway)
-    fails(gateway, summary=BackendError("Down."))
+    set_failures(gateway, summary=BackendError("Down."))
     first = say(gateway, session, "And then?", **KEY)
-    again = say(gateway, session, "And then?", **KEY)
-    for reply in (first, again):
+    replay = say(gateway, session, "And then?", **KEY)
+    for reply in (first, replay):
         assert (reply.status, reply.json["session_id"], reply.json["compaction"]) == (200, session, None)
-        assert said_of_compaction(reply) == {"SPASS-Compaction-Error": "summary_failed"}
+        assert compaction_headers(reply) == {"SPASS-Compaction-Error": "summary_failed"}
     assert contents(gateway, session)[-2:] == ["And then?", "Hello there."]
 
 
 def test_a_turn_without_compaction_does_not_mention_one(gateway: Gateway) -> None:
     session = full_session(gateway, characters=25_000)
     reply = say(gateway, session, "And then?")
-    assert (reply.json["session_id"], reply.json["compaction"], said_of_compaction(reply)) == (session, None, {})
+    assert (reply.json["session_id"], reply.json["compaction"], compaction_headers(reply)) == (session, None, {})
 
 
 def test_a_prompt_rejected_as_too_long_is_repeated_in_the_successor(gateway: Gateway) -> None:
     session = full_session(gateway, characters=20_000)
-    fails(gateway, agent=[BackendContextLength("Too long.", status=400)])
+    set_failures(gateway, agent=[BackendContextLength("Too long.", status=400)])
     reply = say(gateway, session, "And then?")
     successor = reply.json["session_id"]
     assert (reply.status, reply.json["turns"], reply.json["compaction"]["source_session_id"]) == (200, 1, session)
-    assert said_of_compaction(reply) == {"SPASS-Compacted-From": session, "SPASS-Session-Id": successor}
+    assert compaction_headers(reply) == {"SPASS-Compacted-From": session, "SPASS-Session-Id": successor}
     assert contents(gateway, successor)[1:] == ["And now?", "Hello there.", "And then?", "Hello there."]
 
 
 @pytest.mark.parametrize("summary", [None, BackendError("Down.")])
 def test_a_prompt_that_stays_too_long_is_refused(gateway: Gateway, summary: Exception | None) -> None:
     session = full_session(gateway, characters=20_000)
-    fails(gateway, agent=[BackendContextLength("Too long.", status=400)] * 2, summary=summary)
+    set_failures(gateway, agent=[BackendContextLength("Too long.", status=400)] * 2, summary=summary)
     reply = say(gateway, session, "And then?")
     assert (reply.status, reply.code) == (400, "context_length_exceeded")
-    fails(gateway)
+    set_failures(gateway)
     after = say(gateway, session, "And then?")
-    assert after.status == (200 if summary else 308), "it is compacted, or as it was"
+    assert after.status == (200 if summary else 308), "the session is compacted, or unchanged if the summary failed"

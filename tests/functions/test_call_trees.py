@@ -28,7 +28,7 @@ TOOL_CALL = [
 ANSWER = [ChatDelta("The gate.", finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))]
 
 Shape = list[tuple[str, Any]]
-"""For each call its tool or kind, and its sub-calls."""
+"""The tool or kind of each call, with its sub-calls."""
 
 
 class RecordingGateway:

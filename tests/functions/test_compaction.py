@@ -1,4 +1,4 @@
-"""POST …/compact: its answers, its cost and its effects, through the HTTP interface."""
+"""``POST …/compact`` over HTTP: answers, cost and effects."""
 
 import asyncio
 import json
@@ -23,7 +23,9 @@ def test_the_answer_describes_the_compaction(harness: CompactionHarness) -> None
     for name, prefix in {"job_id": "job", "successor_session_id": "ses", "summary_id": "sum"}.items():
         assert re.fullmatch(prefix + "_[0-9a-z]{26}", answer[name])
     assert answer["source_session_id"] == session != answer["successor_session_id"]
-    assert (answer["summary_text"], answer["summary_model"]) == (SUMMARY, "dear"), "whatever models the token may use"
+    assert (answer["summary_text"], answer["summary_model"]) == (SUMMARY, "dear"), (
+        "the summary model does not depend on the models of the token"
+    )
     assert (answer["compacted_message_count"], answer["kept_message_count"]) == (4, 2)
     assert len(harness.model.summaries) == 1
 
@@ -36,14 +38,14 @@ def test_the_cost_is_in_the_headers_the_audit_and_the_usage(harness: CompactionH
     reply = harness.compact(session)
     assert reply.status == 200
     assert len(harness.model.requests) == 1
-    said = {name: reply.headers[f"spass-cost-{name}"] for name in ("usd", "eur", "source", "sub-calls")}
-    assert said == {"usd": "0.00002", "eur": "0.00001", "source": "catalog", "sub-calls": "1"}
-    looked_at = harness.job(reply.json["job_id"])
-    assert {name: looked_at.headers[f"spass-cost-{name}"] for name in said} == said
+    costs = {name: reply.headers[f"spass-cost-{name}"] for name in ("usd", "eur", "source", "sub-calls")}
+    assert costs == {"usd": "0.00002", "eur": "0.00001", "source": "catalog", "sub-calls": "1"}
+    job_reply = harness.job(reply.json["job_id"])
+    assert {name: job_reply.headers[f"spass-cost-{name}"] for name in costs} == costs
     tree = harness.gateway.send("GET", f"/v1/audit/{reply.headers['spass-request-id']}", headers={"SPASS-User-Id": "ada"}).json
     (call,) = tree["calls"]
-    shown = {name: call[name] for name in ("session", "agent", "user", "model", "status")}
-    assert shown == {
+    record = {name: call[name] for name in ("session", "agent", "user", "model", "status")}
+    assert record == {
         "session": session, "agent": "plain", "user": "ada", "model": "small", "status": "ok",
     }  # fmt: skip
     after = harness.gateway.send("GET", "/v1/usage").json["total"]
@@ -78,15 +80,15 @@ def test_the_source_keeps_all_messages_and_the_successor_copies_the_last_ones(ha
     session = harness.session()
     before = harness.messages(session)
     successor = harness.compact_to_successor(session)
-    source, follower = harness.messages(session), harness.messages(successor)
+    source_messages, successor_messages = harness.messages(session), harness.messages(successor)
     archived_at = harness.get(session)["archived_at"]
-    assert source == [message | {"compacted_at": archived_at if message["seq"] <= 4 else None} for message in before]
-    first, *kept = follower
+    assert source_messages == [message | {"compacted_at": archived_at if message["seq"] <= 4 else None} for message in before]
+    first, *kept_messages = successor_messages
     assert (first["role"], first["content"]) == ("assistant", f"[compaction summary from session {session}] {SUMMARY}")
     assert (first["compacted_at"], first["tool_calls"], first["tool_call_id"]) == (None, [], None)
-    renumbered = [{**message, "id": None, "seq": message["seq"] + 3} for message in kept]
+    renumbered = [{**message, "id": None, "seq": message["seq"] + 3} for message in kept_messages]
     assert renumbered == [{**message, "id": None} for message in before[4:]]
-    assert not {message["id"] for message in follower} & {message["id"] for message in before}
+    assert not {message["id"] for message in successor_messages} & {message["id"] for message in before}
     reply = harness.say(successor, "And then?")
     assert (reply.status, reply.json["session_id"], reply.json["message"]["seq"]) == (200, successor, 5)
     sent = [message.content for message in harness.model.requests[-1].messages]
@@ -121,9 +123,9 @@ def test_the_summary_model_reads_the_conversation_without_the_system_prompt(harn
 def test_the_observation_mask_changes_the_instruction(harness: CompactionHarness, masked: bool) -> None:
     harness.compact_to_successor(harness.session(compact_observation_mask=masked))
     (request,) = harness.model.summaries
-    told = request.messages[0].content.lower()
-    assert ("greetings" in told) == masked
-    assert ("open questions" in told) == masked
+    instruction = request.messages[0].content.lower()
+    assert ("greetings" in instruction) == masked
+    assert ("open questions" in instruction) == masked
 
 
 def test_respond_async_returns_202_with_the_location_of_the_job(harness: CompactionHarness) -> None:
@@ -138,10 +140,10 @@ def test_respond_async_returns_202_with_the_location_of_the_job(harness: Compact
     assert (queued["id"], queued["kind"], queued["status"]) == (job, "compaction", "queued")
     assert (queued["finished_at"], queued["result"], queued["error"]) == (None, None, None)
     harness.machine.go_on()
-    ended = harness.job(job).json
-    assert (ended["status"], ended["error"]) == ("succeeded", None)
-    assert ended["created_at"] == queued["created_at"] <= ended["finished_at"]
-    result = ended["result"]
+    finished = harness.job(job).json
+    assert (finished["status"], finished["error"]) == ("succeeded", None)
+    assert finished["created_at"] == queued["created_at"] <= finished["finished_at"]
+    result = finished["result"]
     assert (result["job_id"], result["source_session_id"], result["summary_text"]) == (job, session, SUMMARY)
     assert (result["compacted_message_count"], result["kept_message_count"]) == (4, 2)
     assert harness.get(session)["successor_session_id"] == result["successor_session_id"]
@@ -186,13 +188,13 @@ def test_a_location_contains_the_stage_or_the_base_path(harness: CompactionHarne
 
 def test_only_its_user_can_read_a_job(harness: CompactionHarness) -> None:
     job = harness.compact(harness.session()).json["job_id"]
-    assert harness.job(job, token="demo-admin-token").status == 200, "a user is the tenant's, whatever the token"
+    assert harness.job(job, token="demo-admin-token").status == 200, "users belong to the tenant, not to a token"
     for who in ({"user": "eve"}, {"token": "other-token"}, {"token": "sibling-token"}):
         refused = harness.job(job, **who)
         assert (refused.status, refused.code) == (404, "job_not_found")
     absent = harness.job("job_" + "0" * 26)
     stranger = harness.job(job, user="eve")
-    assert absent.json["error"] == stranger.json["error"], "another's job looks exactly like an absent one"
+    assert absent.json["error"] == stranger.json["error"], "the job of another user looks like an absent job"
 
 
 @pytest.mark.parametrize(

@@ -28,17 +28,19 @@ def test_redirects_lead_to_the_end_of_a_chain(harness: CompactionHarness) -> Non
         assert (moved.status, moved.json) == (308, {"successor_session_id": successor})
         assert moved.headers["location"] == f"{PLAIN}/{successor}/messages"
     before = len(harness.messages(chain[-1]))
-    reply = harness.gateway._loop.run_until_complete(followed(harness.gateway, f"{PLAIN}/{chain[0]}/messages", "Grüße!"))
+    reply = harness.gateway._loop.run_until_complete(
+        post_with_redirects(harness.gateway, f"{PLAIN}/{chain[0]}/messages", "Grüße!")
+    )
     assert reply.status_code == 200
     assert [answer.status_code for answer in reply.history] == [308] * 5
     assert reply.json()["session_id"] == chain[-1]
     assert harness.messages(chain[-1])[before]["content"] == "Grüße!"
 
 
-async def followed(gateway: Gateway, path: str, message: str) -> httpx.Response:
-    found = find_route("POST", path)
-    assert found is not None
-    transport = httpx.ASGITransport(gateway._function(found))
+async def post_with_redirects(gateway: Gateway, path: str, message: str) -> httpx.Response:
+    route = find_route("POST", path)
+    assert route is not None
+    transport = httpx.ASGITransport(gateway._function(route))
     headers = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
     async with httpx.AsyncClient(transport=transport, base_url="https://gateway.test", follow_redirects=True) as client:
         return await client.post(path, json={"message": message}, headers=headers)
@@ -46,14 +48,14 @@ async def followed(gateway: Gateway, path: str, message: str) -> httpx.Response:
 
 def test_every_member_shows_the_lineage(harness: CompactionHarness) -> None:
     chain = chain_of(harness, 3)
-    told = [harness.get(session, "/lineage") for session in chain]
-    for place, lineage in enumerate(told):
+    lineages = [harness.get(session, "/lineage") for session in chain]
+    for place, lineage in enumerate(lineages):
         assert lineage["session_id"] == chain[place]
         assert [session["id"] for session in lineage["backward"]] == chain[:place][::-1]
         assert [session["id"] for session in lineage["forward"]] == chain[place + 1 :]
         assert lineage["backward"] == [harness.get(session) for session in chain[:place][::-1]]
-        assert lineage["summaries"] == told[0]["summaries"]
-    summaries = told[0]["summaries"]
+        assert lineage["summaries"] == lineages[0]["summaries"]
+    summaries = lineages[0]["summaries"]
     assert [set(summary) for summary in summaries] == [
         {"id", "source_session_id", "successor_session_id", "text", "model", "created_at", "first_seq", "last_seq"}
     ] * 2
@@ -75,9 +77,9 @@ def test_a_summary_includes_the_earlier_one_without_nesting(harness: CompactionH
 
 def test_deleting_a_member_does_not_change_the_others(harness: CompactionHarness) -> None:
     chain = chain_of(harness, 3)
-    kept = {session: harness.seen(session)[:2] for session in (chain[0], chain[2])}
+    before = {session: harness.seen(session)[:2] for session in (chain[0], chain[2])}
     assert harness.gateway.send("DELETE", f"{PLAIN}/{chain[1]}").json == {"deleted": True}
-    assert {session: harness.seen(session)[:2] for session in kept} == kept
+    assert {session: harness.seen(session)[:2] for session in before} == before
     gone = {"id": chain[1], "deleted": True}
     first, last = harness.get(chain[0], "/lineage"), harness.get(chain[2], "/lineage")
     assert [one["id"] for one in first["forward"]] == chain[1:]
@@ -86,7 +88,9 @@ def test_deleting_a_member_does_not_change_the_others(harness: CompactionHarness
     for path, method in (("", "GET"), ("/messages", "GET"), ("/lineage", "GET"), ("/compact", "POST")):
         refused = harness.gateway.send(method, f"{PLAIN}/{chain[1]}{path}")
         assert (refused.status, refused.code) == (404, "session_not_found")
-    lost = harness.gateway._loop.run_until_complete(followed(harness.gateway, f"{PLAIN}/{chain[0]}/messages", "And then?"))
+    lost = harness.gateway._loop.run_until_complete(
+        post_with_redirects(harness.gateway, f"{PLAIN}/{chain[0]}/messages", "And then?")
+    )
     assert (lost.status_code, lost.json()["error"]["code"]) == (404, "session_not_found"), "its successor is deleted"
     assert harness.say(chain[2], "And then?").status == 200
 

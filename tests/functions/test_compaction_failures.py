@@ -85,9 +85,9 @@ def test_the_job_of_an_async_request_has_the_failure(harness: CompactionHarness)
 def test_a_repeated_key_gets_the_first_answer(harness: CompactionHarness) -> None:
     session = harness.session()
     first = harness.compact(session, KEY)
-    again = harness.compact(session, KEY)
-    assert (first.status, again.status, again.json) == (200, 200, first.json)
-    assert again.headers["idempotency-replayed"] == "true"
+    replay = harness.compact(session, KEY)
+    assert (first.status, replay.status, replay.json) == (200, 200, first.json)
+    assert replay.headers["idempotency-replayed"] == "true"
     assert harness.compact(session).code == "session_archived"
     reused = harness.compact(session, KEY, raw=b"{}")
     assert (reused.status, reused.code) == (422, "idempotency_key_reused")
@@ -98,10 +98,10 @@ def test_a_repeated_key_of_an_async_request_gets_the_first_ticket(harness: Compa
     session = harness.session()
     first = harness.compact(session, KEY | ASYNC)
     harness.machine.go_on()
-    again = harness.compact(session, KEY | ASYNC)
-    assert (first.status, again.status, again.json["job_id"]) == (202, 202, first.json["job_id"])
-    assert again.headers["location"] == first.headers["location"]
-    assert again.headers["idempotency-replayed"] == "true"
+    replay = harness.compact(session, KEY | ASYNC)
+    assert (first.status, replay.status, replay.json["job_id"]) == (202, 202, first.json["job_id"])
+    assert replay.headers["location"] == first.headers["location"]
+    assert replay.headers["idempotency-replayed"] == "true"
 
 
 def test_a_failure_is_not_stored_under_the_key(harness: CompactionHarness) -> None:
@@ -116,11 +116,11 @@ def test_concurrent_requests_with_one_key_compact_once(harness: CompactionHarnes
     session = harness.session()
     gateway, replies = harness.gateway, list[Reply]()
 
-    async def at_once() -> None:
+    async def send_requests() -> None:
         posts = [gateway.post_async(f"{PLAIN}/{session}/compact", KEY, {}) for _ in range(6)]
         replies.extend(await asyncio.gather(*posts))
 
-    gateway._loop.run_until_complete(at_once())
+    gateway._loop.run_until_complete(send_requests())
     assert {(reply.status, reply.code) for reply in replies} <= {(200, None), (409, "idempotency_in_progress")}
     answers = [reply.json for reply in replies if reply.status == 200]
     assert answers
@@ -133,11 +133,11 @@ def test_concurrent_requests_without_a_key_compact_once(harness: CompactionHarne
     session = harness.session()
     gateway, replies = harness.gateway, list[Reply]()
 
-    async def at_once() -> None:
+    async def send_requests() -> None:
         posts = [gateway.post_async(f"{PLAIN}/{session}/compact", {}, {}) for _ in range(6)]
         replies.extend(await asyncio.gather(*posts))
 
-    gateway._loop.run_until_complete(at_once())
+    gateway._loop.run_until_complete(send_requests())
     assert sorted(reply.status for reply in replies) == [200, *[409] * 5]
     assert {reply.code for reply in replies} <= {None, "compaction_in_progress", "session_busy", "session_archived"}
     assert len(harness.model.summaries) == 1

@@ -15,7 +15,7 @@ def test_nothing_to_compact(harness: CompactionHarness) -> None:
         assert (refused.status, refused.code) == (409, "nothing_to_compact")
         assert harness.seen(session) == before
     successor = harness.compact_to_successor(harness.session())
-    assert harness.compact(successor).code == "nothing_to_compact", "a summary alone is not summarised again"
+    assert harness.compact(successor).code == "nothing_to_compact", "a session with only a summary has nothing to compact"
     assert harness.model.summaries[1:] == []
 
 
@@ -29,15 +29,15 @@ def test_a_session_that_keeps_nothing_is_summarised_completely(harness: Compacti
 
 def test_only_a_configured_summary_model_is_exempt_from_a_tokens_allow_list(harness: CompactionHarness) -> None:
     path, admin = "/a1/agents/costly/sessions", "demo-admin-token"
-    made = harness.gateway.send("POST", path, body={"compact_keep_last_n": 0}, token=admin)
-    session = made.json["id"]
+    created = harness.gateway.send("POST", path, body={"compact_keep_last_n": 0}, token=admin)
+    session = created.json["id"]
     assert harness.gateway.send("POST", f"{path}/{session}/messages", body={"message": "Hello."}, token=admin).status == 200
     unset = harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": None}, token=admin)
     assert unset.json["config"]["compact_summary_model"] is None
-    before, asked = harness.get(session, agent="costly"), len(harness.model.summaries)
+    before, summaries = harness.get(session, agent="costly"), len(harness.model.summaries)
     refused = harness.compact(session, agent="costly")
     assert (refused.status, refused.code) == (403, "model_not_allowed")
-    assert (harness.get(session, agent="costly"), len(harness.model.summaries)) == (before, asked)
+    assert (harness.get(session, agent="costly"), len(harness.model.summaries)) == (before, summaries)
     harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "dear"}, token=admin)
     assert harness.compact(session, agent="costly").status == 200
 
@@ -88,11 +88,11 @@ def test_a_running_turn_refuses_a_compaction(harness: CompactionHarness) -> None
     session = harness.session()
     replies: list[Reply] = []
 
-    async def meanwhile() -> None:
+    async def compact_during_the_turn() -> None:
         harness.model.before_chat = None
         replies.append(await harness.gateway.post_async(f"{PLAIN}/{session}/compact", {}, {}))
 
-    harness.model.before_chat = meanwhile
+    harness.model.before_chat = compact_during_the_turn
     assert harness.say(session, "question 3").status == 200
     (refused,) = replies
     assert (refused.status, refused.code) == (409, "session_busy")

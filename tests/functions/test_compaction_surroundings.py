@@ -9,19 +9,19 @@ from tests.functions.gateway import Reply
 ROUTE = "/a1/agents/{name}/sessions/{session_id}/compact"
 
 
-def configured(harness: CompactionHarness, **config: object) -> None:
+def set_config(harness: CompactionHarness, **config: object) -> None:
     assert harness.gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
 
 
 def test_without_budget_a_compaction_fails_and_nothing_changes(harness: CompactionHarness) -> None:
     session = harness.session()
     before = harness.seen(session)
-    configured(harness, compact_summary_model="small", monthly_budget_usd=0.000001)
+    set_config(harness, compact_summary_model="small", monthly_budget_usd=0.000001)
     refused = harness.compact(session)
     assert (refused.status, refused.code) == (429, "budget_exceeded")
     assert int(refused.headers["retry-after"]) >= 1
     assert harness.seen(session) == before
-    configured(harness, monthly_budget_usd=None)
+    set_config(harness, monthly_budget_usd=None)
     assert harness.compact(session).status == 200
 
 
@@ -45,7 +45,7 @@ def test_kept_messages_too_large_for_the_table_are_copied_unchanged(harness: Com
     reply = harness.compact(session)
     assert (reply.json["compacted_message_count"], reply.json["kept_message_count"]) == (2, 4)
     read = "".join(request.messages[-1].content for request in harness.model.summaries)
-    assert read.count("a") >= 250_000, "however many requests that takes"
+    assert read.count("a") >= 250_000, "the summary model must read all of the first message"
     assert [one["content"] for one in harness.messages(reply.json["successor_session_id"])[1::2]] == texts[1:]
     assert [one["content"] for one in harness.messages(session)[::2]] == texts
     assert harness.say(reply.json["successor_session_id"], "And then?").status == 200
@@ -70,10 +70,10 @@ def test_an_archived_session_refuses_invalid_requests_like_a_live_one(harness: C
         assert harness.gateway.send("POST", at, body=body).status == status
     assert harness.say(session, "x", agent="counting").code == "session_agent_mismatch"
     assert harness.gateway.send("POST", at, body={"message": "x"}, user="eve").code == "session_not_found"
-    moved = [harness.say(session, "x", **KEY) for _ in range(2)]
-    assert [(one.status, "idempotency-replayed" in one.headers) for one in moved] == [(308, False)] * 2
-    first, again = (harness.say(successor, "x", **KEY) for _ in range(2))
-    assert (first.status, again.json) == (200, first.json)
+    redirects = [harness.say(session, "x", **KEY) for _ in range(2)]
+    assert [(one.status, "idempotency-replayed" in one.headers) for one in redirects] == [(308, False)] * 2
+    first, replay = (harness.say(successor, "x", **KEY) for _ in range(2))
+    assert (first.status, replay.json) == (200, first.json)
     assert [one["content"] for one in harness.messages(successor)].count("x") == 1
 
 
@@ -81,9 +81,9 @@ def test_a_turn_answered_before_the_compaction_is_replayed_after_it(harness: Com
     session = harness.session()
     first = harness.say(session, "question 3", **KEY)
     harness.compact_to_successor(session)
-    again = harness.say(session, "question 3", **KEY)
-    assert (again.status, again.json) == (200, first.json)
-    assert again.headers["idempotency-replayed"] == "true"
+    replay = harness.say(session, "question 3", **KEY)
+    assert (replay.status, replay.json) == (200, first.json)
+    assert replay.headers["idempotency-replayed"] == "true"
 
 
 def test_the_user_cannot_be_set_in_the_query(harness: CompactionHarness) -> None:
@@ -116,11 +116,11 @@ def test_sessions_of_many_users_are_compacted_concurrently(harness: CompactionHa
     sessions = [harness.session() for _ in range(4)]
     replies: list[Reply] = []
 
-    async def at_once() -> None:
+    async def send_requests() -> None:
         posts = [harness.gateway.post_async(f"{PLAIN}/{session}/compact", {}, {}) for session in sessions]
         replies.extend(await asyncio.gather(*posts))
 
-    harness.gateway._loop.run_until_complete(at_once())
+    harness.gateway._loop.run_until_complete(send_requests())
     assert [reply.json["source_session_id"] for reply in replies] == sessions
     assert len({reply.json["successor_session_id"] for reply in replies}) == 4
 

@@ -1,4 +1,4 @@
-"""Two-step confirm over HTTP: what the tools that write answer to a caller who is no model."""
+"""Two-step tools over HTTP: previews, confirm tokens and replays."""
 
 from collections.abc import Mapping
 
@@ -24,9 +24,9 @@ def confirmed(gateway: Gateway) -> dict[str, object]:
     """Return the arguments of a deletion, with its token."""
     documents = [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta"}]
     assert gateway.send("POST", f"{NOTES}/documents", body={"documents": documents}).status == 200
-    asked = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", DELETE))
-    assert asked.status == 200
-    result = asked.json["result"]
+    preview = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", DELETE))
+    assert preview.status == 200
+    result = preview.json["result"]
     assert result["confirm_required"] is True
     assert result["preview"]["text_excerpt"] == "alpha"
     assert gateway.send("GET", f"{NOTES}/documents/a").status == 200
@@ -36,9 +36,9 @@ def confirmed(gateway: Gateway) -> dict[str, object]:
 def test_the_second_call_executes_and_the_third_is_refused(gateway: Gateway, confirmed: dict[str, object]) -> None:
     assert gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed)).json["result"] == {"deleted": True}
     assert gateway.send("GET", f"{NOTES}/documents/a").code == "document_not_found"
-    again = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed))
-    assert (again.status, again.code) == (409, "confirm_token_invalid")
-    assert again.json["error"]["param"] == "arguments.confirm_token"
+    third = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed))
+    assert (third.status, third.code) == (409, "confirm_token_invalid")
+    assert third.json["error"]["param"] == "arguments.confirm_token"
 
 
 def test_a_token_is_refused_for_another_call_user_or_tenant(gateway: Gateway, confirmed: dict[str, object]) -> None:
@@ -64,9 +64,9 @@ def test_an_expired_token_has_its_own_error_code(gateway: Gateway, confirmed: di
 
 def test_an_idempotency_key_replays_the_execution_but_not_a_refusal(gateway: Gateway, confirmed: dict[str, object]) -> None:
     keyed = {"Idempotency-Key": "once"}
-    first, again = (gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers=keyed) for _ in range(2))
-    assert first.json == again.json
-    assert again.headers["idempotency-replayed"] == "true"
+    first, replay = (gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers=keyed) for _ in range(2))
+    assert first.json == replay.json
+    assert replay.headers["idempotency-replayed"] == "true"
     refused = [
         gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers={"Idempotency-Key": "two"}) for _ in "ab"
     ]
@@ -77,19 +77,19 @@ def delete_keyed(gateway: Gateway, **more: object) -> Reply:
     return gateway.send("POST", EXECUTE, body=body("rag_doc_delete", {**DELETE, **more}), headers={"Idempotency-Key": "first"})
 
 
-def everything_stored(gateway: Gateway) -> str:
+def stored_text(gateway: Gateway) -> str:
     """Return the items of the table and the objects of the bucket as text."""
     return str(gateway.items()) + str(gateway.objects())
 
 
 @pytest.mark.usefixtures("confirmed")
 def test_a_preview_is_replayed_although_its_token_is_not_stored(gateway: Gateway) -> None:
-    first, again = (delete_keyed(gateway) for _ in "ab")
-    assert again.json == first.json
-    assert [reply.headers.get("idempotency-replayed") for reply in (first, again)] == [None, "true"]
-    token = again.json["result"]["confirm_token"]
-    assert '"confirm_required":true' in everything_stored(gateway).replace(" ", "")
-    assert token not in everything_stored(gateway)
+    first, replay = (delete_keyed(gateway) for _ in "ab")
+    assert replay.json == first.json
+    assert [reply.headers.get("idempotency-replayed") for reply in (first, replay)] == [None, "true"]
+    token = replay.json["result"]["confirm_token"]
+    assert '"confirm_required":true' in stored_text(gateway).replace(" ", "")
+    assert token not in stored_text(gateway)
     other = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", {**DELETE, "confirm_token": token}))
     assert other.json["result"] == {"deleted": True}
 
@@ -128,13 +128,13 @@ WRITES: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.usefixtures("confirmed")
 @pytest.mark.parametrize(("name", "arguments"), WRITES)
-def test_a_repeated_execution_gets_the_answer_that_was_lost(
+def test_a_repeated_execution_gets_the_lost_answer(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, object]
 ) -> None:
     """The change and its answer under the key are written in one transaction."""
     arguments = {"index_id": "notes", **arguments}
-    asked = gateway.send("POST", EXECUTE, body=body(name, arguments))
-    call = body(name, {**arguments, "confirm_token": asked.json["result"]["confirm_token"]})
+    preview = gateway.send("POST", EXECUTE, body=body(name, arguments))
+    call = body(name, {**arguments, "confirm_token": preview.json["result"]["confirm_token"]})
 
     async def fail(self: Claim, answer: StoredAnswer) -> None:
         raise StorageUnavailable("The storage did not answer in time; try again.")
@@ -142,11 +142,11 @@ def test_a_repeated_execution_gets_the_answer_that_was_lost(
     with monkeypatch.context() as patch:
         patch.setattr(Claim, "complete", fail)
         first = gateway.send("POST", EXECUTE, body=call, headers={"Idempotency-Key": name})
-    again = gateway.send("POST", EXECUTE, body=call, headers={"Idempotency-Key": name})
-    assert (first.status, again.status) == (200, 200)
-    assert again.json == first.json
-    assert again.headers["idempotency-replayed"] == "true"
-    assert again.headers.get("spass-cost-usd") == first.headers.get("spass-cost-usd")
+    replay = gateway.send("POST", EXECUTE, body=call, headers={"Idempotency-Key": name})
+    assert (first.status, replay.status) == (200, 200)
+    assert replay.json == first.json
+    assert replay.headers["idempotency-replayed"] == "true"
+    assert replay.headers.get("spass-cost-usd") == first.headers.get("spass-cost-usd")
 
 
 def test_a_token_without_the_right_to_embed_gets_no_preview_of_an_embedding(gateway: Gateway) -> None:

@@ -39,7 +39,7 @@ from tests.unit.llm.scripted_upstream import Upstream, backend, json_answer
 
 
 def share(*path: str) -> list[dict[str, str]]:
-    """Return some of the batches, others for each ``path``. With ``SPASS_SOAK``, return all."""
+    """Return a sixth of the batches, which depends on ``path``. With ``SPASS_SOAK``, return all batches."""
     return BATCHES if "SPASS_SOAK" in os.environ else BATCHES[zlib.crc32("".join(path).encode()) % 6 :: 6]
 
 

@@ -24,17 +24,17 @@ def members(gateway: Gateway, chains: ChainBuilder) -> list[SessionId]:
     return gateway._loop.run_until_complete(chains.chain(3))
 
 
-def test_members_of_a_chain_are_shown_like_sessions_and_deleted_ones_by_id(gateway: Gateway, members: list[SessionId]) -> None:
-    shown = [gateway.send("GET", SESSION.format(member)).json for member in members]
+def test_the_lineage_lists_members_as_sessions_and_deleted_ones_by_id(gateway: Gateway, members: list[SessionId]) -> None:
+    sessions = [gateway.send("GET", SESSION.format(member)).json for member in members]
     answer = gateway.send("GET", f"{SESSION.format(members[1])}/lineage").json
     assert answer.keys() == {"session_id", "backward", "forward", "summaries"}
-    assert (answer["session_id"], answer["backward"], answer["forward"]) == (members[1], [shown[0]], [shown[2]])
+    assert (answer["session_id"], answer["backward"], answer["forward"]) == (members[1], [sessions[0]], [sessions[2]])
     first, second = answer["summaries"]
     assert (first["source_session_id"], first["successor_session_id"]) == (members[0], members[1])
     assert (first["text"], second["text"]) == ("summary 1", "summary 2")
     assert gateway.send("DELETE", SESSION.format(members[1])).json == {"deleted": True}
     answer = gateway.send("GET", f"{SESSION.format(members[2])}/lineage").json
-    assert answer["backward"] == [{"id": members[1], "deleted": True}, shown[0]]
+    assert answer["backward"] == [{"id": members[1], "deleted": True}, sessions[0]]
     assert answer["summaries"] == [second]
     assert gateway.send("GET", f"{SESSION.format(members[1])}/lineage").code == "session_not_found"
 
@@ -47,16 +47,16 @@ def test_the_path_of_another_agent_is_refused(gateway: Gateway, members: list[Se
 def test_a_summary_is_returned_unchanged(gateway: Gateway, chains: ChainBuilder) -> None:
     text = 'line\u2028 "quoted" \U0001f993'
 
-    async def compacted() -> SessionId:
+    async def compact() -> SessionId:
         return await chains.compact((await chains.chain(1))[0], text)
 
-    session = gateway._loop.run_until_complete(compacted())
+    session = gateway._loop.run_until_complete(compact())
     (summary,) = gateway.send("GET", f"{SESSION.format(session)}/lineage").json["summaries"]
     assert summary["text"] == text
 
 
-def forgetful(request: ChatRequest, _: CallContext) -> Sequence[ChatDelta]:
-    """Write summaries without content, and search for the answer when asked."""
+def answer_from_lineage(request: ChatRequest, _: CallContext) -> Sequence[ChatDelta]:
+    """Write summaries without content. Call lineage_search if the user asks about the zebra."""
     offered = {tool.name for tool in request.tools}
     if "lineage_search" in offered and request.messages[-1].role is Role.USER and "zebra" in request.messages[-1].content:
         call = ToolCallDelta(0, "call_1", "lineage_search", '{"query": "zebra"}')
@@ -66,7 +66,7 @@ def forgetful(request: ChatRequest, _: CallContext) -> Sequence[ChatDelta]:
 
 def test_an_agent_finds_messages_compacted_in_this_turn_and_before(gateway: Gateway) -> None:
     (gateway.services.settings.agents / "forgetful.yaml").write_text("name: forgetful\nmodel: small\ntools: [lineage_search]\n")
-    gateway.model.script = forgetful
+    gateway.model.script = answer_from_lineage
     path = "/a1/agents/forgetful/sessions"
     first = gateway.send("POST", path, body={"compact_strategy": "auto", "compact_keep_last_n": 0}).json["id"]
 

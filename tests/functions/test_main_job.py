@@ -239,7 +239,7 @@ def test_routes_that_embed_need_a_token_for_the_embedding_model(gateway: Gateway
     assert ok(metadata)["text"] == "alpha", "a change without a model call needs no model"
 
 
-def test_an_index_of_another_model_refuses_only_what_embeds(gateway: Gateway, tmp_path: Path) -> None:
+def test_an_index_of_another_model_refuses_only_requests_that_embed(gateway: Gateway, tmp_path: Path) -> None:
     ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
     other = gateway.reconfigure(tmp_path / "other", "dimensions: 8", "dimensions: 4")
     upload = {"filename": "a.md", "content_type": "text/markdown", "size": 1}

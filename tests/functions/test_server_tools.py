@@ -138,8 +138,8 @@ def test_a_stream_with_server_tools_is_stored_and_replayed(gateway: Gateway, pla
 
 
 def stream_text(reply: Reply) -> str:
-    *events, done = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
-    assert done == "[DONE]"
+    *events, last = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+    assert last == "[DONE]"
     chunks = map(json.loads, events)
     return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
 

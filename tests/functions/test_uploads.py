@@ -112,13 +112,13 @@ def test_a_file_that_cannot_be_read_stores_nothing(gateway: Gateway, filename: s
 
 def test_uploads_are_paged_the_newest_first(gateway: Gateway) -> None:
     ids = [ticket_for(gateway, f"{number}.md")["upload_id"] for number in range(5)]
-    shown: list[str] = []
+    listed_ids: list[str] = []
     path = f"{UPLOADS}?limit=2"
     while path:
         page = ok(gateway.send("GET", path))
-        shown += [upload["id"] for upload in page["uploads"]]
+        listed_ids += [upload["id"] for upload in page["uploads"]]
         path = f"{UPLOADS}?limit=2&cursor={page['next_cursor']}" if page["next_cursor"] else ""
-    assert sorted(shown) == sorted(ids)
+    assert sorted(listed_ids) == sorted(ids)
     assert ok(gateway.send("GET", "/a1/rag/indices/other-notes/uploads")) == {"uploads": [], "next_cursor": None}
     assert gateway.send("GET", f"/a1/rag/indices/other-notes/uploads/{ids[0]}").code == "upload_not_found"
 

@@ -1,4 +1,4 @@
-"""Read the definition of a state machine."""
+"""Readers of the definition of a state machine."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 
 def read(definition: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(definition.read_text(encoding="utf-8"))
-    return found
+    machine: dict[str, Any] = json.loads(definition.read_text(encoding="utf-8"))
+    return machine
 
 
 def tasks(states: dict[str, Any]) -> dict[str, Any]:
@@ -16,6 +16,6 @@ def tasks(states: dict[str, Any]) -> dict[str, Any]:
 
 
 def longest(retry: dict[str, Any]) -> float:
-    """Return the seconds until the last attempt, if no attempt takes any time."""
+    """Return the sum of all pauses between attempts, in seconds."""
     pauses = (retry["IntervalSeconds"] * float(retry["BackoffRate"]) ** n for n in range(retry["MaxAttempts"]))
     return float(sum(min(pause, retry["MaxDelaySeconds"]) for pause in pauses))

@@ -1,4 +1,4 @@
-"""The synthesized application, once for all tests, without bundling and so without the network."""
+"""The application, synthesized once for all tests. It is not bundled, so the tests need no network."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +41,7 @@ class Deployment:
 
     environment: Environment
     data_protected: bool | None
-    """Whether the data stack is protected from termination."""
+    """The termination protection of the data stack."""
     warnings: list[str]
     """The warnings of the API stack."""
     data: Template
@@ -95,7 +95,7 @@ class Deployment:
         """Return the properties of every Lambda by its name in ROUTES or WORKERS."""
         functions = [resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function")]
         by_name = {function_name(properties): properties for properties in functions}
-        assert len(by_name) == len(functions), "two functions have one name"
+        assert len(by_name) == len(functions), "two functions have the same name"
         return by_name
 
     def function_behind(self, target: dict[str, Any]) -> Resource:

@@ -99,7 +99,7 @@ class Walk:
                 continue
             file = find(self._path, name)
             if file is None:
-                # A package may make modules as it is imported, as six does.
+                # A package may create modules while it is imported, as six does.
                 if name == parts[0] not in sys.stdlib_module_names:
                     self.missing[name] = importer
                 return

@@ -59,7 +59,7 @@ def test_subscriptions_are_created_last_after_the_sending_role(prod: Deployment)
     stacks = {name for name, one in resources.items() if one["Type"] == "AWS::CloudFormation::Stack"}
     (last,) = [name for name in stacks if name.startswith("subscriptions")]
     assert policies | (stacks - {last}) <= set(resources[last]["DependsOn"])
-    assert not [name for name, one in resources.items() if last in json.dumps(one) and name != last], "nothing waits for it"
+    assert not [name for name, one in resources.items() if last in json.dumps(one) and name != last], "no resource depends on it"
     assert not [one for stack in prod.nested() for one in stack["Resources"].values() if "Subscription" in one["Type"]]
 
 
@@ -116,4 +116,6 @@ def test_an_environment_may_have_no_archive(synthesize: Callable[[Environment], 
     assert not list(deployment.resources("AWS::Logs::SubscriptionFilter"))
     ((_, bucket),) = deployment.resources("AWS::S3::Bucket")
     rules = bucket["Properties"]["LifecycleConfiguration"]["Rules"]
-    assert not [rule for rule in rules if rule.get("Prefix") == "audit/"], "what was archived once is not deleted by accident"
+    assert not [rule for rule in rules if rule.get("Prefix") == "audit/"], (
+        "archived records must not expire when the archive is removed"
+    )

@@ -1,4 +1,4 @@
-"""How the assets are built. ``test_bundles.py`` checks the built assets."""
+"""The build of the assets. ``test_bundles.py`` checks the built assets."""
 
 import ast
 import os
@@ -56,7 +56,7 @@ def _services_used() -> set[str]:
 
 def test_the_layer_keeps_only_the_aws_services_that_the_code_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = _services_used()
-    assert {"dynamodb", "s3", "ssm"} <= used, "the reading of the code finds nothing"
+    assert {"dynamodb", "s3", "ssm"} <= used, "the pattern matches no client in the code"
 
     def install(target: Path, _requirements: Path, *_arguments: str) -> None:
         for service in [*used, "ec2"]:

@@ -16,7 +16,7 @@ STEPS = tasks(DEFINITION["States"])
 IDS = {"tenant.$": "$.tenant", "job.$": "$.job"}
 (STEP,) = (worker for worker in WORKERS if worker.trigger is Trigger.COMPACTION)
 AN_HOUR = 3600
-"""As long as a job has (`spass/sessions/compaction`)."""
+"""The time limit of a job (`spass/sessions/compaction`)."""
 
 
 def test_a_successful_compaction_is_three_steps() -> None:
@@ -59,7 +59,7 @@ def test_a_failed_step_fails_its_job_within_the_hour(name: str) -> None:
     """After a timeout of the execution itself, no step could report the failure."""
     assert DEFINITION["TimeoutSeconds"] == AN_HOUR
     step, last = STEPS[name], STEPS["Fail"]
-    for kind, takes in ((0, False), (1, True)):  # being throttled takes no time; everything else at most a step's own
+    for kind, takes in ((0, False), (1, True)):  # a throttled attempt takes no time, others at most the timeout of the step
         worst = sum(_worst(task["Retry"][kind], task["TimeoutSeconds"] if takes else 0) for task in (step, last))
         assert worst <= AN_HOUR
 

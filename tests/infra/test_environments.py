@@ -19,7 +19,7 @@ from .conftest import Deployment, Template, function_name
 
 INFRA = Path(__file__).resolve().parents[2] / "infra"
 
-# What cfn-lint may say. W3005: the CDK names dependencies of functions on their roles that a reference implies already.
+# Accepted findings of cfn-lint. W3005: the CDK names dependencies of functions on their roles that a reference implies already.
 ACCEPTED = ["W3005"]
 
 

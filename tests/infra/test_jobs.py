@@ -53,7 +53,7 @@ def test_the_bucket_notifies_the_queue_of_uploads_only(dev: Deployment) -> None:
     ((policy, _),) = [
         (name, one) for name, one in dev.resources("AWS::SQS::QueuePolicy") if one["Properties"]["Queues"] == [{"Ref": jobs}]
     ]
-    assert policy in bucket["DependsOn"], "S3 asks whether it may send when the bucket is made"
+    assert policy in bucket["DependsOn"], "S3 checks its permission to send when the bucket is created"
 
 
 def test_the_notification_is_set_without_a_custom_resource(dev: Deployment) -> None:
@@ -77,7 +77,9 @@ def test_an_environment_limits_concurrent_messages_and_steps(extended: Deploymen
         for _, one in extended.resources("AWS::Lambda::EventSourceMapping")
         if one["Properties"]["EventSourceArn"] == {"Fn::ImportValue": "spass-dev-QueueArn"}
     ]
-    assert (jobs["BatchSize"], jobs["ScalingConfig"]) == (1, {"MaximumConcurrency": 24}), "no file waits for another's batch"
+    assert (jobs["BatchSize"], jobs["ScalingConfig"]) == (1, {"MaximumConcurrency": 24}), (
+        "a file must not wait for other files of a batch"
+    )
 
 
 def test_the_parts_of_one_tenant_leave_most_workers_to_other_tenants() -> None:
@@ -97,7 +99,7 @@ def test_the_sweep_runs_hourly_with_a_role_that_may_only_start_it(dev: Deploymen
 
 
 def test_the_sweeps_alarm_needs_one_failure_and_frequent_workers_three(prod: Deployment) -> None:
-    """A sweep that takes too long fails every hour once."""
+    """A sweep that takes too long fails once an hour."""
     alarms = {name: alarm["Properties"]["Threshold"] for name, alarm in prod.resources("AWS::CloudWatch::Alarm")}
     of_functions = {name: threshold for name, threshold in alarms.items() if "MonitoringFunction" in name}
     assert {name for name, threshold in of_functions.items() if threshold == 1} == {

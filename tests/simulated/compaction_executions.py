@@ -18,10 +18,10 @@ from spass.testing.state_machine import StateMachine
 from tests.simulated.aws import COMPACTION_MACHINE, JOB_TARGETS
 from tests.simulated.gateway import AGENT, TENANT, Gateway
 
-_TRIES: Final = 12
-_WAIT: Final = 25.0
-_DELIVERED_TWICE: Final = 0.1
-_TIMES_OUT: Final = 0.03
+_MAX_ATTEMPTS: Final = 12
+_WAIT_SECONDS: Final = 25.0
+_DUPLICATE_ODDS: Final = 0.1
+_TIMEOUT_ODDS: Final = 0.03
 # The time limit of an invocation.
 _STEP_SECONDS: Final = 600.0
 _LONGEST_DELAY: Final = 60.0
@@ -29,7 +29,7 @@ _LONGEST_DELAY: Final = 60.0
 
 @dataclass(slots=True)
 class CompactionExecutions:
-    """``started`` are the jobs that have an execution; ``under_way`` are the tasks that have not ended."""
+    """Compaction jobs and their executions. ``started``: the jobs with an execution. ``under_way``: the running tasks."""
 
     gateway: Gateway
     jobs: CompactionJobs = field(init=False)
@@ -41,20 +41,20 @@ class CompactionExecutions:
         clock = self.gateway.schedule.now
         self.jobs = CompactionJobs(clock)
         self.steps = CompactionSteps(self.gateway.summaries, clock)
-        self.gateway.aws.queues.on_message = self._told
+        self.gateway.aws.queues.on_message = self._on_message
 
     async def ask(self, session: SessionId, key: str | None, *, follow: bool) -> str:
         """Request a compaction until it ends, and return its outcome. With ``follow``, continue with the successor if another
         request compacted the session first."""
         schedule, request = self.gateway.schedule, None
-        for number in range(_TRIES):
+        for number in range(_MAX_ATTEMPTS):
             if key is not None:
                 request = IdempotentRequest(f"{session}/compact/{key}", "{}")
             try:
                 with inject(schedule.process()):
                     scope = self.gateway.scope()
                     job = await self.jobs.start(scope, AGENT, session, fallback_model="talker", idempotency=request)
-                    job = await self.jobs.wait(scope, job, _WAIT)
+                    job = await self.jobs.wait(scope, job, _WAIT_SECONDS)
                     if job.is_finished:
                         return job.failure.code if job.failure else "succeeded"
             except SessionArchived as archived:
@@ -83,45 +83,45 @@ class CompactionExecutions:
         """Return the job as its owner sees it."""
         return await self.jobs.get(self.gateway.scope(), job)
 
-    def _told(self, queue: str, body: str) -> None:
+    def _on_message(self, queue: str, body: str) -> None:
         """Deliver a message once or twice, after a delay."""
         assert queue == JOB_TARGETS.compaction_queue
-        asked = json.loads(body)
-        assert (asked["job"], asked["tenant"]) == ("compact", TENANT)
-        for _ in range(2 if self.gateway.schedule.rng.random() < _DELIVERED_TWICE else 1):
-            self._start(self._execution(JobId(asked["id"])))
+        message = json.loads(body)
+        assert (message["job"], message["tenant"]) == ("compact", TENANT)
+        for _ in range(2 if self.gateway.schedule.rng.random() < _DUPLICATE_ODDS else 1):
+            self._start(self._execute(JobId(message["id"])))
 
     def _start(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self.under_way.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_end)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         self.under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, Crash | SpassError):
             self.gateway.schedule.errors.append(error)
 
-    async def _execution(self, job: JobId) -> None:
-        """Run the state machine for a job. Executions are named by their jobs, so a second one does not start."""
+    async def _execute(self, job: JobId) -> None:
+        """Run the state machine for a job. The job names its execution, so a second one does not start."""
         await asyncio.sleep(self.gateway.schedule.random_delay(3.0))
         if job in self.started:
             return
         self.started.add(job)
         rng = self.gateway.schedule.rng
-        machine = StateMachine(COMPACTION_MACHINE, self._task, wait=lambda seconds: asyncio.sleep(seconds * rng.random()))
+        machine = StateMachine(COMPACTION_MACHINE, self._attempt_step, wait=lambda seconds: asyncio.sleep(seconds * rng.random()))
         await machine.run({"tenant": TENANT, "job": job})
 
-    async def _task(self, event: Mapping[str, str]) -> None:
+    async def _attempt_step(self, event: Mapping[str, str]) -> None:
         """Attempt a step. If the attempt times out, its invocation continues, concurrently with the next attempt."""
         rng = self.gateway.schedule.rng
-        invoked = self._start(self._invocation(event["step"], JobId(event["job"])))
-        times_out = rng.random() < _TIMES_OUT
-        await asyncio.wait({invoked}, timeout=rng.random() if times_out else None)
-        if not invoked.done() or invoked.cancelled() or invoked.exception() is not None:
+        invocation = self._start(self._invoke(event["step"], JobId(event["job"])))
+        times_out = rng.random() < _TIMEOUT_ODDS
+        await asyncio.wait({invocation}, timeout=rng.random() if times_out else None)
+        if not invocation.done() or invocation.cancelled() or invocation.exception() is not None:
             raise TimeoutError
 
-    async def _invocation(self, step: str, job: JobId) -> None:
+    async def _invoke(self, step: str, job: JobId) -> None:
         store, steps = self.gateway.scope().store, self.steps
         with inject(self.gateway.schedule.process()):
             match step:

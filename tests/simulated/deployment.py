@@ -1,5 +1,6 @@
-"""Compactions from end to end in one loop: the real route, the real workers, the real state machine's definition, over a table in
-memory. Queue and state machine are played here; time is the loop's, which jumps.
+"""Compactions from end to end in one loop: the real route, workers and definition of the state machine, and a table in memory.
+
+The queue and the state machine are simulated. Time is the loop's virtual time.
 """
 
 import asyncio
@@ -54,16 +55,16 @@ Work = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
 EPOCH: Final = 1_800_000_000.0
 AGENT: Final = AgentName("plain")
 USER: Final = UserId("ada")
-# As the queue in infra/stacks/data.py: seconds until a failed message is delivered again, and the number of deliveries.
-_VISIBLE_AFTER: Final = 60.0
-_MOST_RECEIVES: Final = 20
+# The settings of the queue in infra/stacks/data.py: seconds until it delivers a failed message again, and its deliveries.
+_VISIBILITY_SECONDS: Final = 60.0
+_MAX_RECEIVES: Final = 20
 STEP_SECONDS: Final = 570.0
 
 
 @dataclass(slots=True)
 class CallFaults:
-    """The AWS calls of all processes in their order. The calls whose numbers are in ``faults`` fail. ``watch`` is called after
-    each write."""
+    """The AWS calls of all processes, in order. ``faults`` maps the numbers of calls to faults. ``watch`` is called after each
+    write."""
 
     faults: Mapping[int, Fault] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -72,8 +73,8 @@ class CallFaults:
 
 @dataclass(slots=True)
 class Invocation(FaultPlan):
-    """One process: an invocation of a function. Its calls run in the loop, without threads, because the loop's clock is virtual.
-    Calls of other processes may run in between."""
+    """One process: an invocation of a function. Its calls run in the loop, without threads, because the clock of the loop is
+    virtual. Calls of other processes may run in between."""
 
     points: CallFaults = field(kw_only=True)
     role: str = field(kw_only=True)
@@ -128,14 +129,14 @@ class SimulatedDeployment(MemoryAws):
     def begin_anew(self, points: CallFaults) -> None:
         """Empty the stores and the caches. This is faster than a new deployment."""
         self.points = points
-        for remembering in ("cascade", "calls", "summarizer"):
-            self.services.__dict__.pop(remembering, None)
+        for cache in ("cascade", "calls", "summarizer"):
+            self.services.__dict__.pop(cache, None)
         self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)
         self.table, self.bucket = MemoryTable(self.clock), MemoryBucket(self.clock)
         for client in ("_table_client", "_s3"):
             self.__dict__.pop(client, None)
-        for running in (self.executions, self.failed_executions, self.dead_letters, self._deliveries):
-            running.clear()
+        for collection in (self.executions, self.failed_executions, self.dead_letters, self._deliveries):
+            collection.clear()
 
     @cached_property
     def _sqs(self) -> "SQSClient":
@@ -146,7 +147,7 @@ class SimulatedDeployment(MemoryAws):
         return cast("SFNClient", self)
 
     def send_message(self, *, QueueUrl: str, MessageBody: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
-        if QueueUrl == JOB_TARGETS.queue:  # an audit record that found no place
+        if QueueUrl == JOB_TARGETS.queue:  # an audit record that was not written to the table
             return {}
         assert QueueUrl == JOB_TARGETS.compaction_queue
         if not self.played:
@@ -170,7 +171,7 @@ class SimulatedDeployment(MemoryAws):
             task.result()
 
     async def step(self, step: str, job: str) -> Json:
-        """Invoke a step once more, as a late retry does, and return its answer."""
+        """Invoke a step as a late retry does, and return its answer."""
         return await self._invoked(step, compaction_step.work, {"step": step, "tenant": "demo", "job": job})
 
     async def message(self, *bodies: str) -> Json:
@@ -182,20 +183,20 @@ class SimulatedDeployment(MemoryAws):
         return await self._invoked("queue", compactions.work, {"Records": records})
 
     async def _deliver(self, body: str) -> None:
-        for _ in range(_MOST_RECEIVES):
+        for _ in range(_MAX_RECEIVES):
             try:
                 answer = await self.message(body)
             except StepFailed:
                 answer = None
             if answer == {"batchItemFailures": []}:
                 return
-            await asyncio.sleep(_VISIBLE_AFTER)
+            await asyncio.sleep(_VISIBILITY_SECONDS)
         self.dead_letters.append(body)
 
-    async def _execute(self, given: Mapping[str, str]) -> None:
+    async def _execute(self, arguments: Mapping[str, str]) -> None:
         machine = StateMachine(COMPACTION_MACHINE, lambda event: self._invoked(event["step"], compaction_step.work, event))
-        if not await machine.run(given):
-            self.failed_executions.append(given["job"])
+        if not await machine.run(arguments):
+            self.failed_executions.append(arguments["job"])
 
     async def _invoked(self, role: str, work: Work, event: Mapping[str, Any]) -> Json:
         with inject(Invocation(points=self.points, role=role)):
@@ -261,26 +262,26 @@ class SimulatedDeployment(MemoryAws):
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Make the test's own calls without faults, and do not number them."""
+        """Run the test's own calls without faults and without numbers."""
         with inject(Invocation(points=CallFaults(), role="test")):
             yield
 
 
 def _turn(number: int, seq: int, now: float) -> TurnRecord:
     call = ToolCall(f"call_{number}", "calculator", '{"expression":"1+1"}')
-    said = [
+    contents = [
         Message(Role.USER, f"question {number}"),
         Message(Role.ASSISTANT, "", (call,)),
         Message(Role.TOOL, '{"value":2}', (), call.id),
         Message(Role.ASSISTANT, f"answer {number}"),
     ]
-    messages = [StoredMessage(MessageId(new_id("msg")), seq + n, timestamp(now), message) for n, message in enumerate(said)]
+    messages = [StoredMessage(MessageId(new_id("msg")), seq + n, timestamp(now), message) for n, message in enumerate(contents)]
     return TurnRecord(new_id("turn"), tuple(messages), TokenUsage(10, 5), 2, FinishReason.STOP)
 
 
 @contextmanager
 def loop_time() -> Iterator[None]:
-    """Take the time of day from the running loop. Deadlines stay on the real clock, because the loop's time jumps by hours."""
+    """Take the time of day from the running loop. Deadlines use the real clock, because the loop's time advances by hours."""
 
     def now() -> float:
         return EPOCH + asyncio.get_running_loop().time()
@@ -296,6 +297,6 @@ def loop_time() -> Iterator[None]:
 def simulated_deployment(folder: Path, *, played: bool = True) -> Iterator[SimulatedDeployment]:
     """Yield a new deployment in the loop's time. If ``played`` is False, the test invokes the steps."""
     with loop_time():
-        works = SimulatedDeployment(folder)
-        works.played = played
-        yield works
+        deployment = SimulatedDeployment(folder)
+        deployment.played = played
+        yield deployment

@@ -51,10 +51,10 @@ TENANT: Final = TenantId("demo")
 WINDOW: Final = 250
 """The context window in tokens. About forty messages fill 80 % of it."""
 
-_TRIES: Final = 20
-_SLOW: Final = 90.0
-_PATIENT: Final = 16.0
-_REDIRECTS: Final = 200
+_MAX_ATTEMPTS: Final = 20
+_SLOW_SECONDS: Final = 90.0
+_MAX_BACKOFF: Final = 16.0
+_MAX_REDIRECTS: Final = 200
 
 
 @cache
@@ -79,7 +79,7 @@ class SimulatedSummarizer(Summarizer):
     ) -> Summary:
         assert fallback_model is not None, "its tokens may use any model"
         schedule = self._schedule
-        await asyncio.sleep(schedule.random_delay(_SLOW if schedule.rng.random() < 0.1 else 1.0))
+        await asyncio.sleep(schedule.random_delay(_SLOW_SECONDS if schedule.rng.random() < 0.1 else 1.0))
         if schedule.fault_rates is not NO_FAULTS and schedule.rng.random() < 0.1:
             raise SummaryFailed("The model wrote nothing.")
         return Summary(summary_of(earlier, messages), fallback_model)
@@ -111,7 +111,7 @@ class Gateway:
         if before["sk"] == "HEAD":
             self.trespasses += head_violations(decode_session(before), decode_session(after), self.schedule.now())
         if before["sk"] == "JOB" and before["status"] in ("succeeded", "failed"):
-            self.trespasses.append(f"changed after it had ended: {before['id']!r} at {self.schedule.now()}")
+            self.trespasses.append(f"changed after it was finished: {before['id']!r} at {self.schedule.now()}")
 
     def scope(self) -> Scope:
         identity = Identity(TENANT, "token", False, ("*",))
@@ -121,40 +121,40 @@ class Gateway:
     async def create(self, options: CreateSession) -> SessionId:
         return (await self.sessions.create(self.scope(), AGENT, options)).id
 
-    async def send(self, session: SessionId, question: str, key: str | None, *, tries: int = _TRIES) -> bool:
-        """Send ``question`` until it is answered, and return whether it was. Without a key, retry only while it is certain that
+    async def send(self, session: SessionId, question: str, key: str | None, *, tries: int = _MAX_ATTEMPTS) -> bool:
+        """Send ``question`` until it is answered. Return False if it was not. Without a key, retry only while it is certain that
         nothing was recorded.
         """
         schedule, log = self.schedule, self.log
         began = log.asked.setdefault(question, schedule.now())
-        sure = question not in log.told
+        not_recorded = question not in log.told
         for number in range(tries):
             try:
-                answer = await self._follow(session, question, key)
-            except (Crash, StorageUnavailable, TimeoutError) as unheard:
+                answer = await self._send_with_redirects(session, question, key)
+            except (Crash, StorageUnavailable, TimeoutError) as error:
                 if key is None:
                     return False
-                sure, wait = False, getattr(unheard, "retry_after", 1.0)
+                not_recorded, wait = False, getattr(error, "retry_after", 1.0)
             except SpassError as refused:
                 wait = refused.retry_after or 1.0
             else:
-                self._answered(question, answer, began)
+                self._log_answer(question, answer, began)
                 return True
-            await asyncio.sleep(wait * min(2.0 ** (number + 2), _PATIENT) * (0.5 + schedule.rng.random()))
-        if sure:
+            await asyncio.sleep(wait * min(2.0 ** (number + 2), _MAX_BACKOFF) * (0.5 + schedule.rng.random()))
+        if not_recorded:
             log.refused.add(question)
         return False
 
-    async def _follow(self, session: SessionId, question: str, key: str | None) -> StoredAnswer:
+    async def _send_with_redirects(self, session: SessionId, question: str, key: str | None) -> StoredAnswer:
         """Send the request once, and follow its redirects."""
-        for _ in range(_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS):
             try:
-                return await self._try(session, question, key)
+                return await self._send_once(session, question, key)
             except SessionArchived as archived:
                 session = SessionId(str(archived.details["successor_session_id"]))
-        raise AssertionError("a chain without an end")
+        raise AssertionError(f"more than {_MAX_REDIRECTS} redirects")
 
-    async def _try(self, session: SessionId, question: str, key: str | None) -> StoredAnswer:
+    async def _send_once(self, session: SessionId, question: str, key: str | None) -> StoredAnswer:
         def idempotent(at: SessionId) -> IdempotentRequest | None:
             return IdempotentRequest(f"{at}/{key}", question) if key is not None else None
 
@@ -172,8 +172,8 @@ class Gateway:
                 successor_idempotency=idempotent,
             )
         rng = self.schedule.rng.random()
-        hangs_up = self.schedule.fault_rates is not NO_FAULTS and rng < 0.02
-        async with asyncio.timeout(100 * rng if hangs_up else None):
+        disconnects = self.schedule.fault_rates is not NO_FAULTS and rng < 0.02
+        async with asyncio.timeout(100 * rng if disconnects else None):
             return (await turn.answer()).answer
 
     async def _respond(
@@ -189,10 +189,10 @@ class Gateway:
                 yield Failed(ContextLengthExceeded("Too long."))
                 return
             history = shorter
-        if (fate := rng.random()) < 0.9:
-            await asyncio.sleep(schedule.random_delay(0.2 if fate < 0.8 else 5.0))
-        elif fate < 0.98 or schedule.fault_rates is NO_FAULTS:
-            await asyncio.sleep(schedule.random_delay(_SLOW))
+        if (number := rng.random()) < 0.9:
+            await asyncio.sleep(schedule.random_delay(0.2 if number < 0.8 else 5.0))
+        elif number < 0.98 or schedule.fault_rates is NO_FAULTS:
+            await asyncio.sleep(schedule.random_delay(_SLOW_SECONDS))
         else:
             yield Failed(UpstreamError("No."))
             return
@@ -208,35 +208,35 @@ class Gateway:
         yield InferenceFinished(Message(Role.ASSISTANT, text), FinishReason.STOP)
         yield TurnFinished(FinishReason.STOP)
 
-    def _answered(self, question: str, answer: StoredAnswer, began: float) -> None:
+    def _log_answer(self, question: str, answer: StoredAnswer, began: float) -> None:
         body = cast("dict[str, Any]", answer.body)
         messages = [(id_, role, content) for id_, role, content in body["messages"]]
-        told = Acknowledgement(body["session_id"], body["first_seq"], messages, began, self.schedule.now())
-        earlier = self.log.told.setdefault(question, told)
-        assert earlier[:3] == told[:3], f"two answers to {question}: {earlier} and {told}"
+        acknowledgement = Acknowledgement(body["session_id"], body["first_seq"], messages, began, self.schedule.now())
+        earlier = self.log.told.setdefault(question, acknowledgement)
+        assert earlier[:3] == acknowledgement[:3], f"two answers to {question}: {earlier} and {acknowledgement}"
 
     async def read(self, session: SessionId) -> None:
         """Read the history page by page until a page fails."""
-        began, messages, to_the_end = self.schedule.now(), list[tuple[str, str]](), False
+        began, messages, at_end = self.schedule.now(), list[tuple[str, str]](), False
         limit, cursor = self.schedule.rng.choice([3, 20, 200]), None
         with inject(self.schedule.process()), suppress(Crash, StorageUnavailable):
-            while not to_the_end:
+            while not at_end:
                 page = await self.sessions.history(self.scope(), AGENT, session, cursor, limit)
                 messages += [(str(message.id), message.content) for message in page.messages]
                 cursor = page.next_cursor
-                to_the_end = cursor is None
-        self.log.readings.append(Reading(session, messages, to_the_end, began, self.schedule.now()))
+                at_end = cursor is None
+        self.log.readings.append(Reading(session, messages, at_end, began, self.schedule.now()))
 
     async def chains(self) -> list[Chain]:
-        """Return all stored chains, the oldest member of each first. A session that no other one links to starts a chain."""
+        """Return all stored chains, each with its oldest member first. A session without a parent starts a chain."""
         members = {session.id: await self._member(session) for session in self._heads()}
         chains: list[Chain] = []
         for first in [id_ for id_, member in members.items() if member.session.parent_session_id is None]:
-            chain, following = list[ChainMember](), members.pop(first, None)
-            while following is not None:
-                chain.append(following)
-                after = following.session.successor_session_id
-                following = members.pop(after, None) if after is not None else None
+            chain, next_member = list[ChainMember](), members.pop(first, None)
+            while next_member is not None:
+                chain.append(next_member)
+                after = next_member.session.successor_session_id
+                next_member = members.pop(after, None) if after is not None else None
             chains.append(chain)
         return [*chains, *([member] for member in members.values())]
 
@@ -246,7 +246,7 @@ class Gateway:
         return ChainMember(session, await load_turns(store, session.id, 1), summary)
 
     def live_holds(self) -> list[str]:
-        """Return the sessions that are held."""
+        """Return the sessions with a live hold."""
         return [head.id for head in self._heads() if head.hold is not None and head.hold.live(self.schedule.now())]
 
     def _heads(self) -> list[Session]:
@@ -255,10 +255,10 @@ class Gateway:
         return sorted(heads, key=lambda head: head.id)
 
 
-def render(recorded: CommittedTurn) -> StoredAnswer:
+def render(committed: CommittedTurn) -> StoredAnswer:
     body: dict[str, Json] = {
-        "session_id": recorded.session.id,
-        "first_seq": recorded.turn.first_seq,
-        "messages": [[stored.id, stored.message.role.value, stored.message.content] for stored in recorded.turn.messages],
+        "session_id": committed.session.id,
+        "first_seq": committed.turn.first_seq,
+        "messages": [[stored.id, stored.message.role.value, stored.message.content] for stored in committed.turn.messages],
     }
     return StoredAnswer(body, {})

@@ -29,7 +29,7 @@ class Acknowledgement(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One reading of ``session``: ids and texts. ``to_the_end``: it reached the end of the history."""
+    """One reading of ``session``: ids and texts. ``to_the_end`` is True if it reached the end of the history."""
 
     session: SessionId
     messages: Sequence[tuple[str, str]]
@@ -40,8 +40,11 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class ClientLog:
-    """What clients and agents saw. ``asked`` has the time at which each question was first sent, ``refused`` the questions of
-    which every attempt was refused, and ``shown`` the history that the agent got for each answer."""
+    """Observations of clients and agents.
+
+    ``asked``: the time at which each question was first sent. ``told``: the answer to each question. ``refused``: the questions
+    that were refused at every attempt. ``shown``: the history that the agent got before each answer.
+    """
 
     asked: dict[str, float] = field(default_factory=dict)
     told: dict[str, Acknowledgement] = field(default_factory=dict)
@@ -84,20 +87,20 @@ def violations(chains: Sequence[Chain], log: ClientLog) -> list[str]:
     found: list[str] = []
     places: dict[str, RecordedTurn] = {}
     for chain in chains:
-        found += _numbers(chain)
-        found += _links(chain)
-        said = list(_said(chain))
-        for turn in said:
+        found += _number_violations(chain)
+        found += _link_violations(chain)
+        turns = list(_recorded_turns(chain))
+        for turn in turns:
             if turn.question in places:
                 found.append(f"twice: {turn.question}")
             places[turn.question] = turn
-            found += _turn(turn, log)
-        found += _order(said, log)
-    found += [f"nobody asked: {question}" for question in places.keys() - log.asked.keys()]
-    found += [f"refused and yet recorded: {question}" for question in places.keys() & log.refused]
-    found += _lost(places, log)
+            found += _turn_violations(turn, log)
+        found += _order_violations(turns, log)
+    found += [f"never asked: {question}" for question in places.keys() - log.asked.keys()]
+    found += [f"recorded although refused: {question}" for question in places.keys() & log.refused]
+    found += _answer_violations(places, log)
     members = {member.session.id: member for chain in chains for member in chain}
-    return [*found, *_readings(members, places, log)]
+    return [*found, *_all_reading_violations(members, places, log)]
 
 
 def head_violations(before: Session, after: Session, now: float) -> Iterator[str]:
@@ -111,21 +114,21 @@ def head_violations(before: Session, after: Session, now: float) -> Iterator[str
 
 
 def summary_of(earlier: str | None, messages: Sequence[Message]) -> str:
-    """Return a summary that identifies the messages that it was made from."""
+    """Return a summary that identifies its messages."""
     words = repr((earlier, [(message.role.value, message.content) for message in messages]))
     return f"{len(messages)} messages {sha256(words.encode()).hexdigest()[:24]}"
 
 
-def _numbers(chain: Chain) -> Iterator[str]:
+def _number_violations(chain: Chain) -> Iterator[str]:
     for member in chain:
         numbers = [stored.seq for stored in member.messages]
         if numbers != list(range(1, member.session.next_seq)):
-            yield f"gap: {member.session.id} has {numbers} and goes on with {member.session.next_seq}"
+            yield f"gap: {member.session.id} has {numbers}, and its next number is {member.session.next_seq}"
         if len({stored.id for stored in member.messages}) < len(numbers):
-            yield f"one id twice: {member.session.id}"
+            yield f"duplicate id: {member.session.id}"
 
 
-def _links(chain: Chain) -> Iterator[str]:
+def _link_violations(chain: Chain) -> Iterator[str]:
     for place, member in enumerate(chain):
         session = member.session
         before = chain[place - 1] if place else None
@@ -133,14 +136,14 @@ def _links(chain: Chain) -> Iterator[str]:
         if session.parent_session_id != (before.session.id if before else None):
             yield f"fork: {session.id} follows {session.parent_session_id}"
         if (session.successor_session_id, session.archived_at is not None) != (after, after is not None):
-            yield f"no end: {session.id} is archived at {session.archived_at} and goes on as {session.successor_session_id}"
+            yield f"wrong successor: {session.id} is archived at {session.archived_at}; successor {session.successor_session_id}"
         if after is None and session.compacted_before != 1:
             yield f"compacted without a successor: {session.id}"
         if before is not None:
-            yield from _follows(before, member)
+            yield from _successor_violations(before, member)
 
 
-def _follows(source: ChainMember, successor: ChainMember) -> Iterator[str]:
+def _successor_violations(source: ChainMember, successor: ChainMember) -> Iterator[str]:
     """Yield a violation unless the successor starts with a summary of the compacted messages and with the kept messages."""
     cut = source.session.compacted_before
     compacted = [stored.message for stored in source.messages if stored.seq < cut]
@@ -149,19 +152,19 @@ def _follows(source: ChainMember, successor: ChainMember) -> Iterator[str]:
     copies = [(stored.created_at, stored.message) for stored in successor.turns[0].messages] if successor.turns else []
     record = successor.summary
     if record is None or (record.id, record.source) != (successor.session.summary_id, source.session.id):
-        yield f"no summary: {successor.session.id}"
+        yield f"missing summary: {successor.session.id}"
         return
     if not copies or copies[0][1] != Message(Role.ASSISTANT, format_summary_message(record)) or copies[1:] != kept:
-        yield f"not kept word for word: {successor.session.id}"
+        yield f"kept messages were changed: {successor.session.id}"
     if not compacted or record.text != summary_of(earlier, compacted[1 if earlier is not None else 0 :]):
-        yield f"not what was compacted: {record.text} in {successor.session.id}"
+        yield f"summary of other messages: {record.text} in {successor.session.id}"
     if (record.first_seq, record.last_seq) != (1, cut - 1):
-        yield f"a summary of {record.first_seq} to {record.last_seq}: {successor.session.id}"
+        yield f"wrong range of the summary: {record.first_seq} to {record.last_seq}: {successor.session.id}"
     if {stored.id for stored in source.messages} & {stored.id for stored in successor.messages}:
-        yield f"copies under old ids: {successor.session.id}"
+        yield f"copies with the ids of the originals: {successor.session.id}"
 
 
-def _said(chain: Chain) -> Iterator[RecordedTurn]:
+def _recorded_turns(chain: Chain) -> Iterator[RecordedTurn]:
     """Yield the turns of a chain in order, each in the session that recorded it, without the first items of successors."""
     for member in chain:
         before = 0
@@ -171,76 +174,78 @@ def _said(chain: Chain) -> Iterator[RecordedTurn]:
             before += len(turn.messages)
 
 
-def _turn(said: RecordedTurn, log: ClientLog) -> Iterator[str]:
-    """Yield a violation unless the turn is whole and its agent was shown exactly the messages before it."""
-    answer = said.messages[-1].message.content
-    if [stored.message.role for stored in said.messages] not in TURN_ROLES or not answer.endswith(f" to {said.question}"):
-        yield f"torn: {said.question}"
+def _turn_violations(turn: RecordedTurn, log: ClientLog) -> Iterator[str]:
+    """Yield a violation unless the turn is whole and its agent got exactly the messages before it."""
+    answer = turn.messages[-1].message.content
+    if [stored.message.role for stored in turn.messages] not in TURN_ROLES or not answer.endswith(f" to {turn.question}"):
+        yield f"incomplete turn: {turn.question}"
     shown = log.shown.get(answer)
-    if shown is None or list(shown) != [stored.message for stored in said.member.messages[: said.before]]:
-        yield f"its agent was shown something else: {said.question}"
+    if shown is None or list(shown) != [stored.message for stored in turn.member.messages[: turn.before]]:
+        yield f"the agent got another history: {turn.question}"
 
 
-def _order(said: Sequence[RecordedTurn], log: ClientLog) -> Iterator[str]:
+def _order_violations(turns: Sequence[RecordedTurn], log: ClientLog) -> Iterator[str]:
     """Yield a violation if a turn follows one that was requested after its answer."""
-    earliest, who = float("inf"), ""
-    for turn in reversed(said):
+    earliest, question = float("inf"), ""
+    for turn in reversed(turns):
         if log.asked.get(turn.question, 0.0) > earliest:
-            yield f"reordered: {who} was answered before {turn.question} was asked"
-        told = log.told.get(turn.question)
-        if told is not None and told.ended < earliest:
-            earliest, who = told.ended, turn.question
+            yield f"reordered: {question} was answered before {turn.question} was asked"
+        answer = log.told.get(turn.question)
+        if answer is not None and answer.ended < earliest:
+            earliest, question = answer.ended, turn.question
 
 
-def _lost(places: Mapping[str, RecordedTurn], log: ClientLog) -> Iterator[str]:
-    for question, told in log.told.items():
+def _answer_violations(places: Mapping[str, RecordedTurn], log: ClientLog) -> Iterator[str]:
+    for question, answer in log.told.items():
         if question not in places:
             yield f"lost: {question}"
             continue
-        said = places[question]
-        if (said.member.session.id, said.messages[0].seq) != (told.session, told.first_seq):
-            yield f"not where it was said to be: {question}"
-        if [(stored.id, stored.message.role.value, stored.message.content) for stored in said.messages] != list(told.messages):
-            yield f"not as it was told: {question}"
+        turn = places[question]
+        if (turn.member.session.id, turn.messages[0].seq) != (answer.session, answer.first_seq):
+            yield f"recorded in another place than its answer names: {question}"
+        if [(stored.id, stored.message.role.value, stored.message.content) for stored in turn.messages] != list(answer.messages):
+            yield f"recorded turn differs from its answer: {question}"
 
 
-def _readings(members: Mapping[SessionId, ChainMember], places: Mapping[str, RecordedTurn], log: ClientLog) -> Iterator[str]:
+def _all_reading_violations(
+    members: Mapping[SessionId, ChainMember], places: Mapping[str, RecordedTurn], log: ClientLog
+) -> Iterator[str]:
     """Yield a violation unless each reading is a prefix of the history with all turns answered before it and none after."""
-    whole: dict[SessionId, list[Reading]] = {}
+    complete: dict[SessionId, list[Reading]] = {}
     for reading in log.readings:
         member = members.get(reading.session)
         if member is None:
-            yield f"read, and not there: {reading.session}"
+            yield f"reading of an unknown session: {reading.session}"
             continue
         if list(reading.messages) != [(stored.id, stored.message.content) for stored in member.messages][: len(reading.messages)]:
-            yield f"no beginning of the history: a reading of {reading.session} at {reading.ended}"
+            yield f"not a prefix of the history: a reading of {reading.session} at {reading.ended}"
         if reading.to_the_end:
-            whole.setdefault(reading.session, []).append(reading)
+            complete.setdefault(reading.session, []).append(reading)
             if len(reading.messages) not in accumulate((len(turn.messages) for turn in member.turns), initial=0):
                 yield f"half a turn: a reading of {reading.session} at {reading.ended}"
-    for said in places.values():
-        for reading in whole.get(said.member.session.id, ()):
-            yield from _seen(said, reading, log)
-    for readings in whole.values():
-        yield from _monotonous(readings)
+    for turn in places.values():
+        for reading in complete.get(turn.member.session.id, ()):
+            yield from _reading_violations(turn, reading, log)
+    for readings in complete.values():
+        yield from _shrinking_readings(readings)
 
 
-def _seen(said: RecordedTurn, reading: Reading, log: ClientLog) -> Iterator[str]:
+def _reading_violations(turn: RecordedTurn, reading: Reading, log: ClientLog) -> Iterator[str]:
     """Yield a violation if a reading lacks a turn that it must contain, or contains one that it cannot."""
-    told = log.told.get(said.question)
-    if told is not None and told.ended <= reading.began and len(reading.messages) < said.before + len(said.messages):
-        yield f"unread: {said.question} in a reading at {reading.began}"
-    if log.asked.get(said.question, 0.0) > reading.ended and len(reading.messages) > said.before:
-        yield f"read before it was asked: {said.question}"
+    answer = log.told.get(turn.question)
+    if answer is not None and answer.ended <= reading.began and len(reading.messages) < turn.before + len(turn.messages):
+        yield f"missing in a reading: {turn.question} at {reading.began}"
+    if log.asked.get(turn.question, 0.0) > reading.ended and len(reading.messages) > turn.before:
+        yield f"read before it was asked: {turn.question}"
 
 
-def _monotonous(readings: Sequence[Reading]) -> Iterator[str]:
+def _shrinking_readings(readings: Sequence[Reading]) -> Iterator[str]:
     """Yield a violation if a later reading is shorter than an earlier one."""
-    done = sorted(readings, key=lambda reading: reading.ended)
-    seen, at = 0, 0
+    by_end = sorted(readings, key=lambda reading: reading.ended)
+    longest, at = 0, 0
     for reading in sorted(readings, key=lambda reading: reading.began):
-        while at < len(done) and done[at].ended <= reading.began:
-            seen = max(seen, len(done[at].messages))
+        while at < len(by_end) and by_end[at].ended <= reading.began:
+            longest = max(longest, len(by_end[at].messages))
             at += 1
-        if len(reading.messages) < seen:
+        if len(reading.messages) < longest:
             yield f"read less than before: {reading.session} at {reading.began}"

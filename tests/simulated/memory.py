@@ -1,8 +1,7 @@
-"""A table and a bucket in memory for tests with real threads and the real time: above all for those that make every AWS call go
-wrong in every way.
+"""A table and a bucket in memory for tests with real threads and the real time, above all for tests with faults at all AWS calls.
 
-Such a test makes thousands of calls, which take an emulator ten times as long. ``tests/unit/simulated`` holds the two to the
-same answers; with SPASS_SOAK=1 these tests run on the emulator, which their fixture ``emulated_aws`` is.
+Such a test makes thousands of calls, and an emulator takes ten times as long for them. ``tests/unit/simulated`` checks that both
+give the same answers. With SPASS_SOAK=1, these tests run on the emulator of their fixture ``emulated_aws``.
 """
 
 import os
@@ -18,7 +17,7 @@ WITH_QUEUE: Final = JobTargets(queue="jobs")
 
 
 def table_for_faults(emulated: Aws) -> Aws:
-    """Return a table in memory with the emulator's bucket, which has versions; with SPASS_SOAK=1 both are the emulator's."""
+    """Return a table in memory with the emulator's bucket, which has versions. With SPASS_SOAK=1, return both from it."""
     if os.environ.get("SPASS_SOAK"):
         return emulated
     aws = MemoryAws(WITH_QUEUE)

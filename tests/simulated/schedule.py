@@ -1,6 +1,6 @@
 """Run many tasks under one seed. Every AWS call has a random latency, some calls fail, and time passes only while all tasks wait.
 
-There are no threads, and time and randomness do not come from the system, so that a seed always gives the same run.
+There are no threads. The schedule provides time and randomness, so that a seed always gives the same run.
 """
 
 import asyncio
@@ -25,25 +25,24 @@ T = TypeVar("T")
 
 EPOCH: Final = 1_800_000_000.0
 # Seconds after which boto3 stops retrying a call to the table.
-_GIVEN_UP: Final = 12.0
+_RETRY_SECONDS: Final = 12.0
 # The latency of requests alone orders calls in every way; latency of each reply would double the time of the test.
-_SLOW_REPLIES: Final = 0.3
+_REPLY_LATENCY_ODDS: Final = 0.3
 # The greatest delay of a duplicate call.
-_LATEST: Final = 150.0
+_MAX_DELAY: Final = 150.0
 
 
 class CallFault(StrEnum):
     """The fault of one call."""
 
-    CRASH_BEFORE = "crash-before"  # the process dies; the call was never made
-    CRASH_AFTER = "crash-after"  # the process dies; the call takes effect
-    THROTTLE = "throttle"  # refused through all retries
-    LOST_REPLY = "lost-reply"  # it takes effect; the caller gets no reply
-    LATE = "late"  # the caller gets an error; it takes effect later, perhaps much later
-    REPEATED = (
-        "repeated"  # retried after a lost reply: it runs twice, with other calls in between; the caller gets the second reply
-    )
-    GHOST = "ghost"  # retried, and the first attempt arrives after the second, perhaps much later
+    CRASH_BEFORE = "crash-before"  # the process dies before the call
+    CRASH_AFTER = "crash-after"  # the process dies, but the call takes effect
+    THROTTLE = "throttle"  # the call and all its retries are refused
+    LOST_REPLY = "lost-reply"  # the call takes effect, but the caller gets no reply
+    LATE = "late"  # the caller gets an error; the call takes effect later, perhaps much later
+    # The client retries after a lost reply: the call runs twice, with other calls in between. The caller gets the second reply.
+    REPEATED = "repeated"
+    GHOST = "ghost"  # the client retries; the first attempt arrives after the second, perhaps much later
     CONFLICT = "conflict"  # the transaction conflicts with another one
     PAUSE = "pause"  # the process pauses after the call, for longer than any lease
 
@@ -113,7 +112,7 @@ class Schedule:
         return EPOCH + asyncio.get_running_loop().time()
 
     def process(self, *, without_faults: bool = False) -> "Process":
-        """A new process, for ``spass.testing.faults.inject``; nothing happens to one that is ``spared``."""
+        """Return a new process for ``spass.testing.faults.inject``. With ``without_faults``, its calls do not fail."""
         return Process(schedule=self, without_faults=without_faults)
 
     async def calm(self) -> None:
@@ -124,10 +123,10 @@ class Schedule:
         assert not self.errors, self.errors
 
     def draw_fault(self, call: AwsCall) -> CallFault | None:
-        drawn = self.rng.random()
+        number = self.rng.random()
         for fault, odds in self.fault_rates.odds.items():
-            drawn -= odds
-            if drawn < 0:
+            number -= odds
+            if number < 0:
                 if fault is CallFault.CONFLICT and not _may_conflict(call):
                     return None
                 self.fault_counts[fault] = self.fault_counts.get(fault, 0) + 1
@@ -142,27 +141,27 @@ class Schedule:
         return longest * self.rng.random() ** 3
 
     def later(self, run: Callable[[], object]) -> None:
-        """Run an abandoned call after a delay."""
+        """Run a call after a delay, when its caller no longer waits."""
 
         async def arrive() -> None:
-            await asyncio.sleep(self.random_delay(_LATEST))
+            await asyncio.sleep(self.random_delay(_MAX_DELAY))
             with suppress(ConditionFailed, TransactionFailed):
                 run()
 
-        def arrived(arrival: asyncio.Task[None]) -> None:
+        def on_arrival(arrival: asyncio.Task[None]) -> None:
             self.under_way.discard(arrival)
             if not arrival.cancelled() and (error := arrival.exception()):
                 self.errors.append(error)
 
         arrival = asyncio.get_running_loop().create_task(arrive())
         self.under_way.add(arrival)
-        arrival.add_done_callback(arrived)
+        arrival.add_done_callback(on_arrival)
 
 
 @dataclass(slots=True)
 class Process(FaultPlan):
-    """One process, whose calls have the schedule's faults. After a crash none of its calls has an effect; during a pause none
-    begins or ends.
+    """One process, whose calls have the schedule's faults. After a crash, its calls have no effect. During a pause, no call of it
+    starts or ends.
     """
 
     schedule: Schedule = field(kw_only=True)
@@ -181,7 +180,7 @@ class Process(FaultPlan):
         try:
             return await self._run_call(call, run, fault, in_flight)
         finally:
-            await in_flight.wait(schedule.latency() if schedule.rng.random() < _SLOW_REPLIES else 0.0)
+            await in_flight.wait(schedule.latency() if schedule.rng.random() < _REPLY_LATENCY_ODDS else 0.0)
             if in_flight.cancelled:
                 raise asyncio.CancelledError
 
@@ -193,22 +192,22 @@ class Process(FaultPlan):
             case CallFault.CONFLICT:
                 raise TransactionConflict
             case CallFault.LATE:
-                await in_flight.wait(schedule.random_delay(_GIVEN_UP))
+                await in_flight.wait(schedule.random_delay(_RETRY_SECONDS))
                 schedule.later(run)
                 raise storage_timeout()
             case CallFault.REPEATED:
                 with suppress(ConditionFailed, TransactionFailed):
                     run()
-                await in_flight.wait(schedule.random_delay(_GIVEN_UP))
+                await in_flight.wait(schedule.random_delay(_RETRY_SECONDS))
             case CallFault.GHOST:
                 schedule.later(run)
             case CallFault.CRASH_AFTER:
                 self.crashed = True
             case CallFault.PAUSE:
-                self.paused_until = asyncio.get_running_loop().time() + 30.0 + schedule.random_delay(_LATEST)
+                self.paused_until = asyncio.get_running_loop().time() + 30.0 + schedule.random_delay(_MAX_DELAY)
         result = run()
         if fault is CallFault.LOST_REPLY:
-            await in_flight.wait(schedule.random_delay(_GIVEN_UP))
+            await in_flight.wait(schedule.random_delay(_RETRY_SECONDS))
             raise storage_timeout()
         return result
 
@@ -242,19 +241,18 @@ def _may_conflict(call: AwsCall) -> bool:
 
 
 def run_schedule(schedule: Schedule, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of ``story``, whose own calls have no faults. Meanwhile the library's clock and random numbers are the
-    schedule's."""
+    """Run ``story`` with the schedule's clock and random numbers, and return its result. Its own calls have no faults."""
 
     async def run_story() -> T:
         with inject(schedule.process(without_faults=True)):
             return await story()
 
-    with asyncio.Runner(loop_factory=SeededLoop) as runner, _determined(schedule, runner.get_loop()):
+    with asyncio.Runner(loop_factory=SeededLoop) as runner, _patch_clock_and_randomness(schedule, runner.get_loop()):
         return runner.run(run_story())
 
 
 @contextmanager
-def _determined(schedule: Schedule, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def _patch_clock_and_randomness(schedule: Schedule, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     def time() -> float:
         return EPOCH + loop.time()
 

@@ -1,4 +1,4 @@
-"""What happens to calls in a simulated world happens as it is said to, and a seed tells the same story each time."""
+"""The simulated schedule: each fault has its documented effect, and a seed always gives the same run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ COUNTED: Final = Update(COUNTER, add={"hits": 1})
 
 
 class Counter:
-    """A number in the table, and processes that add to it; ``certain`` happens to each of their calls."""
+    """A number in the table, and processes that add to it. Each of their calls has the fault ``certain``."""
 
     def __init__(self, certain: CallFault | None = None) -> None:
         self.schedule = Schedule(1, FaultRates({certain: 1.0}) if certain else NO_FAULTS)
@@ -41,46 +41,46 @@ class Counter:
         return item["hits"] if item else 0
 
     def play(self, story: Callable[[], Awaitable[None]]) -> None:
-        async def told() -> None:
+        async def run_story() -> None:
             await story()
 
-        run_schedule(self.schedule, told)
+        run_schedule(self.schedule, run_story)
 
 
 @pytest.mark.parametrize(
-    ("fault", "heard", "at_once", "in_the_end"),
+    ("fault", "error", "hits_after_call", "hits_at_end"),
     [
         (None, None, 1, 1),
         (CallFault.CRASH_BEFORE, Crash, 0, 0),
         (CallFault.CRASH_AFTER, Crash, 1, 1),
-        (CallFault.THROTTLE, StorageUnavailable, 0, 0),  # at the retry too, like every fault
+        (CallFault.THROTTLE, StorageUnavailable, 0, 0),  # the retry has the fault, too
         (CallFault.LOST_REPLY, StorageUnavailable, 2, 2),
         (CallFault.LATE, StorageUnavailable, 0, 2),
         (CallFault.REPEATED, None, 2, 2),
         (CallFault.GHOST, None, 1, 2),
-        (CallFault.CONFLICT, StorageUnavailable, 0, 0),  # at each of eight tries
+        (CallFault.CONFLICT, StorageUnavailable, 0, 0),  # at each of eight attempts
         (CallFault.PAUSE, None, 1, 1),
     ],
 )
-def test_each_mishap_has_its_effect(
-    fault: CallFault | None, heard: type[BaseException] | None, at_once: int, in_the_end: int
+def test_each_fault_has_its_effect(
+    fault: CallFault | None, error: type[BaseException] | None, hits_after_call: int, hits_at_end: int
 ) -> None:
     counter = Counter(fault)
 
     async def story() -> None:
-        if heard is None:
+        if error is None:
             await counter.add()
         else:
-            with pytest.raises(heard):
+            with pytest.raises(error):
                 await counter.add()
-        assert await counter.hits() == at_once
+        assert await counter.hits() == hits_after_call
         await counter.schedule.calm()
-        assert await counter.hits() == in_the_end
+        assert await counter.hits() == hits_at_end
 
     counter.play(story)
 
 
-def test_a_process_that_has_crashed_has_no_effect_any_more() -> None:
+def test_a_crashed_process_has_no_further_effect() -> None:
     counter = Counter(CallFault.CRASH_AFTER)
 
     async def story() -> None:
@@ -93,25 +93,25 @@ def test_a_process_that_has_crashed_has_no_effect_any_more() -> None:
     counter.play(story)
 
 
-def test_a_process_that_stands_still_begins_and_ends_no_call_while_another_goes_on() -> None:
+def test_calls_of_a_paused_process_wait_while_another_process_continues() -> None:
     counter = Counter()
 
     async def story() -> None:
-        still, began = counter.schedule.process(), counter.schedule.now()
-        still.paused_until = asyncio.get_running_loop().time() + 100
-        ended: list[float] = []
+        paused, start = counter.schedule.process(), counter.schedule.now()
+        paused.paused_until = asyncio.get_running_loop().time() + 100
+        durations: list[float] = []
 
         async def add(process: Process) -> None:
             await counter.add(process)
-            ended.append(counter.schedule.now() - began)
+            durations.append(counter.schedule.now() - start)
 
-        await asyncio.gather(add(still), add(still), add(counter.schedule.process()))
-        assert [moment >= 100 for moment in ended] == [False, True, True]
+        await asyncio.gather(add(paused), add(paused), add(counter.schedule.process()))
+        assert [duration >= 100 for duration in durations] == [False, True, True]
 
     counter.play(story)
 
 
-def test_a_call_whose_caller_is_cancelled_is_seen_to_its_end() -> None:
+def test_a_call_continues_after_its_caller_is_cancelled() -> None:
     counter = Counter()
 
     async def story() -> None:
@@ -126,7 +126,7 @@ def test_a_call_whose_caller_is_cancelled_is_seen_to_its_end() -> None:
     counter.play(story)
 
 
-def test_a_conflict_is_tried_again_and_nobody_hears_of_it() -> None:
+def test_conflicts_are_retried_without_an_error() -> None:
     counter = Counter()
     counter.schedule.fault_rates = FaultRates({CallFault.CONFLICT: 0.5})
 
@@ -152,19 +152,19 @@ def test_tasks_that_wait_without_a_timer_raise_a_deadlock() -> None:
         counter.play(story)
 
 
-def test_the_library_sees_the_schedules_clock_and_chance() -> None:
+def test_the_library_uses_the_clock_and_randomness_of_the_schedule() -> None:
     async def story() -> tuple[str, str]:
         await asyncio.sleep(90)
         return now(), new_id("ses")
 
-    first, again = run_schedule(Schedule(1), story), run_schedule(Schedule(1), story)
-    assert first == again
+    first, second = run_schedule(Schedule(1), story), run_schedule(Schedule(1), story)
+    assert first == second
     assert first[0] == "2027-01-15T08:01:30.000Z"
     assert first[1] != run_schedule(Schedule(2), story)[1]
 
 
-def told(seed: int) -> tuple[Any, ...]:
-    """Everything that is left of some questions asked in a storm."""
+def run_questions(seed: int) -> tuple[Any, ...]:
+    """Send questions under many faults. Return the stored items, the log, and the counts of calls and faults."""
     schedule = Schedule(seed, MANY_FAULTS)
     gateway = Gateway(schedule)
 
@@ -179,8 +179,8 @@ def told(seed: int) -> tuple[Any, ...]:
     return items, gateway.log, schedule.calls, schedule.fault_counts
 
 
-def test_a_seed_tells_the_same_story_again() -> None:
-    first = told(7)
-    assert first == told(7)
-    assert first[0] != told(8)[0]
+def test_a_seed_always_gives_the_same_run() -> None:
+    first = run_questions(7)
+    assert first == run_questions(7)
+    assert first[0] != run_questions(8)[0]
     assert sum(first[3].values()) > 5

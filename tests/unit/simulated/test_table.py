@@ -1,6 +1,6 @@
-"""The table in memory is the emulator's table: whatever is written and asked for, both answer alike.
+"""The table in memory and the emulator's table give the same answers to all writes and reads.
 
-So this holds the rendered expressions to their meaning, too. The emulator's handlers are called in this process, without HTTP.
+This also tests the rendered expressions. The emulator's handlers are called in this process, without HTTP.
 """
 
 import json
@@ -55,8 +55,8 @@ VALUES: st.SearchStrategy[Value] = st.one_of(PLAIN, MAPS, st.lists(PLAIN, max_si
 MEMBERS = st.sampled_from(["x", "y", "z"])
 SETS = st.frozensets(MEMBERS, min_size=1)
 NAMES = ("a", "b", "ttl")
-# ``hold`` is a map or absent, ``n`` a number, ``s`` a set: into anything else the emulator writes, and adds, where the service
-# refuses to.
+# ``hold`` is a map or absent, ``n`` a number, ``s`` a set. The emulator accepts updates of values of other types that the service
+# refuses.
 INNER = st.sampled_from(["hold.x", "hold.owner"])
 PATHS = st.one_of(st.sampled_from([*NAMES, "hold", "a.x"]), INNER)
 KEYS = st.builds(Key, st.sampled_from(["T#1", "T#2"]), st.sampled_from(["A", "B#1", "B#2", "B"]))
@@ -139,7 +139,7 @@ STEPS = st.lists(
 
 
 class EmulatedClient:
-    """ministack's own table behind boto3's methods. Each has an account of its own, which is a table of its own."""
+    """ministack's table behind boto3's methods. Each client has its own account and therefore its own table."""
 
     def __init__(self) -> None:
         from ministack.core.responses import request_scope  # type: ignore[import-untyped]
@@ -184,8 +184,8 @@ BOTH: Final = (in_memory, emulated)
 
 
 def answer(table: TableClient, method: str, parameters: Mapping[str, Any]) -> object:
-    """Return the reply or the error of one request. The emulator counts the same units for every read, and for a transaction sent
-    again; so units of single writes only are compared."""
+    """Return the reply or the error of one request. Keep the units of single writes only: the emulator counts the same units for
+    every read and for a repeated transaction."""
     try:
         reply = getattr(table, method)(**parameters)
     except ConditionFailed as failure:
@@ -202,7 +202,7 @@ def contents(table: TableClient) -> list[Item]:
 
 
 @given(steps=STEPS)
-def test_both_tables_answer_every_request_alike(steps: list[tuple[str, dict[str, Any]]]) -> None:
+def test_both_tables_give_the_same_answer_to_every_request(steps: list[tuple[str, dict[str, Any]]]) -> None:
     memory, emulator = in_memory(), emulated()
     for method, parameters in steps:
         assert answer(memory, method, parameters) == answer(emulator, method, parameters), (method, parameters)
@@ -215,14 +215,14 @@ def put(table: TableClient, attributes: Mapping[str, Value], sk: str = "A") -> o
 
 @pytest.mark.parametrize("make", BOTH)
 @pytest.mark.parametrize(("characters", "fits"), [(400 * 1024 - 30, True), (400 * 1024, False)])
-def test_an_item_has_400_kb_at_the_most(make: Callable[[], TableClient], characters: int, fits: bool) -> None:
+def test_an_item_has_at_most_400_kb(make: Callable[[], TableClient], characters: int, fits: bool) -> None:
     table = make()
     assert (put(table, {"text": "x" * characters}) != "refused") == fits
     assert len(contents(table)) == fits
 
 
 @pytest.mark.parametrize("make", BOTH)
-def test_a_page_of_a_query_has_a_megabyte_at_the_most(make: Callable[[], TableClient]) -> None:
+def test_a_page_of_a_query_has_at_most_one_megabyte(make: Callable[[], TableClient]) -> None:
     table = make()
     for sk in "ABCD":
         put(table, {"text": "x" * 300_000}, sk)
@@ -231,7 +231,7 @@ def test_a_page_of_a_query_has_a_megabyte_at_the_most(make: Callable[[], TableCl
     assert page.last == "C"
 
 
-def test_a_token_names_one_transaction_for_ten_minutes() -> None:
+def test_a_token_identifies_one_transaction_for_ten_minutes() -> None:
     now = EPOCH
     table = MemoryTable(lambda: now)
 
@@ -249,7 +249,7 @@ def test_a_token_names_one_transaction_for_ten_minutes() -> None:
 
 
 @pytest.mark.parametrize("make", BOTH)
-def test_a_transaction_has_a_hundred_writes_at_the_most_and_one_of_an_item(make: Callable[[], TableClient]) -> None:
+def test_a_transaction_has_at_most_100_writes_and_one_per_item(make: Callable[[], TableClient]) -> None:
     table = make()
 
     def transact(writes: Sequence[Write]) -> object:
@@ -261,7 +261,7 @@ def test_a_transaction_has_a_hundred_writes_at_the_most_and_one_of_an_item(make:
     assert transact([puts[0], puts[0]]) == "refused"
 
 
-def test_what_was_read_does_not_change_with_what_is_written_later() -> None:
+def test_a_later_write_does_not_change_an_item_that_was_read() -> None:
     table = in_memory()
     key = Key("T#1", "A")
     put(table, {"hold": {"owner": "me"}})
