@@ -130,7 +130,7 @@ def test_the_model_gets_the_memory_as_marked_data_and_not_as_an_instruction(harn
         assert execute(user, "memory_read", {}).json()["result"]["memory"] is None
 
 
-def test_a_confirm_token_does_not_delete_an_index_that_was_replaced_after_the_preview(harness: ConsentHarness) -> None:
+def test_a_confirm_token_does_not_delete_an_index_that_has_been_replaced(harness: ConsentHarness) -> None:
     with closing(harness.client(USER)) as user, closing(harness.client(USER, "victim")) as victim:
         write(victim, "one")
         token = confirm_token_of(execute(victim, "rag_index_delete", NOTES_INDEX))
