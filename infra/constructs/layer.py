@@ -36,7 +36,7 @@ class _LocalBundling:
         self._build = build
 
     def try_bundle(self, output_dir: str, *_options: object, **_declared_options: object) -> bool:
-        """Fill ``output_dir`` or raise an exception. There is no fallback to Docker."""
+        """Build the layer into ``output_dir``. On failure raise an exception, so that the CDK does not build it with Docker."""
         self._build(Path(output_dir))
         return True
 

@@ -41,7 +41,7 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     401: {"description": "There is no token, or it is unknown.", **_ERROR},
     508: {"description": f"The request came through {MAX_CALLER_DEPTH} gateways or more.", **_ERROR},
 }
-"""The errors of every route with a caller, as OpenAPI describes them. ``default`` stands for the errors of a single route."""
+"""The errors of every route with a caller, as OpenAPI describes them. ``default`` describes all other errors of a route."""
 
 
 class _ParsedRequest(Request):
