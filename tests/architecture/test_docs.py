@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec
 from spass.completions.chat_request import ChatCompletionRequest
-from spass.core.events import ToolCallFinished
+from spass.core.effects import ToolOutcome
 from spass.core.messages import ToolCall
 from spass.tenancy.config import GatewayConfig, TenantDefaults, load_gateway_config
 from spass.tenancy.settings import Cascade
@@ -126,7 +126,7 @@ def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setitem(sys.modules, module, tool_module)
     monkeypatch.setitem(cast("dict[str, str]", registry.TOOLS), name, target)
 
-    def answer(arguments: str) -> ToolCallFinished:
+    def answer(arguments: str) -> ToolOutcome:
         return asyncio.run(toolbox.execute(scope_for(), ToolCall("c1", name, arguments), allowed=[name]))
 
     toolbox = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()))

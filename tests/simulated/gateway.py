@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from spass.aws.attributes import Item
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
+from spass.core.effects import ToolOutcome
 from spass.core.errors import (
     ContextLengthExceeded,
     SessionArchived,
@@ -200,7 +201,8 @@ class Gateway:
             call = ToolCall("call_1", "calculator", '{"expression":"1+1"}')
             yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
             yield ToolCallStarted(call)
-            yield ToolCallFinished(call, {}, {"value": 2}, Message(Role.TOOL, '{"value":2}', (), call.id), duration_ms=3)
+            result = Message(Role.TOOL, '{"value":2}', (), call.id)
+            yield ToolCallFinished(ToolOutcome(call, {}, {"value": 2}, result, duration_ms=3))
             yield InferenceStarted(2)
         self.answers += 1
         text = f"answer {self.answers} to {question}"

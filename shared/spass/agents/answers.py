@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import WithJsonSchema
 
 from spass.agents.spec import AgentSpec
+from spass.core.effects import ToolOutcome
 from spass.core.ids import MessageId, RequestId
 from spass.core.messages import FinishReason
 from spass.tenancy.response_model import (
@@ -72,6 +73,10 @@ class ExecutedCall(ResponseModel):
     arguments: JsonValue
     result: JsonValue
     duration_ms: Count
+
+    @classmethod
+    def of(cls, tool: ToolOutcome) -> "ExecutedCall":
+        return cls(name=tool.call.name, arguments=tool.arguments, result=tool.result, duration_ms=tool.duration_ms)
 
 
 class ReplyUsage(ResponseModel):

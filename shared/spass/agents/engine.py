@@ -11,10 +11,11 @@ from spass.agents.spec import AgentSpec
 from spass.calls.invisible_characters import strip_invisible
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
+from spass.core.effects import ToolOutcome
 from spass.core.errors import ContextLengthExceeded, ModelNotAllowed
-from spass.core.events import Event, InferenceFinished, Token, ToolCallFinished, Usage
+from spass.core.events import Event, InferenceFinished, Token
 from spass.core.ids import AgentName, IndexId
-from spass.core.messages import Message, Role, ToolCall, ToolSpec
+from spass.core.messages import Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.llm.types import ChatRequest, ReplyBuilder
 from spass.rag.search.prompt import render_context
 from spass.tenancy.settings import Cascade
@@ -102,7 +103,9 @@ class _Context:
     def max_turns(self) -> int:
         return self.agent.max_turns
 
-    async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
+    async def model(
+        self, conversation: Sequence[Message], step: int, *, may_call_tools: bool
+    ) -> AsyncGenerator[ModelEvent, None]:
         while True:
             builder, started = ReplyBuilder(), False
             request = self._request(self._shortened(conversation), may_call_tools=may_call_tools)
@@ -112,17 +115,15 @@ class _Context:
                         started = True
                         builder.add(delta)
                         if text := delta.content + delta.refusal:
-                            yield Token(text)
+                            yield Token(text, step)
                 break
             except ContextLengthExceeded:
                 if started or not await self._shorten(conversation):
                     raise
         reply = builder.reply.with_refusal_as_text
-        yield InferenceFinished(reply.replayable_message, reply.finish_reason)
-        if reply.usage is not None:
-            yield Usage(reply.usage)
+        yield InferenceFinished(reply.replayable_message, reply.finish_reason, reply.usage or TokenUsage())
 
-    async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
+    async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolOutcome]:
         return await self.toolbox.execute_all(self.scope, calls, allowed=self.agent.tools)
 
     async def _shorten(self, conversation: Sequence[Message]) -> bool:

@@ -35,7 +35,7 @@ def render_reply(
             content=outcome.content,
             created_at=created_at,
         ),
-        tool_calls=[ExecutedCall.model_validate(call, from_attributes=True) for call in outcome.tool_calls],
+        tool_calls=[ExecutedCall.of(tool) for tool in outcome.tool_calls],
         usage=ReplyUsage.model_validate(outcome.usage, from_attributes=True),
         turns=outcome.turns,
         finish_reason=outcome.finish_reason,

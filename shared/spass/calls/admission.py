@@ -15,7 +15,7 @@ from spass.calls.scope import Scope
 from spass.core.cost import NO_COST, Cost
 from spass.core.errors import BudgetExceeded, RateLimited, SpassError
 from spass.core.ids import TenantId
-from spass.core.messages import TokenUsage
+from spass.core.messages import NO_TOKENS, TokenUsage
 from spass.limits.shard import Reservation, renew_while_running
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, new_call_id
@@ -24,7 +24,6 @@ from spass.metering.usage import spending_of_month
 from spass.tenancy.settings import Cascade
 
 _MAX_JITTER: Final = 0.1  # seconds: calls that wait for the same moment must not all retry at that moment
-_NO_TOKENS: Final = TokenUsage()
 
 
 class CallReservation:
@@ -81,7 +80,7 @@ class Admission:
         try:
             yield reservation
         finally:
-            await reservation.settle(_NO_TOKENS, NO_COST)
+            await reservation.settle(NO_TOKENS, NO_COST)
 
     async def _reserve(self, scope: Scope, expected: TokenUsage, cost: Cost) -> CallReservation:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config

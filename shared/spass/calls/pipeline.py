@@ -17,7 +17,7 @@ from spass.calls.scope import MAX_CALLER_DEPTH, Scope
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cost import NO_COST, Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError
-from spass.core.messages import TokenUsage
+from spass.core.messages import NO_TOKENS, TokenUsage
 from spass.llm.router import Router, RoutingRecord
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
@@ -26,8 +26,6 @@ from spass.metering.pricing import price
 from spass.redaction.redactor import Redactor
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.settings import Cascade
-
-_NO_TOKENS: Final = TokenUsage()
 
 
 @dataclass(slots=True)
@@ -121,7 +119,7 @@ class Calls:
         config = self.embedding_model(scope, model)
         dimensions = config.dimensions or 0
         if not texts:
-            return EmbeddingReply(b"", 0, dimensions, _NO_TOKENS)
+            return EmbeddingReply(b"", 0, dimensions, NO_TOKENS)
         expected = TokenUsage(sum(estimate_tokens(len(text)) for text in texts))
         async with (
             self._admission.admit(scope, expected, self._price(config, expected)) as reservation,
@@ -189,12 +187,12 @@ class Calls:
 
         ``reported_usd`` is the price that the provider reported. Ignore a price of 0 if the provider did not count tokens either.
         """
-        if status != audit.OK and routing.usage == _NO_TOKENS:
+        if status != audit.OK and routing.usage == NO_TOKENS:
             return NO_COST
         if routing.estimated and not reported_usd:
             reported_usd = None
         cost = self._price(model, routing.answered_usage, reported_usd)
-        if routing.lost_usage == _NO_TOKENS:
+        if routing.lost_usage == NO_TOKENS:
             return cost
         return replace(cost + self._price(model, routing.lost_usage), sub_calls=1)
 

@@ -1,11 +1,13 @@
 """The events of a turn. A JSON reply is their collection; each server-sent format renders them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from spass.core.cost import NO_COST, Cost
+from spass.core.effects import ToolOutcome
 from spass.core.errors import SpassError
-from spass.core.messages import FinishReason, Json, Message, TokenUsage, ToolCall
+from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,24 +17,41 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class InferenceStarted:
-    """A model call begins; ``number`` counts them from 1."""
+    """One of the agent's own model calls begins. ``step`` is greater than that of every earlier event."""
 
-    number: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Text of the model: a delta when streaming, else the whole answer."""
+    """A piece of text that is shown. The pieces of the last ``step``, joined, are the answer."""
+
+    text: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalDelta:
+    """A piece of a refusal, for a client whose format separates refusals from text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceFinished:
-    """A model call ended with ``message`` (role assistant)."""
+    """A model call of the agent ended. ``message`` (role assistant) is what is recorded of it. ``finish_reason`` is None if the
+    call or the turn failed."""
 
     message: Message
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
+    usage: TokenUsage = NO_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class MessageWritten:
+    """The agent wrote ``message`` (role assistant) without a model call of its own."""
+
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +60,18 @@ class ToolCallStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallFinished:
-    """A tool answered. ``arguments`` and ``result`` are parsed JSON; a failed call's result is ``{"error": …}``."""
+class ToolProgress:
+    """A tool that is running reports its progress."""
 
-    call: ToolCall
-    arguments: Json
-    result: Json
-    message: Message
-    duration_ms: int
+    call_id: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of the model call that just ended."""
+class ToolCallFinished:
+    """A tool answered."""
 
-    tokens: TokenUsage
+    outcome: ToolOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +83,12 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """The last event of a turn that succeeded."""
+    """The last event of a turn that succeeded. ``usage`` and ``cost`` are those of the whole turn, calls made aside included."""
 
     finish_reason: FinishReason
+    usage: TokenUsage = NO_TOKENS
+    cost: Cost = NO_COST
+    metadata: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,60 +102,67 @@ Event: TypeAlias = (
     TurnStarted
     | InferenceStarted
     | Token
+    | RefusalDelta
     | InferenceFinished
+    | MessageWritten
     | ToolCallStarted
+    | ToolProgress
     | ToolCallFinished
-    | Usage
     | Status
     | TurnFinished
     | Failed
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRecord:
-    """One executed tool call, as a reply lists it."""
-
-    name: str
-    arguments: Json
-    result: Json
-    duration_ms: int
-
-
 @dataclass(slots=True)
 class Outcome:
     """The collected events of a turn.
 
-    ``messages`` are the messages that the turn adds after the user's: assistant and tool messages in order, the answer last.
-    ``turns`` counts model calls.
+    ``messages`` are the messages that the turn adds after the user's: assistant and tool messages in order, the answer last. Tool
+    results and ``tool_calls`` are in the order of the calls, in which they need not arrive. ``turns`` counts model calls.
     """
 
     messages: list[Message] = field(default_factory=list)
-    tool_calls: list[ToolRecord] = field(default_factory=list)
-    usage: TokenUsage = field(default_factory=TokenUsage)
+    tool_calls: list[ToolOutcome] = field(default_factory=list)
+    usage: TokenUsage = NO_TOKENS
+    cost: Cost = NO_COST
     turns: int = 0
     finish_reason: FinishReason = FinishReason.STOP
+    metadata: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def content(self) -> str:
         """Return the text of the answer."""
         return self.messages[-1].content if self.messages else ""
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event) -> int | None:
+        """Add ``event``. Return the index of the message that it adds to ``messages``, or None."""
         match event:
             case InferenceStarted():
                 self.turns += 1
-            case InferenceFinished(message=message):
+            case InferenceFinished(message=message) | MessageWritten(message=message):
                 self.messages.append(message)
-            case ToolCallFinished():
-                self.messages.append(event.message)
-                self.tool_calls.append(ToolRecord(event.call.name, event.arguments, event.result, event.duration_ms))
-            case Usage(tokens=tokens):
-                self.usage += tokens
-            case TurnFinished(finish_reason=reason):
-                self.finish_reason = reason
-            case TurnStarted() | Token() | ToolCallStarted() | Status() | Failed():
+                return len(self.messages) - 1
+            case ToolCallFinished(outcome=outcome):
+                return self._add_result(outcome)
+            case TurnFinished():
+                self.usage, self.cost = event.usage, event.cost
+                self.finish_reason, self.metadata = event.finish_reason, event.metadata
+            case _:
                 pass
+        return None
+
+    def _add_result(self, outcome: ToolOutcome) -> int:
+        """Insert a tool result behind the results of the calls that precede its call."""
+        calls_at = max(index for index, message in enumerate(self.messages) if message.role is Role.ASSISTANT)
+        order = [call.id for call in self.messages[calls_at].tool_calls]
+        place = order.index(outcome.call.id)
+        earlier = sum(order.index(str(result.tool_call_id)) < place for result in self.messages[calls_at + 1 :])
+        later = len(self.messages) - calls_at - 1 - earlier
+        self.tool_calls.insert(len(self.tool_calls) - later, outcome)
+        index = calls_at + 1 + earlier
+        self.messages.insert(index, outcome.message)
+        return index
 
 
 def collect(events: Iterable[Event]) -> Outcome:

@@ -90,6 +90,9 @@ class TokenUsage:
         return TokenUsage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
 
 
+NO_TOKENS: Final = TokenUsage()
+
+
 class FinishReason(StrEnum):
     """Why a model stopped (``tool_calls``: it waits for results), or an agent's turn did (``max_turns``)."""
 

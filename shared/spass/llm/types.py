@@ -9,14 +9,13 @@ from decimal import Decimal
 from typing import Final, Literal, Protocol, TypeAlias
 
 from spass.core.ids import RequestId
-from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
+from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.core.time import Deadline
 from spass.llm.attempt import Attempt
 
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 """Tokens. Providers accept a 32-bit integer, and the table cannot store larger sums."""
 
-_NO_TOKENS: Final = TokenUsage()
 _DISALLOWED_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -80,7 +79,7 @@ class ChatDelta:
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
     refusal: str = ""
-    lost_usage: TokenUsage = _NO_TOKENS
+    lost_usage: TokenUsage = NO_TOKENS
     reasoning_characters: int = 0
 
     @property
@@ -100,7 +99,7 @@ class ChatReply:
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
     refusal: str = ""
-    lost_usage: TokenUsage = _NO_TOKENS
+    lost_usage: TokenUsage = NO_TOKENS
 
     @property
     def with_refusal_as_text(self) -> "ChatReply":
@@ -133,7 +132,7 @@ class ReplyBuilder:
         self._finish_reason: FinishReason | None = None
         self._usage: TokenUsage | None = None
         self._cost_usd: Decimal | None = None
-        self._lost_usage = _NO_TOKENS
+        self._lost_usage = NO_TOKENS
 
     def add(self, delta: ChatDelta) -> None:
         self._content.append(delta.content)

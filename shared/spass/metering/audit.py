@@ -15,7 +15,7 @@ from spass.core.cost import NO_COST, Cost
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.jobs import AccountCall
-from spass.core.messages import Json, TokenUsage
+from spass.core.messages import NO_TOKENS, Json, TokenUsage
 from spass.core.time import Timestamp, epoch_s, now
 from spass.metering import usage
 from spass.metering.pricing import decimal_text
@@ -27,7 +27,6 @@ OK: Final = "ok"
 CANCELLED: Final = "cancelled"
 FAILED: Final = "internal_error"
 
-_NO_TOKENS: Final = TokenUsage()
 _shards: Final = ShardChooser()
 
 
@@ -63,7 +62,7 @@ class AuditRecord:
     model: str | None = None
     backend: str | None = None
     attempts: int = 0
-    usage: TokenUsage = _NO_TOKENS
+    usage: TokenUsage = NO_TOKENS
     usage_estimated: bool = False
     cost: Cost = NO_COST
     finish_reason: str | None = None

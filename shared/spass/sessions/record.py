@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
-from spass.core.events import Event, Outcome, ToolCallFinished
+from spass.core.events import Event, Outcome
 from spass.core.ids import MessageId, SessionId, new_id
 from spass.core.json import dump_bytes
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
@@ -73,25 +73,22 @@ class TurnRecorder:
         self.outcome = Outcome()
         self._id = turn_id
         self._messages: list[StoredMessage] = []
-        self._tools: list[ToolRun] = []
-        self._append(Message(Role.USER, user_message), at)
+        self._insert(0, Message(Role.USER, user_message), at)
 
     def add(self, event: Event, at: Timestamp) -> None:
-        first_new = len(self.outcome.messages)
-        self.outcome.add(event)
-        for message in self.outcome.messages[first_new:]:
-            self._append(message, at)
-        if isinstance(event, ToolCallFinished):
-            self._tools.append(ToolRun(event.call.id, event.call.name, event.duration_ms))
+        index = self.outcome.add(event)
+        if index is not None:
+            self._insert(index + 1, self.outcome.messages[index], at)
 
     def record(self, first_seq: int) -> TurnRecord:
         """Return the turn so far, with messages numbered from ``first_seq`` on."""
         outcome = self.outcome
         messages = tuple(replace(stored, seq=seq) for seq, stored in enumerate(self._messages, first_seq))
-        return TurnRecord(self._id, messages, outcome.usage, outcome.turns, outcome.finish_reason, tuple(self._tools))
+        tools = tuple(ToolRun(tool.call.id, tool.call.name, tool.duration_ms) for tool in outcome.tool_calls)
+        return TurnRecord(self._id, messages, outcome.usage, outcome.turns, outcome.finish_reason, tools)
 
-    def _append(self, message: Message, at: Timestamp) -> None:
-        self._messages.append(StoredMessage(MessageId(new_id("msg")), 0, at, message))
+    def _insert(self, index: int, message: Message, at: Timestamp) -> None:
+        self._messages.insert(index, StoredMessage(MessageId(new_id("msg")), 0, at, message))
 
 
 async def store_body(store: TenantStore, session: SessionId, record: TurnRecord) -> dict[str, Value]:

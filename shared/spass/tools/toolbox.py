@@ -15,6 +15,7 @@ from spass.aws.idempotency import Claim, StoredAnswer
 from spass.aws.writes import Write
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
+from spass.core.effects import ToolOutcome
 from spass.core.errors import (
     AdminRequired,
     ConfirmTokenExpired,
@@ -31,7 +32,6 @@ from spass.core.errors import (
     Unavailable,
     Upstream,
 )
-from spass.core.events import ToolCallFinished
 from spass.core.json import replace_surrogates
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
 from spass.core.time import now_s
@@ -92,7 +92,7 @@ class Toolbox:
         tools = [self._find_tool(name) for name in names]
         return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.admin_only)
 
-    async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolCallFinished:
+    async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolOutcome:
         """Run ``call`` as the model wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
 
         Raises:
@@ -109,11 +109,9 @@ class Toolbox:
             return _build_call(tool, tool_arguments.parse(call.arguments))
 
         attempt = await self._attempt(scope, recorder, prepare, _FATAL)
-        return _finished_event(call, attempt, recorder.duration_ms)
+        return _outcome(call, attempt, recorder.duration_ms)
 
-    async def execute_all(
-        self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]
-    ) -> Sequence[ToolCallFinished]:
+    async def execute_all(self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]) -> Sequence[ToolOutcome]:
         """Run the tool calls of one model answer concurrently and return their results in the order of ``calls``.
 
         Calls after the first ``MAX_CALLS`` are not run; their result is an error. An error is raised after all calls have ended.
@@ -123,21 +121,21 @@ class Toolbox:
         """
         slots = asyncio.Semaphore(_CONCURRENCY)
 
-        async def run(call: ToolCall) -> ToolCallFinished:
+        async def run(call: ToolCall) -> ToolOutcome:
             async with slots:
                 return await self.execute(scope, call, allowed=allowed)
 
         answers = await asyncio.gather(*map(run, calls[:MAX_CALLS]), return_exceptions=True)
-        events: list[ToolCallFinished] = []
+        outcomes: list[ToolOutcome] = []
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-            events.append(answer)
+            outcomes.append(answer)
         message = (
             f"This call was not run: one answer may have {MAX_CALLS} tool calls. Make fewer calls now, and the others later."
         )
         refusal = _error_result(ToolError(message, code="too_many_tool_calls"))
-        return [*events, *(_finished_event(call, refusal) for call in calls[MAX_CALLS:])]
+        return [*outcomes, *(_outcome(call, refusal) for call in calls[MAX_CALLS:])]
 
     async def execute_direct(
         self,
@@ -291,7 +289,9 @@ def _error_result(error: ToolError | SpassError) -> _CallResult:
     return _CallResult({"error": body}, failed=True)
 
 
-def _finished_event(call: ToolCall, attempt: _CallResult, duration_ms: int = 0) -> ToolCallFinished:
+def _outcome(call: ToolCall, attempt: _CallResult, duration_ms: int = 0) -> ToolOutcome:
     result, text = truncate_result(attempt.result)
     message = Message(Role.TOOL, text, tool_call_id=call.id)
-    return ToolCallFinished(call, tool_arguments.arguments_for_display(call.arguments), result, message, duration_ms)
+    return ToolOutcome(
+        call, tool_arguments.arguments_for_display(call.arguments), result, message, duration_ms, not attempt.failed
+    )

@@ -12,6 +12,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.aws.writes import Put, Update
 from spass.calls.scope import Scope
+from spass.core.effects import ToolOutcome
 from spass.core.errors import ContextLengthExceeded
 from spass.core.events import (
     Event,
@@ -22,7 +23,6 @@ from spass.core.events import (
     ToolCallStarted,
     TurnFinished,
     TurnStarted,
-    Usage,
 )
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
@@ -86,11 +86,9 @@ class SessionHarness:
             yield TurnStarted()
             yield InferenceStarted(1)
             yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
-            yield Usage(TokenUsage(10, 2))
             yield ToolCallStarted(call)
-            yield ToolCallFinished(
-                call, {"expression": "1+1"}, {"value": 2}, Message(Role.TOOL, '{"value":2}', (), call.id), duration_ms=3
-            )
+            result = Message(Role.TOOL, '{"value":2}', (), call.id)
+            yield ToolCallFinished(ToolOutcome(call, {"expression": "1+1"}, {"value": 2}, result, duration_ms=3))
             if pause is not None:
                 pause.reached.set()
                 await pause.go_on.wait()
@@ -100,10 +98,9 @@ class SessionHarness:
                 if shorter is None or not self._fits(shorter):
                     raise ContextLengthExceeded("The prompt is too long.")
             text = f"answer to {message}"
-            yield Token(text)
+            yield Token(text, 2)
             yield InferenceFinished(Message(Role.ASSISTANT, text), FinishReason.STOP)
-            yield Usage(TokenUsage(20, 5))
-            yield TurnFinished(FinishReason.STOP)
+            yield TurnFinished(FinishReason.STOP, TokenUsage(30, 7))
 
         request = TurnRequest(session, AGENT, USER, message, client_request, lambda to: redirect(client_request, to))
         compactor = Compactor(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spass.agents.kinds import orchestrator
 from spass.agents.kinds.context import ModelEvent
+from spass.core.effects import ToolOutcome
 from spass.core.errors import UpstreamError
 from spass.core.events import (
     Event,
@@ -19,7 +20,6 @@ from spass.core.events import (
     ToolCallStarted,
     TurnFinished,
     TurnStarted,
-    Usage,
     collect,
 )
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
@@ -47,24 +47,25 @@ class ScriptedContext:
     allowed: list[bool] = field(default_factory=list)
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
-    async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
+    async def model(
+        self, conversation: Sequence[Message], step: int, *, may_call_tools: bool
+    ) -> AsyncGenerator[ModelEvent, None]:
         number = len(self.seen)
         line = self.lines[min(number, len(self.lines) - 1)]
         self.seen.append(tuple(conversation))
         self.allowed.append(may_call_tools)
         for word in line.text.split(" "):
             if word:
-                yield Token(word)
+                yield Token(word, step)
         calls = tuple(ToolCall(f"call_{number}_{at}", name, "{}") for at, name in enumerate(line.calls))
-        yield InferenceFinished(Message(Role.ASSISTANT, line.text.replace(" ", ""), calls), line.reason)
-        yield Usage(TokenUsage(10, 1))
+        yield InferenceFinished(Message(Role.ASSISTANT, line.text.replace(" ", ""), calls), line.reason, TokenUsage(10, 1))
 
-    async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
+    async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolOutcome]:
         self.asked.append(tuple(call.name for call in calls))
         if "broken" in self.asked[-1]:
             raise UpstreamError("The tool's room fell in.")
         answers = [Message(Role.TOOL, f'"{call.id}"', tool_call_id=call.id) for call in calls]
-        return [ToolCallFinished(call, {}, call.id, answer, 1) for call, answer in zip(calls, answers, strict=True)]
+        return [ToolOutcome(call, {}, call.id, answer, 1) for call, answer in zip(calls, answers, strict=True)]
 
 
 async def turn(script: ScriptedContext) -> list[Event]:
@@ -89,11 +90,10 @@ async def test_an_answer_without_tools_is_one_model_call() -> None:
     assert await turn(ScriptedContext([ScriptedReply("forty two")])) == [
         TurnStarted(),
         InferenceStarted(1),
-        Token("forty"),
-        Token("two"),
-        InferenceFinished(Message(Role.ASSISTANT, "fortytwo"), FinishReason.STOP),
-        Usage(TokenUsage(10, 1)),
-        TurnFinished(FinishReason.STOP),
+        Token("forty", 1),
+        Token("two", 1),
+        InferenceFinished(Message(Role.ASSISTANT, "fortytwo"), FinishReason.STOP, TokenUsage(10, 1)),
+        TurnFinished(FinishReason.STOP, TokenUsage(10, 1)),
     ]
 
 
@@ -112,9 +112,9 @@ async def test_the_calls_of_one_answer_run_together_and_are_reported_in_order() 
     script = ScriptedContext([ScriptedReply("", ("slowest", "slow", "x")), ScriptedReply("done")])
     events = await turn(script)
     assert script.asked == [("slowest", "slow", "x")]
-    kinds = [(type(event), event.call.name) for event in events if isinstance(event, ToolCallStarted | ToolCallFinished)]
-    names = ["slowest", "slow", "x"]
-    assert kinds == [(ToolCallStarted, name) for name in names] + [(ToolCallFinished, name) for name in names]
+    started = [event.call.name for event in events if isinstance(event, ToolCallStarted)]
+    finished = [event.outcome.call.name for event in events if isinstance(event, ToolCallFinished)]
+    assert started == finished == ["slowest", "slow", "x"]
 
 
 async def test_the_last_model_call_may_not_call_tools() -> None:
@@ -172,10 +172,12 @@ async def test_closing_the_events_closes_the_model_stream() -> None:
     closed: list[bool] = []
 
     class Watched(ScriptedContext):
-        async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
+        async def model(
+            self, conversation: Sequence[Message], step: int, *, may_call_tools: bool
+        ) -> AsyncGenerator[ModelEvent, None]:
             try:
-                yield Token("a")
-                yield Token("b")
+                yield Token("a", 1)
+                yield Token("b", 1)
             finally:
                 closed.append(True)
 

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.cost import Cost, CostSource, CostTally
+from spass.core.effects import ToolOutcome
 from spass.core.events import (
     Event,
     InferenceFinished,
@@ -13,7 +14,6 @@ from spass.core.events import (
     ToolCallStarted,
     TurnFinished,
     TurnStarted,
-    Usage,
     collect,
 )
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
@@ -28,14 +28,12 @@ def test_an_outcome_collects_messages_tool_calls_tokens_and_reason() -> None:
         TurnStarted(),
         InferenceStarted(1),
         InferenceFinished(asking, FinishReason.TOOL_CALLS),
-        Usage(TokenUsage(10, 2)),
         ToolCallStarted(call),
-        ToolCallFinished(call, {"expression": "2+2"}, 4, result, 1),
+        ToolCallFinished(ToolOutcome(call, {"expression": "2+2"}, 4, result, 1)),
         InferenceStarted(2),
-        Token("Four."),
+        Token("Four.", 2),
         InferenceFinished(answer, FinishReason.STOP),
-        Usage(TokenUsage(20, 3)),
-        TurnFinished(FinishReason.STOP),
+        TurnFinished(FinishReason.STOP, TokenUsage(30, 5)),
     ]
     outcome = collect(events)
     assert outcome.messages == [asking, result, answer]
@@ -43,7 +41,21 @@ def test_an_outcome_collects_messages_tool_calls_tokens_and_reason() -> None:
     assert outcome.turns == 2
     assert outcome.usage == TokenUsage(30, 5)
     assert outcome.usage.total_tokens == 35
-    assert [record.name for record in outcome.tool_calls] == ["calculator"]
+    assert [tool.call.name for tool in outcome.tool_calls] == ["calculator"]
+
+
+def test_results_are_recorded_in_the_order_of_their_calls() -> None:
+    def ask(*names: str) -> InferenceFinished:
+        calls = tuple(ToolCall(name, "calculator", "{}") for name in names)
+        return InferenceFinished(Message(Role.ASSISTANT, "", tool_calls=calls), FinishReason.TOOL_CALLS)
+
+    def result(name: str) -> ToolCallFinished:
+        message = Message(Role.TOOL, name, tool_call_id=name)
+        return ToolCallFinished(ToolOutcome(ToolCall(name, "calculator", "{}"), {}, name, message, 1))
+
+    outcome = collect([ask("a", "b", "c"), result("c"), result("a"), result("b"), ask("d", "e"), result("e"), result("d")])
+    assert [message.tool_call_id for message in outcome.messages] == [None, "a", "b", "c", None, "d", "e"]
+    assert [tool.call.id for tool in outcome.tool_calls] == ["a", "b", "c", "d", "e"]
 
 
 MONEY = st.decimals(0, 10, places=6)

@@ -10,6 +10,7 @@ from spass.aws import keys
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.leases import LeaseLost, renewing
 from spass.aws.writes import Update
+from spass.core.effects import ToolOutcome
 from spass.core.errors import (
     IdempotencyInProgress,
     IdempotencyKeyReused,
@@ -28,7 +29,6 @@ from spass.core.events import (
     ToolCallFinished,
     TurnFinished,
     TurnStarted,
-    Usage,
 )
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
@@ -304,13 +304,12 @@ async def test_the_record_contains_the_messages_the_tool_runs_and_the_usage(harn
         yield TurnStarted()
         yield InferenceStarted(1)
         yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
-        yield Usage(TokenUsage(10, 2))
         harness.now += 1
-        yield ToolCallFinished(call, {"expression": "6*7"}, 42, Message(Role.TOOL, "42", (), "call_1"), duration_ms=7)
+        result = Message(Role.TOOL, "42", (), "call_1")
+        yield ToolCallFinished(ToolOutcome(call, {"expression": "6*7"}, 42, result, duration_ms=7))
         yield InferenceStarted(2)
         yield ANSWER
-        yield Usage(TokenUsage(30, 4))
-        yield TurnFinished(FinishReason.LENGTH)
+        yield TurnFinished(FinishReason.LENGTH, TokenUsage(40, 6))
 
     start = harness.now
     await harness.turn(session, "What is 6*7?", respond).answer()

@@ -73,7 +73,9 @@ async def run_turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]
     agent = AgentSpec.model_validate({"name": "librarian", "model": "clerk", "tools": TOOLS})
     identity = replace(harness.scope.caller.identity, allowed_models=("*",))
     scope = replace(harness.scope, caller=replace(harness.scope.caller, identity=identity, user=UserId("ada")))
-    return [event.result async for event in engine.run(scope, agent, [], "Tidy up.") if isinstance(event, ToolCallFinished)]
+    return [
+        event.outcome.result async for event in engine.run(scope, agent, [], "Tidy up.") if isinstance(event, ToolCallFinished)
+    ]
 
 
 async def contents(harness: RagHarness) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from spass.calls.scope import Scope
-from spass.core.events import ToolCallFinished
+from spass.core.effects import ToolOutcome
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Json, Role, ToolCall
 from spass.core.time import Timestamp
@@ -48,7 +48,7 @@ def box(lineage_searcher: FakeLineageSearcher) -> Toolbox:
     return Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), lambda: lineage_searcher)
 
 
-async def call(box: Toolbox, arguments: str, scope: Scope | None = None) -> ToolCallFinished:
+async def call(box: Toolbox, arguments: str, scope: Scope | None = None) -> ToolOutcome:
     scope = scope or scope_for().for_agent(AGENT, SESSION)
     return await box.execute(scope, ToolCall("c1", "lineage_search", arguments), allowed=["lineage_search"])
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.calls.scope import Scope
+from spass.core.effects import ToolOutcome
 from spass.core.errors import (
     DocumentNotFound,
     DocumentTooLarge,
@@ -22,7 +23,6 @@ from spass.core.errors import (
     ToolNotFound,
     UpstreamError,
 )
-from spass.core.events import ToolCallFinished
 from spass.core.messages import Json, Role, ToolCall
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
@@ -80,11 +80,11 @@ def box() -> Toolbox:
     return toolbox_with({**TOOLS, "echo": f"{__name__}:Echo", "waiting": f"{__name__}:Waiting"})
 
 
-async def execute(box: Toolbox, scope: Scope, name: str, arguments: str, *allowed: str) -> ToolCallFinished:
+async def execute(box: Toolbox, scope: Scope, name: str, arguments: str, *allowed: str) -> ToolOutcome:
     return await box.execute(scope, ToolCall("call_1", name, arguments), allowed=allowed or (name,))
 
 
-def error_of(finished: ToolCallFinished) -> tuple[Json, str]:
+def error_of(finished: ToolOutcome) -> tuple[Json, str]:
     assert isinstance(finished.result, dict)
     error = finished.result["error"]
     assert isinstance(error, dict)

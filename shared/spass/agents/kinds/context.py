@@ -3,10 +3,11 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, TypeAlias
 
-from spass.core.events import InferenceFinished, Token, ToolCallFinished, Usage
+from spass.core.effects import ToolOutcome
+from spass.core.events import InferenceFinished, Token
 from spass.core.messages import Message, ToolCall
 
-ModelEvent: TypeAlias = Token | InferenceFinished | Usage
+ModelEvent: TypeAlias = Token | InferenceFinished
 
 
 class KindContext(Protocol):
@@ -17,8 +18,8 @@ class KindContext(Protocol):
         """Return the maximum number of model calls of the turn; at least 1."""
         ...
 
-    def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
-        """Call the agent's model with ``conversation``. Yield its text as it arrives, then ``InferenceFinished``, then ``Usage``.
+    def model(self, conversation: Sequence[Message], step: int, *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
+        """Call the agent's model with ``conversation``. Yield its text as it arrives, then ``InferenceFinished``.
         If ``may_call_tools`` is false, the request tells the model to answer without tools.
 
         Raises:
@@ -26,7 +27,7 @@ class KindContext(Protocol):
         """
         ...
 
-    async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
+    async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolOutcome]:
         """Execute the tool calls of one reply and return their results in the order of ``calls``. An invalid call, a failed tool
         and a call above the limit also have results: errors that the model reads. All calls have ended when this raises.
 

@@ -10,11 +10,12 @@ from spass.core.events import (
     Event,
     InferenceFinished,
     InferenceStarted,
+    ToolCallFinished,
     ToolCallStarted,
     TurnFinished,
     TurnStarted,
 )
-from spass.core.messages import FinishReason, Message
+from spass.core.messages import FinishReason, Message, TokenUsage
 
 
 async def run(context: KindContext, conversation: Sequence[Message]) -> AsyncGenerator[Event, None]:
@@ -29,11 +30,12 @@ async def run(context: KindContext, conversation: Sequence[Message]) -> AsyncGen
     """
     yield TurnStarted()
     messages = list(conversation)
+    usage = TokenUsage()
     for number in range(1, context.max_turns + 1):
         last = number == context.max_turns
         yield InferenceStarted(number)
         finished: InferenceFinished | None = None
-        async with aclosing(context.model(messages, may_call_tools=not last)) as events:
+        async with aclosing(context.model(messages, number, may_call_tools=not last)) as events:
             async for event in events:
                 if isinstance(event, InferenceFinished):
                     finished = _drop_calls(event, last=last)
@@ -42,16 +44,17 @@ async def run(context: KindContext, conversation: Sequence[Message]) -> AsyncGen
                     yield event
         if finished is None:
             raise RuntimeError("the context's model ended without InferenceFinished")
+        usage += finished.usage
         calls = finished.message.tool_calls
         if not calls:
-            yield TurnFinished(finished.finish_reason)
+            yield TurnFinished(finished.finish_reason or FinishReason.STOP, usage)
             return
         messages.append(finished.message)
         for call in calls:
             yield ToolCallStarted(call)
         for result in await context.tools(calls):
             messages.append(result.message)
-            yield result
+            yield ToolCallFinished(result)
 
 
 def _drop_calls(finished: InferenceFinished, *, last: bool) -> InferenceFinished:
@@ -62,4 +65,6 @@ def _drop_calls(finished: InferenceFinished, *, last: bool) -> InferenceFinished
     cut_off = reason in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
     if not cut_off and not last:
         return replace(finished, finish_reason=FinishReason.TOOL_CALLS)
-    return InferenceFinished(replace(finished.message, tool_calls=()), reason if cut_off else FinishReason.MAX_TURNS)
+    return replace(
+        finished, message=replace(finished.message, tool_calls=()), finish_reason=reason if cut_off else FinishReason.MAX_TURNS
+    )

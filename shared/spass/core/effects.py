@@ -1,0 +1,128 @@
+"""The effects of an agent kind: what its generator asks the driver to do, and what the driver sends back.
+
+Effects and results are frozen dataclasses of plain values, so they can be compared, recorded and replayed.
+"""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Show no text of the reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowAfter:
+    """Show the text from the first of ``markers`` (or the start, if there are none) to the first of ``until``. One of ``until``
+    before any marker hides all text."""
+
+    markers: tuple[str, ...]
+    until: tuple[str, ...] = ()
+
+
+HIDDEN: Final = Hidden()
+"""Show nothing."""
+
+Show: TypeAlias = Hidden | ShowAfter | None
+"""The part of a reply's text that is shown while it arrives. None shows all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Infer:
+    """Call a model with ``messages``. The result is an ``AssistantReply``.
+
+    ``tools``: ``offered`` sends the agent's tools. ``named`` sends them but forbids calls, because some providers refuse a
+    conversation that mentions tools which the request does not name. ``none`` omits them. A value of None is the agent's own
+    value. ``aside`` marks a call that is not a step of the agent: it is never shown, and if it fails, its reply has ``error``.
+    """
+
+    messages: tuple[Message, ...]
+    tools: Literal["offered", "named", "none"] = "offered"
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    model: str | None = None
+    aside: bool = False
+    show: Show = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """The error of a call, by the code and the message that a client would get."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantReply:
+    """The reply of a model. ``tool_calls`` are those that may be executed. ``error`` is set only for a call made aside."""
+
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: FinishReason = FinishReason.STOP
+    usage: TokenUsage = NO_TOKENS
+    error: CallError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallTools:
+    """Execute tool calls side by side. The result is a tuple with one ``ToolOutcome`` per call, in the order of ``calls``.
+
+    ``said`` is the text that is recorded beside the calls; None means the text shown so far. The driver gives an id to a call
+    that has none.
+    """
+
+    calls: tuple[ToolCall, ...]
+    said: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """The outcome of a tool call. ``arguments`` and ``result`` are parsed JSON; a failed call has the result ``{"error": …}``.
+    ``message`` is the tool message for the model."""
+
+    call: ToolCall
+    arguments: Json
+    result: Json
+    message: Message
+    duration_ms: int
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell the client about the progress of the work. The result is None."""
+
+    detail: str
+
+
+Effect: TypeAlias = Infer | CallTools | Tell
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a turn. ``finish_reason`` None means that of the last reply. ``calls`` are left to the client."""
+
+    content: str
+    finish_reason: FinishReason | None = None
+    calls: tuple[ToolCall, ...] = ()
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+
+
+Steps: TypeAlias = Generator[Effect, Any, Answer]
+"""The work of a kind. Each effect is sent its result."""
+
+
+def user(text: str, *, data: bool = False) -> Message:
+    """Return a user's message. ``data`` marks text that was looked up and that no participant wrote."""
+    return Message(Role.USER, text, data=data)
+
+
+class MaxTurns(Exception):
+    """The agent has made all model calls that it may make. The driver raises this in the generator instead of performing the next
+    model call or tool call; the generator may return an ``Answer``."""
