@@ -15,7 +15,7 @@ from spass.web.worker_function import worker_handler
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
     """Handle a batch of messages."""
     tenants = {TenantId(tenant.id) for tenant in services.config.tenants}
-    handler = background_handler(services.writer, services.object_cache)
+    handler = background_handler(services.writer, services.object_cache, bus=services.bus)
     return await Dispatcher(tenants, services.aws.for_tenant, handler).batch(event, deadline)
 
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from spass.core.events import ToolCallDelta
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Role
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, ToolCallDelta
 from tests.functions.gateway import Gateway
 from tests.unit.sessions.session_chains import ChainBuilder
 

@@ -178,9 +178,11 @@ class Calls:
             raise
         finally:
             reply = call.builder.reply
-            call.cost = self._cost(model, call.routing, status, reply.cost_usd)
             finish_reason = reply.finish_reason if status == audit.OK and kind is CallKind.CHAT else None
-            await recorder.finish(status, routing=call.routing, cost=call.cost, finish_reason=finish_reason)
+            try:
+                call.cost = self._cost(model, call.routing, status, reply.cost_usd)
+            finally:
+                await recorder.finish(status, routing=call.routing, cost=call.cost, finish_reason=finish_reason)
 
     def _cost(self, model: ModelConfig, routing: RoutingRecord, status: str, reported_usd: Decimal | None) -> Cost:
         """Return the cost of one call, including its lost attempts.

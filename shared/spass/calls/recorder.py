@@ -1,4 +1,7 @@
-"""Account for one call of a model or a tool when it ends: add its cost to the tally, settle its limits, record its usage."""
+"""Account for one call of a model or a tool when it ends: add its cost to the tally, settle its limits, record its usage.
+
+The recorder also publishes the events of the call on the bus of its scope. Nothing else publishes events of calls.
+"""
 
 import asyncio
 import time
@@ -9,6 +12,16 @@ from typing import Final
 from spass.aws.tasks import run_shielded
 from spass.calls.admission import CallReservation
 from spass.calls.scope import Scope
+from spass.core.bus import (
+    INFERENCE_END,
+    INFERENCE_START,
+    TOOL_CALL_END,
+    TOOL_CALL_START,
+    InferenceEnd,
+    InferenceStart,
+    ToolCallEnd,
+    ToolCallStart,
+)
 from spass.core.cost import NO_COST, Cost
 from spass.core.ids import RequestId, new_id
 from spass.core.time import now
@@ -21,7 +34,8 @@ _NO_RESERVATION: Final = CallReservation()
 
 
 class Recorder:
-    """Account for one call. Create it when the call begins, and call ``finish`` exactly once.
+    """Account for one call. Create it when the call begins, and call ``finish`` exactly once, also if the call fails: the first
+    publishes the call's START event, and the second its END event.
 
     ``tool`` is None if the model called a tool that does not exist: a name that the model made up must not be recorded.
     """
@@ -41,7 +55,7 @@ class Recorder:
         self._record = AuditRecord(
             request_id=RequestId(new_id("req")),
             outer_request_id=caller.request_id,
-            parent_request_id=scope.parent or caller.request_id,
+            parent_request_id=scope.parent_request_id,
             origin_request_id=caller.parent_request_id,
             at=now(),
             kind=kind,
@@ -57,6 +71,7 @@ class Recorder:
         )
         self._started = time.monotonic()
         self.duration_ms = 0
+        self._publish_start()
 
     @property
     def request_id(self) -> RequestId:
@@ -84,7 +99,8 @@ class Recorder:
         cost: Cost = NO_COST,
         finish_reason: str | None = None,
     ) -> None:
-        """Settle and record the call. A cancelled caller waits until this is done. ``routing`` is None for a tool."""
+        """Settle and record the call, then publish its end. A cancelled caller waits until this is done. ``routing`` is None for
+        a tool."""
         self._scope.tally.add(cost)
         routing = routing or RoutingRecord()
         self.duration_ms = self.elapsed_ms
@@ -99,7 +115,10 @@ class Recorder:
             cost=cost,
             finish_reason=finish_reason,
         )
-        await run_shielded(self._settle_and_record(record))
+        try:
+            await run_shielded(self._settle_and_record(record))
+        finally:
+            self._publish_end(record)
 
     async def _settle_and_record(self, record: AuditRecord) -> None:
         audited = audit.record_call(self._scope.store, record)
@@ -107,3 +126,47 @@ class Recorder:
             await asyncio.gather(audited, self._reservation.settle(record.usage, record.cost))
         else:
             await audited
+
+    def _publish_start(self) -> None:
+        scope, record = self._scope, self._record
+        if record.kind is CallKind.TOOL:
+            scope.bus.publish(
+                TOOL_CALL_START,
+                lambda: ToolCallStart(**scope.event_fields(), call_id=record.request_id, tool=record.tool),
+            )
+        else:
+            scope.bus.publish(
+                INFERENCE_START,
+                lambda: InferenceStart(**scope.event_fields(), call_id=record.request_id, model=record.model or ""),
+            )
+
+    def _publish_end(self, record: AuditRecord) -> None:
+        scope = self._scope
+        if record.kind is CallKind.TOOL:
+            scope.bus.publish(
+                TOOL_CALL_END,
+                lambda: ToolCallEnd(
+                    **scope.event_fields(),
+                    call_id=record.request_id,
+                    tool=record.tool,
+                    ok=record.status == audit.OK,
+                    status=record.status,
+                    duration_ms=record.latency_ms,
+                ),
+            )
+        else:
+            scope.bus.publish(
+                INFERENCE_END,
+                lambda: InferenceEnd(
+                    **scope.event_fields(),
+                    call_id=record.request_id,
+                    model=record.model or "",
+                    backend=record.backend,
+                    attempts=record.attempts,
+                    prompt_tokens=record.usage.prompt_tokens,
+                    completion_tokens=record.usage.completion_tokens,
+                    cost_usd=record.cost.usd,
+                    status=record.status,
+                    duration_ms=record.latency_ms,
+                ),
+            )

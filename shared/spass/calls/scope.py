@@ -1,12 +1,13 @@
 """The scope of one piece of work: caller, store, deadline, cost."""
 
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final, Self, TypedDict
 
 from spass.aws.clients import TenantStore
+from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.cost import CostTally
-from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
-from spass.core.time import Deadline
+from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
+from spass.core.time import Deadline, Timestamp, now
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.scalars import ANY_MODEL
 
@@ -27,6 +28,18 @@ MAX_CALLER_DEPTH: Final = 3
 """A request with this caller depth is refused. Each call that a request makes is one deeper than the request."""
 
 
+class EventFields(TypedDict):
+    """The fields that all events of the bus have (``BusEvent``)."""
+
+    at: Timestamp
+    tenant: TenantId
+    request_id: RequestId
+    parent_request_id: RequestId
+    agent: AgentName | None
+    kind: str | None
+    session_id: SessionId | None
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The scope of one request or job.
@@ -34,7 +47,8 @@ class Scope:
     All its work shares ``tally`` and ``deadline``. ``depth`` is the number of gateway calls that led to it. ``parent`` is the
     call for which this work is done, or None if it is done for the request itself. ``max_wait`` is the number of seconds that one
     call may wait for capacity. With ``bypass_cache``, the tenant's settings are read from the table and not from the cache,
-    because an admin may have changed them through another process a moment ago.
+    because an admin may have changed them through another process a moment ago. ``kind`` is the key of the agent's kind. ``bus``
+    gets the events of the calls.
     """
 
     caller: Caller
@@ -47,11 +61,16 @@ class Scope:
     parent: RequestId | None = None
     max_wait: float = REQUEST_MAX_WAIT
     bypass_cache: bool = False
+    kind: str | None = None
+    bus: EventBus = EMPTY_BUS
 
     @classmethod
-    def for_request(cls, caller: Caller, store: TenantStore, *, seconds: float = REQUEST_SECONDS) -> Self:
+    def for_request(
+        cls, caller: Caller, store: TenantStore, *, seconds: float = REQUEST_SECONDS, bus: EventBus = EMPTY_BUS
+    ) -> Self:
         """Return the scope of a request that has just arrived and must end within ``seconds``."""
-        return cls(caller, store, Deadline.after(seconds), CostTally(), caller.depth, bypass_cache=caller.identity.admin)
+        bypass_cache = caller.identity.admin
+        return cls(caller, store, Deadline.after(seconds), CostTally(), caller.depth, bypass_cache=bypass_cache, bus=bus)
 
     @classmethod
     def for_job(
@@ -66,6 +85,7 @@ class Scope:
         origin: RequestId | None = None,
         depth: int = 0,
         bypass_cache: bool = False,
+        bus: EventBus = EMPTY_BUS,
     ) -> Self:
         """Return the scope of a job. ``request_id`` is the request that created the job, or None if a timer created it.
 
@@ -73,7 +93,7 @@ class Scope:
         """
         identity = Identity(store.tenant, token_id, admin=False, allowed_models=(ANY_MODEL,))
         caller = Caller(identity, user, request_id or RequestId(new_id("req")), origin, depth, route)
-        return cls(caller, store, deadline, CostTally(), depth, max_wait=JOB_MAX_WAIT, bypass_cache=bypass_cache)
+        return cls(caller, store, deadline, CostTally(), depth, max_wait=JOB_MAX_WAIT, bypass_cache=bypass_cache, bus=bus)
 
     @property
     def streaming(self) -> "Scope":
@@ -90,6 +110,23 @@ class Scope:
         """Return the scope of the work that is done for ``call``."""
         return replace(self, parent=call)
 
-    def for_agent(self, agent: AgentName, session: SessionId | None = None) -> "Scope":
-        """Return the scope of the work of ``agent``, in ``session`` if there is one."""
-        return replace(self, agent=agent, session=session)
+    def for_agent(self, agent: AgentName, session: SessionId | None = None, *, kind: str | None = None) -> "Scope":
+        """Return the scope of the work of ``agent``, in ``session`` if there is one. ``kind`` is the key of its kind."""
+        return replace(self, agent=agent, session=session, kind=kind)
+
+    @property
+    def parent_request_id(self) -> RequestId:
+        """Return the call for which this work is done, or the request."""
+        return self.parent or self.caller.request_id
+
+    def event_fields(self) -> EventFields:
+        """Return the fields that all events of this work have. ``at`` is now."""
+        return {
+            "at": now(),
+            "tenant": self.store.tenant,
+            "request_id": self.caller.request_id,
+            "parent_request_id": self.parent_request_id,
+            "agent": self.agent,
+            "kind": self.kind,
+            "session_id": self.session,
+        }

@@ -1,6 +1,7 @@
 """Handle the queue of jobs: uploaded files, their parts, segments to merge, calls to account for."""
 
 from spass.aws.clients import TenantStore
+from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.jobs import AccountCall, Delivery, IngestPart, IngestUpload, MergeSegments, StartCompaction
 from spass.core.time import Deadline
 from spass.jobs.dispatch import Handler, NotHandled
@@ -14,13 +15,15 @@ from spass.rag.write.merge_job import merge
 from spass.rag.write.writer import Writer
 
 
-def background_handler(writer: Writer, cache: ObjectCache, ingest: IngestSettings = DEFAULTS) -> Handler:
+def background_handler(
+    writer: Writer, cache: ObjectCache, ingest: IngestSettings = DEFAULTS, bus: EventBus = EMPTY_BUS
+) -> Handler:
     """Return the handler of the queue of jobs."""
 
     async def handle(store: TenantStore, task: Task, delivery: Delivery, deadline: Deadline) -> bool:
         match task:
             case UploadedFile() | IngestUpload() | IngestPart():
-                return await IngestWorker(writer, store, delivery, deadline, ingest).run(task)
+                return await IngestWorker(writer, store, delivery, deadline, ingest, bus).run(task)
             case MergeSegments():
                 await merge(store, cache, task.index, deadline)
             case AccountCall():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from starlette.requests import Request
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spass.calls.pipeline import Calls
     from spass.calls.scope import Scope
     from spass.completions.service import Completions
+    from spass.core.bus import EventBus
     from spass.llm.router import Router
     from spass.rag.index.cache import ObjectCache
     from spass.rag.index.embedding import Embedder
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
 
 
-# These hold only the contents of the operator's files and of the environment, which are the same in every process.
-_FROM_FILES: Final = frozenset({"settings", "config", "tokens", "agents"})
+# These hold only the contents of the operator's files and of the environment, which are the same in every process. A module may
+# have subscribed to the bus before the snapshot.
+_KEPT: Final = frozenset({"settings", "config", "tokens", "agents", "bus"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ class Services:
     def compaction_steps(self) -> "CompactionSteps":
         from spass.sessions.compaction.steps import CompactionSteps
 
-        return CompactionSteps(self.summarizer)
+        return CompactionSteps(self.summarizer, bus=self.bus)
 
     @cached_property
     def lineage_search(self) -> "SessionLineageSearcher":
@@ -256,14 +258,26 @@ class Services:
 
         return SessionLineageSearcher()
 
+    @cached_property
+    def bus(self) -> "EventBus":
+        """The bus of all events of this process. It stays after a restore from a snapshot, with its subscriptions."""
+        from spass.core.bus import EventBus, EventType
+
+        def report(event_type: EventType[Any], error: BaseException) -> None:
+            from spass.aws.log import failure_line, write_line
+
+            write_line({**failure_line(error, ""), "event": "subscriber_failed", "subscribed_to": event_type.name})
+
+        return EventBus(report)
+
     def scope(self, caller: Caller) -> "Scope":
         """Return the scope of a request by ``caller``."""
         from spass.calls.scope import Scope
 
-        return Scope.for_request(caller, self.aws.for_tenant(caller.tenant))
+        return Scope.for_request(caller, self.aws.for_tenant(caller.tenant), bus=self.bus)
 
     def forget_snapshot(self) -> None:
-        """Drop every service except those that were read from the operator's files.
+        """Drop every service except those that were read from the operator's files, and the bus.
 
         Call this after the process was restored from a snapshot. The next use creates new clients, reads credentials and settings
         again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` has not advanced since, so cached
@@ -272,7 +286,7 @@ class Services:
         from spass.aws.restore import reset_process_state
 
         reset_process_state()
-        for name in self.__dict__.keys() - _FROM_FILES:
+        for name in self.__dict__.keys() - _KEPT:
             del self.__dict__[name]
 
     async def aclose(self) -> None:

@@ -8,9 +8,8 @@ from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from spass.core.events import ToolCallDelta
 from spass.llm.providers.http import malformed_response
-from spass.llm.types import ChatDelta
+from spass.llm.types import ChatDelta, ToolCallDelta
 
 P = TypeVar("P", bound=BaseModel)
 

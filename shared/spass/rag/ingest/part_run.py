@@ -16,6 +16,7 @@ from spass.aws.leases import LeaseLost
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import Absent, Condition, Equals, OneOf, Update, Write
 from spass.calls.scope import Scope
+from spass.core.bus import EventBus
 from spass.core.errors import Conflict, InvalidInput, SpassError, StorageUnavailable, TooManyDocuments
 from spass.core.ids import random_suffix
 from spass.core.time import Deadline, now_s
@@ -54,7 +55,13 @@ class PartRun:
     """Ingest a part until it is done or the time is up. Store at least one batch, however short the time is."""
 
     def __init__(
-        self, writer: Writer, store: TenantStore, record: UploadRecord, deadline: Deadline, settings: IngestSettings
+        self,
+        writer: Writer,
+        store: TenantStore,
+        record: UploadRecord,
+        deadline: Deadline,
+        settings: IngestSettings,
+        bus: EventBus,
     ) -> None:
         self._writer = writer
         self._store = store
@@ -62,7 +69,7 @@ class PartRun:
         self._deadline = deadline
         self._settings = settings
         self._seconds_at_start = deadline.remaining()
-        self._scope = Scope.for_job(store, deadline, route=ROUTE, user=record.user, request_id=record.request_id)
+        self._scope = Scope.for_job(store, deadline, route=ROUTE, user=record.user, request_id=record.request_id, bus=bus)
         self._refused = 0
         self._slowest = 0.0  # seconds that the slowest batch took
 

@@ -15,6 +15,7 @@ from spass.aws.keys import Key
 from spass.aws.leases import LeaseLost, renewing
 from spass.aws.log import write_line
 from spass.aws.objects import ObjectMissing
+from spass.core.bus import EventBus
 from spass.core.errors import (
     DeadlineExceeded,
     Internal,
@@ -53,13 +54,20 @@ class IngestWorker:
     """A worker that processes one message."""
 
     def __init__(
-        self, writer: Writer, store: TenantStore, delivery: Delivery, deadline: Deadline, settings: IngestSettings
+        self,
+        writer: Writer,
+        store: TenantStore,
+        delivery: Delivery,
+        deadline: Deadline,
+        settings: IngestSettings,
+        bus: EventBus,
     ) -> None:
         self._writer = writer
         self._store = store
         self._delivery = delivery
         self._deadline = deadline
         self._settings = settings
+        self._bus = bus
         self._receiver = Receiver(delivery.message, settings)
 
     async def run(self, task: UploadedFile | IngestUpload | IngestPart) -> bool:
@@ -114,7 +122,7 @@ class IngestWorker:
             if record.status is Status.QUEUED:
                 await set_status(self._store, record, Status.RUNNING)
             await check_not_superseded(self._store, record)
-            run = PartRun(self._writer, self._store, record, self._deadline, self._settings)
+            run = PartRun(self._writer, self._store, record, self._deadline, self._settings, self._bus)
             if not await run.run(part):
                 await self._release(record, part.key, number)
                 await self._store.jobs.send(IngestPart(self._store.tenant, record.index, record.id, number))

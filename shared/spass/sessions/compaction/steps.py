@@ -17,6 +17,7 @@ from spass.aws.leases import renewing
 from spass.aws.table import TTL, ConditionFailed, TransactionFailed
 from spass.aws.writes import Delete, Put, Write
 from spass.calls.scope import Scope
+from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.cost import Cost
 from spass.core.errors import (
     InternalError,
@@ -68,9 +69,10 @@ class CompactionSteps:
     session.
     """
 
-    def __init__(self, summarizer: "Summarizer", clock: Clock = time.time) -> None:
+    def __init__(self, summarizer: "Summarizer", clock: Clock = time.time, bus: EventBus = EMPTY_BUS) -> None:
         self._summarizer = summarizer
         self._clock = clock
+        self._bus = bus
 
     async def plan(self, store: TenantStore, job_id: JobId) -> None:
         """Mark the job as running. Its plan was made when it was requested, so that the request could be refused."""
@@ -88,7 +90,7 @@ class CompactionSteps:
         if held is None or await _read_draft(store, held.job) is not None:
             return
         job, session = held
-        scope = _job_scope(store, job, deadline)
+        scope = _job_scope(store, job, deadline, self._bus)
         try:
             async with renewing(lambda: renew_hold(store, job.plan.source, job.id, self._clock())):
                 turns = await load_turns(store, session.id, session.compacted_before)
@@ -188,7 +190,7 @@ class CompactionSteps:
         return True
 
 
-def _job_scope(store: TenantStore, job: Job, deadline: Deadline) -> Scope:
+def _job_scope(store: TenantStore, job: Job, deadline: Deadline, bus: EventBus) -> Scope:
     """Return the scope of the job's model calls, which are audited under the request that created the job."""
     requester = job.requester
     scope = Scope.for_job(
@@ -201,6 +203,7 @@ def _job_scope(store: TenantStore, job: Job, deadline: Deadline) -> Scope:
         origin=requester.origin,
         depth=requester.depth,
         bypass_cache=True,
+        bus=bus,
     )
     return scope.for_agent(job.agent, job.plan.source)
 
