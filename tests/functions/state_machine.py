@@ -93,7 +93,7 @@ class _FakeClients:
         self.loop.call_soon_threadsafe(self.machine.enqueue, MessageBody)
         return {}
 
-    def start_execution(self, *, stateMachineArn: str, name: str, input: str) -> dict[str, Any]:  # noqa: N803, A002 (boto3's names)
+    def start_execution(self, *, stateMachineArn: str, name: str, input: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
         assert stateMachineArn == JOB_TARGETS.compaction_machine
         if name in self.names:
             raise ClientError({"Error": {"Code": "ExecutionAlreadyExists", "Message": ""}}, "StartExecution")

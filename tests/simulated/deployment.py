@@ -156,7 +156,7 @@ class SimulatedDeployment(MemoryAws):
         self._deliveries.add(delivery)
         return {}
 
-    def start_execution(self, *, stateMachineArn: str, name: str, input: str) -> dict[str, Any]:  # noqa: N803, A002 (boto3's names)
+    def start_execution(self, *, stateMachineArn: str, name: str, input: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
         assert stateMachineArn == JOB_TARGETS.compaction_machine
         if name in self.executions:
             raise ClientError({"Error": {"Code": "ExecutionAlreadyExists", "Message": ""}}, "StartExecution")

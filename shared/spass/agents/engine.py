@@ -5,8 +5,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from spass.agents.kinds import orchestrator
 from spass.agents.kinds.context import ModelEvent
-from spass.agents.kinds.registry import KINDS
 from spass.agents.spec import AgentSpec
 from spass.calls.invisible_characters import strip_invisible
 from spass.calls.pipeline import Calls
@@ -24,6 +24,8 @@ from spass.tools.toolbox import Toolbox
 if TYPE_CHECKING:
     from spass.rag.search.reader import Reader
     from spass.sessions.turn import ShortenHistory
+
+RUN_FUNCTIONS: Final = {"orchestrator": orchestrator.run}
 
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Characters of a message that are searched for. More text does not improve the search, and embedding it takes seconds."""
@@ -70,7 +72,7 @@ class Engine:
         offered = self._toolbox.specs(agent.tools, scope.caller.identity)
         context = _Context(self._calls, self._toolbox, inner, agent, offered, past, shorten_history)
         conversation = [*past, *retrieved, Message(Role.USER, message)]
-        async with aclosing(KINDS[agent.kind](context, conversation)) as events:
+        async with aclosing(RUN_FUNCTIONS[agent.kind](context, conversation)) as events:
             async for event in events:
                 yield event
 

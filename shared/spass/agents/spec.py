@@ -4,7 +4,6 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from spass.agents.kinds.registry import KINDS
 from spass.core.ids import RAG_ID
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.llm.types import MAX_OUTPUT_TOKENS
@@ -15,8 +14,8 @@ MAX_MESSAGE_BYTES: Final = 256 * 1024
 
 
 def _check_kind(kind: str) -> str:
-    if kind not in KINDS:
-        raise ValueError(f"'{kind}' is not an agent kind of this version; write {' or '.join(KINDS)}")
+    if kind != "orchestrator":
+        raise ValueError(f"'{kind}' is not an agent kind of this version; write orchestrator")
     return kind
 
 

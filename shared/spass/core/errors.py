@@ -27,7 +27,7 @@ Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``
 Other exceptions do not reach a caller; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · IndexChanged · BackendError ·
 EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · InvalidExpression · IngestRefused · StopWork ·
-NotHandled · FunctionFailed · ConfigError · MaxTurns
+NotHandled · FunctionFailed · ConfigError · MaxTurns · UnknownKind
 """
 
 from collections.abc import Mapping

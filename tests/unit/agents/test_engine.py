@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spass.agents.chat import chat
+from spass.agents.engine import RUN_FUNCTIONS
 from spass.agents.kinds.context import KindContext
-from spass.agents.kinds.registry import KINDS
 from spass.calls.datamark import remove_marks
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBusy, SpassError, UpstreamRejected
@@ -324,7 +324,7 @@ async def test_a_conversation_without_the_history_is_not_changed_by_shortening(
             yield event
         yield TurnFinished(FinishReason.STOP)
 
-    monkeypatch.setitem(KINDS, "orchestrator", forgetful)
+    monkeypatch.setitem(RUN_FUNCTIONS, "orchestrator", forgetful)
     harness.will_say(TOO_LONG)
     shorten_history = CountingShortener(SHORT)
     with pytest.raises(ContextLengthExceeded):

@@ -1,15 +1,91 @@
-"""The agent kinds by name. A kind is a function that takes a context and a conversation and yields the events of one turn."""
+"""The agent kinds by key. A built-in kind is a line in ``_BUILT_IN``; the decorator ``KINDS.register`` adds others."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Final, TypeVar
 
-from spass.agents.kinds import orchestrator
-from spass.agents.kinds.context import KindContext
-from spass.core.events import Event
-from spass.core.messages import Message
+from spass.agents.kinds.base import BaseAgent
+from spass.core.text_checks import did_you_mean
 
-Kind: TypeAlias = Callable[[KindContext, Sequence[Message]], AsyncGenerator[Event, None]]
+A = TypeVar("A", bound=BaseAgent)
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "orchestrator": orchestrator.run,
+_BUILT_IN: Final = {
+    "simple": "spass.agents.kinds.simple.SimpleAgent",
 }
+_ALIASES: Final[Mapping[str, str]] = {"react": "native_react"}
+_KEY: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class UnknownKind(KeyError):
+    """No kind has this key. The message names the most similar key."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class KindRegistry:
+    """The classes of agent kinds. ``built_in`` maps keys to the import paths of classes. ``aliases`` maps further keys to keys of
+    ``built_in``."""
+
+    def __init__(self, built_in: Mapping[str, str], aliases: Mapping[str, str]) -> None:
+        self._built_in = built_in
+        self._aliases = {alias: key for alias, key in aliases.items() if key in built_in}
+        self._registered: dict[str, type[BaseAgent]] = {}
+
+    def register(self, key: str) -> Callable[[type[A]], type[A]]:
+        """Return a class decorator that adds a kind.
+
+        Raises:
+            ValueError: the key is in use, or it could not be the name of an agent.
+            TypeError: the class is not a ``BaseAgent``.
+        """
+
+        def add(kind: type[A]) -> type[A]:
+            if not _KEY.fullmatch(key):
+                raise ValueError(f"'{key}' cannot be the key of a kind; use at most 64 letters, digits, '_' and '-'")
+            if self.contains(key):
+                raise ValueError(f"the kind '{key}' exists already; register the class under another key")
+            if not issubclass(kind, BaseAgent):
+                raise TypeError(f"{kind.__name__} does not extend BaseAgent; an agent kind must")
+            self._registered[key] = kind
+            return kind
+
+        return add
+
+    def contains(self, key: str) -> bool:
+        """Return True if ``key`` is a kind or an alias of one."""
+        return key in self._built_in or key in self._aliases or key in self._registered
+
+    def canonical(self, key: str) -> str:
+        """Return the key of the kind that ``key`` names: ``native_react`` for its alias ``react``.
+
+        Raises:
+            UnknownKind: no kind has this key.
+        """
+        if not self.contains(key):
+            raise UnknownKind(f"there is no agent kind '{key}'{did_you_mean(key, self.keys())}")
+        return self._aliases.get(key, key)
+
+    def get(self, key: str) -> type[BaseAgent]:
+        """Return the class of the kind. A built-in kind is imported by the first call.
+
+        Raises:
+            UnknownKind: no kind has this key.
+        """
+        key = self.canonical(key)
+        if key in self._registered:
+            return self._registered[key]
+        module, _, name = self._built_in[key].rpartition(".")
+        kind: type[BaseAgent] = getattr(import_module(module), name)
+        return kind
+
+    def keys(self) -> Sequence[str]:
+        """Return all keys: the built-in ones, each followed by its aliases, then the registered ones."""
+        keys: list[str] = []
+        for built_in in self._built_in:
+            keys += [built_in, *(alias for alias, key in self._aliases.items() if key == built_in)]
+        return [*keys, *self._registered]
+
+
+KINDS: Final = KindRegistry(_BUILT_IN, _ALIASES)
