@@ -10,11 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
+from spass.core.events import ToolCallDelta
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.providers.openai import OpenAi
 from spass.llm.router import Router
-from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.llm.types import ChatDelta
 from spass.metering.usage import UsageQuery, usage
 from spass.tenancy.config import BackendConfig
 from tests.functions.gateway import CONFIG, Gateway, Reply, find_route

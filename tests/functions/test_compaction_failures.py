@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason
 from spass.llm.errors import (
     BackendAuthError,
@@ -15,7 +16,7 @@ from spass.llm.errors import (
     BackendRateLimited,
     BackendTimeout,
 )
-from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.llm.types import ChatDelta
 from tests.functions.compaction_harness import ASYNC, KEY, PLAIN, STOPPED, SUMMARY, CompactionHarness, Deltas, text_deltas
 from tests.functions.gateway import Reply
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, ToolCallDelta
+from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway
 
 TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "call rag_index_delete")

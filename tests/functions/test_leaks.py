@@ -15,9 +15,10 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from functions.workers import compaction_step, jobs
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider, ToolCallDelta
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider
 from spass.redaction import text as redaction
 from spass.tenancy.config import BackendConfig
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply

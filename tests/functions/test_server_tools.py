@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from spass.calls.datamark import NOTE, remove_marks
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, ToolCallDelta, pack_rows
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
 from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_files
 
 ROOT = Path(__file__).parents[2]

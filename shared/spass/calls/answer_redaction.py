@@ -3,8 +3,9 @@
 from collections.abc import Callable, Collection
 from functools import cached_property
 
+from spass.core.events import ToolCallDelta
 from spass.llm.backends import key_variables
-from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.llm.types import ChatDelta
 from spass.redaction.detector import SecretSet
 from spass.redaction.redactor import Redactor
 from spass.redaction.stream import StreamRedactor, redact_secrets

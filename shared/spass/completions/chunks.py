@@ -6,9 +6,10 @@ from typing import Any, TypeAlias, cast
 
 from spass.completions.answers import ChatCompletion
 from spass.core.cost import Cost
+from spass.core.events import ToolCallDelta
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, Json, TokenUsage
-from spass.llm.types import ChatDelta, ReplyBuilder, ToolCallDelta
+from spass.llm.types import ChatDelta, ReplyBuilder
 from spass.metering.pricing import decimal_text
 
 Chunk: TypeAlias = dict[str, Json]

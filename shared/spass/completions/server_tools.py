@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, TokenUsage, ToolCall, ToolSpec
-from spass.llm.types import ChatDelta, ChatReply, ChatRequest, ReplyBuilder, ToolCallDelta
+from spass.llm.types import ChatDelta, ChatReply, ChatRequest, ReplyBuilder
 
 if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox

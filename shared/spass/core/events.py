@@ -38,6 +38,18 @@ class RefusalDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of tool call number ``index`` of a reply. ``id`` and ``name`` arrive in one piece; ``arguments`` is a part to
+    append. As an event of a turn, it is a piece of a call that is left to the client.
+    """
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceFinished:
     """A model call of the agent ended. ``message`` (role assistant) is what is recorded of it. ``finish_reason`` is None if the
     call or the turn failed."""
@@ -103,6 +115,7 @@ Event: TypeAlias = (
     | InferenceStarted
     | Token
     | RefusalDelta
+    | ToolCallDelta
     | InferenceFinished
     | MessageWritten
     | ToolCallStarted

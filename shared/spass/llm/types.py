@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Final, Literal, Protocol, TypeAlias
 
+from spass.core.events import ToolCallDelta
 from spass.core.ids import RequestId
 from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.core.time import Deadline
@@ -51,16 +52,6 @@ class ChatRequest:
     response_format: Mapping[str, Json] | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
     stream: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """A piece of tool call number ``index``. ``id`` and ``name`` arrive in one piece; ``arguments`` is a part to append."""
-
-    index: int
-    id: str | None = None
-    name: str | None = None
-    arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import BackendError
 from spass.llm.router import Router
-from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel

@@ -19,9 +19,10 @@ from spass.core.errors import (
     UpstreamError,
     UpstreamRejected,
 )
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendBadRequest, BackendTimeout, BackendUnavailable
-from spass.llm.types import ChatDelta, ChatReply, ChatRequest, ToolCallDelta, collect_deltas
+from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.testing.model import ScriptedModel, in_turn
 from tests.unit.calls.scripted_provider import CONFIG, at_depth, audit_of, calls_of, make_scope, scripted_model
 

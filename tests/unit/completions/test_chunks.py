@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from spass.completions.answers import ChatCompletion
 from spass.completions.chunks import Chunk, ChunkWriter, collect_chunks, replay_chunks
 from spass.core.cost import Cost, CostSource
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.types import ChatDelta, ToolCallDelta, collect_deltas
+from spass.llm.types import ChatDelta, collect_deltas
 
 COST = Cost(Decimal("0.0000125"), Decimal("0.0000115"), CostSource.CATALOG, 2)
 USAGE = TokenUsage(3, 4)

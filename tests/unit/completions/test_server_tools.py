@@ -19,9 +19,10 @@ from spass.completions.messages import check_tool_answers
 from spass.completions.server_tools import MAX_MODEL_CALLS
 from spass.completions.service import Completions
 from spass.core.errors import StorageUnavailable, UpstreamError
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendUnavailable
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, NamedTool, ToolCallDelta
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, NamedTool
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Deltas, ScriptedModel

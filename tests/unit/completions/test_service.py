@@ -13,9 +13,10 @@ from spass.completions.chunks import collect_chunks
 from spass.completions.embeddings import EmbeddingsRequest
 from spass.completions.service import Completions
 from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendUnavailable
-from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel

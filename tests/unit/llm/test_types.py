@@ -6,8 +6,9 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCall
-from spass.llm.types import ChatDelta, EmbeddingReply, ToolCallDelta, collect_deltas, pack_rows
+from spass.llm.types import ChatDelta, EmbeddingReply, collect_deltas, pack_rows
 
 
 def test_pieces_of_two_tool_calls_join_by_index() -> None:

@@ -80,6 +80,13 @@ def test_sampling_is_true_or_false(tmp_path: Path) -> None:
     assert problem == "gateway.yaml:7: models[0].sampling: must be true or false"
 
 
+def test_begins_thinking_is_true_or_false(tmp_path: Path) -> None:
+    assert not load(tmp_path, VALID).model("llama-4-scout").begins_thinking
+    assert load(tmp_path, VALID.replace("usd_per_mtok_in: 0.15", "begins_thinking: true")).model("llama-4-scout").begins_thinking
+    (problem,) = load_problems(tmp_path, VALID.replace("usd_per_mtok_in: 0.15", "begins_thinking: maybe"))
+    assert problem == "gateway.yaml:7: models[0].begins_thinking: must be true or false"
+
+
 def test_every_model_of_the_shipped_file_has_a_backend() -> None:
     config = load_gateway_config(SHIPPED)
     assert {

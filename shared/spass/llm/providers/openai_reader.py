@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
 
+from spass.core.events import ToolCallDelta
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendUnavailable
@@ -16,7 +17,7 @@ from spass.llm.providers.http import malformed_response
 from spass.llm.providers.http_provider import merge_deltas
 from spass.llm.providers.payloads import LenientObject, LenientText, SurrogateJoiner, Tokens, join_surrogates, parse
 from spass.llm.providers.sse import ServerSentEvent, SseParser
-from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.llm.types import ChatDelta
 
 _FINISH_REASONS: Final = {
     "length": FinishReason.LENGTH,

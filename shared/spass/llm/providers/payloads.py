@@ -8,8 +8,9 @@ from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
+from spass.core.events import ToolCallDelta
 from spass.llm.providers.http import malformed_response
-from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.llm.types import ChatDelta
 
 P = TypeVar("P", bound=BaseModel)
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spass.calls.pipeline import Calls
+from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, Message, Role, ToolCall
 from spass.llm import errors as llm
 from spass.llm.router import Router
-from spass.llm.types import ChatDelta, ChatRequest, ToolCallDelta
+from spass.llm.types import ChatDelta, ChatRequest
 from spass.sessions.compaction.summary import Summarizer
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
