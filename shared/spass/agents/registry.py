@@ -32,19 +32,11 @@ class AgentRegistry:
         Raises:
             ConfigError: it lists all problems of all files.
         """
-        if not folder.is_dir():
-            message = f"the folder {folder} does not exist; set SPASS_AGENTS to the folder of agents"
-            raise ConfigError([ConfigProblem(folder.name, None, message)])
         agents: list[AgentSpec] = []
         problems: list[ConfigProblem] = []
-        for path in sorted(folder.iterdir()):
-            if path.suffix == ".yml":
-                message = f"the name of an agent's file must end in .yaml; rename it to {path.stem}.yaml"
-                problems.append(ConfigProblem(_display_path(path), None, message))
-            if path.suffix != ".yaml":
-                continue
+        for path in agent_files(folder):
             try:
-                agents.append(_load(path, config, tool_names))
+                agents.append(load_agent(path, config, tool_names))
             except ConfigError as error:
                 problems += error.problems
         if problems:
@@ -78,7 +70,31 @@ class AgentRegistry:
         )
 
 
-def _load(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> AgentSpec:
+def agent_files(folder: Path) -> Sequence[Path]:
+    """Return the files of agents in ``folder``, sorted by name. Hidden files belong to editors.
+
+    Raises:
+        ConfigError: the folder cannot be read.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml") and not path.name.startswith("."))
+    except FileNotFoundError:
+        reason = "does not exist"
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+    message = f"the folder {folder} {reason}; set SPASS_AGENTS to the folder of agents"
+    raise ConfigError([ConfigProblem(folder.name, None, message)])
+
+
+def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> AgentSpec:
+    """Return the agent in the file at ``path``.
+
+    Raises:
+        ConfigError: it lists all problems of the file.
+    """
+    if path.suffix == ".yml":
+        message = f"the name of an agent's file must end in .yaml; rename it to {path.stem}.yaml"
+        raise ConfigError([ConfigProblem(_display_path(path), None, message)])
     source = load_yaml(path, shown=_display_path(path))
     agent = validate(source, AgentSpec)
     if problems := _reference_problems(path, source, agent, config, tool_names):

@@ -100,6 +100,12 @@ def test_a_file_that_ends_in_yml_is_refused(tmp_path: Path) -> None:
     assert "rename it to agent.yaml" in load_error(tmp_path)
 
 
+def test_hidden_files_are_not_agents(tmp_path: Path) -> None:
+    (tmp_path / ".good.yaml").write_text("of an editor")
+    (tmp_path / ".#good.yaml").symlink_to("ada@laptop.4711")
+    assert [agent.name for agent in load(tmp_path, good=GOOD).list().agents] == ["good"]
+
+
 def test_an_error_names_the_file_with_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "agents"
     folder.mkdir()
@@ -111,6 +117,12 @@ def test_an_error_names_the_file_with_its_folder(tmp_path: Path) -> None:
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="SPASS_AGENTS"):
         AgentRegistry.load(tmp_path / "nowhere", CONFIG, [])
+
+
+def test_a_file_instead_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "agents").write_text("")
+    with pytest.raises(ConfigError, match=r"agents: the folder .* cannot be read \(Not a directory\)"):
+        AgentRegistry.load(tmp_path / "agents", CONFIG, [])
 
 
 @pytest.mark.parametrize("name", ["bad", "", "Good", "good\ud800", "../good"])
