@@ -3,7 +3,7 @@
 import re
 import sys
 from array import array
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Final, Literal, Protocol, TypeAlias
@@ -113,32 +113,53 @@ class ChatReply:
         return replace(self.message, tool_calls=tuple(calls))
 
 
-class ReplyBuilder:
-    """Join deltas into a reply. ``reply`` is the answer so far."""
+def _is_never(_: str) -> bool:
+    return False
 
-    def __init__(self) -> None:
+
+class ReplyBuilder:
+    """Join deltas into a reply. ``reply`` is the answer so far.
+
+    ``is_for_client`` tells by a tool's name whether its calls are left to the client, who reads them while they arrive.
+    """
+
+    def __init__(self, is_for_client: Callable[[str], bool] = _is_never) -> None:
+        self._is_for_client = is_for_client
         self._content: list[str] = []
         self._refusal: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
+        self._client_calls = 0
         self._finish_reason: FinishReason | None = None
         self._usage: TokenUsage | None = None
         self._cost_usd: Decimal | None = None
         self._lost_usage = NO_TOKENS
 
-    def add(self, delta: ChatDelta) -> None:
+    def add(self, delta: ChatDelta) -> Sequence[ToolCallDelta]:
+        """Add ``delta``. Return the pieces of calls that the client reads now. Their calls are numbered from 0 and begin with id
+        and name: what arrives of a call before its name is held until then."""
         self._content.append(delta.content)
         self._refusal.append(delta.refusal)
-        for piece in delta.tool_calls:
-            self._calls.setdefault(piece.index, _PartialCall()).add(piece)
         self._finish_reason = delta.finish_reason or self._finish_reason
         self._usage = delta.usage or self._usage
         if delta.cost_usd is not None or delta.characters:  # text after a reported cost makes that cost incomplete
             self._cost_usd = delta.cost_usd
         self._lost_usage += delta.lost_usage
+        return [shown for piece in delta.tool_calls if (shown := self._add_piece(piece))] if delta.tool_calls else ()
+
+    def _add_piece(self, piece: ToolCallDelta) -> ToolCallDelta | None:
+        call = self._calls.setdefault(piece.index, _PartialCall(piece.index))
+        call.add(piece)
+        if call.client_index is not None:
+            return ToolCallDelta(call.client_index, arguments=piece.arguments)
+        if not call.name or not self._is_for_client(call.name):
+            return None
+        call.client_index, self._client_calls = self._client_calls, self._client_calls + 1
+        call.id = call.id or call.default_id
+        return ToolCallDelta(call.client_index, call.id, call.name, "".join(call.arguments))
 
     @property
     def reply(self) -> ChatReply:
-        calls = tuple(call.build(index) for index, call in sorted(self._calls.items()))
+        calls = tuple(call.build() for _, call in sorted(self._calls.items()))
         message = Message(Role.ASSISTANT, "".join(self._content), tool_calls=calls)
         reason = self._finish_reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
         if reason is FinishReason.TOOL_CALLS and not calls:  # some providers send this reason without a tool call
@@ -147,7 +168,11 @@ class ReplyBuilder:
 
 
 class _PartialCall:
-    def __init__(self) -> None:
+    """A call so far. ``client_index`` is its number among the calls that are left to the client, once it is known to be one."""
+
+    def __init__(self, index: int) -> None:
+        self.default_id = f"call_{index}"
+        self.client_index: int | None = None
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
@@ -157,8 +182,8 @@ class _PartialCall:
         self.name = self.name or piece.name or ""
         self.arguments.append(piece.arguments)
 
-    def build(self, index: int) -> ToolCall:
-        return ToolCall(self.id or f"call_{index}", self.name, "".join(self.arguments))
+    def build(self) -> ToolCall:
+        return ToolCall(self.id or self.default_id, self.name, "".join(self.arguments))
 
 
 def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCall
-from spass.llm.types import ChatDelta, EmbeddingReply, collect_deltas, pack_rows
+from spass.llm.types import ChatDelta, EmbeddingReply, ReplyBuilder, collect_deltas, pack_rows
 
 
 def test_pieces_of_two_tool_calls_join_by_index() -> None:
@@ -58,3 +58,42 @@ def test_packed_rows_are_little_endian_and_read_back(rows: list[list[float]]) ->
     data = pack_rows(rows)
     assert data == b"".join(struct.pack(f"<{len(row)}f", *row) for row in rows)
     assert EmbeddingReply(data, len(rows), len(rows[0]), TokenUsage()).rows() == rows
+
+
+def test_calls_left_to_the_client_are_numbered_and_begin_with_their_name() -> None:
+    builder = ReplyBuilder({"weather", "map"}.__contains__)
+    shown = [
+        builder.add(ChatDelta(tool_calls=(ToolCallDelta(0, "a", "calculator", "{}"), ToolCallDelta(3, "b", None, '{"a"')))),
+        builder.add(ChatDelta("Hm", (ToolCallDelta(3, None, "weather", ":"),))),
+        builder.add(ChatDelta(tool_calls=(ToolCallDelta(3, arguments="1}"), ToolCallDelta(7, None, "map", "[")))),
+        builder.add(ChatDelta(tool_calls=(ToolCallDelta(7, "late", arguments="]"),))),
+    ]
+    assert [list(pieces) for pieces in shown] == [
+        [],
+        [ToolCallDelta(0, "b", "weather", '{"a":')],
+        [ToolCallDelta(0, arguments="1}"), ToolCallDelta(1, "call_7", "map", "[")],
+        [ToolCallDelta(1, arguments="]")],
+    ]
+    assert builder.reply.message.tool_calls == (
+        ToolCall("a", "calculator", "{}"),
+        ToolCall("b", "weather", '{"a":1}'),
+        ToolCall("call_7", "map", "[]"),
+    )
+
+
+PIECES = st.builds(
+    ToolCallDelta,
+    st.integers(0, 2),
+    st.none() | st.sampled_from(["a", "b"]),
+    st.none() | st.sampled_from(["weather", "calculator"]),
+    st.text("{}", max_size=2),
+)
+
+
+@given(st.lists(st.lists(PIECES, max_size=3), max_size=6))
+def test_the_pieces_for_the_client_join_to_the_calls_of_the_reply(answer: list[list[ToolCallDelta]]) -> None:
+    builder, client = ReplyBuilder("weather".__eq__), ReplyBuilder()
+    for pieces in answer:
+        client.add(ChatDelta(tool_calls=tuple(builder.add(ChatDelta(tool_calls=tuple(pieces))))))
+    expected = [call for call in builder.reply.message.tool_calls if call.name == "weather"]
+    assert sorted(map(repr, client.reply.message.tool_calls)) == sorted(map(repr, expected))
