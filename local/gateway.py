@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 import yaml
 
 from local import ollama
+from local.agent_reload import reloading_agents
 from local.banner import banner
 from local.emulator import emulated_aws, point_to, provision, reconfigure_emulator
 from local.environment import DOTENV, check_keys, dotenv_notes, read_dotenv
@@ -22,7 +23,7 @@ from local.executions import resume_executions
 from local.home import ROOT, Home, LocalError, home_from_environment
 from local.models import STANDIN_KEY, ModelChoice, choose_models, overlay
 from local.processes import child, free_port
-from local.server import local_app, server
+from local.server import local_app, local_services, server
 from local.workers import Workers
 from spass.llm.backends import check_backend
 from spass.tenancy.config import GatewayConfig, load_gateway_config
@@ -84,11 +85,13 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         home.mark_started()
         os.environ |= {"SPASS_CONFIG": str(home.config), **stores.variables()}
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
-        app = local_app()
+        services = local_services()
+        app = local_app(services)
         stack.enter_context(workers.serving(stores.queues))
         threading.Thread(target=resume_executions, args=[stores.compaction_machine], daemon=True).start()
         text = banner(f"http://{HOST}:{port}", file, config, choice, home, f"{endpoint}/{stores.bucket}", notes)
         print(text, flush=True)
+        stack.enter_context(reloading_agents(services))
         server(app).run(sockets=[listener])
 
 

@@ -30,16 +30,21 @@ def routers() -> list[APIRouter]:
     return [importlib.import_module(f"functions.{module}").router for module in modules]
 
 
-def local_app() -> ASGIApp:
-    """Return the gateway with every route, behind the limits that AWS would apply.
+def local_services() -> Services:
+    """Return the services of this process, with the operator's files loaded before the first request.
 
     Raises:
-        ConfigError: an operator's file has mistakes. This check comes before the first request.
+        ConfigError: an operator's file has mistakes.
     """
     services = Services()
     # The services would log the warnings. The banner prints them, with the line numbers of the operator's own file.
     services.config = load_gateway_config(services.settings.config, check_backend=check_backend)
     _ = services.tokens, services.agents, services.router
+    return services
+
+
+def local_app(services: Services) -> ASGIApp:
+    """Return the gateway with every route, behind the limits that AWS would apply."""
     return LambdaEdge(create_app(routers(), services))
 
 

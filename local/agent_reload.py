@@ -1,0 +1,132 @@
+"""Apply changes of the agents' files while the gateway runs on this machine. Deployed functions read the files once."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from spass.agents.registry import AgentRegistry, agent_files, load_agent
+from spass.agents.spec import AgentSpec
+from spass.tenancy.yaml_source import ConfigError
+from spass.tools.registry import TOOLS
+from spass.web.services import Services
+
+_POLL_SECONDS: Final = 1.0
+_STOP_SECONDS: Final = 3.0
+
+
+class _Version(NamedTuple):
+    """What changes when a file is written or replaced. The times are in nanoseconds."""
+
+    modified: int
+    changed: int
+    size: int
+    inode: int
+
+
+_UNREADABLE: Final = _Version(-1, -1, -1, -1)  # such as a link to a missing file
+_FROM_START: Final = _Version(0, 0, 0, 0)
+
+
+class AgentReload:
+    """Replace ``services.agents`` when files of the folder change, and report what happened as lines.
+
+    A request looks its agent up once, so it sees the agents before a change or after it. A broken file leaves the last good
+    version of its agent in use, and a missing folder leaves all agents.
+    """
+
+    def __init__(self, services: Services, report: Callable[[Sequence[str]], None]) -> None:
+        self._services = services
+        self._folder = services.settings.agents
+        self._report = report
+        names = [agent.name for agent in services.agents.list().agents]
+        self._agents = {f"{name}.yaml": services.agents.get(name) for name in names}  # the last good version for each file
+        self._applied: dict[str, _Version] = dict.fromkeys(self._agents, _FROM_START)  # the versions that were loaded
+        self._seen = dict(self._applied)
+        self._broken: set[str] = set()
+        self._folder_problem = ""
+
+    def poll(self) -> None:
+        """Apply each change that an earlier poll has seen already. Until then, an editor may still be writing the file."""
+        try:
+            seen = {path.name: _version(path) for path in agent_files(self._folder)}
+        except ConfigError as error:
+            if str(error) != self._folder_problem:
+                self._folder_problem = str(error)
+                self._report([f"  {error}", "  The agents stay as they were."])
+            return
+        before, self._seen, self._folder_problem = self._seen, seen, ""
+        good = dict(self._agents)
+        lines: list[str] = []
+        for file in sorted({*seen, *self._applied}):
+            version = seen.get(file)
+            if version == before.get(file) and version != self._applied.get(file):
+                lines += self._remove(file) if version is None else self._load(file, version)
+        if self._agents != good:
+            self._services.agents = AgentRegistry([*self._agents.values()])
+        if lines:
+            self._report([f"  {line}" for line in lines])
+
+    def _remove(self, file: str) -> Sequence[str]:
+        del self._applied[file]
+        self._broken.discard(file)
+        return [f"{self._shown(file)}: the agent is removed"] if self._agents.pop(file, None) else []
+
+    def _load(self, file: str, version: _Version) -> Sequence[str]:
+        path = self._folder / file
+        agent: AgentSpec | None = None
+        problems: Sequence[str] = ()
+        try:
+            agent = load_agent(path, self._services.config, TOOLS)
+        except ConfigError as error:
+            problems = str(error).splitlines()
+        if _version(path) != version:
+            return []  # it was written meanwhile: a later poll loads it
+        self._applied[file] = version
+        if agent is None:
+            self._broken.add(file)
+            effect = "its last good version stays in use" if file in self._agents else "it is not used"
+            return [*problems, f"{self._shown(file)}: {effect} until the file is correct"]
+        old = self._agents.get(file)
+        if agent == old and file not in self._broken:
+            return []
+        self._agents[file] = agent
+        self._broken.discard(file)
+        return [f"{self._shown(file)}: {'the agent is new' if old is None else 'the file is applied'}"]
+
+    def _shown(self, file: str) -> str:
+        return str(Path(self._folder.name, file))
+
+
+@contextmanager
+def reloading_agents(services: Services) -> Iterator[None]:
+    """Poll the folder of agents in a thread until the block ends. Print the reports."""
+    stop = threading.Event()
+    reload = AgentReload(services, _print_lines)
+
+    def poll() -> None:
+        while not stop.wait(_POLL_SECONDS):
+            reload.poll()
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_STOP_SECONDS)
+
+
+def _version(path: Path) -> _Version:
+    try:
+        status = path.stat()
+    except OSError:
+        return _UNREADABLE
+    return _Version(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    # The terminal may be closed. The gateway continues without it.
+    with suppress(OSError):
+        print("\n".join(lines), flush=True)
