@@ -46,12 +46,21 @@ class Rag:
     deleter: "IndexDeleter"
 
 
+ReportProgress: TypeAlias = Callable[[str], None]
+"""Tell the client one line about the progress of a call. Call it in the event loop."""
+
+
+def ignore_progress(_text: str) -> None:
+    """Do nothing: nobody follows this call."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The dependencies of a tool call. A tool acts only within the tenant of ``scope``.
 
     ``record_result`` returns the writes that a change must include in its transaction, so that the result is stored with it.
-    ``lineage_searcher`` creates the searcher at its first use; None outside of sessions.
+    ``lineage_searcher`` creates the searcher at its first use; None outside of sessions. A tool that takes long calls
+    ``report_progress`` while it runs.
     """
 
     scope: Scope
@@ -60,6 +69,7 @@ class ToolContext:
     confirm_tokens: ConfirmTokens = field(default_factory=ConfirmTokens)
     record_result: RecordResult | None = None
     lineage_searcher: Callable[[], LineageSearcher] | None = None
+    report_progress: ReportProgress = ignore_progress
 
 
 IndexIdField: TypeAlias = Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]

@@ -5,8 +5,9 @@ corrected call cannot avoid is raised: ``_FATAL`` for models, ``_RAISED_TO_CALLE
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Final, TypeGuard, cast
 
 from pydantic import ValidationError
@@ -32,8 +33,9 @@ from spass.core.errors import (
     Unavailable,
     Upstream,
 )
+from spass.core.events import ToolCallFinished, ToolCallStarted
 from spass.core.json import replace_surrogates
-from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
+from spass.core.messages import Json, ToolCall, ToolSpec
 from spass.core.time import now_s
 from spass.metering import audit
 from spass.metering.audit import CallKind
@@ -42,11 +44,13 @@ from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
 from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
-from spass.tools.base import Rag, Tool, ToolContext, ToolError
+from spass.tools.base import Rag, ReportProgress, Tool, ToolContext, ToolError, ignore_progress
 from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
 from spass.tools.lineage_searcher import LineageSearcher
+from spass.tools.outcomes import CallResult, error_result, outcome_of
 from spass.tools.registry import TOOLS, load_tool
 from spass.tools.results import ToolAnswer, truncate_result
+from spass.tools.side_by_side import ToolEvent, run_side_by_side
 from spass.tools.two_step import TwoStepTool
 
 MAX_CALLS: Final = 32
@@ -59,6 +63,13 @@ _UNAVOIDABLE: Final = (*_FATAL, LimitExceeded, Upstream, Unavailable, DeadlineEx
 """Errors that other arguments would not avoid."""
 _RAISED_TO_CALLERS: Final = (*_UNAVOIDABLE, InvalidInput, EmbeddingModelMismatch, ConfirmTokenInvalid, ConfirmTokenExpired)
 """Errors that the HTTP route reports by a status, as other routes do. A model reads them as results unless they are fatal."""
+
+_TOO_MANY_CALLS: Final = error_result(
+    ToolError(
+        f"This call was not run: one answer may have {MAX_CALLS} tool calls. Make fewer calls now, and the others later.",
+        code="too_many_tool_calls",
+    )
+)
 
 
 class Toolbox:
@@ -92,7 +103,9 @@ class Toolbox:
         tools = [self._find_tool(name) for name in names]
         return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.admin_only)
 
-    async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolOutcome:
+    async def execute(
+        self, scope: Scope, call: ToolCall, *, allowed: Collection[str], report_progress: ReportProgress = ignore_progress
+    ) -> ToolOutcome:
         """Run ``call`` as the model wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
 
         Raises:
@@ -108,8 +121,8 @@ class Toolbox:
             _check_admin(tool, scope)
             return _build_call(tool, tool_arguments.parse(call.arguments))
 
-        attempt = await self._attempt(scope, recorder, prepare, _FATAL)
-        return _outcome(call, attempt, recorder.duration_ms)
+        attempt = await self._attempt(scope, recorder, prepare, _FATAL, report_progress=report_progress)
+        return outcome_of(call, attempt, recorder.duration_ms)
 
     async def execute_all(self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]) -> Sequence[ToolOutcome]:
         """Run the tool calls of one model answer concurrently and return their results in the order of ``calls``.
@@ -131,11 +144,29 @@ class Toolbox:
             if isinstance(answer, BaseException):
                 raise answer
             outcomes.append(answer)
-        message = (
-            f"This call was not run: one answer may have {MAX_CALLS} tool calls. Make fewer calls now, and the others later."
-        )
-        refusal = _error_result(ToolError(message, code="too_many_tool_calls"))
-        return [*outcomes, *(_outcome(call, refusal) for call in calls[MAX_CALLS:])]
+        return [*outcomes, *(outcome_of(call, _TOO_MANY_CALLS) for call in calls[MAX_CALLS:])]
+
+    async def run_all(
+        self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]
+    ) -> AsyncGenerator[ToolEvent, None]:
+        """Run the tool calls of one model answer, eight at the same time, and yield their events as they happen.
+
+        Every call that was started is finished. Calls after the first ``MAX_CALLS`` are not run; their outcome is an error.
+        Closing the iterator cancels the running calls and waits until they have ended.
+
+        Raises:
+            StorageUnavailable, Internal: the turn cannot continue. The other calls were cancelled, and all have ended.
+        """
+
+        async def run(call: ToolCall, report_progress: ReportProgress) -> ToolOutcome:
+            return await self.execute(scope, call, allowed=allowed, report_progress=report_progress)
+
+        async with aclosing(run_side_by_side(calls[:MAX_CALLS], run, concurrency=_CONCURRENCY)) as events:
+            async for event in events:
+                yield event
+        for call in calls[MAX_CALLS:]:
+            yield ToolCallStarted(call)
+            yield ToolCallFinished(outcome_of(call, _TOO_MANY_CALLS))
 
     async def execute_direct(
         self,
@@ -212,7 +243,8 @@ class Toolbox:
         prepare: Callable[[], Tool],
         raise_types: tuple[type[SpassError], ...],
         record_result: RecordResult | None = None,
-    ) -> "_CallResult":
+        report_progress: ReportProgress = ignore_progress,
+    ) -> CallResult:
         """Run and audit the call. Return its result, or its error as a result.
 
         Raises:
@@ -229,31 +261,27 @@ class Toolbox:
                 self._confirm_tokens,
                 record_result,
                 self._lineage_searcher,
+                report_progress,
             )
-            result = await asyncio.wait_for(call.run(context), seconds)
+            async with asyncio.timeout(seconds):  # wait_for would lose a cancellation that arrives with the result
+                result = await call.run(context)
             status = audit.OK
-            return _CallResult(result)
+            return CallResult(result)
         except TimeoutError:
             status = "tool_timeout"
-            return _error_result(
+            return error_result(
                 ToolError("The tool did not answer in time. Call it once more, or answer without it.", code=status)
             )
         except (ToolError, SpassError) as error:
             status = error.code
             if isinstance(error, raise_types):
                 raise
-            return _error_result(error)
+            return error_result(error)
         except asyncio.CancelledError:
             status = audit.CANCELLED
             raise
         finally:
             await recorder.finish(status)
-
-
-@dataclass(frozen=True, slots=True)
-class _CallResult:
-    result: Json
-    failed: bool = False
 
 
 def _needs_confirmation(tool: Tool) -> TypeGuard[TwoStepTool]:
@@ -280,18 +308,3 @@ def _build_call(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
         return tool.model_validate(arguments)
     except ValidationError as error:
         raise tool_arguments.describe_validation_error(error, arguments) from None
-
-
-def _error_result(error: ToolError | SpassError) -> _CallResult:
-    body: dict[str, Json] = {"code": error.code, "message": error.message}
-    if isinstance(error, InvalidArguments) and error.errors:
-        body["errors"] = [*error.errors]
-    return _CallResult({"error": body}, failed=True)
-
-
-def _outcome(call: ToolCall, attempt: _CallResult, duration_ms: int = 0) -> ToolOutcome:
-    result, text = truncate_result(attempt.result)
-    message = Message(Role.TOOL, text, tool_call_id=call.id)
-    return ToolOutcome(
-        call, tool_arguments.arguments_for_display(call.arguments), result, message, duration_ms, not attempt.failed
-    )
