@@ -5,9 +5,10 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spass.agents.render.chunks import replay_chunks
+from spass.completions.answer_builder import AnswerBuilder
 from spass.completions.answers import ChatCompletion
 from spass.completions.chat_request import ChatCompletionRequest
-from spass.completions.chunks import collect_chunks, replay_chunks
 from spass.web.caller import AUGMENT_HEADER, parse_augment
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
@@ -30,8 +31,9 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, exchange:
     completions, scope = exchange.services.completions, exchange.scope
     if body.stream:
         replay = partial(replay_chunks, include_usage=body.include_usage)
-        chunks = partial(completions.stream, scope, body, augment)
-        return await stream_idempotently(exchange, request.receive, chunks, collect=collect_chunks, replay=replay)
+        answer = AnswerBuilder(body.model)
+        chunks = partial(completions.stream, scope, body, augment, answer)
+        return await stream_idempotently(exchange, request.receive, chunks, answer=answer.build, replay=replay)
     return await run_idempotently(exchange, lambda _: completions.complete(scope, body, augment))
 
 

@@ -4,15 +4,17 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from spass.agents.render.chunks import Chunk, ChunkWriter
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
+from spass.completions.answer_builder import AnswerBuilder
 from spass.completions.answers import ChatCompletion, EmbeddingList
 from spass.completions.augment import ALL_AUGMENTATIONS, Augment, add_tenant_messages
 from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
-from spass.completions.chunks import Chunk, ChunkWriter, collect_chunks
 from spass.completions.embeddings import EmbeddingsRequest, check_count, check_dimensions, embeddings_response
+from spass.completions.pipeline_events import pipeline_events
 from spass.completions.server_tools import ServerTools
-from spass.llm.types import ChatDelta
+from spass.core.events import Event
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tenancy.stored_settings import ConfigValues
@@ -40,41 +42,46 @@ class Completions:
             self._toolbox()
 
     async def stream(
-        self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS
+        self,
+        scope: Scope,
+        request: ChatCompletionRequest,
+        augment: Augment = ALL_AUGMENTATIONS,
+        answer: AnswerBuilder | None = None,
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the answer as chunks. The last one has the usage with the cost of the whole request. ``augment`` selects what is
-        added to the chat: the tenant's system prompt, its memory, and server tools.
+        added to the chat: the tenant's system prompt, its memory, and server tools. ``answer`` collects the answer.
 
         Raises:
             SpassError: the same as ``Calls.chat``; before the first chunk unless an answer had started.
         """
-        if request.stream:
-            scope = scope.streaming
-        writer = ChunkWriter(request.model, include_usage=request.include_usage)
-        async with aclosing(await self._answer(scope, request, augment)) as deltas:
-            async for delta in deltas:
-                if delta.finish_reason is None or delta.usage is None:
-                    for chunk in writer.write(delta):
-                        yield chunk
-                else:
-                    for chunk in writer.end(delta.finish_reason, delta.usage, scope.tally.total):
-                        yield chunk
+        answer = answer or AnswerBuilder(request.model)
+        writer = ChunkWriter(answer.head, include_usage=request.include_usage)
+        async with aclosing(await self._events(scope.streaming, request, augment)) as events:
+            async for event in events:
+                answer.add(event)
+                for chunk in writer.write(event):
+                    yield chunk
 
     async def complete(
         self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS
     ) -> ChatCompletion:
-        """Return the whole answer: the chunks of ``stream``, collected.
+        """Return the whole answer.
 
         Raises:
             SpassError: the same as ``Calls.chat``.
         """
-        return collect_chunks([chunk async for chunk in self.stream(scope, request, augment)])
+        answer = AnswerBuilder(request.model)
+        async with aclosing(await self._events(scope, request, augment)) as events:
+            async for event in events:
+                answer.add(event)
+        return answer.build()
 
-    async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
+    async def _events(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[Event, None]:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         augmented = add_tenant_messages(request.chat_request(), settings, augment)
         server_tools = self._server_tools(scope, settings, request) if augment.server_tools else None
-        return server_tools.chat(self._calls, scope, augmented) if server_tools else self._calls.chat(scope, augmented)
+        deltas = server_tools.chat(self._calls, scope, augmented) if server_tools else self._calls.chat(scope, augmented)
+        return pipeline_events(deltas, scope.tally)
 
     def _server_tools(self, scope: Scope, settings: ConfigValues, request: ChatCompletionRequest) -> ServerTools | None:
         """Return the server tools of this chat, or None. There are none if the caller sets ``tool_choice``. A caller's tool

@@ -45,3 +45,8 @@ class CostTally:
 
     def add(self, cost: Cost) -> None:
         self.total += cost
+
+
+def decimal_text(amount: Decimal) -> str:
+    """Return an amount without an exponent, such as ``0.000125``."""
+    return f"{amount:f}"

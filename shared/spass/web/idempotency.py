@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
@@ -131,10 +131,11 @@ async def stream_idempotently(
     client: Receive,
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
     *,
-    collect: Callable[[Sequence[Chunk]], ResponseModel],
+    answer: Callable[[], ResponseModel],
     replay: Callable[[Mapping[str, Json]], Iterable[Chunk]],
 ) -> Response:
-    """Return the stream of ``chunks``, or replay the stored answer of an earlier one, which ``collect`` made from its chunks.
+    """Return the stream of ``chunks``, or replay the stored answer of an earlier one. ``answer`` returns the answer to store when
+    the chunks have ended.
 
     ``client`` is the ASGI receive function. Without a key, the stream ends when the client disconnects. With a key it continues,
     so that the answer is stored for the client's retry.
@@ -148,7 +149,7 @@ async def stream_idempotently(
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
     if isinstance(claim, StoredAnswer):
         return await stream_response(_to_async(replay(claim.body)), exchange.request_id, headers={REPLAYED_HEADER: "true"})
-    return await stream_response(_record_stream(claim, chunks, collect), exchange.request_id, redact=exchange.services.redact)
+    return await stream_response(_record_stream(claim, chunks, answer), exchange.request_id, redact=exchange.services.redact)
 
 
 async def _to_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
@@ -159,16 +160,14 @@ async def _to_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
 async def _record_stream(
     claim: Claim,
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
-    collect: Callable[[Sequence[Chunk]], ResponseModel],
+    answer: Callable[[], ResponseModel],
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the chunks. End only after their answer is stored, because ``[DONE]`` promises a replay."""
-    collected: list[Chunk] = []
     try:
         async with renewing(claim.renew), aclosing(chunks()) as source:
             async for chunk in source:
-                collected.append(chunk)
                 yield chunk
-            await claim.complete(StoredAnswer(collect(collected).to_dict(), {}))
+            await claim.complete(StoredAnswer(answer().to_dict(), {}))
     except Exception:
         await release_quietly(claim)
         raise

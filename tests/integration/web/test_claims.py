@@ -51,10 +51,6 @@ class Done(ResponseModel):
     done: bool
 
 
-class Collected(ResponseModel):
-    chunks: int
-
-
 async def _send_blocking(exchange: Exchange, work: Work) -> Any:
     async def answer(_: Claim | None) -> RouteResult:
         await work()
@@ -75,9 +71,7 @@ async def _send_streaming(exchange: Exchange, work: Work) -> Any:
         await work()
         yield {"done": True}
 
-    response = await stream_idempotently(
-        exchange, _receive_nothing, chunks, collect=lambda chunks: Collected(chunks=len(chunks)), replay=lambda _: ()
-    )
+    response = await stream_idempotently(exchange, _receive_nothing, chunks, answer=lambda: Done(done=True), replay=lambda _: ())
     body = b"".join([bytes(part) async for part in response.body_iterator])  # type: ignore[attr-defined]
     if b'"error"' in body:
         assert b"[DONE]" not in body

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from spass.aws.clients import TenantStore
 from spass.calls.datamark import MARK, NOTE, remove_marks, wrap_as_data
 from spass.completions.augment import Augment, render_memory
-from spass.completions.chunks import collect_chunks
 from spass.completions.service import Completions
 from spass.core.errors import StorageUnavailable
 from spass.core.messages import Json, Message, Role
@@ -23,6 +22,7 @@ from spass.testing.faults import Fault, FaultPlan, inject
 from spass.tools.registry import TOOLS
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope
+from tests.unit.completions.chunk_collector import collect_chunks
 from tests.unit.completions.test_server_tools import Model, calling, chat, message_of, names_offered, says
 from tests.unit.tools.fakes import FakeReader, rag_with
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spass.agents.render.chunks import replay_chunks
 from spass.aws.clients import TenantStore
 from spass.calls.datamark import remove_marks
 from spass.calls.scope import Scope
 from spass.completions.augment import Augment
 from spass.completions.chat_request import ChatCompletionRequest
-from spass.completions.chunks import collect_chunks, replay_chunks
 from spass.completions.messages import check_tool_answers
 from spass.completions.server_tools import MAX_MODEL_CALLS
 from spass.completions.service import Completions
@@ -28,6 +28,7 @@ from spass.tenancy.settings import Cascade
 from spass.testing.model import Deltas, ScriptedModel
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope
+from tests.unit.completions.chunk_collector import collect_chunks
 from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
 
 pytestmark = pytest.mark.anyio

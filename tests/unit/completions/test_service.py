@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from spass.aws.clients import TenantStore
 from spass.completions.chat_request import ChatCompletionRequest
-from spass.completions.chunks import collect_chunks
 from spass.completions.embeddings import EmbeddingsRequest
 from spass.completions.service import Completions
 from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
@@ -21,6 +20,7 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, scripted_model
+from tests.unit.completions.chunk_collector import collect_chunks
 
 pytestmark = pytest.mark.anyio
 

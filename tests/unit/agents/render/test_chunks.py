@@ -1,18 +1,23 @@
 """A collected stream is the blocking answer."""
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator, Sequence
 from decimal import Decimal
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spass.agents.render.chunks import AnswerHead, Chunk, ChunkWriter, replay_chunks
+from spass.completions.answer_builder import AnswerBuilder
 from spass.completions.answers import ChatCompletion
-from spass.completions.chunks import Chunk, ChunkWriter, collect_chunks, replay_chunks
-from spass.core.cost import Cost, CostSource
-from spass.core.events import ToolCallDelta
+from spass.completions.pipeline_events import pipeline_events
+from spass.core.cost import Cost, CostSource, CostTally
+from spass.core.events import Event, ToolCallDelta, TurnFinished
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import ChatDelta, collect_deltas
+from tests.unit.completions.chunk_collector import collect_chunks
 
 COST = Cost(Decimal("0.0000125"), Decimal("0.0000115"), CostSource.CATALOG, 2)
 USAGE = TokenUsage(3, 4)
@@ -23,24 +28,49 @@ FIRST_PIECES = st.builds(ToolCallDelta, st.just(0), st.just("call_a"), st.just("
 
 @st.composite
 def deltas(draw: st.DrawFn) -> list[ChatDelta]:
-    """Draw an answer as a provider may stream it: text, tool calls and refusals in arbitrary pieces."""
+    """Draw an answer as a provider may stream it: text, tool calls and refusals in arbitrary pieces, names at any time."""
     drawn: list[ChatDelta] = []
     started: set[int] = set()
+    named: set[int] = set()
     for _ in range(draw(st.integers(0, 6))):
         pieces: list[ToolCallDelta] = []
         for index in draw(st.lists(st.integers(0, 2), max_size=2, unique=True)):
             first = index not in started
             started.add(index)
             identity = draw(st.none() | st.just(f"call_{index}x")) if first else None
-            pieces.append(ToolCallDelta(index, identity, "add" if first else None, draw(ARGUMENTS)))
+            name = draw(st.none() | st.just("add")) if index not in named else None
+            named |= {index} if name else set()
+            pieces.append(ToolCallDelta(index, identity, name, draw(ARGUMENTS)))
         drawn.append(ChatDelta(draw(st.text(max_size=5)), tuple(pieces), refusal=draw(st.just("") | st.text(max_size=5))))
-    return drawn
+    return [*drawn, ChatDelta(tool_calls=tuple(ToolCallDelta(index, None, "add") for index in sorted(started - named)))]
 
 
-def chunks_of(answer: list[ChatDelta], *, include_usage: bool) -> list[Chunk]:
-    writer = ChunkWriter("small", include_usage=include_usage)
-    chunks = [chunk for delta in answer for chunk in writer.write(delta)]
-    return [*chunks, *writer.end(FinishReason.STOP, USAGE, COST)]
+def events_of(answer: Sequence[ChatDelta]) -> list[Event]:
+    """Return the events of an answer with ``COST`` that the pipeline gives in these deltas."""
+    tally = CostTally()
+    tally.add(COST)
+
+    async def pipeline() -> AsyncGenerator[ChatDelta, None]:
+        for delta in answer:
+            yield delta
+        yield ChatDelta(finish_reason=FinishReason.STOP, usage=USAGE)
+
+    async def run() -> list[Event]:
+        return [event async for event in pipeline_events(pipeline(), tally)]
+
+    return asyncio.run(run())
+
+
+def chunks_of(answer: Sequence[ChatDelta], *, include_usage: bool) -> list[Chunk]:
+    writer = ChunkWriter(AnswerBuilder("small").head, include_usage=include_usage)
+    return [chunk for event in events_of(answer) for chunk in writer.write(event)]
+
+
+def blocking_of(answer: Sequence[ChatDelta]) -> ChatCompletion:
+    builder = AnswerBuilder("small")
+    for event in events_of(answer):
+        builder.add(event)
+    return builder.build()
 
 
 def comparable(answer: ChatCompletion) -> ChatCompletion:
@@ -50,19 +80,21 @@ def comparable(answer: ChatCompletion) -> ChatCompletion:
 @given(deltas(), st.booleans())
 def test_a_collected_stream_is_the_blocking_answer(answer: list[ChatDelta], include_usage: bool) -> None:
     reply = collect_deltas(answer)
-    message = reply.message
-    calls = tuple(ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(message.tool_calls))
-    whole = [ChatDelta(message.content, calls, refusal=reply.refusal)]
-    streamed = collect_chunks(chunks_of(answer, include_usage=include_usage))
-    assert comparable(streamed) == comparable(collect_chunks(chunks_of(whole, include_usage=False)))
+    blocking = blocking_of(answer)
+    assert comparable(collect_chunks(chunks_of(answer, include_usage=include_usage))) == comparable(blocking)
+    message = blocking.choices[0].message
+    assert (message.content or "", message.refusal or "") == (reply.message.content, reply.refusal)
+    calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls]
+    assert sorted(calls) == sorted((call.id, call.name, call.arguments) for call in reply.message.tool_calls)
+    assert blocking.usage == collect_chunks(chunks_of([], include_usage=False)).usage
 
 
 @given(deltas(), st.booleans())
 def test_a_replayed_answer_collects_to_itself(answer: list[ChatDelta], include_usage: bool) -> None:
-    collected = collect_chunks(chunks_of(answer, include_usage=False))
-    replayed = list(replay_chunks(collected.to_dict(), include_usage=include_usage))
-    assert collect_chunks(replayed) == collected
-    assert replayed[-1]["usage"] == collected.to_dict()["usage"]
+    stored = blocking_of(answer)
+    replayed = list(replay_chunks(stored.to_dict(), include_usage=include_usage))
+    assert collect_chunks(replayed) == stored
+    assert replayed[-1]["usage"] == stored.to_dict()["usage"]
     assert {chunk["object"] for chunk in replayed} == {"chat.completion.chunk"}
 
 
@@ -92,7 +124,8 @@ def test_a_stream_of_text_has_openais_chunks() -> None:
 @given(st.decimals(0, 10**6, places=8), st.decimals(0, 10**6, places=8))
 def test_a_cost_is_written_without_rounding_errors(one: Decimal, other: Decimal) -> None:
     cost = Cost(one, one, CostSource.CATALOG, 1) + Cost(other, other, CostSource.CATALOG, 1)
-    chunks = [*ChunkWriter("small", include_usage=False).end(FinishReason.STOP, USAGE, cost)]
+    writer = ChunkWriter(AnswerHead("chatcmpl-1", 1, "small"), include_usage=False)
+    chunks = [*writer.write(TurnFinished(FinishReason.STOP, USAGE, cost))]
     usage: Any = json.loads(json.dumps(chunks[-1]["usage"]), parse_float=Decimal)
     assert usage["cost"] == one + other == Decimal(usage["cost_details"]["usd"])
 

@@ -1,0 +1,113 @@
+"""Render an answer as OpenAI's chunks: the events of an answer while it arrives, or a stored answer once more."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from spass.core.cost import Cost, decimal_text
+from spass.core.events import Event, RefusalDelta, Token, ToolCallDelta, TurnFinished
+from spass.core.messages import FinishReason, Json, TokenUsage
+
+Chunk: TypeAlias = dict[str, Json]
+"""One ``chat.completion.chunk``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """The fields that all chunks of an answer share. ``created`` is in seconds since 1970."""
+
+    id: str
+    created: int
+    model: str
+
+
+class ChunkWriter:
+    """Render the events of one answer. The last chunk always has the usage and the cost: with ``include_usage`` a separate chunk,
+    as in OpenAI's answers; without it, the chunk with the finish reason."""
+
+    def __init__(self, head: AnswerHead, *, include_usage: bool) -> None:
+        self._head: Chunk = _head(head.id, head.created, head.model)
+        self._include_usage = include_usage
+        self._started = False
+
+    def write(self, event: Event) -> Iterator[Chunk]:
+        """Yield the chunks of one event. Most events have none: a client sees only text, refusals and calls of its own tools."""
+        match event:
+            case Token(text=text) if text:
+                yield from self._begin("")
+                yield self._chunk({"content": text})
+            case RefusalDelta(text=text):
+                yield from self._begin(None)
+                yield self._chunk({"refusal": text})
+            case ToolCallDelta():
+                yield from self._begin(None)
+                yield self._chunk({"tool_calls": [_render_call(event)]})
+            case TurnFinished():
+                yield from self._begin("")
+                yield from self._end(event)
+            case _:
+                pass
+
+    def _begin(self, content: str | None) -> Iterator[Chunk]:
+        if not self._started:
+            self._started = True
+            yield self._chunk({"role": "assistant", "content": content, "refusal": None})
+
+    def _end(self, finished: TurnFinished) -> Iterator[Chunk]:
+        last = self._chunk({}, finished.finish_reason)
+        if self._include_usage:
+            yield last
+            last = {**self._head, "choices": []}
+        yield {**last, "usage": render_usage(finished.usage, finished.cost)}
+
+    def _chunk(self, delta: Mapping[str, Json], reason: FinishReason | None = None) -> Chunk:
+        chunk: Chunk = {**self._head, "choices": [_choice(delta, reason.value if reason else None)]}
+        return {**chunk, "usage": None} if self._include_usage else chunk
+
+
+def render_usage(usage: TokenUsage, cost: Cost) -> dict[str, Json]:
+    """Render token counts and cost. ``cost`` is the shortest number that reads as the exact amount in US dollars."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "cost": float(cost.usd),
+        "cost_details": {
+            "eur": decimal_text(cost.eur),
+            "usd": decimal_text(cost.usd),
+            "source": cost.source.value,
+            "sub_calls": cost.sub_calls,
+        },
+    }
+
+
+def replay_chunks(answer: Mapping[str, Json], *, include_usage: bool) -> Iterator[Chunk]:
+    """Yield a stored blocking answer as a stream."""
+    head = _head(answer["id"], answer["created"], answer["model"])
+    choice = cast("list[dict[str, Json]]", answer["choices"])[0]
+    message = cast("dict[str, Json]", choice["message"])
+    calls = [{"index": index, **call} for index, call in enumerate(cast("list[dict[str, Json]]", message.get("tool_calls", [])))]
+    first: dict[str, Json] = {**message, "tool_calls": calls} if calls else message
+    for delta, reason in ((first, None), ({}, choice["finish_reason"])):
+        chunk: Chunk = {**head, "choices": [_choice(delta, reason)]}
+        if include_usage:
+            yield {**chunk, "usage": None}
+        else:
+            yield chunk if reason is None else {**chunk, "usage": answer["usage"]}
+    if include_usage:
+        yield {**head, "choices": [], "usage": answer["usage"]}
+
+
+def _head(answer_id: Json, created: Json, model: Json) -> Chunk:
+    return {"id": answer_id, "object": "chat.completion.chunk", "created": created, "model": model}
+
+
+def _choice(delta: Mapping[str, Json], reason: Json) -> Json:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+def _render_call(piece: ToolCallDelta) -> Json:
+    function: dict[str, Json] = {"arguments": piece.arguments}
+    if piece.name is None:
+        return {"index": piece.index, "function": function}
+    return {"index": piece.index, "id": piece.id, "type": "function", "function": {"name": piece.name, **function}}
