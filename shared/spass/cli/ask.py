@@ -1,0 +1,38 @@
+"""`spass ask`: one question, one answer."""
+
+import argparse
+import json
+from typing import Any
+
+from spass.cli.input import read_context, read_question
+from spass.cli.stream_printer import StreamPrinter, describe_result
+from spass.cli.terminal import note, write
+from spass.sdk import Spass
+
+
+def ask(client: Spass, options: argparse.Namespace) -> None:
+    """Ask and print the answer.
+
+    Raises:
+        UsageError: an argument names something that cannot be read.
+        SpassApiError, SpassUnreachable: there is no answer.
+    """
+    question = read_question(options.text)
+    request: dict[str, Any] = {
+        "agent": options.agent,
+        "model": options.model,
+        "tools": options.tools,
+        "system_prompt": options.system,
+        "params": dict(options.param) or None,
+        "context": None if options.context is None else read_context(options.context),
+    }
+    if not options.json and not options.no_stream:
+        StreamPrinter().print_all(client.stream(question, **request))
+        return
+    answer = client.ask_full(question, **request)
+    if options.json:
+        write(json.dumps(answer, ensure_ascii=False) + "\n")
+        return
+    for result in answer.get("tool_results") or ():
+        note(describe_result(result.get("tool_name"), result.get("content"), result.get("duration_ms")))
+    write(answer["content"] + "\n")

@@ -1,0 +1,29 @@
+"""`spass kinds`, `spass agents` and `spass tools`: lists as lines with aligned columns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from spass.cli.terminal import write
+from spass.sdk import Spass
+
+
+def list_agents(client: Spass) -> None:
+    _print_rows([(agent.name, agent.kind, agent.model, agent.description) for agent in client.agents()])
+
+
+def list_tools(client: Spass) -> None:
+    functions = [tool.function for tool in client.tools()]
+    _print_rows([(function.name, _first_line(function.description)) for function in functions])
+
+
+LISTINGS: Final[Mapping[str, Callable[[Spass], None]]] = {"agents": list_agents, "tools": list_tools}
+
+
+def _print_rows(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,89 @@
+"""Run one command, and turn every failure into a message and an exit code."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from spass.cli.parser import build_parser
+from spass.cli.terminal import note, prepare
+
+if TYPE_CHECKING:
+    from spass.sdk import Spass, SpassApiError
+
+OK: Final = 0
+ERROR_ANSWER: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+INTERRUPTED: Final = 130
+
+_START: Final = "Start a gateway with `make run` in a checkout of Spass, or set SPASS_URL."
+_HINTS: Final = {
+    "missing_token": "Set SPASS_TOKEN.",
+    "invalid_token": "Check SPASS_TOKEN.",
+    "user_id_required": "Set SPASS_USER.",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command in ``arguments`` (default: those of the process) and return its exit code."""
+    try:
+        options = build_parser().parse_args(arguments)
+        prepare()
+        return _run(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of the output has ended. Python would fail once more when it flushes the output at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR_ANSWER
+
+
+def _run(options: argparse.Namespace) -> int:
+    from spass.cli.input import UsageError
+    from spass.sdk import Spass, SpassApiError, SpassUnreachable
+
+    try:
+        client = Spass()
+    except ValueError as error:
+        note(f"spass: {error}")
+        return USAGE
+    with client:
+        try:
+            return _dispatch(options, client)
+        except UsageError as error:
+            note(f"spass: {error}")
+            return USAGE
+        except SpassApiError as error:
+            report(error)
+            return ERROR_ANSWER
+        except SpassUnreachable as error:
+            note(f"spass: {error}")
+            note(_START)
+            return UNREACHABLE
+
+
+def _dispatch(options: argparse.Namespace, client: "Spass") -> int:
+    if options.command == "ask":
+        from spass.cli.ask import ask
+
+        ask(client, options)
+        return OK
+    if options.command == "chat":
+        from spass.cli.chat import chat
+
+        return ERROR_ANSWER if chat(client, options.agent, report) else OK
+    from spass.cli.listing import LISTINGS
+
+    LISTINGS[options.command](client)
+    return OK
+
+
+def report(error: "SpassApiError") -> None:
+    """Write the code and the message of an error answer to standard error."""
+    note(f"spass: {error}")
+    if hint := _HINTS.get(error.code):
+        note(hint)
+    if error.request_id:
+        note(f"request id: {error.request_id}")

@@ -1,0 +1,87 @@
+"""Print the events of a stream."""
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from spass.cli.terminal import note, write
+
+
+class StreamPrinter:
+    """Print the answer to standard output, and tool calls and status to standard error.
+
+    Only the tokens of the last step are the answer, and only the end of the stream tells which step that was. A terminal shows
+    all tokens as they arrive, with each step on a line of its own; a pipe gets the answer at the end.
+    """
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stdout.isatty()
+        self._step = 0
+        self._pieces: list[str] = []
+        self.done: dict[str, Any] = {}
+
+    def print_all(self, events: Iterable[dict[str, Any]]) -> None:
+        """Print ``events`` and, at their end, the answer."""
+        try:
+            for event in events:
+                self._print(event)
+        except BaseException:
+            self._end_line()
+            raise
+        if self._is_terminal:
+            self._end_line()
+        else:
+            write("".join(self._pieces) + "\n")
+
+    def _print(self, event: dict[str, Any]) -> None:
+        match event["type"]:
+            case "token":
+                self._print_token(str(event.get("content", "")), event.get("step", self._step))
+            case "status_update":
+                self._print_status(event)
+            case "tool_call":
+                self._note(describe_result(event.get("tool"), event.get("result"), event.get("duration_ms")))
+            case "done":
+                self.done = event
+                if event.get("finish_reason") not in (None, "stop"):
+                    self._note(f"[the answer ended early: {event['finish_reason']}]")
+            case _:  # usage, and future types
+                pass
+
+    def _print_token(self, content: str, step: int) -> None:
+        if step != self._step:
+            self._end_line()
+            self._step = step
+            self._pieces.clear()
+        self._pieces.append(content)
+        if self._is_terminal:
+            write(content)
+
+    def _print_status(self, event: dict[str, Any]) -> None:
+        call = event.get("tool_call")
+        if isinstance(call, dict):
+            self._note(f"[{call.get('tool')}] {_compact(call.get('args'))}")
+        elif event.get("progress") is not None:
+            self._note(f"[…] {_compact(event['progress'])}")
+        elif event.get("detail") and event.get("status") == "executing":
+            self._note(str(event["detail"]))
+
+    def _note(self, text: str) -> None:
+        if self._is_terminal:
+            self._end_line()
+        note(text)
+
+    def _end_line(self) -> None:
+        if self._is_terminal and self._pieces and not self._pieces[-1].endswith("\n"):
+            write("\n")
+            self._pieces.append("\n")
+
+
+def describe_result(tool: object, result: object, duration_ms: object) -> str:
+    """Return the line about a tool call that is over."""
+    return f"[{tool}] = {_compact(result)} ({duration_ms} ms)"
+
+
+def _compact(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

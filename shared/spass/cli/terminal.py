@@ -1,0 +1,30 @@
+"""Write to the terminal or to a pipe: answers to standard output, everything else to standard error."""
+
+import re
+import sys
+from typing import Final, TextIO
+
+# A model could otherwise move the cursor, change the title or reorder what is shown.
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_MAX_NOTE: Final = 300
+
+
+def prepare() -> None:
+    """Write a question mark for each character that the output's encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def write(text: str, stream: TextIO | None = None) -> None:
+    """Write ``text`` to standard output, without control characters if that is a terminal."""
+    stream = stream or sys.stdout
+    stream.write(_CONTROL.sub("", text) if stream.isatty() else text)
+    stream.flush()
+
+
+def note(text: str) -> None:
+    """Write one line to standard error, without control characters and cut to a readable length."""
+    line = _CONTROL.sub("", " ".join(text.split()))
+    sys.stderr.write((line if len(line) <= _MAX_NOTE else line[:_MAX_NOTE] + " …") + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,122 @@
+"""Send requests to a gateway and translate every failure into an error of the client."""
+
+import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from spass.sdk.endpoint import Endpoint
+from spass.sdk.errors import SpassApiError, SpassUnreachable, invalid_answer
+from spass.sdk.event_reader import Event, read_events
+from spass.tenancy.response_model import ResponseModel
+
+M = TypeVar("M", bound=ResponseModel)
+JsonObject: TypeAlias = dict[str, Any]
+
+CONNECT_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 300.0
+"""The gateway ends a blocking request after 270 seconds."""
+SILENCE_SECONDS: Final = 60.0
+"""A stream has a comment every 15 seconds."""
+
+
+class Transport:
+    """Connections to one gateway. It does not follow redirects and does not repeat requests."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._http = httpx.Client(
+            headers=endpoint.headers,
+            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            # A proxy of the environment cannot reach the addresses of this machine.
+            trust_env=not endpoint.is_loopback,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def check_open(self) -> None:
+        """Raise RuntimeError after ``close``."""
+        if self._http.is_closed:
+            raise RuntimeError("The client is closed. Create another one: Spass().")
+
+    def get(self, path: str, model: type[M]) -> M:
+        """Return the answer to a GET. Fields that a newer gateway added are ignored."""
+        with self._answer("GET", path) as response:
+            body = _read_answer(response)
+            status = response.status_code
+        try:
+            return model.model_validate(body, extra="ignore")
+        except ValidationError:
+            raise invalid_answer(status) from None
+
+    def post(self, path: str, body: Mapping[str, Any]) -> JsonObject:
+        """Return the answer to a POST."""
+        with self._answer("POST", path, body) as response:
+            return _read_answer(response)
+
+    def events(self, path: str, body: Mapping[str, Any]) -> Generator[Event, None, JsonObject | None]:
+        """Yield the events of a streamed answer. If the answer is a redirect instead, return its body."""
+        with self._answer("POST", path, {**body, "stream": True}, silence=SILENCE_SECONDS) as response:
+            if response.status_code == httpx.codes.PERMANENT_REDIRECT:
+                return _read_json(response)
+            if not response.is_success:
+                raise SpassApiError.from_envelope(response.status_code, _read_json(response))
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                raise invalid_answer(response.status_code)
+            yield from read_events(response.iter_bytes())
+        return None
+
+    @contextmanager
+    def _answer(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, silence: float = ANSWER_SECONDS
+    ) -> Generator[httpx.Response, None, None]:
+        """Yield the answer to a request. Its body has not been read.
+
+        Raises:
+            SpassUnreachable: nothing answered, or the connection broke while the block read the body.
+        """
+        self.check_open()
+        timeout = httpx.Timeout(silence, connect=CONNECT_SECONDS)
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        try:
+            with self._http.stream(
+                method, self.endpoint.url + path, content=content, headers=headers, timeout=timeout
+            ) as response:
+                yield response
+            return
+        except httpx.TimeoutException:
+            problem = f"No answer from {self.endpoint.url} in time."
+        except httpx.ConnectError:
+            problem = f"No gateway answers at {self.endpoint.url}."
+        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError):
+            problem = f"The connection to {self.endpoint.url} broke before the answer was complete."
+        # Raised after the ``except`` block, because the error of httpx holds the request with the token.
+        self.check_open()
+        raise SpassUnreachable(problem)
+
+
+def _read_answer(response: httpx.Response) -> JsonObject:
+    """Return the body of a successful answer.
+
+    Raises:
+        SpassApiError: the answer is an error, a redirect, or not one of a gateway.
+    """
+    body = _read_json(response)
+    if not response.is_success:
+        raise SpassApiError.from_envelope(response.status_code, body)
+    return body
+
+
+def _read_json(response: httpx.Response) -> JsonObject:
+    try:
+        body = json.loads(response.read())
+    except ValueError:
+        raise invalid_answer(response.status_code) from None
+    if not isinstance(body, dict):
+        raise invalid_answer(response.status_code)
+    return body

@@ -1,0 +1,254 @@
+"""`spass ask`: arguments, output and exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer
+from tests.unit.cli.command import COMMAND, environment, spass, spass_in_terminal
+from tests.unit.sdk.fake_gateway import (
+    ASK_ANSWER,
+    ASK_EVENTS,
+    Event,
+    answer_ask,
+    error_answer,
+    event_bytes,
+    events_answer,
+    fake_gateway,
+)
+
+TOKEN = "tok-9f8e7d6c5b4a"
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--no-stream"]])
+def test_the_answer_goes_to_stdout_and_tool_calls_to_stderr(arguments: list[str]) -> None:
+    with fake_gateway(answer_ask) as gateway:
+        code, out, err = spass(gateway.url, "ask", *arguments, "What is 1791 * 17?")
+    assert (code, out) == (0, "It is 30447.\n")
+    assert "[calculator]" in err
+    assert "30447" in err
+    assert "Let me compute" not in err
+
+
+def test_json_is_the_answer_of_the_route() -> None:
+    with fake_gateway(answer_ask) as gateway:
+        code, out, err = spass(gateway.url, "ask", "--json", "Hello", variables={"SPASS_TOKEN": TOKEN})
+    assert (code, json.loads(out), err) == (0, ASK_ANSWER, "")
+    assert gateway.requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
+    assert TOKEN not in out
+
+
+def test_the_arguments_become_the_body_of_the_request(tmp_path: Path) -> None:
+    context = tmp_path / "notes.txt"
+    context.write_text("The door code is 4711.\n")
+    arguments = ["--agent", "react", "--tools", "calculator, think", "--model", "m", "--system", "Be brief."]
+    parameters = ["--param", "max_turns=5", "--param", "mode=structured", "--param", "sub_model=a=b"]
+    with fake_gateway(answer_ask) as gateway:
+        assert spass(gateway.url, "ask", *arguments, *parameters, "--context", str(context), "Hello").code == 0
+    assert gateway.requests[0].json == {
+        "input": "Hello",
+        "agent": "react",
+        "tools": ["calculator", "think"],
+        "model": "m",
+        "system_prompt": "Be brief.",
+        "params": {"max_turns": 5, "mode": "structured", "sub_model": "a=b"},
+        "context": "The door code is 4711.\n",
+        "stream": True,
+    }
+
+
+def test_a_json_file_is_the_context_object(tmp_path: Path) -> None:
+    context = {"conversation": [{"role": "user", "content": "Hi"}], "memory_results": ["a"]}
+    (tmp_path / "context.json").write_text(json.dumps(context))
+    with fake_gateway(answer_ask) as gateway:
+        assert spass(gateway.url, "ask", "--context", str(tmp_path / "context.json"), "Hello").code == 0
+    assert gateway.requests[0].json["context"] == context
+
+
+def test_a_dash_reads_the_question_from_stdin() -> None:
+    with fake_gateway(answer_ask) as gateway:
+        assert spass(gateway.url, "ask", "-", stdin="Wie groß\nist der Park?\n").code == 0
+    assert gateway.requests[0].json["input"] == "Wie groß\nist der Park?"
+
+
+def test_an_error_answer_exits_with_1_and_shows_code_message_and_request() -> None:
+    with fake_gateway(lambda _: error_answer(404, "agent_not_found", "There is no agent 'x'.")) as gateway:
+        code, out, err = spass(gateway.url, "ask", "--agent", "x", "Hello")
+    assert (code, out) == (1, "")
+    assert "agent_not_found: There is no agent 'x'." in err
+    assert "req_7" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"), [("missing_token", "SPASS_TOKEN"), ("invalid_token", "SPASS_TOKEN"), ("user_id_required", "SPASS_USER")]
+)
+def test_an_error_about_credentials_names_the_variable_to_set(error: str, hint: str) -> None:
+    with fake_gateway(lambda _: error_answer(401, error)) as gateway:
+        code, _, err = spass(gateway.url, "ask", "Hello", variables={"SPASS_TOKEN": TOKEN})
+    assert code == 1
+    assert hint in err
+    assert TOKEN not in err
+
+
+def test_a_failure_inside_a_stream_exits_with_1_without_an_answer() -> None:
+    error: dict[str, Any] = {
+        "code": "upstream_error",
+        "message": "The model failed.",
+        "type": "api_error",
+        "param": None,
+        "details": {},
+    }
+    events: list[Event] = [*ASK_EVENTS[:2], {"type": "error", "error": error, "request_id": "req_1"}]
+    with fake_gateway(lambda _: events_answer(events)) as gateway:
+        code, out, err = spass(gateway.url, "ask", "Hello")
+    assert (code, out) == (1, "")
+    assert "upstream_error: The model failed." in err
+
+
+def test_without_a_gateway_it_exits_with_3_and_names_the_command_that_starts_one() -> None:
+    code, out, err = spass(NOBODY, "ask", "Hello")
+    assert (code, out) == (3, "")
+    assert NOBODY in err
+    assert "make run" in err
+
+
+def test_a_connection_that_breaks_in_the_middle_exits_with_3() -> None:
+    answer = HttpAnswer(iter(map(event_bytes, ASK_EVENTS[:3])), content_type="text/event-stream")
+    with fake_gateway(lambda _: answer) as gateway:
+        code, out, _ = spass(gateway.url, "ask", "Hello")
+    assert (code, out) == (3, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["ask"],
+        ["ask", "--nonsense", "Hello"],
+        ["ask", "Hello", "world"],
+        ["ask", "--param", "max_turns", "Hello"],
+        ["ask", "--param", "=5", "Hello"],
+        ["ask", "--context", "/nonexistent/file", "Hello"],
+        ["ask", "--context", "{broken}", "Hello"],
+        ["ask", "--too", "a", "Hello"],
+        ["nonsense"],
+        ["chat", "extra"],
+        ["tools", "--all"],
+    ],
+)
+def test_wrong_usage_exits_with_2_and_sends_nothing(arguments: list[str], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with fake_gateway(answer_ask) as gateway:
+        code, out, err = spass(gateway.url, *(argument.replace("{broken}", str(broken)) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert err
+    assert gateway.requests == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "shown"), [({"SPASS_URL": "localhost"}, "SPASS_URL"), ({"SPASS_TOKEN": "two words"}, "SPASS_TOKEN")]
+)
+def test_a_bad_variable_exits_with_2_and_is_named(variables: dict[str, str], shown: str) -> None:
+    code, _, err = spass(NOBODY, "ask", "Hello", variables=variables)
+    assert code == 2
+    assert shown in err
+    assert "two words" not in err
+
+
+@pytest.mark.parametrize("stdin", [b"\xff\xfe", b"x" * (4 * 2**20 + 1)], ids=["not UTF-8", "too long"])
+def test_a_stdin_that_cannot_be_sent_exits_with_2(stdin: bytes) -> None:
+    with fake_gateway(answer_ask) as gateway:
+        assert spass(gateway.url, "ask", "-", stdin=stdin).code == 2
+    assert gateway.requests == []
+
+
+def test_ctrl_c_exits_with_130_and_closes_the_connection() -> None:
+    started, closed = threading.Event(), threading.Event()
+
+    def respond(request: HttpRequest) -> HttpAnswer:
+        def body() -> Iterator[bytes]:
+            yield event_bytes(ASK_EVENTS[0])
+            started.set()
+            with suppress(ConnectionResetError):
+                assert request.wait_for_disconnect(20)
+            closed.set()
+
+        return HttpAnswer(body(), content_type="text/event-stream")
+
+    with fake_gateway(respond) as gateway:
+        process = subprocess.Popen(
+            [*COMMAND, "ask", "Hello"], env=environment(gateway.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert started.wait(30)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert closed.wait(5)
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+
+
+def test_a_reader_that_goes_away_ends_the_command_without_a_trace() -> None:
+    answer = json_answer({**ASK_ANSWER, "content": "x" * 2**20})
+    with fake_gateway(lambda _: answer) as gateway:
+        reading, writing = os.pipe()
+        os.close(reading)
+        process = subprocess.Popen(
+            [*COMMAND, "ask", "--no-stream", "Hello"], env=environment(gateway.url), stdout=writing, stderr=subprocess.PIPE
+        )
+        os.close(writing)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert b"Traceback" not in err
+    assert b"Broken pipe" not in err
+
+
+def test_a_terminal_shows_tokens_as_they_arrive_with_each_step_on_its_own_line() -> None:
+    with fake_gateway(answer_ask) as gateway:
+        code, out, _ = spass_in_terminal(gateway.url, "ask", "Hello")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "Let me compute. "
+    assert lines[-1] == "It is 30447."
+    assert all(line.startswith("[calculator]") for line in lines[1:-1])
+
+
+def test_a_terminal_gets_no_control_characters_of_a_model() -> None:
+    events: list[Event] = [{"type": "token", "content": "a\x1b]0;title\x07b\x9b2Jc\u202ed\n\te", "step": 1}, {"type": "done"}]
+    with fake_gateway(lambda _: events_answer(events)) as gateway:
+        assert spass_in_terminal(gateway.url, "ask", "Hello").out == "a]0;titleb2Jcd\n\te\n"
+    with fake_gateway(lambda _: events_answer(events)) as gateway:
+        assert spass(gateway.url, "ask", "Hello").out == "a\x1b]0;title\x07b\x9b2Jc\u202ed\n\te\n"
+
+
+def test_an_output_without_unicode_gets_question_marks() -> None:
+    events: list[Event] = [{"type": "token", "content": "größer → \ud83d", "step": 1}, {"type": "done"}]
+    body = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+    with fake_gateway(lambda _: HttpAnswer(iter(body), content_type="text/event-stream")) as gateway:
+        code, out, _ = spass(gateway.url, "ask", "Hello", variables={"PYTHONIOENCODING": "ascii"})
+    assert (code, out) == (0, "gr??er ? ?\n")
+
+
+def test_an_answer_that_ended_early_is_marked_on_stderr() -> None:
+    events: list[Event] = [{"type": "token", "content": "Half", "step": 1}, {"type": "done", "finish_reason": "max_turns"}]
+    with fake_gateway(lambda _: events_answer(events)) as gateway:
+        code, out, err = spass(gateway.url, "ask", "Hello")
+    assert (code, out) == (0, "Half\n")
+    assert "max_turns" in err
+
+
+@pytest.mark.parametrize("command", [[], ["ask"], ["chat"], ["agents"], ["tools"]])
+def test_every_command_has_a_help_with_an_example(command: list[str]) -> None:
+    code, out, err = spass(NOBODY, *command, "--help")
+    assert (code, err) == (0, "")
+    assert f"spass {' '.join(command) or 'ask'}" in out.partition("example")[2]
+    assert "SPASS_TOKEN" in out
