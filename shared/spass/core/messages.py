@@ -67,12 +67,14 @@ class Message:
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool as a model sees it. ``parameters`` is a JSON Schema of type object. ``strict`` tells a
-    provider that supports it to guarantee arguments that match the schema."""
+    provider that supports it to guarantee arguments that match the schema. ``category`` is for prompts and lists; providers do
+    not receive it."""
 
     name: str
     description: str
     parameters: Mapping[str, Json]
     strict: bool | None = None
+    category: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
