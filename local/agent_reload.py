@@ -93,7 +93,7 @@ class AgentReload:
             return []
         self._agents[file] = agent
         self._broken.discard(file)
-        return [f"{self._shown(file)}: {'the agent is new' if old is None else 'the file is applied'}"]
+        return [*agent.notices, f"{self._shown(file)}: {'the agent is new' if old is None else 'the file is applied'}"]
 
     def _shown(self, file: str) -> str:
         return str(Path(self._folder.name, file))

@@ -10,29 +10,31 @@ from urllib.parse import urlsplit
 
 from local.ollama import PROVIDER as OLLAMA
 from spass.agents.answers import AgentSummary
+from spass.agents.registry import AgentRegistry
 from spass.llm.backends import check_backend, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
-from spass.web.services import Services
+from spass.web.services import Settings
 
 _LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})
 
 
 def main() -> int:
-    services = Services()
+    settings = Settings.from_environment()
     try:
-        # Load the file here: the services would also log the warnings.
-        services.config = config = load_gateway_config(services.settings.config, TOOLS, check_backend)
-        agents = services.agents.list().agents
+        # Load the files here: the services would also log the warnings.
+        config = load_gateway_config(settings.config, TOOLS, check_backend)
+        registry = AgentRegistry.load(settings.agents, config, TOOLS)
+        agents = registry.list().agents
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    for warning in (*config.warnings, *_loopback_backends(config, agents)):
+    for warning in (*config.warnings, *registry.notices, *_loopback_backends(config, agents)):
         print(warning)
     if not config.tenants:
-        print(f"{services.settings.config}: there are no tenants yet, so the gateway will refuse every request with 401")
-    print(f"{services.settings.config} and {len(agents)} agents in {services.settings.agents}/ are valid.")
+        print(f"{settings.config}: there are no tenants yet, so the gateway will refuse every request with 401")
+    print(f"{settings.config} and {len(agents)} agents in {settings.agents}/ are valid.")
     return 0
 
 

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import WithJsonSchema
+from pydantic import ConfigDict, WithJsonSchema
 
+from spass.agents.parameters import parameters_of
 from spass.agents.spec import AgentSpec
 from spass.core.effects import ToolOutcome
 from spass.core.ids import MessageId, RequestId
@@ -35,18 +36,21 @@ class AgentSummary(ResponseModel):
 
 
 class AgentConfig(AgentSummary):
-    """An agent with all values of its file and the defaults of the others."""
+    """An agent with all values of its file and the defaults of the others. The parameters of its kind are further fields;
+    `GET /v1/kinds` describes them."""
 
-    system_prompt: str
-    max_tokens: Count | None
-    temperature: float | None
-    max_turns: Count
+    model_config = ConfigDict(extra="allow")
+
     rag_top_k: Count
+    system_prompt: str
+    temperature: float
+    max_tokens: Count
 
     @classmethod
     def with_defaults(cls, agent: AgentSpec, rag_top_k: int) -> "AgentConfig":
         """Return the agent. ``rag_top_k`` is the tenant's, which applies if the file has none."""
-        return cls.model_validate({**agent.model_dump(), "rag_top_k": agent.rag_top_k or rag_top_k})
+        common = AgentSummary.of(agent).model_dump()
+        return cls.model_validate({**common, "rag_top_k": agent.rag_top_k or rag_top_k, **parameters_of(agent.build())})
 
 
 class AgentPage(ResponseModel):

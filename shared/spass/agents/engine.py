@@ -103,7 +103,8 @@ class _Context:
 
     @property
     def max_turns(self) -> int:
-        return self.agent.max_turns
+        limit: int = self.agent.parameters.get("max_turns", 10)
+        return limit
 
     async def model(
         self, conversation: Sequence[Message], step: int, *, may_call_tools: bool
@@ -147,15 +148,16 @@ class _Context:
         return list(conversation[: len(self.history)]) == list(self.history)
 
     def _request(self, conversation: Sequence[Message], *, may_call_tools: bool) -> ChatRequest:
-        system = (Message(Role.SYSTEM, self.agent.system_prompt),) if strip_invisible(self.agent.system_prompt).strip() else ()
+        kind = self.agent.build()
+        system = (Message(Role.SYSTEM, kind.system_prompt),) if strip_invisible(kind.system_prompt).strip() else ()
         return ChatRequest(
             model=self.agent.model,
             messages=(*system, *conversation),
             # Tools are listed even if they may not be called: some providers refuse a conversation with calls of unlisted tools.
             tools=self.offered,
             tool_choice="none" if self.offered and not may_call_tools else None,
-            temperature=self.agent.temperature,
-            max_tokens=self.agent.max_tokens,
+            temperature=kind.temperature,
+            max_tokens=kind.max_tokens,
             stream=True,  # so that the backend's timeout bounds the silence and not the whole answer
         )
 

@@ -1,12 +1,15 @@
 """Load the agents of a folder: one YAML file each, read once per process and checked before use."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from spass.agents.answers import AgentPage, AgentSummary
-from spass.agents.spec import AgentSpec
+from spass.agents.kinds.registry import KINDS, UnknownKind
+from spass.agents.parameters import owners
+from spass.agents.spec import DEFAULT_KIND, AgentFile, AgentSpec, file_model
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import AgentNotFound
 from spass.core.json import replace_surrogates
@@ -42,6 +45,11 @@ class AgentRegistry:
         if problems:
             raise ConfigError(problems)
         return cls(agents)
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Return the parts of files that have no effect, as ``file:line: message``."""
+        return [notice for agent in self._agents.values() for notice in agent.notices]
 
     def get(self, name: str) -> AgentSpec:
         """Return the agent ``name``.
@@ -96,10 +104,38 @@ def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str]) -
         message = f"the name of an agent's file must end in .yaml; rename it to {path.stem}.yaml"
         raise ConfigError([ConfigProblem(_display_path(path), None, message)])
     source = load_yaml(path, shown=_display_path(path))
-    agent = validate(source, AgentSpec)
+    agent = _read(source).spec()
     if problems := _reference_problems(path, source, agent, config, tool_names):
         raise ConfigError(problems)
+    try:
+        accepts_tools = agent.build().accepts_tools
+    except ValueError as error:  # of a kind that checks its values together
+        raise ConfigError([source.problem(("kind",), str(error))]) from None
+    if agent.tools and not accepts_tools:
+        notice = source.problem(
+            ("tools",), f"the kind {agent.kind} of '{agent.name}' uses no tools; remove this key, or choose another kind"
+        )
+        return replace(agent, notices=(str(notice),))
     return agent
+
+
+def _read(source: YamlSource) -> AgentFile:
+    """Return the keys of the file, validated for its kind.
+
+    Raises:
+        ConfigError: it lists all problems, or only that the kind does not exist.
+    """
+    kind = source.data.get("kind", DEFAULT_KIND) if isinstance(source.data, Mapping) else DEFAULT_KIND
+    try:
+        model = file_model(kind if isinstance(kind, str) else DEFAULT_KIND)
+    except UnknownKind as error:
+        raise ConfigError([source.problem(("kind",), str(error))]) from None
+
+    def advise(key: str) -> str | None:
+        kinds = owners(key)
+        return f"it is a key of the kind {' and '.join(kinds)}, and the kind of this agent is {kind}" if kinds else None
+
+    return validate(source, model, advise)
 
 
 def _reference_problems(
@@ -109,6 +145,9 @@ def _reference_problems(
     problems: list[ConfigProblem] = []
     if agent.name != path.stem:
         problems.append(source.problem(("name",), f"must be the file's name, '{path.stem}'; it is '{agent.name}'"))
+    if KINDS.contains(agent.name):
+        message = f"'{agent.name}' is the name of an agent kind, so no agent can have it; choose another name for agent and file"
+        problems.append(source.problem(("name",), message))
     chat_models = [model.name for model in config.models if model.kind == "chat"]
     if agent.model not in chat_models:
         message = end_sentence(f"gateway.yaml has no chat model '{agent.model}'{did_you_mean(agent.model, chat_models)}")

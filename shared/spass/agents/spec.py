@@ -1,47 +1,98 @@
-"""An agent as its YAML file describes it, and the body of a message to an agent."""
+"""An agent, the keys of its YAML file, and the body of a message to an agent."""
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
+from spass.agents.kinds.base import BaseAgent
+from spass.agents.kinds.registry import KINDS, UnknownKind
+from spass.agents.parameters import parameter_fields
 from spass.core.ids import RAG_ID
 from spass.core.text_checks import limit_bytes, reject_blank
-from spass.llm.types import MAX_OUTPUT_TOKENS
 from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody
 
+DEFAULT_KIND: Final = "orchestrator"
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 
 
-def _check_kind(kind: str) -> str:
-    if kind != "orchestrator":
-        raise ValueError(f"'{kind}' is not an agent kind of this version; write orchestrator")
-    return kind
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """An agent: a kind with parameters, a model and tools.
+
+    ``kind`` is a canonical key. ``parameters`` are valid values for fields of the kind; the others have their defaults.
+    ``rag_index`` is searched before each prompt for ``rag_top_k`` passages; None means the tenant's setting. ``notices`` name
+    parts of the agent's file that have no effect, as ``file:line: message``.
+    """
+
+    name: str
+    kind: str = DEFAULT_KIND
+    model: str
+    description: str = ""
+    tools: tuple[str, ...] = ()
+    rag_index: str | None = None
+    rag_top_k: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+    def build(self) -> BaseAgent:
+        """Return the kind with its parameters.
+
+        Raises:
+            ValueError: the kind refuses the values.
+        """
+        return KINDS.get(self.kind)(**self.parameters)
 
 
-def _check_unique(tools: tuple[str, ...]) -> tuple[str, ...]:
+def _canonical_kind(kind: str) -> str:
+    try:
+        return KINDS.canonical(kind)
+    except UnknownKind as error:
+        raise ValueError(str(error)) from None
+
+
+def check_unique(tools: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(tools)) < len(tools):
         raise ValueError("a tool is listed twice; list each tool once")
     return tools
 
 
-class AgentSpec(BaseModel):
-    """An agent: its model, its system prompt and its tools. ``rag_index`` is searched before each prompt for ``rag_top_k``
-    passages; None means the tenant's setting."""
+class AgentFile(BaseModel):
+    """The keys that the files of all agents have. The parameters of the kind are further keys."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]+$", max_length=64)]
-    kind: Annotated[str, AfterValidator(_check_kind)] = "orchestrator"
+    kind: Annotated[str, AfterValidator(_canonical_kind)] = DEFAULT_KIND
     model: Annotated[str, Field(min_length=1)]
     description: str = ""
-    system_prompt: str = ""
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    max_turns: Annotated[int, Field(ge=1, le=100)] = 10
-    tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_check_unique)] = ()
+    tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_unique)] = ()
     rag_index: Annotated[str, Field(pattern=RAG_ID)] | None = None
     rag_top_k: TopK | None = None
+
+    def spec(self) -> AgentSpec:
+        """Return the agent that the file describes."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        common = {name: values.pop(name) for name in AgentFile.model_fields}
+        return AgentSpec(**common, parameters=values)
+
+
+def file_model(kind: str) -> type[AgentFile]:
+    """Return the model of the files of agents of the ``kind``.
+
+    Raises:
+        UnknownKind: no kind has this key.
+    """
+    return _file_model(KINDS.get(kind))
+
+
+@cache
+def _file_model(kind: type[BaseAgent]) -> type[AgentFile]:
+    fields: dict[str, Any] = dict(parameter_fields(kind))
+    return create_model("AgentFile", __base__=AgentFile, **fields)
 
 
 class MessageBody(StrictBody):

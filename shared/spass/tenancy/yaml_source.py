@@ -9,7 +9,7 @@ before a limit of depth applies (100,000 brackets end the process).
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar, get_args
@@ -189,8 +189,9 @@ def _parse_scalar(text: str) -> Json:
     return float(text.replace(".inf", "inf").replace(".nan", "nan")) if _FLOAT.match(text) else text
 
 
-def validate(source: YamlSource, model: type[M]) -> M:
-    """Return the file as a ``model``. A class variable ``hints`` of a model maps a wrong key to the advice for it.
+def validate(source: YamlSource, model: type[M], advise: Callable[[str], str | None] | None = None) -> M:
+    """Return the file as a ``model``. A class variable ``hints`` of a model maps a wrong key to the advice for it. ``advise``
+    returns the advice for a wrong key of the whole file, or None if it has none.
 
     Raises:
         ConfigError: the file has problems. For an unknown key, the message suggests the most similar known key.
@@ -198,7 +199,7 @@ def validate(source: YamlSource, model: type[M]) -> M:
     try:
         return model.model_validate(source.data)
     except ValidationError as error:
-        raise ConfigError([_translate(source, model, detail) for detail in error.errors(include_url=False)]) from None
+        raise ConfigError([_translate(source, model, detail, advise) for detail in error.errors(include_url=False)]) from None
 
 
 def format_loc(loc: Loc) -> str:
@@ -210,14 +211,17 @@ def format_loc(loc: Loc) -> str:
     return text
 
 
-def _translate(source: YamlSource, model: type[BaseModel], detail: ErrorDetails) -> ConfigProblem:
+def _translate(
+    source: YamlSource, model: type[BaseModel], detail: ErrorDetails, advise: Callable[[str], str | None] | None
+) -> ConfigProblem:
     loc: Loc = tuple(part for part in detail["loc"] if part != "[key]")
     match detail["type"]:
         case "extra_forbidden":
             key = str(loc[-1])
             owner = _find_model(model, loc[:-1])
             hints: Mapping[str, str] = getattr(owner, "hints", {})
-            advice = f"; {hints[key]}" if key in hints else did_you_mean(key, list(owner.model_fields))
+            hint = hints.get(key) or (advise(key) if advise and len(loc) == 1 else None)
+            advice = f"; {hint}" if hint else did_you_mean(key, list(owner.model_fields))
             return replace(source.problem(loc[:-1], f"unknown key '{key}'{advice}"), line=source.line_of(loc))
         case "missing":
             return source.problem(loc[:-1], f"the key '{loc[-1]}' is missing")

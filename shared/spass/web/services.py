@@ -4,7 +4,7 @@ Each property imports its own packages, so that a cold start loads only the pack
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,15 +87,12 @@ class Services:
 
     @cached_property
     def config(self) -> "GatewayConfig":
-        from spass.aws.log import write_line
-        from spass.core.time import now
         from spass.llm.backends import check_backend
         from spass.tenancy.config import load_gateway_config
         from spass.tools.registry import TOOLS
 
         config = load_gateway_config(self.settings.config, TOOLS, check_backend)
-        for warning in config.warnings:
-            write_line({"at": now(), "level": "warning", "event": "config_notice", "notice": warning})
+        _log_notices(config.warnings)
         return config
 
     @cached_property
@@ -220,7 +217,9 @@ class Services:
         from spass.agents.registry import AgentRegistry
         from spass.tools.registry import TOOLS
 
-        return AgentRegistry.load(self.settings.agents, self.config, TOOLS)
+        agents = AgentRegistry.load(self.settings.agents, self.config, TOOLS)
+        _log_notices(agents.notices)
+        return agents
 
     @cached_property
     def engine(self) -> "Engine":
@@ -293,6 +292,14 @@ class Services:
         """Close open connections, when a long-lived process ends."""
         if "router" in self.__dict__:
             await self.router.aclose()
+
+
+def _log_notices(notices: Iterable[str]) -> None:
+    from spass.aws.log import write_line
+    from spass.core.time import now
+
+    for notice in notices:
+        write_line({"at": now(), "level": "warning", "event": "config_notice", "notice": notice})
 
 
 def get_services(request: Request) -> Services:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spass.agents.engine import Engine
-from spass.agents.spec import AgentSpec
+from spass.agents.spec import DEFAULT_KIND, AgentSpec, file_model
 from spass.calls.pipeline import Calls
 from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
@@ -63,7 +63,8 @@ def make_engine_harness() -> EngineHarness:
 
 
 def agent(**fields: object) -> AgentSpec:
-    return AgentSpec.model_validate({"name": "tester", "model": "talker", "system_prompt": "Be brief.", **fields})
+    file = file_model(str(fields.get("kind", DEFAULT_KIND)))
+    return file.model_validate({"name": "tester", "model": "talker", "system_prompt": "Be brief.", **fields}).spec()
 
 
 def says(text: str, *calls: tuple[str, str]) -> Message:

@@ -1,10 +1,17 @@
 """Test that the gateway does not start with an invalid agent file, and that the error names the file, the line and the reason."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from spass.agents.answers import AgentConfig
+from spass.agents.kinds import KINDS, AgentContext, BaseAgent, parameter, user
+from spass.agents.kinds.orchestrator import OrchestratorAgent
+from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.registry import AgentRegistry
+from spass.core.effects import Answer, Infer, Steps
 from spass.core.errors import AgentNotFound
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.yaml_source import ConfigError
@@ -15,6 +22,30 @@ CONFIG = GatewayConfig(
         ModelConfig(name="embedder", kind="embedding", context_window=1000, dimensions=8),
     )
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shout(BaseAgent):
+    """Answer loudly."""
+
+    volume: int = parameter(5, "How loud.", ge=1, le=11)
+    tone: Literal["high", "low"] = parameter("high", "The pitch.")
+    words: tuple[str, ...] = parameter((), "Words to shout.")
+
+    def __post_init__(self) -> None:
+        if self.tone == "low" and self.volume > 10:
+            raise ValueError("a low voice is not loud; choose a lower volume")
+
+    def steps(self, input: str, context: AgentContext) -> Steps:
+        reply = yield Infer((user(input),))
+        return Answer(reply.content.upper())
+
+
+@pytest.fixture(autouse=True)
+def _shout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KINDS, "_registered", {"shout": Shout})
+
+
 GOOD = "name: good\nmodel: talker\n"
 
 
@@ -31,10 +62,9 @@ def load_error(folder: Path, **files: str) -> str:
 
 
 def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
-    agent = load(tmp_path, good=GOOD).get("good")
-    assert (agent.kind, agent.max_turns, agent.rag_top_k, agent.tools, agent.rag_index) == ("orchestrator", 10, None, (), None)
-    assert agent.max_tokens is None
-    assert agent.temperature is None
+    spec = load(tmp_path, good=GOOD).get("good")
+    assert (spec.kind, spec.rag_top_k, spec.tools, spec.rag_index) == ("orchestrator", None, (), None)
+    assert spec.build() == OrchestratorAgent(max_turns=10, max_tokens=1024, temperature=0.7, system_prompt="")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +76,24 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         ("tools: [calculator, calculator]", 3, "twice"),
         ("tools: calculator", 3, "must be a list"),
         ("tools: [1]", 3, "must be text"),
-        ("kind: native_react", 3, "'native_react' is not an agent kind of this version; write orchestrator"),
+        ("kind: simpel", 3, "kind: there is no agent kind 'simpel'; did you mean 'simple'?"),
+        ("kind: 3", 3, "kind: must be text"),
+        ("kind:", 3, "kind: must be text"),
+        ("volume: 3", 3, "unknown key 'volume'; it is a key of the kind shout, and the kind of this agent is orchestrator"),
+        (
+            "kind: simple\nvolume: 3",
+            4,
+            "unknown key 'volume'; it is a key of the kind shout, and the kind of this agent is simple",
+        ),
+        ("kind: shout\nvolume: 12", 4, "volume: must be less than or equal to 11"),
+        ("kind: shout\nvolume: loud", 4, "volume: must be a whole number"),
+        ("kind: shout\ntone: hgh", 4, "tone: must be one of 'high' or 'low'; did you mean 'high'?"),
+        ("kind: shout\nwords: [1]", 4, "words[0]: must be text"),
+        ("kind: shout\nwords: a", 4, "words: must be a list"),
+        ("kind: shout\nmax_turns: 3", 4, "it is a key of the kind simple and orchestrator, and the kind of this agent is shout"),
+        ("kind: shout\ntone: low\nvolume: 11", 3, "a low voice is not loud"),
+        ("kind: simple\nmax_turn: 2", 4, "unknown key 'max_turn'; did you mean 'max_turns'?"),
+        ("kind: simple\nmax_turns: 0", 4, "max_turns: must be greater than or equal to 1"),
         ("max_turns: 0", 3, "max_turns"),
         ("max_turns: '3'", 3, "must be a whole number"),
         ("max_turns: true", 3, "must be a whole number"),
@@ -65,6 +112,32 @@ def test_an_error_names_file_line_and_reason(tmp_path: Path, addition: str, line
     message = load_error(tmp_path, good=GOOD + addition)
     assert f"good.yaml:{line}:" in message
     assert reason in message
+
+
+def test_the_parameters_of_a_kind_are_keys_of_the_file(tmp_path: Path) -> None:
+    spec = load(tmp_path, good=GOOD + "kind: shout\nvolume: 7\nwords: [hey, you]\nmax_tokens: 9\n").get("good")
+    assert spec.build() == Shout(volume=7, words=("hey", "you"), max_tokens=9)
+    config = AgentConfig.with_defaults(spec, rag_top_k=5).to_dict()
+    assert (config["kind"], config["volume"], config["tone"], config["words"]) == ("shout", 7, "high", ["hey", "you"])
+    assert "max_turns" not in config
+
+
+def test_a_missing_key_has_the_default_of_the_kind(tmp_path: Path) -> None:
+    spec = load(tmp_path, good=GOOD + "kind: simple\n").get("good")
+    assert spec.build() == SimpleAgent(max_turns=1, temperature=0.7, max_tokens=1024)
+
+
+def test_tools_of_a_kind_without_tools_are_a_notice_with_the_line(tmp_path: Path) -> None:
+    agents = load(tmp_path, good=GOOD + "kind: simple\ntools: [calculator]\n", other="name: other\nmodel: talker\n")
+    (notice,) = agents.notices
+    assert notice.endswith("good.yaml:4: tools: the kind simple of 'good' uses no tools; remove this key, or choose another kind")
+    assert agents.get("good").tools == ("calculator",)
+
+
+@pytest.mark.parametrize("name", ["simple", "orchestrator", "shout"])
+def test_a_file_cannot_have_the_name_of_a_kind(tmp_path: Path, name: str) -> None:
+    message = load_error(tmp_path, **{name: f"model: talker\nname: {name}\n"})
+    assert f"{name}.yaml:2: name: '{name}' is the name of an agent kind" in message
 
 
 @pytest.mark.parametrize("model", ["embedder", "unknown"])

@@ -147,7 +147,7 @@ def test_a_file_is_read_only_after_its_editor_has_finished(running: Running) -> 
         assert running.descriptions() == {"guide": "first"}
     running.write("guide", whole)
     assert running.settle() == ["agents/guide.yaml: the file is applied"]
-    assert running.services.agents.get("guide").system_prompt == "Answer in rhymes."
+    assert running.services.agents.get("guide").build().system_prompt == "Answer in rhymes."
 
 
 def test_an_editor_that_replaces_the_file_does_not_remove_the_agent(running: Running) -> None:
@@ -239,3 +239,11 @@ async def test_the_gateway_on_this_machine_applies_a_change_within_ten_seconds(
             assert "\n  agents/cook.yaml: it is not used until the file is correct\n" in output
             assert (await client.get("/a1/agents/guide")).json()["description"] == "second"
             assert (await client.get("/a1/agents/cook")).status_code == 404
+
+
+def test_tools_that_an_agent_cannot_use_are_reported(running: Running) -> None:
+    running.settle()
+    running.write("guide", agent("guide", "second", "kind: simple\ntools: [calculator]\n"))
+    notice, applied = running.settle()
+    assert "the kind simple of 'guide' uses no tools" in notice
+    assert applied == "agents/guide.yaml: the file is applied"

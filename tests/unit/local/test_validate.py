@@ -60,3 +60,14 @@ def test_it_prints_each_warning_once(monkeypatch: pytest.MonkeyPatch, capsys: py
     output = validate(monkeypatch, capsys, config, tmp_path / "agents")
     assert output.count("in the clear") == 1
     assert output.endswith("are valid.\n")
+
+
+def test_it_warns_of_tools_that_an_agent_cannot_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "gateway.yaml").write_text(CONFIG)
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    (agents / "a.yaml").write_text("name: a\nmodel: scout\nkind: simple\ntools: [calculator]\n")
+    output = validate(monkeypatch, capsys, tmp_path / "gateway.yaml", agents)
+    assert "agents/a.yaml:4: tools: the kind simple of 'a' uses no tools; remove this key, or choose another kind\n" in output

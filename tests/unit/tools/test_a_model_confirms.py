@@ -70,7 +70,7 @@ async def run_turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]
     router = Router(CONFIG.llm, CONFIG.models, lambda _: "key", provider_of=lambda *_: clerk)
     cascade = Cascade(CONFIG)
     engine = Engine(Calls(CONFIG, router, cascade), Toolbox(harness.rag, cascade), harness.rag.reader, cascade)
-    agent = AgentSpec.model_validate({"name": "librarian", "model": "clerk", "tools": TOOLS})
+    agent = AgentSpec(name="librarian", model="clerk", tools=tuple(TOOLS))
     identity = replace(harness.scope.caller.identity, allowed_models=("*",))
     scope = replace(harness.scope, caller=replace(harness.scope.caller, identity=identity, user=UserId("ada")))
     return [

@@ -27,6 +27,19 @@ def test_a_warning_about_the_file_is_logged_once(tmp_path: Path, capsys: pytest.
     assert line["notice"].endswith("goes over the network in the clear; write https")
 
 
+def test_a_notice_about_an_agents_file_is_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(CONFIG.replace("http://", "https://").replace("[{", "[{name: talker, context_window: 1000}, {"))
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    (folder / "a.yaml").write_text("name: a\nmodel: talker\nkind: simple\ntools: [calculator]\n")
+    services = Services(Settings(config=path, agents=folder, table="spass", bucket="spass"))
+    assert services.agents is services.agents
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (line["level"], line["event"]) == ("warning", "config_notice")
+    assert "the kind simple of 'a' uses no tools" in line["notice"]
+
+
 def test_an_unknown_tool_stops_the_start(tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
     path.write_text(CONFIG + "defaults:\n  tools_enabled_default: [calculater]\n")

@@ -3,9 +3,11 @@ calls."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from spass.agents.kinds.base import AgentContext, ToolUsingAgent
 from spass.agents.kinds.context import KindContext
+from spass.core.effects import Steps
 from spass.core.events import (
     Event,
     InferenceFinished,
@@ -16,6 +18,14 @@ from spass.core.events import (
     TurnStarted,
 )
 from spass.core.messages import FinishReason, Message, TokenUsage
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrchestratorAgent(ToolUsingAgent):
+    """Call the model with tools until it answers without a tool call."""
+
+    def steps(self, input: str, context: AgentContext) -> Steps:
+        return (yield from self.tool_loop(self.opening(input, context)))
 
 
 async def run(context: KindContext, conversation: Sequence[Message]) -> AsyncGenerator[Event, None]:

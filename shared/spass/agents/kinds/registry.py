@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from importlib import import_module
 from typing import Final, TypeVar
 
@@ -12,8 +13,12 @@ A = TypeVar("A", bound=BaseAgent)
 
 _BUILT_IN: Final = {
     "simple": "spass.agents.kinds.simple.SimpleAgent",
+    "orchestrator": "spass.agents.kinds.orchestrator.OrchestratorAgent",
 }
 _ALIASES: Final[Mapping[str, str]] = {"react": "native_react"}
+FILE_KEYS: Final = frozenset({"name", "kind", "model", "description", "tools", "rag_index", "rag_top_k"})
+"""The keys of an agent's file that are not parameters of its kind."""
+
 _KEY: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -37,8 +42,9 @@ class KindRegistry:
         """Return a class decorator that adds a kind.
 
         Raises:
-            ValueError: the key is in use, or it could not be the name of an agent.
-            TypeError: the class is not a ``BaseAgent``.
+            ValueError: the key is in use or could not be the name of an agent, or a parameter has the name of another key of
+                an agent's file.
+            TypeError: the class is not a complete ``BaseAgent``.
         """
 
         def add(kind: type[A]) -> type[A]:
@@ -47,7 +53,11 @@ class KindRegistry:
             if self.contains(key):
                 raise ValueError(f"the kind '{key}' exists already; register the class under another key")
             if not issubclass(kind, BaseAgent):
-                raise TypeError(f"{kind.__name__} does not extend BaseAgent; an agent kind must")
+                raise TypeError(f"{kind.__name__} must extend BaseAgent")
+            if kind.__abstractmethods__:
+                raise TypeError(f"{kind.__name__} must define {' and '.join(sorted(kind.__abstractmethods__))}")
+            if taken := [field.name for field in fields(kind) if field.name in FILE_KEYS]:
+                raise ValueError(f"a parameter of the kind '{key}' cannot be named '{taken[0]}', which agents' files use already")
             self._registered[key] = kind
             return kind
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent, ToolUsingAgent, user
-from spass.agents.kinds.registry import KindRegistry, UnknownKind
+from spass.agents.kinds.registry import FILE_KEYS, KindRegistry, UnknownKind
 from spass.agents.kinds.simple import SimpleAgent
+from spass.agents.spec import AgentFile
 from spass.core.effects import Answer, Infer, Steps
 
 
@@ -66,9 +67,22 @@ def test_a_key_that_could_not_be_the_name_of_an_agent_is_refused(key: str) -> No
 
 
 def test_only_classes_of_agents_can_be_registered() -> None:
-    with pytest.raises(TypeError, match="str does not extend BaseAgent"):
-        registry().register("text")(str)  # type: ignore[type-var]
-    assert not registry().contains("text")
+    kinds = registry()
+    with pytest.raises(TypeError, match="str must extend BaseAgent"):
+        kinds.register("text")(str)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="ToolUsingAgent must define steps"):
+        kinds.register("text")(ToolUsingAgent)  # type: ignore[type-abstract]
+    assert not kinds.contains("text")
+
+
+def test_a_parameter_cannot_have_the_name_of_another_key_of_a_file() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Chooser(Echo):
+        model: str = "a"
+
+    with pytest.raises(ValueError, match="a parameter of the kind 'chooser' cannot be named 'model'"):
+        registry().register("chooser")(Chooser)
+    assert frozenset(AgentFile.model_fields) == FILE_KEYS
 
 
 def test_the_error_for_an_unknown_kind_suggests_the_most_similar_key() -> None:
@@ -83,3 +97,7 @@ def test_every_built_in_kind_has_a_class_with_a_description() -> None:
         assert KINDS.contains(key)
         assert issubclass(KINDS.get(key), BaseAgent)
         assert (KINDS.get(key).__doc__ or "").strip()
+
+
+def test_the_built_in_kinds_are_in_the_order_of_their_page() -> None:
+    assert list(KINDS.keys()) == ["simple", "orchestrator"]
