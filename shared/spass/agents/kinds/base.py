@@ -1,11 +1,11 @@
 """The base classes of agent kinds: pure generators of effects, which the driver performs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol, TypeVar
 
-from spass.core.effects import Answer, CallTools, Infer, Steps, ToolOutcome, user
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Show, Steps, ToolOutcome, user
 from spass.core.events import Event, Failed, collect
 from spass.core.json import dump
 from spass.core.messages import Json, Message, Role, ToolSpec
@@ -113,12 +113,17 @@ class ToolUsingAgent(BaseAgent):
 
     max_turns: int = parameter(10, "Model calls of one turn, at most.", ge=1, le=MAX_TURNS)
 
-    def tool_loop(self, messages: Sequence[Message]) -> Steps:
-        """Call the model with the tools until a reply has no tool calls, and return that reply as the answer."""
+    def tool_loop(self, messages: Sequence[Message], *, client_tools: Collection[str] = (), show: Show = None) -> Steps:
+        """Call the model with the tools until a reply has no tool calls, and return that reply as the answer.
+
+        A reply that calls one of ``client_tools`` is the answer too: the client answers those calls. Other calls of that reply
+        are dropped, because their results would have to wait for the client's.
+        """
         while True:
-            reply = yield Infer(tuple(messages))
-            if not reply.tool_calls:
-                return Answer(reply.content)
+            reply: AssistantReply = yield Infer(tuple(messages), show=show)
+            client_calls = tuple(call for call in reply.tool_calls if call.name in client_tools)
+            if client_calls or not reply.tool_calls:
+                return Answer(reply.content, calls=client_calls)
             outcomes: Sequence[ToolOutcome] = yield CallTools(reply.tool_calls)
             asked = Message(Role.ASSISTANT, reply.content, tuple(outcome.call for outcome in outcomes))
             messages = (*messages, asked, *(outcome.message for outcome in outcomes))
