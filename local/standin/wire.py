@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from local.standin.answers import answer
 from local.standin.conversation import Conversation, strip_markers, text_of
+from local.standin.text_protocol import answer_as_text, requested_protocol
 from local.standin.toolchoice import choose, fill
 from local.standin.words import count_tokens
 
@@ -31,9 +32,13 @@ class Completion:
 def complete(request: Mapping[str, Any]) -> Completion:
     """Answer a request. The same request always gets the same answer."""
     messages = strip_markers([message for message in request["messages"] if isinstance(message, Mapping)])
-    conversation = Conversation.read(messages)
-    calls = choose(request, conversation)
-    content, finish_reason = (None, "tool_calls") if calls else _cut(_shaped(answer(conversation), request), request)
+    if protocol := requested_protocol(messages):
+        calls, text = [], answer_as_text(protocol, messages)
+    else:
+        conversation = Conversation.read(messages)
+        calls = choose(request, conversation)
+        text = "" if calls else _shaped(answer(conversation), request)
+    content, finish_reason = (None, "tool_calls") if calls else _cut(text, request)
     prompt_tokens = sum(count_tokens(text_of(m)) + _TOKENS_PER_MESSAGE for m in messages) + count_tokens(
         json.dumps(request.get("tools") or "")
     )

@@ -1,0 +1,189 @@
+"""The stand-in speaks the text protocols of agent kinds, whose prompts describe tools and markers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from local.standin.wire import complete
+from spass.agents.kinds.base import AgentContext, BaseAgent, ToolUsingAgent
+from spass.agents.kinds.native_react import NativeReActAgent
+from spass.agents.kinds.protocols import STRUCTURED
+from spass.agents.kinds.text_loop import text_loop
+from spass.calls.defence import sanitize_request
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Steps, ToolOutcome, user
+from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
+from spass.llm.providers.openai_wire import chat_body
+from spass.llm.types import ChatRequest
+from spass.tools.registry import TOOLS, load_tool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructuredAgent(ToolUsingAgent):
+    """Work with the markers of the mode ``structured``."""
+
+    def steps(self, input: str, context: AgentContext) -> Steps:
+        return text_loop(self, input, context, STRUCTURED)
+
+
+RESULTS: Mapping[str, Json] = {
+    "calculator": {"expression": "1791 * 17", "result": 30447},
+    "current_datetime": {"weekday": "Sunday", "date": "2026-11-22", "time": "20:00:00", "timezone": "Europe/Berlin"},
+    "rag_query": {"results": [{"id": "tower", "text": "Der Fernsehturm misst 368 Meter.", "score": 0.9}]},
+    "weather": "It rains.",
+}
+WEATHER = ToolSpec(
+    "weather",
+    "Tells the weather.\n\nExample: {}",
+    {
+        "type": "object",
+        "properties": {
+            "unit": {"enum": ["celsius", "kelvin"], "description": "The unit {of} it."},
+            "days": {"type": "integer", "description": "How far ahead."},
+            "place": {"type": "string"},
+        },
+        "required": ["unit", "days"],
+    },
+    category="test",
+)
+
+
+@dataclass
+class Run:
+    """A turn of a kind against the stand-in. ``replies`` are what the stand-in wrote."""
+
+    agent: BaseAgent
+    tools: Sequence[str] = ()
+    conversation: tuple[Message, ...] = ()
+    results: Mapping[str, Json] = field(default_factory=lambda: RESULTS)
+    replies: list[str] = field(default_factory=list)
+    calls: list[tuple[str, Json]] = field(default_factory=list)
+
+    def ask(self, question: str) -> str:
+        specs = tuple(WEATHER if name == "weather" else _spec(name) for name in self.tools)
+        steps = self.agent.steps(question, AgentContext(self.conversation, tuple(self.tools), specs=specs))
+        result: object = None
+        with pytest.raises(StopIteration) as end:
+            while True:
+                effect = steps.send(result)
+                result = self._infer(effect) if isinstance(effect, Infer) else self._call_tools(effect)
+        answer: Answer = end.value.value
+        return answer.content
+
+    def _infer(self, effect: Infer) -> AssistantReply:
+        assert effect.tools == "none"
+        body = chat_body(sanitize_request(ChatRequest("m", effect.messages)).request, "max_tokens")
+        completion = complete(body)
+        assert (completion.tool_calls, completion.finish_reason) == ([], "stop")
+        self.replies.append(completion.content or "")
+        return AssistantReply(self.replies[-1])
+
+    def _call_tools(self, effect: object) -> tuple[ToolOutcome, ...]:
+        assert isinstance(effect, CallTools)
+        (call,) = effect.calls
+        arguments = json.loads(call.arguments)
+        self.calls.append((call.name, arguments))
+        result = self.results[call.name]
+        message = Message(Role.TOOL, result if isinstance(result, str) else json.dumps(result), tool_call_id="c")
+        return (ToolOutcome(call, arguments, result, message, 1),)
+
+
+def _spec(name: str) -> ToolSpec:
+    spec = load_tool(TOOLS[name]).spec()
+    return replace(spec, category=spec.category or "test")
+
+
+both = pytest.mark.parametrize("agent", [NativeReActAgent(), StructuredAgent()], ids=["react", "structured"])
+
+
+@both
+def test_a_calculation_is_called_and_its_result_is_the_answer(agent: BaseAgent) -> None:
+    run = Run(agent, ["calculator", "current_datetime"])
+    assert run.ask("What is 1791 * 17?") == "1791 * 17 = 30447"
+    assert run.calls == [("calculator", {"expression": "1791 * 17"})]
+
+
+def test_replies_have_the_markers_of_the_protocol() -> None:
+    react, structured = Run(NativeReActAgent(), ["calculator"]), Run(StructuredAgent(), ["calculator"])
+    react.ask("What is 1791 * 17?")
+    structured.ask("Was ist 1791 * 17?")
+    assert react.replies == [
+        'Thought: I need a tool for that.\nAction: calculator\nAction Input: {"expression": "1791 * 17"}',
+        "Thought: I can answer.\nFinal Answer: 1791 * 17 = 30447",
+    ]
+    assert structured.replies == [
+        'THOUGHT: Dafür brauche ich ein Werkzeug.\nTOOL: calculator\nINPUT: {"expression": "1791 * 17"}',
+        "THOUGHT: Ich kann antworten.\nFINAL_ANSWER: 1791 * 17 = 30447",
+    ]
+
+
+@both
+def test_two_tools_are_called_one_after_the_other(agent: BaseAgent) -> None:
+    run = Run(agent, ["calculator", "current_datetime"])
+    answer = run.ask("What is 1791 * 17, and what time is it in Berlin?")
+    assert [name for name, _ in run.calls] == ["calculator", "current_datetime"]
+    assert answer == "1791 * 17 = 30447 Sunday, 2026-11-22, 20:00:00 (Europe/Berlin)"
+
+
+@both
+def test_the_named_index_is_searched(agent: BaseAgent) -> None:
+    run = Run(agent, ["rag_query"])
+    assert "368" in run.ask("Wie hoch ist der Fernsehturm? Suche im Index berlin-info.")
+    assert run.calls == [("rag_query", {"index_id": "berlin-info", "query": "Wie hoch ist der Fernsehturm?"})]
+
+
+@both
+def test_arguments_of_other_tools_follow_the_described_parameters(agent: BaseAgent) -> None:
+    run = Run(agent, ["calculator", "weather"])
+    assert run.ask("What is the weather in 3 days, in kelvin?") == "It rains."
+    assert run.calls == [("weather", {"unit": "kelvin", "days": 3})]
+
+
+@both
+def test_the_error_of_a_tool_is_the_answer(agent: BaseAgent) -> None:
+    run = Run(agent, ["calculator"], results={"calculator": {"error": {"code": "x", "message": "Division by zero."}}})
+    assert run.ask("What is 1791 / 0?") == "The tool calculator: Division by zero."
+    assert len(run.calls) == 1
+
+
+@both
+def test_without_a_reason_for_a_tool_it_answers(agent: BaseAgent) -> None:
+    assert Run(agent, ["calculator"]).ask("My sport is tennis. What is my sport?") == "Your sport is tennis."
+    assert Run(agent).ask("My sport is tennis. What is my sport?") == "Your sport is tennis."
+
+
+@both
+def test_the_history_of_calls_as_text_is_read(agent: BaseAgent) -> None:
+    conversation = (
+        user("My dog is called Bello. What is 1791 * 17?"),
+        Message(Role.ASSISTANT, "I calculate.", (ToolCall("c1", "calculator", '{"expression": "1791 * 17"}'),)),
+        Message(Role.TOOL, json.dumps(RESULTS["calculator"]), tool_call_id="c1"),
+        Message(Role.ASSISTANT, "1791 * 17 = 30447"),
+        user("My garden is in Potsdam."),
+        Message(Role.ASSISTANT, "Noted."),
+    )
+    run = Run(agent, ["calculator"], conversation, {"calculator": {"expression": "2 * 3", "result": 6}})
+    assert run.ask("How is my dog called?") == "Your dog is called Bello."
+    assert run.ask("What is 2 * 3?") == "2 * 3 = 6"
+    assert run.calls == [("calculator", {"expression": "2 * 3"})]
+
+
+@both
+def test_the_instructions_of_the_protocol_are_not_facts(agent: BaseAgent) -> None:
+    run = Run(replace(agent, system_prompt="Answer in English. The code of the garden door is 4711."), ["calculator"])
+    assert run.ask("What does the next message hold?").startswith("I am the offline stand-in model")
+    assert run.ask("What is the code of the garden door?") == "The code of the garden door is 4711."
+
+
+def test_a_stop_sequence_and_a_token_limit_cut_the_text() -> None:
+    prompt = "Reply in this form:\n\nThought: what you consider\nFinal Answer: your answer"
+    messages = [{"role": "system", "content": prompt}, {"role": "user", "content": "My sport is tennis. What is my sport?"}]
+    assert complete({"messages": messages, "stop": ["Final"]}).content == "Thought: I can answer.\n"
+    assert complete({"messages": messages, "max_tokens": 5}).finish_reason == "length"
+
+
+def test_a_prompt_that_only_mentions_the_words_gets_an_ordinary_answer() -> None:
+    prompt = "Give your Final Answer: in one sentence, after a Thought: about it."
+    messages = [{"role": "system", "content": prompt}, {"role": "user", "content": "My sport is tennis. What is my sport?"}]
+    assert complete({"messages": messages}).content == "Your sport is tennis."
