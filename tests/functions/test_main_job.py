@@ -182,6 +182,8 @@ def test_tools_are_listed_and_can_be_called(gateway: Gateway) -> None:
     entries = ok(gateway.send("GET", "/v1/tools"))["tools"]
     assert {"calculator", "current_datetime", "rag_query"} <= {tool["function"]["name"] for tool in entries}
     assert all(tool["type"] == "function" and tool["function"]["parameters"]["type"] == "object" for tool in entries)
+    categories = {tool["function"]["name"]: tool["category"] for tool in entries}
+    assert (categories["calculator"], categories["rag_query"], categories["memory_read"]) == ("math", "knowledge", "memory")
     answer = ok(gateway.send("POST", "/v1/tools/execute", body={"name": "calculator", "arguments": {"expression": "6*7"}}))
     assert set(answer) == {"name", "result", "duration_ms"}
     assert "42" in str(answer["result"])

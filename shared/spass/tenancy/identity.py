@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from spass.core.errors import InvalidToken
 from spass.core.ids import RequestId, TenantId, UserId
-from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.scalars import ANY_MODEL
 
 
@@ -21,6 +21,10 @@ class Identity:
     def allows(self, model: str) -> bool:
         """Return whether the token may use ``model``."""
         return ANY_MODEL in self.allowed_models or model in self.allowed_models
+
+    def chat_models(self, config: GatewayConfig) -> tuple[ModelConfig, ...]:
+        """Return the chat models of the catalogue that the token may use, in the order of the catalogue."""
+        return tuple(model for model in config.models if model.kind == "chat" and self.allows(model.name))
 
 
 class Tokens:

@@ -15,14 +15,16 @@ class ToolFunction(ResponseModel):
 
 
 class FunctionTool(ResponseModel):
-    """A tool in the form of OpenAI's requests."""
+    """A tool in the form of OpenAI's requests, with a word that says what it is for."""
 
     type: Literal["function"] = "function"
     function: ToolFunction
+    category: str
 
     @classmethod
     def of(cls, tool: ToolSpec) -> "FunctionTool":
-        return cls(function=ToolFunction(name=tool.name, description=tool.description, parameters=dict(tool.parameters)))
+        function = ToolFunction(name=tool.name, description=tool.description, parameters=dict(tool.parameters))
+        return cls(function=function, category=tool.category or "")
 
 
 class ToolList(ResponseModel):

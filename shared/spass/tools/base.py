@@ -82,6 +82,8 @@ class Tool(StrictBody):
     """One call of a tool, with validated arguments."""
 
     tool_name: ClassVar[str]
+    category: ClassVar[str] = "other"
+    """What the tool is for, in one word. Clients group tools by it, and the prompts of some agents name it."""
     timeout: ClassVar[float] = 10.0
     """Seconds after which a call is cancelled."""
     admin_only: ClassVar[bool] = False
@@ -102,7 +104,8 @@ class Tool(StrictBody):
         """Return the tool as a model sees it. Cached: building it takes about as long as a read of the table."""
         schema = cls.model_json_schema()
         parameters = {key: value for key, value in schema.items() if key not in ("title", "description", "$defs")}
-        return ToolSpec(cls.tool_name, inspect.cleandoc(cls.__doc__ or ""), _inline_schema(parameters, schema.get("$defs", {})))
+        description = inspect.cleandoc(cls.__doc__ or "")
+        return ToolSpec(cls.tool_name, description, _inline_schema(parameters, schema.get("$defs", {})), category=cls.category)
 
 
 _REFERENCE: Final = "#/$defs/"

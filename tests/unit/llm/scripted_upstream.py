@@ -20,7 +20,10 @@ from spass.tenancy.config import BackendConfig
 
 KEY = "test-key-1234567890"
 
-WEATHER = ToolSpec("weather", "The weather in a city.", {"type": "object", "properties": {"city": {"type": "string"}}})
+WEATHER = ToolSpec(
+    "weather", "The weather in a city.", {"type": "object", "properties": {"city": {"type": "string"}}}, category="web"
+)
+"""Its category must not reach a provider."""
 QUESTION = Message(Role.USER, "What is the weather in Köln?")
 CALL = ToolCall("call_1", "weather", '{"city": "Köln"}')
 

@@ -43,6 +43,7 @@ class Wait(Tool):
     """Waits for ``steps`` iterations of the event loop, and then fails as ``failure`` says."""
 
     tool_name: ClassVar[str] = "wait"
+    category: ClassVar[str] = "reasoning"
 
     steps: int = 3
     failure: str = ""

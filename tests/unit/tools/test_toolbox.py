@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pytest
 from hypothesis import given
@@ -34,11 +34,14 @@ from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
 
+CATEGORIES: Final = {"knowledge", "math", "memory", "model", "reasoning", "time", "web"}
+
 
 class Echo(Tool):
     """Repeats ``text``, or fails as ``failure`` says."""
 
     tool_name: ClassVar[str] = "echo"
+    category: ClassVar[str] = "reasoning"
     timeout: ClassVar[float] = 0.2
 
     text: str = ""
@@ -249,6 +252,7 @@ class Waiting(Tool):
     """Waits for ``steps`` iterations of the event loop."""
 
     tool_name: ClassVar[str] = "waiting"
+    category: ClassVar[str] = "reasoning"
 
     steps: int = 3
     broken: bool = False
@@ -325,6 +329,7 @@ async def test_arbitrary_arguments_of_a_model_never_raise(name: str, arguments: 
 def test_every_tool_has_a_description_and_a_schema(name: str) -> None:
     (spec,) = toolbox_with().specs([name], scope_for(admin=True).caller.identity)
     assert spec.name == name
+    assert spec.category in CATEGORIES
     assert "Example: {" in spec.description or name == "calculator"
     schema = spec.parameters
     assert schema["type"] == "object"

@@ -22,6 +22,7 @@ class Calculator(Tool):
     """
 
     tool_name: ClassVar[str] = "calculator"
+    category: ClassVar[str] = "math"
 
     expression: Annotated[str, Field(min_length=1, description="The expression, e.g. sqrt(2) * (3 + 4) or 1.05 ** 10.")]
 

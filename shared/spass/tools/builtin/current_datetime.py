@@ -18,6 +18,7 @@ class CurrentDatetime(Tool):
     """
 
     tool_name: ClassVar[str] = "current_datetime"
+    category: ClassVar[str] = "time"
 
     timezone: Annotated[
         str, Field(max_length=64, description="An IANA time zone such as Europe/Berlin or America/New_York; UTC if left out.")

@@ -26,6 +26,7 @@ class LineageSearch(Tool):
     """
 
     tool_name: ClassVar[str] = LINEAGE_SEARCH
+    category: ClassVar[str] = "memory"
     timeout: ClassVar[float] = 30.0
 
     query: Annotated[

@@ -16,6 +16,7 @@ class MemoryRead(Tool):
     """
 
     tool_name: ClassVar[str] = "memory_read"
+    category: ClassVar[str] = "memory"
 
     async def run(self, context: ToolContext, /) -> Json:
         memory = (await context.cascade.read(context.scope.store)).config.memory or None

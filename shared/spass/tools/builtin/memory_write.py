@@ -33,6 +33,7 @@ class MemoryWrite(TwoStepTool):
     """
 
     tool_name: ClassVar[str] = "memory_write"
+    category: ClassVar[str] = "memory"
     timeout: ClassVar[float] = 30.0
     admin_only: ClassVar[bool] = True
 

@@ -22,6 +22,7 @@ class RagDocAppend(DocumentsTool):
     """
 
     tool_name: ClassVar[str] = "rag_doc_append"
+    category: ClassVar[str] = "knowledge"
 
     @property
     def view(self) -> View:

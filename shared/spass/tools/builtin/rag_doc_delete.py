@@ -21,6 +21,7 @@ class RagDocDelete(DocumentTool):
     """
 
     tool_name: ClassVar[str] = "rag_doc_delete"
+    category: ClassVar[str] = "knowledge"
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         stored = await context.rag.reader.document(context.scope, self.index, self.document)

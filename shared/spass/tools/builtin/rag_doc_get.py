@@ -18,6 +18,7 @@ class RagDocGet(Tool):
     """
 
     tool_name: ClassVar[str] = "rag_doc_get"
+    category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
     index_id: IndexIdField

@@ -26,6 +26,7 @@ class RagDocList(Tool):
     """
 
     tool_name: ClassVar[str] = "rag_doc_list"
+    category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
     index_id: IndexIdField

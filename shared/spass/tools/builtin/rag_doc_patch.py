@@ -25,6 +25,7 @@ class RagDocPatch(DocumentTool):
     """
 
     tool_name: ClassVar[str] = "rag_doc_patch"
+    category: ClassVar[str] = "knowledge"
 
     text: Annotated[Text | SkipJsonSchema[None], Field(description="The new text.")] = None
     metadata: Annotated[

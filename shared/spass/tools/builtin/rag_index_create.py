@@ -24,6 +24,7 @@ class RagIndexCreate(DocumentsTool):
     """
 
     tool_name: ClassVar[str] = "rag_index_create"
+    category: ClassVar[str] = "knowledge"
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         check_limits(self.documents)

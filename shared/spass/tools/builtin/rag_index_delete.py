@@ -22,6 +22,7 @@ class RagIndexDelete(IndexTool):
     """
 
     tool_name: ClassVar[str] = "rag_index_delete"
+    category: ClassVar[str] = "knowledge"
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         index = await describe_index(context.scope, self.index)

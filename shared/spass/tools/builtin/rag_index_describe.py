@@ -18,6 +18,7 @@ class RagIndexDescribe(Tool):
     """
 
     tool_name: ClassVar[str] = "rag_index_describe"
+    category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
     index_id: IndexIdField

@@ -19,6 +19,7 @@ class RagIndexList(Tool):
     """
 
     tool_name: ClassVar[str] = "rag_index_list"
+    category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
     async def run(self, context: ToolContext, /) -> Json:

@@ -24,6 +24,7 @@ class RagQuery(Tool):
     """
 
     tool_name: ClassVar[str] = "rag_query"
+    category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index to search, e.g. berlin-info.")]

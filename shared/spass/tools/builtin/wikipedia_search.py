@@ -23,6 +23,7 @@ class WikipediaSearch(Tool):
     """
 
     tool_name: ClassVar[str] = "wikipedia_search"
+    category: ClassVar[str] = "web"
 
     query: Annotated[str, Field(min_length=1, max_length=300, description="A few words to search for.")]
     limit: Annotated[int, Field(ge=1, le=20, description="How many articles to return at most.")] = 5

@@ -21,6 +21,7 @@ class WikipediaSummary(Tool):
     """
 
     tool_name: ClassVar[str] = "wikipedia_summary"
+    category: ClassVar[str] = "web"
 
     title: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^|\x00-\x1f]*$", description="The article's title.")]
     language: Language = "en"

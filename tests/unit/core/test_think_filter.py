@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spass.agents.think_filter import ThinkFilter
+from spass.core.think_filter import ThinkFilter
 
 TAGS = ["<think>", "</think>", "<THINK>", "</Think>"]
 FRAGMENTS = [*TAGS, "<", "</", "<thi", "</th", "nk>", "ink>", "think>", ">", "a", "b c", " ", "\n", "\r\n"]
