@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from spass.agents.registry import AgentRegistry, agent_files, load_agent
 from spass.agents.spec import AgentSpec
+from spass.aws.log import failure_line, write_line
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
 from spass.web.services import Services
@@ -59,14 +60,16 @@ class AgentReload:
         before, self._seen, self._folder_problem = self._seen, seen, ""
         good = dict(self._agents)
         lines: list[str] = []
-        for file in sorted({*seen, *self._applied}):
-            version = seen.get(file)
-            if version == before.get(file) and version != self._applied.get(file):
-                lines += self._remove(file) if version is None else self._load(file, version)
-        if self._agents != good:
-            self._services.agents = AgentRegistry([*self._agents.values()])
-        if lines:
-            self._report([f"  {line}" for line in lines])
+        try:
+            for file in sorted({*seen, *self._applied}):
+                version = seen.get(file)
+                if version == before.get(file) and version != self._applied.get(file):
+                    lines += self._remove(file) if version is None else self._load(file, version)
+        finally:  # a kind that fails while it is built must not hold up the other files
+            if self._agents != good:
+                self._services.agents = AgentRegistry([*self._agents.values()])
+            if lines:
+                self._report([f"  {line}" for line in lines])
 
     def _remove(self, file: str) -> Sequence[str]:
         del self._applied[file]
@@ -74,6 +77,7 @@ class AgentReload:
         return [f"{self._shown(file)}: the agent is removed"] if self._agents.pop(file, None) else []
 
     def _load(self, file: str, version: _Version) -> Sequence[str]:
+        self._applied[file] = version
         path = self._folder / file
         agent: AgentSpec | None = None
         problems: Sequence[str] = ()
@@ -83,7 +87,6 @@ class AgentReload:
             problems = str(error).splitlines()
         if _version(path) != version:
             return []  # it was written meanwhile: a later poll loads it
-        self._applied[file] = version
         if agent is None:
             self._broken.add(file)
             effect = "its last good version stays in use" if file in self._agents else "it is not used"
@@ -107,7 +110,10 @@ def reloading_agents(services: Services) -> Iterator[None]:
 
     def poll() -> None:
         while not stop.wait(_POLL_SECONDS):
-            reload.poll()
+            try:
+                reload.poll()
+            except Exception as error:  # noqa: BLE001 (the edge of the thread: a kind's own code may raise anything)
+                write_line({**failure_line(error, ""), "event": "agent_reload_failed"})
 
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()

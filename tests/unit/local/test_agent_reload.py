@@ -12,6 +12,7 @@ import pytest
 
 from local.agent_reload import AgentReload, reloading_agents
 from local.server import local_app, local_services
+from spass.agents.kinds.simple import SimpleAgent
 from spass.core.errors import AgentNotFound
 from spass.testing.aws import MemoryAws
 from spass.web.services import Services, Settings
@@ -136,6 +137,28 @@ def test_a_broken_file_that_is_removed_removes_its_agent(running: Running) -> No
     (running.folder / "guide.yaml").unlink()
     assert running.settle() == ["agents/guide.yaml: the agent is removed"]
     assert running.descriptions() == {}
+
+
+def test_a_notice_of_a_file_is_reported(running: Running) -> None:
+    running.write("guide", agent("guide", "second", "kind: simple\ntools: [calculator]\n"))
+    notice, applied = running.settle()
+    assert applied == "agents/guide.yaml: the file is applied"
+    assert notice.startswith("agents/guide.yaml:5: tools: ")
+
+
+def test_a_kind_that_fails_does_not_hold_up_the_other_files(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: SimpleAgent, **__: object) -> None:
+        raise RuntimeError("a mistake in the kind")
+
+    running.settle()
+    monkeypatch.setattr(SimpleAgent, "__init__", fail)
+    for name, kind in (("cook", "orchestrator"), ("guide", "simple"), ("poet", "orchestrator")):
+        running.write(name, agent(name, "second", f"kind: {kind}\n"))
+    running.reload.poll()
+    with pytest.raises(RuntimeError):
+        running.reload.poll()
+    running.settle()
+    assert running.descriptions() == {"cook": "second", "guide": "first", "poet": "second"}
 
 
 def test_a_file_is_read_only_after_its_editor_has_finished(running: Running) -> None:
