@@ -157,7 +157,11 @@ class RecallBench:
         """Return the agent's answer in a turn that is not recorded."""
         history = [stored.message for turn in await load_turns(self._store, session, 1) for stored in turn.messages]
         scope = self._scope().for_agent(AGENT, session)
-        async with aclosing(self._engine.run(scope, SPEC, history, question)) as events:
+
+        async def load() -> Sequence[Message]:
+            return history
+
+        async with aclosing(self._engine.run(scope, SPEC, question, load)) as events:
             return collect([event async for event in events]).content
 
     async def _say(self, session: SessionId, user: str, agent: str, *, window: int) -> SummaryRecord | None:

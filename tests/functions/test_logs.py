@@ -51,7 +51,7 @@ def test_the_log_has_no_tokens_user_texts_or_internal_names(gateway: Gateway, ca
     for secret in (private, "demo-token", BUCKET, "Traceback", "site-packages", ".py"):
         assert secret not in out, secret
     (failure,) = (line for line in map(json.loads, out.splitlines()) if line["level"] == "error")
-    assert failure["exception"] == "KeyError"
+    assert (failure["exception"], failure["cause"]) == ("InternalError", "KeyError")
     assert failure["request_id"] == broken.headers["spass-request-id"]
 
 

@@ -22,6 +22,6 @@ async def chat(engine: "Engine", scope: Scope, agent: AgentSpec, message: str) -
         SpassError: the turn failed.
     """
     engine.check(scope, agent)
-    async with aclosing(engine.run(scope, agent, (), message)) as events:
+    async with aclosing(engine.run(scope, agent, message)) as events:
         outcome = collect([event async for event in events])
     return render_reply(scope.caller.request_id, agent, outcome, now())

@@ -40,7 +40,10 @@ def start_turn(  # one turn's parts, all named
     engine.check(scope, agent)
 
     def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
-        return engine.run(scope.for_agent(name, turn.session), agent, history, message, shorten_history=shorten_history)
+        async def load() -> Sequence[Message]:
+            return history
+
+        return engine.run(scope.for_agent(name, turn.session), agent, message, load, shorten_history)
 
     def render(committed: CommittedTurn) -> StoredAnswer:
         at = committed.turn.answer.created_at

@@ -132,6 +132,10 @@ class Calls:
                 call.routing = requests.routing
         return EmbeddingReply(data, len(texts), dimensions, call.routing.usage)
 
+    def begins_thinking(self, model: str) -> bool:
+        """Return whether ``model`` begins its replies with think text. An unknown model does not."""
+        return any(known.name == model and known.begins_thinking for known in self._config.models)
+
     def embedding_model(self, scope: Scope, name: str | None = None) -> ModelConfig:
         """Return the model that ``embed`` uses.
 

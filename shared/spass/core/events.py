@@ -179,8 +179,14 @@ class Outcome:
 
 
 def collect(events: Iterable[Event]) -> Outcome:
-    """Return the outcome of a turn that has ended."""
+    """Return the outcome of a turn that has ended.
+
+    Raises:
+        SpassError: the turn failed.
+    """
     outcome = Outcome()
     for event in events:
+        if isinstance(event, Failed):
+            raise event.error
         outcome.add(event)
     return outcome

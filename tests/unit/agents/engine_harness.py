@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from spass.agents.driver import ShortenHistory
 from spass.agents.engine import Engine
 from spass.agents.spec import DEFAULT_KIND, AgentSpec, file_model
 from spass.calls.pipeline import Calls
-from spass.core.events import ToolCallDelta
+from spass.calls.scope import Scope
+from spass.core.events import Event, ToolCallDelta
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import BackendError
 from spass.llm.router import Router
@@ -51,6 +53,22 @@ class EngineHarness:
         router = Router(CONFIG.llm, CONFIG.models, lambda name: "key", provider_of=lambda *_: self.model)
         cascade = Cascade(CONFIG)
         self.engine = Engine(Calls(CONFIG, router, cascade), Toolbox(rag_with(self.reader), cascade), self.reader, cascade)
+
+    async def events(
+        self,
+        scope: Scope,
+        spec: AgentSpec,
+        history: Sequence[Message],
+        message: str,
+        *,
+        shorten_history: ShortenHistory | None = None,
+    ) -> list[Event]:
+        """Return the events of a turn after ``history``."""
+
+        async def load() -> Sequence[Message]:
+            return history
+
+        return [event async for event in self.engine.run(scope, spec, message, load, shorten_history)]
 
     def will_say(self, *answers: Message | ChatDelta | BackendError) -> None:
         self.answers += answers

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from spass.agents.chat import chat
-from spass.agents.engine import RUN_FUNCTIONS
-from spass.agents.kinds.context import KindContext
 from spass.calls.datamark import remove_marks
 from spass.calls.scope import Scope
-from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBusy, SpassError, UpstreamRejected
-from spass.core.events import Event, InferenceStarted, Token, TurnFinished, TurnStarted, collect
+from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBusy, UpstreamRejected
+from spass.core.events import Failed, Token, collect
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendBadRequest, BackendContextLength
 from spass.llm.types import ChatDelta
@@ -34,7 +32,7 @@ async def test_the_model_receives_the_system_prompt_the_history_and_the_message(
     harness.will_say(says("Tennis."))
     history = [Message(Role.USER, "Ich mag Tennis."), Message(Role.ASSISTANT, "Notiert.")]
     spec = agent(temperature=0.3, max_tokens=99)
-    outcome = collect([event async for event in harness.engine.run(scope, spec, history, "Was mag ich?")])
+    outcome = collect(await harness.events(scope, spec, history, "Was mag ich?"))
     (request,) = harness.model.requests
     assert contents(request.messages) == [
         ("system", "Be brief."),
@@ -50,28 +48,28 @@ async def test_the_model_receives_the_system_prompt_the_history_and_the_message(
 @pytest.mark.parametrize("prompt", [" ", "\u200b\n"])
 async def test_an_agent_without_a_system_prompt_sends_none(harness: EngineHarness, scope: Scope, prompt: str) -> None:
     harness.will_say(says("Hi."))
-    collect([event async for event in harness.engine.run(scope, agent(system_prompt=prompt), (), "Hi")])
+    collect(await harness.events(scope, agent(system_prompt=prompt), (), "Hi"))
     assert contents(harness.model.requests[0].messages) == [("user", "Hi")]
 
 
 async def test_an_empty_answer_in_the_history_is_not_sent(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("Hi."))
     history = [Message(Role.USER, "a"), Message(Role.ASSISTANT, "")]
-    collect([event async for event in harness.engine.run(scope, agent(), history, "b")])
+    collect(await harness.events(scope, agent(), history, "b"))
     assert contents(harness.model.requests[0].messages)[1:] == [("user", "a"), ("user", "b")]
 
 
 async def test_the_tenants_rag_top_k_applies_if_the_agent_has_none(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("1791."), says("1791."))
     for spec in (agent(rag_index="berlin-info"), agent(rag_index="berlin-info", rag_top_k=1)):
-        collect([event async for event in harness.engine.run(scope, spec, (), "Wann?")])
+        collect(await harness.events(scope, spec, (), "Wann?"))
     assert [top_k for *_, top_k in harness.reader.queries] == [7, 1]
 
 
 async def test_passages_precede_the_message_as_data_and_appear_in_no_event(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("1791."))
     spec = agent(rag_index="berlin-info", rag_top_k=1)
-    outcome = collect([event async for event in harness.engine.run(scope, spec, (), "Wann wurde das Tor gebaut?")])
+    outcome = collect(await harness.events(scope, spec, (), "Wann wurde das Tor gebaut?"))
     system, context, question = harness.model.requests[0].messages
     assert context.role is Role.USER
     assert context.content.startswith("<data ")
@@ -88,13 +86,13 @@ async def test_passages_precede_the_message_as_data_and_appear_in_no_event(harne
 async def test_a_missing_index_and_one_of_another_tenant_add_nothing(harness: EngineHarness, tenant: str) -> None:
     harness.will_say(says("Weiß nicht."))
     spec = agent(rag_index="berlin-info" if tenant == "other" else "nowhere")
-    collect([event async for event in harness.engine.run(scope_for(tenant), spec, (), "Wann?")])
+    collect(await harness.events(scope_for(tenant), spec, (), "Wann?"))
     assert contents(harness.model.requests[0].messages) == [("system", "Be brief."), ("user", "Wann?")]
 
 
 async def test_only_the_beginning_of_a_long_message_is_the_query(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("Viel."))
-    collect([event async for event in harness.engine.run(scope, agent(rag_index="berlin-info"), (), "x" * 200_000)])
+    collect(await harness.events(scope, agent(rag_index="berlin-info"), (), "x" * 200_000))
     assert len(harness.reader.queries[0][2]) == 2000
 
 
@@ -104,7 +102,7 @@ async def test_a_tool_runs_in_the_callers_tenant_and_every_call_is_audited_once(
         says("42, 1791."),
     )
     spec = agent(tools=["rag_query", "calculator"])
-    outcome = collect([event async for event in harness.engine.run(scope, spec, (), "Beides?")])
+    outcome = collect(await harness.events(scope, spec, (), "Beides?"))
     assert [tool.call.name for tool in outcome.tool_calls] == ["rag_query", "calculator"]
     assert [tool.name for tool in harness.model.requests[0].tools] == ["rag_query", "calculator"]
     assert harness.reader.queries == [("demo", "berlin-info", "Tor", 5)]
@@ -119,7 +117,7 @@ async def test_a_tool_runs_in_the_callers_tenant_and_every_call_is_audited_once(
 
 async def test_tool_calls_above_the_limit_get_an_error_as_result(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", *[("calculator", '{"expression": "1+1"}')] * 40), says("2, mostly."))
-    outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")])
+    outcome = collect(await harness.events(scope, agent(tools=["calculator"]), (), "?"))
     results = [json.loads(message.content) for message in outcome.messages if message.role is Role.TOOL]
     assert [result.get("error", {}).get("code") for result in results] == [None] * 32 + ["too_many_tool_calls"] * 8
     assert outcome.content == "2, mostly."
@@ -129,7 +127,7 @@ async def test_a_tool_that_the_agent_does_not_list_is_refused_and_the_turn_conti
     harness: EngineHarness, scope: Scope
 ) -> None:
     harness.will_say(says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}')), says("Schade."))
-    outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "Tor?")])
+    outcome = collect(await harness.events(scope, agent(tools=["calculator"]), (), "Tor?"))
     assert harness.reader.queries == []
     assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
     assert outcome.content == "Schade."
@@ -140,7 +138,7 @@ async def test_an_invented_tool_name_is_rewritten_so_that_providers_accept_it(
     harness: EngineHarness, scope: Scope, name: str
 ) -> None:
     harness.will_say(says("", (name, "{}")), says("Never mind."))
-    outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")])
+    outcome = collect(await harness.events(scope, agent(tools=["calculator"]), (), "?"))
     (call,) = harness.model.requests[1].messages[2].tool_calls
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call.name)
     assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
@@ -148,7 +146,7 @@ async def test_an_invented_tool_name_is_rewritten_so_that_providers_accept_it(
 
 async def test_the_last_call_lists_the_tools_and_forbids_calling_them(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", ("calculator", '{"expression": "1"}')), says("Eins."))
-    outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"], max_turns=2), (), "?")])
+    outcome = collect(await harness.events(scope, agent(tools=["calculator"], max_turns=2), (), "?"))
     first, last = harness.model.requests
     assert (first.tool_choice, last.tool_choice) == (None, "none")
     assert last.tools == first.tools
@@ -157,7 +155,7 @@ async def test_the_last_call_lists_the_tools_and_forbids_calling_them(harness: E
 
 async def test_the_request_is_streamed_and_the_collected_stream_is_the_reply(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("one moment please", ("calculator", '{"expression": "6*7"}')), says("it is forty two"))
-    events = [event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")]
+    events = await harness.events(scope, agent(tools=["calculator"]), (), "?")
     assert [request.stream for request in harness.model.requests] == [True, True]
     tokens = [event.text for event in events if isinstance(event, Token)]
     assert len(tokens) > 2
@@ -170,7 +168,7 @@ async def test_the_request_is_streamed_and_the_collected_stream_is_the_reply(har
 
 async def test_a_refusal_is_the_answer_with_finish_reason_content_filter(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(ChatDelta(refusal="I cannot.", finish_reason=FinishReason.STOP))
-    events = [event async for event in harness.engine.run(scope, agent(), (), "?")]
+    events = await harness.events(scope, agent(), (), "?")
     assert "".join(event.text for event in events if isinstance(event, Token)) == "I cannot."
     outcome = collect(events)
     assert (outcome.content, outcome.finish_reason) == ("I cannot.", FinishReason.CONTENT_FILTER)
@@ -180,7 +178,7 @@ async def test_a_refusal_is_the_answer_with_finish_reason_content_filter(harness
 async def test_sub_calls_have_the_next_depth(harness: EngineHarness, depth: int) -> None:
     """A request of the greatest allowed depth is answered; a gateway that it calls would refuse."""
     harness.will_say(says("Hi."))
-    collect([event async for event in harness.engine.run(scope_for(depth=depth), agent(), (), "Hi")])
+    collect(await harness.events(scope_for(depth=depth), agent(), (), "Hi"))
     assert harness.model.contexts[0].headers["SPASS-Caller-Depth"] == str(depth + 1)
 
 
@@ -244,7 +242,7 @@ async def test_a_conversation_too_long_for_the_provider_is_sent_with_a_shorter_h
 ) -> None:
     harness.will_say(TOO_LONG, says("Hi."))
     shorten_history = CountingShortener(SHORT)
-    events = [event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history)]
+    events = await harness.events(scope, agent(), LONG, "?", shorten_history=shorten_history)
     first, second = (contents(request.messages) for request in harness.model.requests)
     assert first == [("system", "Be brief."), ("user", "old"), ("assistant", "older"), ("user", "?")]
     assert second == [("system", "Be brief."), ("assistant", "in short"), ("user", "?")]
@@ -261,7 +259,7 @@ async def test_shortening_after_a_tool_call_repeats_no_tool_and_lasts_for_the_tu
     call = ("calculator", '{"expression": "6*7"}')
     harness.will_say(says("", call), TOO_LONG, says("", call), says("42"))
     spec, shorten_history = agent(tools=["calculator"]), CountingShortener(SHORT)
-    outcome = collect([event async for event in harness.engine.run(scope, spec, LONG, "?", shorten_history=shorten_history)])
+    outcome = collect(await harness.events(scope, spec, LONG, "?", shorten_history=shorten_history))
     assert [message.role for message in outcome.messages] == [Role.ASSISTANT, Role.TOOL] * 2 + [Role.ASSISTANT]
     assert (outcome.turns, len(outcome.tool_calls), shorten_history.asked) == (3, 2, 1)
     beginnings = [[message.content for message in request.messages[1:3]] for request in harness.model.requests]
@@ -272,7 +270,7 @@ async def test_shortening_after_a_tool_call_repeats_no_tool_and_lasts_for_the_tu
 async def test_passages_stay_in_the_shortened_conversation(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(TOO_LONG, says("1791."))
     spec = agent(rag_index="berlin-info", rag_top_k=1)
-    collect([event async for event in harness.engine.run(scope, spec, LONG, "Wann?", shorten_history=CountingShortener(SHORT))])
+    collect(await harness.events(scope, spec, LONG, "Wann?", shorten_history=CountingShortener(SHORT)))
     _, shorter, context, question = harness.model.requests[1].messages
     assert (shorter.content, context.data, question.content) == ("in short", True, "Wann?")
 
@@ -284,7 +282,7 @@ async def test_a_conversation_that_stays_too_long_fails_after_one_shortening(
     harness.will_say(TOO_LONG, TOO_LONG)
     shorten_history = CountingShortener(shorter)
     with pytest.raises(ContextLengthExceeded):
-        collect([event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history)])
+        collect(await harness.events(scope, agent(), LONG, "?", shorten_history=shorten_history))
     assert (shorten_history.asked, len(harness.model.requests)) == (1, 2 if shorter else 1)
 
 
@@ -297,11 +295,9 @@ async def test_a_too_long_conversation_that_cannot_be_shortened_fails_the_turn(h
 async def test_a_stream_that_has_started_is_not_repeated(harness: EngineHarness, scope: Scope) -> None:
     harness.model.script = [ChatDelta("Once upon "), TOO_LONG]
     shorten_history = CountingShortener(SHORT)
-    events: list[Event] = []
-    with pytest.raises(SpassError):
-        async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history):
-            events.append(event)
+    events = await harness.events(scope, agent(), LONG, "?", shorten_history=shorten_history)
     assert [event.text for event in events if isinstance(event, Token)] == ["Once upon "]
+    assert isinstance(events[-1], Failed)
     assert shorten_history.asked == 0
 
 
@@ -311,22 +307,4 @@ async def test_losing_the_session_during_the_shortening_fails_the_turn(harness: 
 
     harness.will_say(TOO_LONG)
     with pytest.raises(SessionBusy):
-        collect([event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=lost)])
-
-
-async def test_a_conversation_without_the_history_is_not_changed_by_shortening(
-    harness: EngineHarness, scope: Scope, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def forgetful(context: KindContext, conversation: Sequence[Message]) -> AsyncGenerator[Event, None]:
-        yield TurnStarted()
-        yield InferenceStarted(1)
-        async for event in context.model(conversation[-1:], 1, may_call_tools=False):
-            yield event
-        yield TurnFinished(FinishReason.STOP)
-
-    monkeypatch.setitem(RUN_FUNCTIONS, "orchestrator", forgetful)
-    harness.will_say(TOO_LONG)
-    shorten_history = CountingShortener(SHORT)
-    with pytest.raises(ContextLengthExceeded):
-        collect([event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history)])
-    assert shorten_history.asked == 0
+        collect(await harness.events(scope, agent(), LONG, "?", shorten_history=lost))

@@ -90,7 +90,11 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         ("kind: shout\ntone: hgh", 4, "tone: must be one of 'high' or 'low'; did you mean 'high'?"),
         ("kind: shout\nwords: [1]", 4, "words[0]: must be text"),
         ("kind: shout\nwords: a", 4, "words: must be a list"),
-        ("kind: shout\nmax_turns: 3", 4, "it is a key of the kind simple and orchestrator, and the kind of this agent is shout"),
+        (
+            "kind: shout\nmax_turns: 3",
+            4,
+            "it is a key of the kind simple and orchestrator and native_react, and the kind of this agent is shout",
+        ),
         ("kind: shout\ntone: low\nvolume: 11", 3, "a low voice is not loud"),
         ("kind: simple\nmax_turn: 2", 4, "unknown key 'max_turn'; did you mean 'max_turns'?"),
         ("kind: simple\nmax_turns: 0", 4, "max_turns: must be greater than or equal to 1"),

@@ -73,9 +73,7 @@ async def run_turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]
     agent = AgentSpec(name="librarian", model="clerk", tools=tuple(TOOLS))
     identity = replace(harness.scope.caller.identity, allowed_models=("*",))
     scope = replace(harness.scope, caller=replace(harness.scope.caller, identity=identity, user=UserId("ada")))
-    return [
-        event.outcome.result async for event in engine.run(scope, agent, [], "Tidy up.") if isinstance(event, ToolCallFinished)
-    ]
+    return [event.outcome.result async for event in engine.run(scope, agent, "Tidy up.") if isinstance(event, ToolCallFinished)]
 
 
 async def contents(harness: RagHarness) -> dict[str, str]:

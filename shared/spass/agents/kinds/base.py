@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol, TypeVar
 
 from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Show, Steps, ToolOutcome, user
-from spass.core.events import Event, Failed, collect
+from spass.core.events import Event, collect
 from spass.core.json import dump
 from spass.core.messages import Json, Message, Role, ToolSpec
 
@@ -91,10 +91,7 @@ class BaseAgent(ABC):
         Raises:
             SpassError: the turn failed.
         """
-        events = [event async for event in driver.run(self, input, context)]
-        if isinstance(events[-1], Failed):
-            raise events[-1].error
-        outcome = collect(events)
+        outcome = collect([event async for event in driver.run(self, input, context)])
         results = tuple(map(ToolResult.of, outcome.tool_calls))
         return AgentResult(outcome.content, results, outcome.turns, outcome.metadata)
 

@@ -14,6 +14,7 @@ A = TypeVar("A", bound=BaseAgent)
 _BUILT_IN: Final = {
     "simple": "spass.agents.kinds.simple.SimpleAgent",
     "orchestrator": "spass.agents.kinds.orchestrator.OrchestratorAgent",
+    "native_react": "spass.agents.kinds.native_react.NativeReActAgent",
 }
 _ALIASES: Final[Mapping[str, str]] = {"react": "native_react"}
 FILE_KEYS: Final = frozenset({"name", "kind", "model", "description", "tools", "rag_index", "rag_top_k"})

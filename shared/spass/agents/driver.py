@@ -1,0 +1,347 @@
+"""Run an agent kind: perform its effects and emit the events of the turn.
+
+The driver is the only place that emits turn events, enforces ``max_turns``, assembles model deltas and records a failure. After a
+model call it resumes the kind before it records the reply: the kind's next effect decides what the reply's message is. So what is
+recorded, streamed and returned cannot differ.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from spass.agents.kind_run import KindRun
+from spass.agents.kinds.base import AgentContext, BaseAgent
+from spass.agents.reply_reader import ReplyReader, give_ids
+from spass.calls.scope import Scope
+from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, EMPTY_BUS, AgentTurnEnd, AgentTurnStart, EventBus
+from spass.core.effects import Answer, AssistantReply, CallError, CallTools, Effect, Infer, Tell, ToolOutcome
+from spass.core.errors import ContextLengthExceeded, InternalError, SpassError
+from spass.core.events import (
+    Event,
+    Failed,
+    InferenceFinished,
+    InferenceStarted,
+    MessageWritten,
+    Status,
+    Token,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolProgress,
+    TurnFinished,
+    TurnStarted,
+)
+from spass.core.json import dump
+from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, ToolCall
+from spass.llm.types import ChatDelta
+
+_MAX_TOKEN_CHARACTERS: Final = 8 * 1024
+"""Characters of one ``Token``: at most 32 KiB of UTF-8."""
+
+_NO_REPLY: Final = AssistantReply("")
+
+ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
+"""Return a shorter history, or None if there is none. The driver calls it at most once, when the provider reports that the
+conversation is too long."""
+ToolEvent: TypeAlias = ToolCallStarted | ToolProgress | ToolCallFinished
+CallToolsPerformer: TypeAlias = Callable[[Sequence[ToolCall]], AsyncGenerator[ToolEvent, None]]
+"""Execute tool calls side by side and yield their events as they happen. When it is closed, it cancels the calls."""
+
+
+class Inference(Protocol):
+    """Perform ``Infer``."""
+
+    def perform(self, effect: Infer) -> AsyncGenerator[ChatDelta, None]: ...
+
+    def begins_thinking(self, effect: Infer) -> bool: ...
+
+
+class Driver:
+    """Run the kinds of one scope. ``scope`` is that of the agent; its tally counts the cost of the turn."""
+
+    def __init__(
+        self,
+        infer: Inference,
+        call_tools: CallToolsPerformer,
+        scope: Scope,
+        *,
+        kind: str | None = None,
+        bus: EventBus = EMPTY_BUS,
+    ) -> None:
+        self.infer = infer
+        self.call_tools = call_tools
+        self.scope = scope
+        self._kind = kind
+        self._bus = bus
+
+    async def run(
+        self,
+        agent: BaseAgent,
+        input: str,
+        context: AgentContext | Callable[[], Awaitable[AgentContext]],
+        shorten_history: ShortenHistory | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of one turn. The first is ``TurnStarted``, the last is ``TurnFinished`` or ``Failed``.
+
+        ``context`` may be a function that prepares it after the first event. No exception reaches the reader. Closing the
+        iterator begins no further effect, cancels the running ones and closes the connections to models; then the list has no
+        end.
+        """
+        turn = _Turn(self, agent, input, shorten_history)
+        error: SpassError | None = None
+        code: str | None = "cancelled"
+        yield TurnStarted()
+        started = time.monotonic()
+        self._bus.publish(AGENT_TURN_START, partial(self._turn_start, len(input)))
+        try:
+            try:
+                async with aclosing(turn.events(context)) as events:
+                    async for event in events:
+                        yield event
+            except SpassError as failure:
+                error = failure
+            except Exception as failure:  # noqa: BLE001 (whatever a kind or a performer does, the list has an end)
+                error = InternalError("The turn failed on our side.").with_traceback(failure.__traceback__)
+                error.__cause__ = failure
+            finally:
+                turn.close()
+            if error is not None:
+                for event in turn.end_open_work(error):
+                    yield event
+            code = error.code if error is not None else None
+        finally:
+            self._bus.publish(AGENT_TURN_END, partial(self._turn_end, turn, code, started))
+        yield Failed(error) if error is not None else turn.finished
+
+    def _turn_start(self, characters: int) -> AgentTurnStart:
+        return AgentTurnStart(**self.scope.event_fields(), input_chars=characters)
+
+    def _turn_end(self, turn: "_Turn", error: str | None, started: float) -> AgentTurnEnd:
+        finished = turn.finished
+        return AgentTurnEnd(
+            **self.scope.event_fields(),
+            turns=turn.turns,
+            tool_calls=turn.tool_calls,
+            finish_reason=finished.finish_reason if error is None else None,
+            error=error,
+            prompt_tokens=finished.usage.prompt_tokens,
+            completion_tokens=finished.usage.completion_tokens,
+            cost_usd=finished.cost.usd,
+            duration_ms=round((time.monotonic() - started) * 1000),
+        )
+
+
+@dataclass(slots=True)
+class _OpenStep:
+    """A model call of the agent whose message is not recorded yet. ``pieces`` are the text of its tokens."""
+
+    number: int
+    pieces: list[str] = field(default_factory=list)
+    reply: AssistantReply = _NO_REPLY
+
+    @property
+    def shown(self) -> str:
+        return "".join(self.pieces)
+
+
+class _Turn:
+    """One turn: the state between its events."""
+
+    def __init__(self, driver: Driver, agent: BaseAgent, input: str, shorten_history: ShortenHistory | None) -> None:
+        self.turns = 0
+        self.tool_calls = 0
+        self._driver = driver
+        self._max_turns: int | None = getattr(agent, "max_turns", None)
+        self._run = KindRun(agent, input)
+        self._shorten_history = shorten_history
+        self._step = 0
+        self._open: _OpenStep | None = None
+        self._running: dict[str, ToolCall] = {}
+        self._last_text = ""
+        self._token_step: int | None = None
+        self._usage = NO_TOKENS
+        self._finish_reason = FinishReason.STOP
+        self._metadata: dict[str, Json] = {}
+
+    @property
+    def finished(self) -> TurnFinished:
+        """Return the last event of a turn that ends now."""
+        return TurnFinished(self._finish_reason, self._usage, self._driver.scope.tally.total, self._metadata)
+
+    def close(self) -> None:
+        """Close the kind's generator."""
+        self._run.close()
+
+    async def events(self, context: AgentContext | Callable[[], Awaitable[AgentContext]]) -> AsyncGenerator[Event, None]:
+        """Yield the events between the first and the last one."""
+        effect = self._run.start(context if isinstance(context, AgentContext) else await context())
+        while not isinstance(effect, Answer):
+            if self._is_out_of_turns(effect):
+                effect = self._interrupt(effect)
+                continue
+            result: object = None
+            match effect:
+                case Tell(detail=detail):
+                    yield Status(detail)
+                case Infer(aside=True):
+                    result = await self._infer_aside(effect)
+                case Infer():
+                    for event in self._settle(None, finish_reason=self._finish_reason):
+                        yield event
+                    async with aclosing(self._infer(effect)) as deltas:
+                        async for event in deltas:
+                            yield event
+                    result = self._open.reply if self._open else None
+                case CallTools():
+                    calls = give_ids(effect.calls)
+                    for event in self._settle(effect.said, calls, FinishReason.TOOL_CALLS):
+                        yield event
+                    outcomes: dict[str, ToolOutcome] = {}
+                    async with aclosing(self._call_tools(calls, outcomes)) as tool_events:
+                        async for event in tool_events:
+                            yield event
+                    result = tuple(outcomes[call.id] for call in calls)
+            effect = self._run.send(result)
+        for event in self._answer(effect):
+            yield event
+
+    def end_open_work(self, error: SpassError) -> Iterator[Event]:
+        """Yield the end of everything that the error left open."""
+        if self._open is not None:
+            yield InferenceFinished(Message(Role.ASSISTANT, self._open.shown), None)
+        result: Json = {"error": {"code": error.code, "message": "The turn failed before this call ended."}}
+        for call in self._running.values():
+            message = Message(Role.TOOL, dump(result), tool_call_id=call.id)
+            yield ToolCallFinished(ToolOutcome(call, {}, result, message, 0, ok=False))
+
+    def _is_out_of_turns(self, effect: Effect) -> bool:
+        is_limited = isinstance(effect, CallTools) or (isinstance(effect, Infer) and not effect.aside)
+        return is_limited and self._max_turns is not None and self.turns >= self._max_turns
+
+    def _interrupt(self, effect: Effect) -> Effect | Answer:
+        """Tell the kind that ``effect`` is not performed. Return what it does instead: by default, it answers."""
+        self._metadata = {"max_turns_exceeded": True}
+        said = effect.said if isinstance(effect, CallTools) else None
+        instead = self._run.interrupt()
+        if instead is not None:
+            return instead
+        if said is None:
+            said = self._open.shown if self._open else self._last_text
+        return Answer(said)
+
+    def _answer(self, answer: Answer) -> Iterator[Event]:
+        reason = answer.finish_reason or self._finish_reason
+        if self._metadata:
+            reason = FinishReason.MAX_TURNS
+        elif answer.calls:
+            reason = FinishReason.TOOL_CALLS
+        elif reason is FinishReason.TOOL_CALLS:
+            reason = FinishReason.STOP
+        yield from self._settle(answer.content, give_ids(answer.calls), reason, is_answer=True)
+        self._finish_reason = reason
+        self._metadata = {**answer.metadata, **self._metadata}
+
+    def _settle(
+        self,
+        text: str | None,
+        calls: tuple[ToolCall, ...] = (),
+        finish_reason: FinishReason = FinishReason.STOP,
+        *,
+        is_answer: bool = False,
+    ) -> Iterator[Event]:
+        """Record ``text`` and ``calls`` as the message of the open step, or as one without a model call. None is the text shown.
+
+        If the text shown is not the beginning of ``text``, all of it is shown as the next step.
+        """
+        step, self._open = self._open, None
+        if step is None and text is None and not calls:
+            return
+        shown = step.shown if step else ""
+        recorded = shown if text is None else text
+        if step is None or not recorded.startswith(shown):
+            number, rest = self._next_step(), recorded
+        else:
+            number, rest = step.number, recorded[len(shown) :]
+        yield from self._tokens(rest, number)
+        if is_answer and self._token_step not in (None, number):
+            yield Token("", number)  # so that the text of an earlier step is not taken for the answer
+        self._last_text = recorded
+        message = Message(Role.ASSISTANT, recorded, calls)
+        yield InferenceFinished(message, finish_reason, step.reply.usage) if step else MessageWritten(message)
+
+    def _next_step(self) -> int:
+        self._step += 1
+        return self._step
+
+    def _tokens(self, text: str, step: int) -> Iterator[Token]:
+        for start in range(0, len(text), _MAX_TOKEN_CHARACTERS):
+            self._token_step = step
+            yield Token(text[start : start + _MAX_TOKEN_CHARACTERS], step)
+
+    async def _infer(self, effect: Infer) -> AsyncGenerator[Event, None]:
+        """Perform one of the agent's own model calls. The open step then has the reply."""
+        step = self._open = _OpenStep(self._next_step())
+        self.turns += 1
+        yield InferenceStarted(step.number)
+        infer = self._driver.infer
+        while True:
+            request = replace(effect, tools="named") if effect.tools == "offered" and self.turns == self._max_turns else effect
+            reader = ReplyReader(request.show, begins_thinking=infer.begins_thinking(request))
+            try:
+                async with aclosing(infer.perform(request)) as deltas:
+                    async for delta in deltas:
+                        if text := reader.add(delta):
+                            for token in self._show(text, step):
+                                yield token
+                break
+            except ContextLengthExceeded as error:
+                if reader.started:
+                    raise
+                effect = await self._shorten(error)
+        for token in self._show(reader.end(), step):
+            yield token
+        step.reply = reader.reply
+        self._usage += step.reply.usage
+        self._finish_reason = step.reply.finish_reason
+
+    def _show(self, text: str, step: _OpenStep) -> Iterator[Token]:
+        step.pieces.append(text)
+        return self._tokens(text, step.number)
+
+    async def _shorten(self, error: ContextLengthExceeded) -> Infer:
+        """Return the failed model call over a shorter history, or raise ``error``."""
+        shorten_history, self._shorten_history = self._shorten_history, None
+        shorter = await shorten_history() if shorten_history is not None else None
+        effect = self._run.restart(tuple(shorter)) if shorter is not None else None
+        if not isinstance(effect, Infer):
+            raise error
+        return effect
+
+    async def _infer_aside(self, effect: Infer) -> AssistantReply:
+        infer = self._driver.infer
+        reader = ReplyReader(None, begins_thinking=infer.begins_thinking(effect))
+        try:
+            async with aclosing(infer.perform(effect)) as deltas:
+                async for delta in deltas:
+                    reader.add(delta)
+        except SpassError as error:
+            return AssistantReply("", error=CallError(error.code, error.message))
+        reader.end()
+        self._usage += reader.reply.usage
+        return reader.reply
+
+    async def _call_tools(self, calls: Sequence[ToolCall], outcomes: dict[str, ToolOutcome]) -> AsyncGenerator[Event, None]:
+        async with aclosing(self._driver.call_tools(calls)) as events:
+            async for event in events:
+                match event:
+                    case ToolCallStarted(call=call):
+                        self.tool_calls += 1
+                        self._running[call.id] = call
+                    case ToolCallFinished(outcome=outcome):
+                        self._running.pop(outcome.call.id, None)
+                        outcomes[outcome.call.id] = outcome
+                    case ToolProgress():
+                        pass
+                yield event

@@ -1,0 +1,59 @@
+"""Read the reply of one model call from its deltas: without think text, and as far as the kind shows it."""
+
+from dataclasses import replace
+from typing import Final
+
+from spass.agents.kinds.markers import ShowFilter
+from spass.core.effects import AssistantReply, Show
+from spass.core.ids import new_id
+from spass.core.messages import NO_TOKENS, FinishReason, ToolCall
+from spass.core.think_filter import ThinkFilter
+from spass.llm.types import ChatDelta, ReplyBuilder
+
+_CUT_OFF: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+
+
+class ReplyReader:
+    """Assemble a reply and filter its text. ``started`` is True once the model has written anything."""
+
+    def __init__(self, show: Show, *, begins_thinking: bool = False) -> None:
+        self.started = False
+        self._builder = ReplyBuilder()
+        self._think_filter = ThinkFilter(begins_thinking=begins_thinking)
+        self._show_filter = ShowFilter(show)
+        self._text: list[str] = []
+
+    def add(self, delta: ChatDelta) -> str:
+        """Add a piece of the reply. Return the text that can be shown now."""
+        self._builder.add(delta)
+        self.started = self.started or bool(delta.content or delta.refusal or delta.tool_calls)
+        return self._show(self._think_filter.feed(delta.content + delta.refusal))
+
+    def end(self) -> str:
+        """Return the rest of the text that can be shown, once the reply has ended."""
+        return self._show(self._think_filter.flush()) + self._show_filter.flush()
+
+    def _show(self, text: str) -> str:
+        if not text:
+            return ""
+        self._text.append(text)
+        return self._show_filter.feed(text)
+
+    @property
+    def reply(self) -> AssistantReply:
+        """Return the whole reply. A refusal is part of its text. Tool calls of a reply that was cut off are dropped."""
+        reply = self._builder.reply.with_refusal_as_text
+        reason = reply.finish_reason
+        calls = () if reason in _CUT_OFF else give_ids(reply.replayable_message.tool_calls)
+        return AssistantReply("".join(self._text), calls, reason, reply.usage or NO_TOKENS)
+
+
+def give_ids(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+    """Return ``calls`` with an id of its own for each call that has none, or that of an earlier call."""
+    ids: set[str] = set()
+    named: list[ToolCall] = []
+    for call in calls:
+        unique = call if call.id and call.id not in ids else replace(call, id=new_id("call"))
+        ids.add(unique.id)
+        named.append(unique)
+    return tuple(named)

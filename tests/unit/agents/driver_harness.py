@@ -1,0 +1,135 @@
+"""A driver over a scripted model and scripted tools."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from spass.agents.driver import Driver, ShortenHistory, ToolEvent
+from spass.agents.kinds import AgentContext, BaseAgent
+from spass.core.bus import EMPTY_BUS, EventBus
+from spass.core.effects import Infer, ToolOutcome
+from spass.core.events import (
+    Event,
+    Failed,
+    InferenceFinished,
+    InferenceStarted,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnFinished,
+    TurnStarted,
+)
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+from spass.llm.types import ChatDelta
+from tests.unit.tools.fakes import scope_for
+
+USAGE = TokenUsage(10, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedReply:
+    """A reply of the model: words, the names of the tools that it calls, and its finish reason."""
+
+    text: str = ""
+    calls: tuple[str, ...] = ()
+    reason: FinishReason = FinishReason.STOP
+
+    def deltas(self, number: int) -> list[ChatDelta]:
+        words = [ChatDelta(word) for word in self.text.split("|")]
+        calls = tuple(ToolCallDelta(at, f"call_{number}_{at}", name, "{}") for at, name in enumerate(self.calls))
+        return [*words, ChatDelta("", calls, self.reason, USAGE)]
+
+
+Script = Sequence[ScriptedReply | Exception] | Callable[[Infer], ScriptedReply | Exception]
+
+
+@dataclass
+class ScriptedWorld:
+    """The performers of a driver: the model answers by ``script``, of which the last line repeats, and tools echo their name.
+
+    A tool named ``broken`` raises ``tool_failure``. ``effects`` are the performed model calls, ``executed`` the executed tools.
+    """
+
+    script: Script
+    tool_failure: Exception | None = None
+    thinks: bool = False
+    effects: list[Infer] = field(default_factory=list)
+    executed: list[ToolCall] = field(default_factory=list)
+    open_streams: int = 0
+
+    async def perform(self, effect: Infer) -> AsyncGenerator[ChatDelta, None]:
+        self.effects.append(effect)
+        number = len(self.effects) - 1
+        line = self.script(effect) if callable(self.script) else self.script[min(number, len(self.script) - 1)]
+        self.open_streams += 1
+        try:
+            await asyncio.sleep(0)
+            if isinstance(line, Exception):
+                raise line
+            for delta in line.deltas(number):
+                yield delta
+        finally:
+            self.open_streams -= 1
+
+    def begins_thinking(self, _effect: Infer) -> bool:
+        return self.thinks
+
+    async def call_tools(self, calls: Sequence[ToolCall]) -> AsyncGenerator[ToolEvent, None]:
+        self.open_streams += 1
+        try:
+            for call in calls:
+                yield ToolCallStarted(call)
+            for call in reversed(calls):
+                self.executed.append(call)
+                await asyncio.sleep(0)
+                if call.name == "broken" and self.tool_failure is not None:
+                    raise self.tool_failure
+                yield ToolCallFinished(echo(call))
+        finally:
+            self.open_streams -= 1
+
+    def driver(self, bus: EventBus = EMPTY_BUS) -> Driver:
+        return Driver(self, self.call_tools, scope_for(), bus=bus)
+
+    async def run(
+        self, agent: BaseAgent, input: str = "?", context: AgentContext | None = None, shorten: ShortenHistory | None = None
+    ) -> list[Event]:
+        """Return the events of one turn and check that they begin, nest and end as every turn's do."""
+        events = [event async for event in self.driver().run(agent, input, context or AgentContext(), shorten)]
+        check_events(events)
+        assert self.open_streams == 0
+        return events
+
+
+def echo(call: ToolCall) -> ToolOutcome:
+    ok = call.name != "failing"
+    return ToolOutcome(call, {}, call.id, Message(Role.TOOL, f'"{call.id}"', tool_call_id=call.id), 1, ok)
+
+
+def check_events(events: Sequence[Event]) -> None:
+    """Assert that the list starts with ``TurnStarted``, ends with its one end, and that all work in it begins and ends once."""
+    assert isinstance(events[0], TurnStarted)
+    assert isinstance(events[-1], TurnFinished | Failed)
+    assert not any(isinstance(event, TurnStarted) for event in events[1:])
+    assert not any(isinstance(event, TurnFinished | Failed) for event in events[:-1])
+    inferring = False
+    running: set[str] = set()
+    for event in events:
+        match event:
+            case InferenceStarted():
+                assert not inferring
+                assert not running
+                inferring = True
+            case InferenceFinished():
+                assert inferring
+                inferring = False
+            case ToolCallStarted(call=call):
+                assert not inferring
+                assert call.id not in running
+                running.add(call.id)
+            case ToolCallFinished(outcome=outcome):
+                running.remove(outcome.call.id)
+            case _:
+                pass
+    assert not inferring
+    assert not running
