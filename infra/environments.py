@@ -28,6 +28,9 @@ class Environment:
     ``compaction_steps``: the number of concurrent steps of requested compactions; None sets no limit but the account's. This
     concurrency is reserved: no other function of the account can use it, and Lambda requires that 100 remain for those. A step
     that has to wait must start within the hour of its compaction.
+    ``telemetry``: log one more line for each model call, tool call and agent turn, and one with the trace of each turn.
+    ``metrics``: CloudWatch reads metrics from the lines of telemetry. It bills each for the hours in which it gets values, up
+    to 30 cents a month (docs/operations.md has their number), so only prod has them.
     ``audit_archive_days``: how long the bucket keeps the line of a call in the audit archive; None archives nothing.
     """
 
@@ -45,12 +48,19 @@ class Environment:
     snap_start: bool = False
     job_workers: int = 32
     compaction_steps: int | None = None
+    telemetry: bool = False
+    metrics: bool = False
     audit_archive_days: int | None = None
 
     @property
     def keys_path(self) -> str:
         """Return the path of the SSM parameters with the provider keys, e.g. ``/spass/dev/``."""
         return f"/spass/{self.name}/"
+
+    @property
+    def metrics_namespace(self) -> str | None:
+        """Return the namespace of the metrics in CloudWatch, e.g. ``Spass/prod``, or None if they are off."""
+        return f"Spass/{self.name}" if self.metrics else None
 
 
 DEV: Final = Environment(
@@ -69,6 +79,7 @@ STAGING: Final = Environment(
     rate=100,
     burst=200,
     recovery_days=7,
+    telemetry=True,
     audit_archive_days=90,
 )
 PROD: Final = Environment(
@@ -78,6 +89,8 @@ PROD: Final = Environment(
     rate=500,
     burst=1000,
     recovery_days=35,
+    telemetry=True,
+    metrics=True,
     audit_archive_days=400,
     alarms=True,
 )

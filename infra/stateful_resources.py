@@ -26,7 +26,7 @@ class StatefulResources:
 
 def function_environment(environment: Environment, stored: StatefulResources) -> dict[str, str]:
     """Return the environment variables of every function."""
-    return {
+    variables: dict[str, str | None] = {
         "SPASS_CONFIG": "/opt/config/gateway.yaml",
         "SPASS_AGENTS": "/opt/config/agents",
         "SPASS_TABLE": stored.table,
@@ -34,4 +34,8 @@ def function_environment(environment: Environment, stored: StatefulResources) ->
         "SPASS_QUEUE": stored.jobs.url,
         "SPASS_COMPACTION_QUEUE": stored.compactions.url,
         "SPASS_KEYS_PATH": environment.keys_path,
-    } | ({"SPASS_CONTACT": environment.contact} if environment.contact else {})
+        "SPASS_CONTACT": environment.contact,
+        "SPASS_TELEMETRY": "1" if environment.telemetry else None,
+        "SPASS_METRICS_NAMESPACE": environment.metrics_namespace,
+    }
+    return {name: value for name, value in variables.items() if value}

@@ -10,11 +10,13 @@ import boto3
 import pytest
 
 from functions.workers import jobs
+from spass.core.bus import INFERENCE_END
 from spass.core.jobs import IngestPart, Job, body_of
 from spass.core.messages import Json
 from spass.jobs.background import background_handler
 from spass.llm.errors import BackendUnavailable
 from spass.rag.ingest.settings import IngestSettings
+from spass.testing.event_log import EventLog
 from spass.web.worker_function import WorkerFunction, worker_handler
 from tests.functions.gateway import BUCKET, Gateway
 
@@ -57,6 +59,15 @@ def put(key: str, body: bytes) -> str:
     answer = boto3.client("s3").put_object(Bucket=BUCKET, Key=key, Body=body)
     entry = {"key": key, "size": len(body), "eTag": answer["ETag"], "sequencer": "01"}
     return json.dumps({"Records": [{"eventName": "ObjectCreated:Post", "s3": {"bucket": {"name": BUCKET}, "object": entry}}]})
+
+
+def test_the_embedding_of_a_file_publishes_on_the_bus_of_the_process(gateway: Gateway, queue: WorkerFunction) -> None:
+    log = EventLog(gateway.services.bus)
+    request = {"filename": "a.jsonl", "content_type": "application/jsonl", "size": 1000}
+    ticket = gateway.send("POST", UPLOADS, body=request).json
+    invoke(queue, messages(put(ticket["fields"]["key"], b'{"id": "a", "text": "Berlin is a city."}\n')))
+    log.check()
+    assert [(end.model, end.status) for end in log.of(INFERENCE_END)] == [("mini-embed", "ok")]
 
 
 def test_documents_of_an_uploaded_file_are_found_by_a_query(gateway: Gateway, queue: WorkerFunction) -> None:

@@ -124,6 +124,23 @@ def test_every_function_has_the_variables_of_its_resources(deployments: dict[str
         assert variables["AWS_STS_REGIONAL_ENDPOINTS"] == "regional"
 
 
+def test_only_production_has_metrics_because_each_is_billed(deployments: dict[str, Deployment]) -> None:
+    namespaces = {
+        name: {
+            function["Environment"]["Variables"].get("SPASS_METRICS_NAMESPACE") for function in deployment.functions().values()
+        }
+        for name, deployment in deployments.items()
+    }
+    assert namespaces == {"dev": {None}, "staging": {None}, "prod": {"Spass/prod"}}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_function_logs_telemetry_if_its_environment_does(deployments: dict[str, Deployment], name: str) -> None:
+    expected = {"1"} if ENVIRONMENTS[name].telemetry else {None}
+    functions = deployments[name].functions().values()
+    assert {function["Environment"]["Variables"].get("SPASS_TELEMETRY") for function in functions} == expected
+
+
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_the_stage_has_the_throttling_of_its_environment(deployments: dict[str, Deployment], name: str) -> None:
     ((_, stage),) = deployments[name].resources("AWS::ApiGateway::Stage")

@@ -58,12 +58,15 @@ class Settings:
     bucket: str
     job_targets: JobTargets = NO_JOB_TARGETS
     keys_path: str | None = None
+    telemetry: bool = False
+    metrics_namespace: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Read the settings from ``SPASS_*`` variables.
 
-        The queues are URLs, the machine is an ARN, and the keys' path is the prefix of the provider keys in SSM.
+        The queues are URLs, the machine is an ARN, and the keys' path is the prefix of the provider keys in SSM. If
+        ``SPASS_TELEMETRY`` is 1, telemetry and traces are logged. A namespace of metrics switches them on too.
         """
         return cls(
             config=Path(environment.get("SPASS_CONFIG") or "gateway.yaml"),
@@ -76,6 +79,8 @@ class Settings:
                 compaction_machine=environment.get("SPASS_COMPACTION_MACHINE") or None,
             ),
             keys_path=environment.get("SPASS_KEYS_PATH") or None,
+            telemetry=environment.get("SPASS_TELEMETRY") == "1",
+            metrics_namespace=environment.get("SPASS_METRICS_NAMESPACE") or None,
         )
 
 
@@ -259,7 +264,7 @@ class Services:
 
     @cached_property
     def bus(self) -> "EventBus":
-        """The bus of all events of this process. It stays after a restore from a snapshot, with its subscriptions."""
+        """The bus of all events of this process. A restore from a snapshot keeps it and its subscriptions."""
         from spass.core.bus import EventBus, EventType
 
         def report(event_type: EventType[Any], error: BaseException) -> None:
@@ -267,7 +272,14 @@ class Services:
 
             write_line({**failure_line(error, ""), "event": "subscriber_failed", "subscribed_to": event_type.name})
 
-        return EventBus(report)
+        bus = EventBus(report)
+        if self.settings.telemetry or self.settings.metrics_namespace:
+            from spass.metering.telemetry import Telemetry
+            from spass.metering.traces import Traces
+
+            Telemetry(self.settings.metrics_namespace).subscribe(bus)
+            Traces().subscribe(bus)
+        return bus
 
     def scope(self, caller: Caller) -> "Scope":
         """Return the scope of a request by ``caller``."""

@@ -12,7 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.aws.keys import Key
-from spass.core.ids import TenantId
+from spass.core.bus import TOOL_CALL_START, ToolCallStart
+from spass.core.ids import RequestId, TenantId
+from spass.core.time import timestamp
+from spass.testing.event_log import EventLog
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from spass.web.http_function import StreamApp, stream_app
 from spass.web.json import json_response
@@ -21,6 +24,17 @@ from spass.web.services import Services, get_services
 
 HOOK = "/restored"
 KEY = "/spass/dev/ANTHROPIC_API_KEY"
+TOOL_CALL = ToolCallStart(
+    at=timestamp(0),
+    tenant=TenantId("demo"),
+    request_id=RequestId("req_1"),
+    parent_request_id=RequestId("req_1"),
+    agent=None,
+    kind=None,
+    session_id=None,
+    call_id=RequestId("req_2"),
+    tool=None,
+)
 router = public_router()
 
 
@@ -99,6 +113,15 @@ async def test_a_restore_renews_clients_credentials_and_keys(
     assert {operation for operation, _ in aws.signers} == {"GetItem", "GetParameters"}
     assert services.config is config, "the files were read again"
     assert not {id(service) for service in stale} & {id(services.aws), id(services.router), id(services.cascade)}
+
+
+@pytest.mark.anyio
+async def test_a_restore_keeps_subscriptions_to_the_bus(app: StreamApp, services: Services) -> None:
+    log = EventLog(services.bus)
+    async with client(app) as caller:
+        assert (await caller.post(HOOK)).status_code == 204
+    services.bus.publish(TOOL_CALL_START, lambda: TOOL_CALL)
+    assert log.of(TOOL_CALL_START) == [TOOL_CALL]
 
 
 @pytest.mark.anyio

@@ -1,0 +1,152 @@
+"""The bus of the whole gateway: what is published, that no event has a text, and that subscribers disturb nothing."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, Final
+
+import pytest
+
+from spass.core.bus import INFERENCE_END, TOOL_CALL_END
+from spass.core.events import ToolCallDelta
+from spass.core.messages import FinishReason, TokenUsage
+from spass.llm.errors import BackendError
+from spass.llm.types import ChatDelta
+from spass.testing.event_log import EventLog
+from spass.testing.model import Answer, in_turn
+from tests.functions.compaction_harness import CompactionHarness
+from tests.functions.gateway import Gateway
+
+SECRET: Final = "planted-word-7391"
+LINES: Final = frozenset({"agent_turn_end", "tool_call_end", "inference_end", "trace", "subscriber_failed"})
+USAGE: Final = TokenUsage(10, 5)
+
+
+@pytest.fixture
+def log(gateway: Gateway) -> EventLog:
+    """All events of the gateway, whose telemetry and metrics are on."""
+    gateway.services.settings = replace(gateway.services.settings, metrics_namespace="Spass/test")
+    return EventLog(gateway.services.bus)
+
+
+def call(*calls: tuple[str, str]) -> Sequence[ChatDelta]:
+    """Return an answer of a model that calls tools, given as (name, arguments)."""
+    deltas = tuple(ToolCallDelta(n, f"call_{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
+    return [ChatDelta(tool_calls=deltas, finish_reason=FinishReason.TOOL_CALLS, usage=USAGE)]
+
+
+def say(text: str) -> Sequence[ChatDelta]:
+    return [ChatDelta(text), ChatDelta(finish_reason=FinishReason.STOP, usage=USAGE)]
+
+
+def telemetry(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Return the lines of telemetry and traces."""
+    return [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if line.get("event") in LINES]
+
+
+def chat(gateway: Gateway, message: str = "Hi", agent: str = "counting") -> int:
+    return gateway.send("POST", f"/a1/agents/{agent}/chat", body={"message": message}).status
+
+
+def test_a_chat_of_an_agent_publishes_its_calls(gateway: Gateway, log: EventLog, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.model.script = in_turn([call(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
+    assert chat(gateway) == 200
+    log.check()
+    ends = log.of(INFERENCE_END)
+    assert [(end.model, end.status, end.agent) for end in ends] == [("small", "ok", "counting")] * 2
+    assert [(end.tool, end.ok) for end in log.of(TOOL_CALL_END)] == [("calculator", True)]
+    lines = [line for line in telemetry(capsys) if line["event"] == "inference_end"]
+    assert [line["cost_usd"] for line in lines] == [float(end.cost_usd) for end in ends]
+    assert all(line["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Spass/test" for line in lines)
+
+
+def test_the_sums_of_the_events_are_those_of_the_audit(gateway: Gateway, log: EventLog) -> None:
+    answers: list[Answer] = [
+        call(("calculator", '{"expression": "6*7"}'), ("rag_query", "{}")),
+        say("It is 42."),
+        BackendError("x"),
+    ]
+    gateway.model.script = in_turn(answers)
+    assert [chat(gateway), chat(gateway)] == [200, 502]
+    body = {"model": "mini-embed", "input": ["one", "two"]}
+    assert gateway.send("POST", "/v1/embeddings", body=body).status == 200
+    log.check()
+    ends = log.of(INFERENCE_END)
+    total = gateway.send("GET", "/v1/usage", token="demo-admin-token").json["total"]
+    assert total["prompt_tokens"] == sum(end.prompt_tokens for end in ends) == 22
+    assert total["completion_tokens"] == sum(end.completion_tokens for end in ends) == 10
+    assert Decimal(total["cost_usd"]) == sum(end.cost_usd for end in ends) > 0
+
+
+def test_telemetry_is_off_by_default(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat(gateway) == 200
+    assert telemetry(capsys) == []
+
+
+def test_a_failing_subscriber_is_one_line_and_the_answer_is_unharmed(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise ValueError(SECRET)
+
+    gateway.services.bus.subscribe(INFERENCE_END, fail)
+    log = EventLog(gateway.services.bus)
+    assert chat(gateway) == 200
+    log.check()
+    (line,) = telemetry(capsys)
+    assert (line["event"], line["subscribed_to"], line["exception"]) == ("subscriber_failed", "inference_end", "ValueError")
+    assert SECRET not in json.dumps(line)
+
+
+def test_the_steps_of_a_compaction_publish_on_the_same_bus(harness: CompactionHarness) -> None:
+    session = harness.session()
+    log = EventLog(harness.gateway.services.bus)
+    harness.compact_to_successor(session)
+    log.check()
+    assert [(end.status, end.agent, end.session_id) for end in log.of(INFERENCE_END)] == [("ok", "plain", session)]
+
+
+def _fill(gateway: Gateway, work: Callable[[], Any], *answers: Answer) -> None:
+    gateway.model.script = in_turn(answers)
+    work()
+
+
+def test_a_planted_secret_is_in_no_event_and_in_no_line(
+    gateway: Gateway, log: EventLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send, body = gateway.send, {"message": SECRET}
+    documents = {"documents": [{"id": SECRET, "text": SECRET, "metadata": {SECRET: SECRET}}]}
+    assert send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
+    arguments = f'{{"expression": "{SECRET}"}}'
+    found = '{"index_id": "notes", "query": "' + SECRET + '"}'
+    calls = call((SECRET, arguments), ("calculator", arguments), ("rag_query", found), ("calculator", SECRET))
+
+    def ask(path: str = "/a1/agents/counting/chat", **request: Any) -> None:
+        send("POST", path, body=body | request, user=SECRET)
+
+    def take_turn() -> None:
+        session = send("POST", "/a1/agents/counting/sessions", body={"title": SECRET}, user=SECRET).json["id"]
+        ask(f"/a1/agents/counting/sessions/{session}/messages")
+
+    completion = {"model": "small", "user": SECRET, "messages": [{"role": "user", "content": SECRET}]}
+    failures = [BackendError(SECRET), KeyError(SECRET)]
+    for work in (ask, take_turn, lambda: send("POST", "/v1/chat/completions", body=completion)):
+        _fill(gateway, work, calls, say(SECRET))
+        for failure in failures:
+            _fill(gateway, work, failure)
+    for name in ("calculator", "rag_query", SECRET):
+        send(
+            "POST",
+            "/v1/tools/execute",
+            body={"name": name, "arguments": {"expression": SECRET, "index_id": "notes", "query": SECRET}},
+        )
+    send("POST", "/v1/embeddings", body={"model": "mini-embed", "input": SECRET, "user": SECRET})
+    send("POST", "/v1/embeddings", body={"model": SECRET, "input": SECRET})
+    send("POST", f"/a1/agents/{SECRET}/chat", body=body)
+    log.check()
+    assert {"inference_end", "tool_call_end"} <= set(log.names)
+    assert SECRET not in repr(log.events)
+    lines = telemetry(capsys)
+    assert {line["event"] for line in lines} >= {"inference_end", "tool_call_end"}
+    assert SECRET not in json.dumps(lines)
