@@ -133,7 +133,8 @@ def _read(source: YamlSource) -> AgentFile:
 
     def advise(key: str) -> str | None:
         kinds = owners(key)
-        return f"it is a key of the kind {' and '.join(kinds)}, and the kind of this agent is {kind}" if kinds else None
+        listed = " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
+        return f"it is a key of the kind {listed}, and the kind of this agent is {kind}" if kinds else None
 
     return validate(source, model, advise)
 
