@@ -23,12 +23,12 @@ from local.standin.provider import StandIn
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
 from spass.aws.clients import Aws
-from spass.aws.idempotency import StoredAnswer
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted, collect
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role
+from spass.core.outcome import AgentRun
 from spass.llm.router import Router
 from spass.rag.index.cache import ObjectCache
 from spass.sessions.compaction.summary import Summarizer
@@ -36,8 +36,8 @@ from spass.sessions.compaction.summary_record import SummaryRecord
 from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
-from spass.sessions.session import CreateSession
-from spass.sessions.turn import CommittedTurn, ShortenHistory
+from spass.sessions.session import CreateSession, require_user
+from spass.sessions.turn import LoadHistory, ShortenHistory, TurnRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
@@ -166,27 +166,22 @@ class RecallBench:
 
     async def _say(self, session: SessionId, user: str, agent: str, *, window: int) -> SummaryRecord | None:
         """Run one turn. Return the summary if ``window`` is so small that the turn begins with a compaction."""
-        summary: SummaryRecord | None = None
 
-        async def respond(_history: Sequence[Message], _relief: ShortenHistory) -> AsyncGenerator[Event, None]:
+        async def respond(load: LoadHistory, _: ShortenHistory) -> AsyncGenerator[Event, None]:
             reply = Message(Role.ASSISTANT, agent)
             yield TurnStarted()
+            await load()
             yield InferenceStarted(1)
             yield InferenceFinished(reply, FinishReason.STOP)
             yield TurnFinished(FinishReason.STOP)
 
-        def render(recorded: CommittedTurn) -> StoredAnswer:
-            nonlocal summary
-            if recorded.compaction_error:
-                raise recorded.compaction_error
-            summary = recorded.compaction.summary if recorded.compaction else None
-            return StoredAnswer({}, {})
-
-        turn = self._sessions.turn(
-            self._scope(), AGENT, session, user, model=MODEL, context_window=window, respond=respond, render=render
-        )
+        scope = self._scope()
+        run = AgentRun(scope.caller.request_id, AGENT, "orchestrator", MODEL)
+        turn = self._sessions.turn(scope, TurnRequest(session, require_user(scope), user, run, window), respond)
         await turn.answer()
-        return summary
+        if turn.compactor.error is not None:
+            raise turn.compactor.error
+        return turn.compactor.result.summary if turn.compactor.result is not None else None
 
     def _scope(self) -> Scope:
         identity = Identity(TENANT, "bench", admin=False, allowed_models=("*",))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spass.aws.idempotency import IdempotentRequest
 from spass.core.errors import SessionArchived, SpassError
 from spass.core.ids import JobId, SessionId
 from spass.core.time import Deadline
@@ -17,6 +16,7 @@ from spass.testing.faults import Crash, inject
 from spass.testing.state_machine import StateMachine
 from tests.simulated.aws import COMPACTION_MACHINE, JOB_TARGETS
 from tests.simulated.gateway import AGENT, TENANT, Gateway
+from tests.unit.idempotent_requests import idempotent_request
 
 _MAX_ATTEMPTS: Final = 12
 _WAIT_SECONDS: Final = 25.0
@@ -49,7 +49,7 @@ class CompactionExecutions:
         schedule, request = self.gateway.schedule, None
         for number in range(_MAX_ATTEMPTS):
             if key is not None:
-                request = IdempotentRequest(f"{session}/compact/{key}", "{}")
+                request = idempotent_request(f"{session}/compact/{key}", "{}")
             try:
                 with inject(schedule.process()):
                     scope = self.gateway.scope()

@@ -5,10 +5,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, cast
+from typing import Final
 
 from spass.aws.attributes import Item
-from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome
 from spass.core.errors import (
@@ -30,13 +29,14 @@ from spass.core.events import (
     TurnStarted,
 )
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
-from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
+from spass.core.messages import FinishReason, Message, Role, ToolCall
+from spass.core.outcome import AgentRun, TurnOutcome
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.summary_record import Summary, read_summary
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, decode_session
-from spass.sessions.turn import CommittedTurn, ShortenHistory
+from spass.sessions.turn import LoadHistory, ShortenHistory, TurnRequest, messages_path
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
@@ -45,6 +45,7 @@ from spass.testing.faults import Crash, inject
 from tests.simulated.aws import JOB_TARGETS
 from tests.simulated.invariants import Acknowledgement, Chain, ChainMember, ClientLog, Reading, head_violations, summary_of
 from tests.simulated.schedule import NO_FAULTS, Schedule
+from tests.unit.idempotent_requests import idempotent_request
 
 AGENT: Final = AgentName("librarian")
 USER: Final = UserId("ana")
@@ -139,14 +140,14 @@ class Gateway:
             except SpassError as refused:
                 wait = refused.retry_after or 1.0
             else:
-                self._log_answer(question, answer, began)
+                await self._log_answer(question, answer, began)
                 return True
             await asyncio.sleep(wait * min(2.0 ** (number + 2), _MAX_BACKOFF) * (0.5 + schedule.rng.random()))
         if not_recorded:
             log.refused.add(question)
         return False
 
-    async def _send_with_redirects(self, session: SessionId, question: str, key: str | None) -> StoredAnswer:
+    async def _send_with_redirects(self, session: SessionId, question: str, key: str | None) -> TurnOutcome:
         """Send the request once, and follow its redirects."""
         for _ in range(_MAX_REDIRECTS):
             try:
@@ -155,34 +156,22 @@ class Gateway:
                 session = SessionId(str(archived.details["successor_session_id"]))
         raise AssertionError(f"more than {_MAX_REDIRECTS} redirects")
 
-    async def _send_once(self, session: SessionId, question: str, key: str | None) -> StoredAnswer:
-        def idempotent(at: SessionId) -> IdempotentRequest | None:
-            return IdempotentRequest(f"{at}/{key}", question) if key is not None else None
-
+    async def _send_once(self, session: SessionId, question: str, key: str | None) -> TurnOutcome:
+        run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
+        client_request = idempotent_request(key, question, messages_path(AGENT, session)) if key is not None else None
+        request = TurnRequest(session, USER, question, run, self.window, client_request)
         with inject(self.schedule.process()):
-            turn = self.sessions.turn(
-                self.scope(),
-                AGENT,
-                session,
-                question,
-                model="talker",
-                context_window=self.window,
-                respond=lambda history, shorten_history: self._respond(question, history, shorten_history),
-                render=render,
-                idempotency=idempotent(session),
-                successor_idempotency=idempotent,
-            )
+            turn = self.sessions.turn(self.scope(), request, lambda history, shorten: self._respond(question, history, shorten))
         rng = self.schedule.rng.random()
         disconnects = self.schedule.fault_rates is not NO_FAULTS and rng < 0.02
         async with asyncio.timeout(100 * rng if disconnects else None):
-            return (await turn.answer()).answer
+            return (await turn.answer()).outcome
 
-    async def _respond(
-        self, question: str, history: Sequence[Message], shorten_history: ShortenHistory
-    ) -> AsyncGenerator[Event, None]:
+    async def _respond(self, question: str, load: LoadHistory, shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         """Act as the agent: answer after a delay, and sometimes call a tool, reject the conversation as too long, or fail."""
         schedule, rng = self.schedule, self.schedule.rng
         yield TurnStarted()
+        history = await load()
         yield InferenceStarted(1)
         if rng.random() < 0.02:
             shorter = await shorten_history()
@@ -210,10 +199,14 @@ class Gateway:
         yield InferenceFinished(Message(Role.ASSISTANT, text), FinishReason.STOP)
         yield TurnFinished(FinishReason.STOP)
 
-    def _log_answer(self, question: str, answer: StoredAnswer, began: float) -> None:
-        body = cast("dict[str, Any]", answer.body)
-        messages = [(id_, role, content) for id_, role, content in body["messages"]]
-        acknowledgement = Acknowledgement(body["session_id"], body["first_seq"], messages, began, self.schedule.now())
+    async def _log_answer(self, question: str, outcome: TurnOutcome, began: float) -> None:
+        """Log the turn of an answer, which must be stored when its client gets the answer."""
+        assert outcome.session_id is not None
+        turns = await load_turns(self.aws.for_tenant(TENANT), outcome.session_id, 1)
+        (turn,) = [turn for turn in turns if turn.answer.id == outcome.message_id]
+        assert (turn.answer.seq, turn.answer.message.content) == (outcome.seq, outcome.content)
+        messages = [(stored.id, stored.message.role.value, stored.message.content) for stored in turn.messages]
+        acknowledgement = Acknowledgement(outcome.session_id, turn.first_seq, messages, began, self.schedule.now())
         earlier = self.log.told.setdefault(question, acknowledgement)
         assert earlier[:3] == acknowledgement[:3], f"two answers to {question}: {earlier} and {acknowledgement}"
 
@@ -255,12 +248,3 @@ class Gateway:
         """Return the heads of all sessions, oldest first."""
         heads = (decode_session(item) for item in self.aws.table.items() if item["sk"] == "HEAD")
         return sorted(heads, key=lambda head: head.id)
-
-
-def render(committed: CommittedTurn) -> StoredAnswer:
-    body: dict[str, Json] = {
-        "session_id": committed.session.id,
-        "first_seq": committed.turn.first_seq,
-        "messages": [[stored.id, stored.message.role.value, stored.message.content] for stored in committed.turn.messages],
-    }
-    return StoredAnswer(body, {})

@@ -6,12 +6,13 @@ from pydantic import ConfigDict, WithJsonSchema
 
 from spass.agents.parameters import parameters_of
 from spass.agents.spec import AgentSpec
-from spass.core.effects import ToolOutcome
 from spass.core.ids import MessageId, RequestId
 from spass.core.messages import FinishReason
+from spass.core.outcome import ToolRecord, TurnOutcome
 from spass.tenancy.response_model import (
     Count,
     DateTime,
+    JsonObject,
     JsonValue,
     NextCursor,
     ResponseModel,
@@ -79,8 +80,8 @@ class ExecutedCall(ResponseModel):
     duration_ms: Count
 
     @classmethod
-    def of(cls, tool: ToolOutcome) -> "ExecutedCall":
-        return cls(name=tool.call.name, arguments=tool.arguments, result=tool.result, duration_ms=tool.duration_ms)
+    def of(cls, tool: ToolRecord) -> "ExecutedCall":
+        return cls(name=tool.name, arguments=tool.arguments, result=tool.result, duration_ms=tool.duration_ms)
 
 
 class ReplyUsage(ResponseModel):
@@ -100,7 +101,7 @@ class ReplyCompaction(ResponseModel):
 
 
 class Reply(ResponseModel):
-    """An agent's reply. `turns` counts model calls."""
+    """An agent's reply. `turns` counts the agent's own model calls."""
 
     request_id: RequestId
     agent: str
@@ -114,3 +115,27 @@ class Reply(ResponseModel):
         FinishReason, WithJsonSchema({"type": "string", "enum": ["stop", "length", "max_turns", "content_filter"]})
     ]
     compaction: ReplyCompaction | None
+    metadata: JsonObject
+
+    @classmethod
+    def of(cls, outcome: TurnOutcome) -> "Reply":
+        compaction = outcome.compaction
+        return cls(
+            request_id=outcome.run.request_id,
+            agent=outcome.run.agent,
+            model=outcome.run.model,
+            session_id=outcome.session_id,
+            message=ReplyMessage(id=outcome.message_id, seq=outcome.seq, content=outcome.content, created_at=outcome.created_at),
+            tool_calls=[ExecutedCall.of(tool) for tool in outcome.tools],
+            usage=ReplyUsage.model_validate(outcome.usage, from_attributes=True),
+            turns=outcome.turns,
+            finish_reason=outcome.finish_reason,
+            compaction=ReplyCompaction(
+                source_session_id=compaction.source,
+                successor_session_id=compaction.successor,
+                summary_id=compaction.summary,
+            )
+            if compaction is not None
+            else None,
+            metadata=dict(outcome.metadata),
+        )

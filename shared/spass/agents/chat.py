@@ -1,27 +1,34 @@
-"""A single chat: one message to an agent and one reply, without a session."""
+"""Run an agent outside of a session: one message and one reply, which nothing stores."""
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
-from spass.agents.answers import Reply
-from spass.agents.reply import render_reply
-from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
-from spass.core.events import collect
+from spass.core.errors import InternalError
+from spass.core.events import Event, Failed, Outcome, TurnFinished
+from spass.core.outcome import AgentRun, TurnOutcome
 from spass.core.time import now
 
-if TYPE_CHECKING:
-    from spass.agents.engine import Engine  # imported when a function has started, not while its module is imported
 
-
-async def chat(engine: "Engine", scope: Scope, agent: AgentSpec, message: str) -> Reply:
-    """Return the reply. A cancelled chat makes no further model call.
+async def run_without_session(
+    scope: Scope, run: AgentRun, events: AsyncGenerator[Event, None]
+) -> AsyncGenerator[Event | TurnOutcome, None]:
+    """Yield the events of ``run`` as they arrive, and the outcome in place of ``TurnFinished``.
 
     Raises:
-        ModelNotAllowed: the token may not use the agent's model; no model was called.
-        SpassError: the turn failed.
+        SpassError: the run was refused or failed.
     """
-    engine.check(scope, agent)
-    async with aclosing(engine.run(scope, agent, message)) as events:
-        outcome = collect([event async for event in events])
-    return render_reply(scope.caller.request_id, agent, outcome, now())
+    collected, finished = Outcome(), False
+    async with aclosing(events):
+        async for event in events:
+            collected.add(event)
+            match event:
+                case Failed(error):
+                    raise error
+                case TurnFinished():
+                    finished = True
+                case _:
+                    yield event
+    if not finished:
+        raise InternalError("The turn ended without an answer.")
+    yield TurnOutcome.of(run, collected, scope.tally.total, now())

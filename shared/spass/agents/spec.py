@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import parameter_fields
-from spass.core.ids import RAG_ID
+from spass.core.ids import RAG_ID, RequestId
+from spass.core.outcome import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody
@@ -45,6 +46,10 @@ class AgentSpec:
             ValueError: the kind refuses the values.
         """
         return KINDS.get(self.kind)(**self.parameters)
+
+    def run(self, request_id: RequestId) -> AgentRun:
+        """Return the run of this agent for a request."""
+        return AgentRun(request_id, self.name, self.kind, self.model)
 
 
 def _canonical_kind(kind: str) -> str:

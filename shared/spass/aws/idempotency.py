@@ -5,10 +5,11 @@ stores the answer in a separate write. While a request runs, it has a lease on i
 lease, because it has a lease on its session.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spass.aws import keys
@@ -18,7 +19,7 @@ from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
 from spass.aws.table import TTL, ConditionFailed, TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
-from spass.core.ids import random_suffix
+from spass.core.ids import TenantId, UserId, random_suffix
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import now_s
@@ -28,13 +29,39 @@ _INLINE_BYTES: Final = 300_000  # a larger answer goes to the bucket; an item ma
 
 
 @dataclass(frozen=True, slots=True)
-class IdempotentRequest:
-    """A request with an Idempotency-Key. ``digest`` is the SHA-256 (hex) of the key, its owner, the method and the path,
-    ``body_hash`` the SHA-256 of the body.
-    """
+class RequestHashes:
+    """The hashes that identify a request with an Idempotency-Key, for records that must not hold the key."""
 
     digest: str
     body_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentRequest:
+    """A request with an Idempotency-Key. Each user of each token has keys of its own for each ``path`` (from the API's root).
+    ``body_hash`` is the SHA-256 (hex) of the body."""
+
+    tenant: TenantId
+    token_id: str
+    user: UserId | None
+    method: str
+    path: str
+    key: str
+    body_hash: str
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 (hex) of everything but the body. It identifies the request in the table."""
+        parts = [self.tenant, self.token_id, self.user, self.method, self.path, self.key]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    @property
+    def hashes(self) -> RequestHashes:
+        return RequestHashes(self.digest, self.body_hash)
+
+    def at(self, path: str) -> "IdempotentRequest":
+        """Return the request as a client repeats it after a redirect to ``path``."""
+        return replace(self, path=path)
 
 
 @dataclass(frozen=True, slots=True)

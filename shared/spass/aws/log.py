@@ -36,8 +36,9 @@ def write_line(line: Mapping[str, Json]) -> None:
 
 
 def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
-    """Return the line of an unexpected exception: its type, and the innermost place of our code in its traceback. Omit its text,
-    which may contain secrets or texts of users, unless it is an ``InternalError``, whose text is ours.
+    """Return the line of an unexpected exception: its type, and the innermost place of our code in its traceback (of an
+    ``InternalError``: in that of its cause). Omit its text, which may contain secrets or texts of users, unless it is an
+    ``InternalError``, whose text is ours.
     """
     return {"at": now(), "level": "error", "request_id": request_id, **_exception_fields(error)}
 
@@ -88,10 +89,12 @@ def _log_thread_failure(args: threading.ExceptHookArgs) -> None:
 
 def _exception_fields(error: BaseException) -> dict[str, Json]:
     cause = error.__cause__
+    # The event list of a turn carries an InternalError to its readers, so its own traceback shows only the reader.
+    origin = cause if cause is not None and isinstance(error, InternalError) else error
     line: dict[str, Json] = {
         "exception": type(error).__qualname__,
         "cause": type(cause).__qualname__ if cause else None,
-        "where": _innermost(error.__traceback__),
+        "where": _innermost(origin.__traceback__) or _innermost(error.__traceback__),
     }
     return line | {"why": error.message} if isinstance(error, InternalError) else line
 

@@ -12,14 +12,13 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
-from spass.core.cost import NO_COST, Cost
+from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.errors import BudgetExceeded, RateLimited, SpassError
 from spass.core.ids import TenantId
 from spass.core.messages import NO_TOKENS, TokenUsage
 from spass.limits.shard import Reservation, renew_while_running
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, new_call_id
-from spass.metering.pricing import decimal_text
 from spass.metering.usage import spending_of_month
 from spass.tenancy.settings import Cascade
 

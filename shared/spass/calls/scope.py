@@ -1,5 +1,6 @@
 """The scope of one piece of work: caller, store, deadline, cost."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypedDict
 
@@ -44,6 +45,8 @@ class EventFields(TypedDict):
 class Scope:
     """The scope of one request or job.
 
+    ``find_session`` returns the session of the work. A turn that compacts its session goes on in the successor.
+
     All its work shares ``tally`` and ``deadline``. ``depth`` is the number of gateway calls that led to it. ``parent`` is the
     call for which this work is done, or None if it is done for the request itself. ``max_wait`` is the number of seconds that one
     call may wait for capacity. With ``bypass_cache``, the tenant's settings are read from the table and not from the cache,
@@ -57,7 +60,7 @@ class Scope:
     tally: CostTally
     depth: int
     agent: AgentName | None = None
-    session: SessionId | None = None
+    find_session: Callable[[], SessionId] | None = None
     parent: RequestId | None = None
     max_wait: float = REQUEST_MAX_WAIT
     bypass_cache: bool = False
@@ -96,6 +99,11 @@ class Scope:
         return cls(caller, store, deadline, CostTally(), depth, max_wait=JOB_MAX_WAIT, bypass_cache=bypass_cache, bus=bus)
 
     @property
+    def session(self) -> SessionId | None:
+        """Return the session of the work, or None if it has none."""
+        return self.find_session() if self.find_session is not None else None
+
+    @property
     def streaming(self) -> "Scope":
         """Return the same scope with the deadline of a stream of events."""
         return replace(self, deadline=Deadline(self.deadline.at + STREAM_SECONDS - REQUEST_SECONDS))
@@ -112,7 +120,11 @@ class Scope:
 
     def for_agent(self, agent: AgentName, session: SessionId | None = None, *, kind: str | None = None) -> "Scope":
         """Return the scope of the work of ``agent``, in ``session`` if there is one. ``kind`` is the key of its kind."""
-        return replace(self, agent=agent, session=session, kind=kind)
+        return replace(self, agent=agent, find_session=None if session is None else lambda: session, kind=kind)
+
+    def for_turn(self, agent: AgentName, find_session: Callable[[], SessionId]) -> "Scope":
+        """Return the scope of a turn of ``agent``. ``find_session`` returns the turn's session at the time of the call."""
+        return replace(self, agent=agent, find_session=find_session)
 
     @property
     def parent_request_id(self) -> RequestId:

@@ -11,14 +11,13 @@ from spass.aws.clients import TenantStore
 from spass.aws.log import write_line
 from spass.aws.table import TTL, ConditionFailed, TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Put
-from spass.core.cost import NO_COST, Cost
+from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.jobs import AccountCall
 from spass.core.messages import NO_TOKENS, Json, TokenUsage
 from spass.core.time import Timestamp, epoch_s, now
 from spass.metering import usage
-from spass.metering.pricing import decimal_text
 from spass.metering.shards import ShardChooser
 
 KEEP_SECONDS: Final = 90 * 24 * 3600

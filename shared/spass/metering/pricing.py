@@ -25,8 +25,3 @@ def price(model: ModelConfig, usage: TokenUsage, *, reported_usd: Decimal | None
         source = CostSource.CATALOG
     usd = usd.quantize(_USD_PRECISION)
     return Cost(usd.normalize(), (usd * usd_to_eur).normalize(), source, 1)
-
-
-def decimal_text(amount: Decimal) -> str:
-    """Return an amount without an exponent, such as ``0.000125``."""
-    return f"{amount:f}"

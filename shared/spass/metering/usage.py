@@ -19,10 +19,10 @@ from spass.aws.keys import Key
 from spass.aws.table import TTL, ConditionFailed
 from spass.aws.tasks import run_concurrently
 from spass.aws.writes import AllOf, Equals, Update
+from spass.core.cost import decimal_text
 from spass.core.errors import InvalidRequest
 from spass.core.ids import AgentName, TenantId
 from spass.core.time import now
-from spass.metering.pricing import decimal_text
 from spass.tenancy.response_model import Count, DecimalText, ResponseModel
 
 KEEP_DAYS: Final = 400

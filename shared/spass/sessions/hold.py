@@ -6,7 +6,7 @@ from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.codec import encode
-from spass.aws.idempotency import IdempotentRequest
+from spass.aws.idempotency import RequestHashes
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Absent, AnyOf, AtMost, Equals, Update
@@ -23,7 +23,7 @@ from spass.core.ids import AgentName, SessionId, UserId
 from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
 
 
-def new_hold(owner: str, kind: HoldKind, request: IdempotentRequest | None, now: float) -> Hold:
+def new_hold(owner: str, kind: HoldKind, request: RequestHashes | None, now: float) -> Hold:
     """Return the hold of the turn or job ``owner`` that starts ``now``. ``request`` is the request that started it."""
     key_hash, body_hash = (request.digest, request.body_hash) if request else (None, None)
     return Hold(owner, kind, int(now) + LEASE_SECONDS, key_hash, body_hash)

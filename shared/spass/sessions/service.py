@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spass.aws import keys
-from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, create
+from spass.aws.idempotency import Claim, StoredAnswer, create
 from spass.aws.writes import ITEM_ABSENT, Put
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
@@ -18,7 +18,7 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.held_session import Clock
 from spass.sessions.history import HistoryPage, read_history
 from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session, require_user
-from spass.sessions.turn import Render, Respond, Turn, TurnRequest
+from spass.sessions.turn import Respond, Turn, TurnRequest
 from spass.tenancy.response_model import NextCursor, ResponseModel
 from spass.tenancy.settings import Cascade
 
@@ -115,27 +115,14 @@ class Sessions:
         """Delete the session and all its messages. Errors are those of ``delete_session``."""
         await delete_session(scope.store, session, agent, require_user(scope), self._clock())
 
-    def turn(  # many parameters: the parts of one turn
-        self,
-        scope: Scope,
-        agent: AgentName,
-        session: SessionId,
-        message: str,
-        *,
-        model: str,
-        context_window: int,
-        respond: Respond,
-        render: Render,
-        idempotency: IdempotentRequest | None = None,
-        successor_idempotency: Callable[[SessionId], IdempotentRequest | None] | None = None,
-    ) -> Turn:
-        """Start a turn in a new task. ``respond`` runs the agent, whose ``model`` has ``context_window`` tokens. The other
-        parameters are those of ``Turn`` and ``TurnRequest``."""
+    def turn(self, scope: Scope, request: TurnRequest, respond: Respond) -> Turn:
+        """Start a turn in a new task. ``respond`` runs the agent."""
         from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
 
-        request = TurnRequest(session, agent, require_user(scope), message, idempotency, successor_idempotency)
-        compactor = Compactor(self._summarizer, scope, model=model, context_window=context_window, clock=self._clock)
-        return Turn(scope.store, request, respond, render, compactor, self._clock)
+        scope = scope.for_agent(request.agent, request.session)
+        model, window = request.run.model, request.context_window
+        compactor = Compactor(self._summarizer, scope, model=model, context_window=window, clock=self._clock)
+        return Turn(scope.store, request, respond, compactor, scope.tally, self._clock)
 
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config

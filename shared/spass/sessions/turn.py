@@ -1,10 +1,10 @@
 """A turn: begin, load, run, commit. After any crash the session has the whole turn once, or nothing of it.
 
 *Begin* takes the session's hold under the turn's id. *Commit* is one transaction, conditional on that hold: it writes the turn,
-the head, the entry in the user's list of sessions and the stored answer. If a hold expires, two turns of a session can run, but
-only the holder can commit.
+the head, the entry in the user's list of sessions and the outcome for a repeated request. If a hold expires, two turns of a
+session can run, but only the holder can commit.
 
-A full session is compacted before its turn runs, or during it if the provider rejects the conversation as too long. The
+A full session is compacted before its agent runs, or while it runs if the provider rejects the conversation as too long. The
 compaction has its own commit, which transfers the hold to the successor, where the turn continues. If the turn fails after that,
 the session stays compacted and nothing of the turn is recorded.
 """
@@ -23,11 +23,13 @@ from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.aws.leases import renewing
 from spass.aws.objects import ObjectMissing
 from spass.aws.writes import Write
+from spass.core.cost import CostTally
 from spass.core.errors import CompactionInProgress, IdempotencyInProgress, InternalError, SessionArchived, SessionBusy, SpassError
 from spass.core.event_task import EventTask
-from spass.core.events import Event, Failed, Outcome, TurnFinished
+from spass.core.events import Event, Failed, TurnFinished
 from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.messages import Message
+from spass.core.outcome import AgentRun, CompactionIds, TurnOutcome, decode_outcome, encode_outcome
 from spass.core.time import timestamp
 from spass.sessions.commit import commit_turn
 from spass.sessions.held_session import Clock, HeldSession
@@ -36,64 +38,61 @@ from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
 from spass.sessions.session import Hold, HoldKind, Session
 
 if TYPE_CHECKING:
-    from spass.sessions.compaction.commit import CompactionResult
     from spass.sessions.compaction.compactor import Compactor
 
 ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
 """Compact the session and return the shorter history, or None if it cannot be compacted. Call it when the provider rejects the
 conversation as too long."""
-Respond: TypeAlias = Callable[[Sequence[Message], ShortenHistory], AsyncGenerator[Event, None]]
-"""Return the events of a turn, given the messages before the new one."""
+LoadHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
+"""Return the messages before the new one. It may compact the session first, which takes seconds. Call it once, after the first
+event."""
+Respond: TypeAlias = Callable[[LoadHistory, ShortenHistory], AsyncGenerator[Event, None]]
+"""Return the events of a turn."""
 
 # After one of these errors the turn may have been committed already, by an earlier attempt of the same request.
 _POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedTurn:
-    """The result of a turn: the session after it, its record and its collected events. ``compaction`` is the compaction that
-    moved the turn to a successor. ``compaction_error`` is the error of an attempted compaction that failed."""
-
-    session: Session
-    turn: TurnRecord
-    outcome: Outcome
-    compaction: "CompactionResult | None" = None
-    compaction_error: SpassError | None = None
-
-
-Render: TypeAlias = Callable[[CommittedTurn], StoredAnswer]
-"""Return the answer to store with the turn. Called once, before the commit."""
-
-
-@dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A user's message to a session. ``user`` and ``agent`` are those of the request; the hold checks them against the session.
-    ``successor_idempotency`` returns the idempotency of the same request to a successor: after SessionArchived, a client repeats
-    the request there.
-    """
+    """A user's message to a session. The hold checks ``user`` and the agent's name against the session. ``context_window`` is
+    that of the agent's model, in tokens."""
 
     session: SessionId
-    agent: AgentName
     user: UserId
     message: str
+    run: AgentRun
+    context_window: int
     idempotency: IdempotentRequest | None = None
-    successor_idempotency: Callable[[SessionId], IdempotentRequest | None] | None = None
+
+    @property
+    def agent(self) -> AgentName:
+        return AgentName(self.run.agent)
+
+    def idempotency_at(self, session: SessionId) -> IdempotentRequest | None:
+        """Return the request as a client repeats it to ``session``, the successor, after ``SessionArchived``."""
+        return self.idempotency.at(messages_path(self.agent, session)) if self.idempotency is not None else None
+
+
+def messages_path(agent: AgentName, session: SessionId) -> str:
+    """Return the path, from the API's root, to which the messages of a session are sent."""
+    return f"/a1/agents/{agent}/sessions/{session}/messages"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnAnswer:
-    """A turn's answer. ``replayed`` is True if an earlier attempt of the same request stored it."""
+    """The outcome of a turn. ``replayed`` is True if an earlier attempt of the same request recorded it."""
 
-    answer: StoredAnswer
+    outcome: TurnOutcome
     replayed: bool
 
 
 class Turn:
     """Run a turn in its own task, so that it continues when the client disconnects.
 
-    ``task`` yields the events of the turn. If the turn is refused, it raises before the first event. The last event follows the
-    commit. A turn that an earlier attempt committed has no events, only an answer. ``session`` is the
-    session of the turn; after a compaction it is the successor.
+    ``task`` yields the events of the turn. If the turn is refused, it raises before the first event. After that it does not
+    raise: the last event is ``TurnFinished``, which follows the commit, or ``Failed``. A turn that an earlier attempt committed
+    has no events, only an answer. ``tally`` is the cost of the request.
     """
 
     def __init__(
@@ -101,20 +100,36 @@ class Turn:
         store: TenantStore,
         request: TurnRequest,
         respond: Respond,
-        render: Render,
         compactor: "Compactor",
+        tally: CostTally,
         clock: Clock = time.time,
     ) -> None:
         self.id = new_id("turn")
-        self.session = request.session
+        self.compactor = compactor
         self._store = store
         self._request = request
         self._respond = respond
-        self._render = render
-        self._compactor = compactor
+        self._tally = tally
         self._clock = clock
+        self._held: HeldSession | None = None
         self._answer: TurnAnswer | None = None
         self.task: EventTask[Event] = EventTask(self._run())
+
+    @property
+    def session(self) -> SessionId:
+        """Return the id of the session in which the turn runs. After a compaction it is that of the successor."""
+        return self._held.session.id if self._held is not None else self._request.session
+
+    async def start(self) -> TurnAnswer | None:
+        """Wait for the first event. Return the answer if an earlier attempt of the request recorded one.
+
+        Raises:
+            SpassError: the turn was refused; its agent was not called.
+        """
+        await self.task.wait_for_event(0)
+        if not self.task.events:
+            await self.task.result()
+        return self._answer if self._answer is not None and self._answer.replayed else None
 
     async def answer(self) -> TurnAnswer:
         """Wait for the end of the turn and return its answer.
@@ -123,25 +138,52 @@ class Turn:
             SpassError: the turn was refused or failed, and nothing of it is recorded.
             StorageUnavailable: the outcome may be unknown; repeat the request with the same Idempotency-Key.
         """
-        await self.task.result()
+        events = await self.task.result()
+        if events and isinstance(last := events[-1], Failed):
+            raise last.error
         if self._answer is None:
             raise InternalError("The turn ended without an answer.")
         return self._answer
 
+    async def follow(self) -> AsyncGenerator[Event | TurnOutcome, None]:
+        """Yield the events as they arrive, and the outcome in place of ``TurnFinished``. Errors are those of ``answer``."""
+        async with aclosing(self.task.follow()) as events:
+            async for event in events:
+                if not isinstance(event, TurnFinished | Failed):
+                    yield event
+        yield (await self.answer()).outcome
+
     async def _run(self) -> AsyncIterator[Event]:
+        """Yield the events of the turn. After the first one, an error is the event ``Failed``."""
+        started = False
+        try:
+            async with aclosing(self._perform()) as events:
+                async for event in events:
+                    started = True
+                    yield event
+        except asyncio.CancelledError:
+            if not started:
+                raise
+            yield Failed(InternalError("The gateway was stopped before the answer ended. Send the request again."))
+        except Exception as error:
+            if not started:
+                raise
+            yield Failed(error if isinstance(error, SpassError) else _internal_error(error))
+
+    async def _perform(self) -> AsyncGenerator[Event, None]:
         session = await self._begin()
         if session is None:
             return
-        held = HeldSession(self._store, self.id, session, self._clock)
+        held = self._held = HeldSession(self._store, self.id, session, self._clock)
         try:
             last_event: TurnFinished | None = None
             async with renewing(held.renew):
                 turns = await self._load(session)
                 if turns is None:
                     return
-                history = await self._prepare_history(held, turns)
                 recorder = TurnRecorder(self.id, self._request.message, timestamp(self._clock()))
-                async with aclosing(self._respond(history, partial(self._shorten_history, held, turns))) as events:
+                load, shorten = partial(self._load_history, held, turns), partial(self._shorten_history, held, turns)
+                async with aclosing(self._respond(load, shorten)) as events:
                     async for event in events:
                         recorder.add(event, timestamp(self._clock()))
                         match event:
@@ -161,7 +203,8 @@ class Turn:
     async def _begin(self) -> Session | None:
         """Hold the session and return it, or None if an earlier attempt of the request was committed."""
         request, now = self._request, self._clock()
-        hold = new_hold(self.id, HoldKind.TURN, request.idempotency, now)
+        hashes = request.idempotency.hashes if request.idempotency else None
+        hold = new_hold(self.id, HoldKind.TURN, hashes, now)
         try:
             return await acquire_hold(self._store, request.session, request.agent, request.user, hold, now)
         except _POSSIBLY_COMMITTED:
@@ -185,17 +228,17 @@ class Turn:
         return turns
 
     async def _replay(self) -> bool:
-        """Use the answer that an earlier attempt of this request stored. Return False if there is none."""
+        """Use the outcome that an earlier attempt of this request recorded. Return False if there is none."""
         request = self._request.idempotency
         answer = await idempotency.read(self._store, request) if request else None
         if answer is not None:
-            self._answer = TurnAnswer(answer, replayed=True)
+            self._answer = TurnAnswer(decode_outcome(answer.body, answer.headers), replayed=True)
         return answer is not None
 
-    async def _prepare_history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:
+    async def _load_history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:
         """Return the messages before the new one. Compact the session first if it is full."""
         live = _messages(turns)
-        if self._compactor.should_compact(held.session, live, self._request.message):
+        if self.compactor.should_compact(held.session, live, self._request.message):
             return await self._shorten_history(held, turns) or live
         return live
 
@@ -203,25 +246,42 @@ class Turn:
         """Compact the session and return the messages of the successor, or None if it was not compacted."""
 
         def hold(successor: SessionId) -> Hold:
-            return new_hold(self.id, HoldKind.TURN, self._successor_idempotency(successor), self._clock())
+            request = self._request.idempotency_at(successor)
+            return new_hold(self.id, HoldKind.TURN, request.hashes if request else None, self._clock())
 
-        compaction = await self._compactor.compact(held, turns, hold)
-        self.session = held.session.id
+        compaction = await self.compactor.compact(held, turns, hold)
         return _messages([compaction.first]) if compaction is not None else None
 
-    def _successor_idempotency(self, successor: SessionId) -> IdempotentRequest | None:
-        return self._request.successor_idempotency(successor) if self._request.successor_idempotency else None
-
     async def _commit(self, held: HeldSession, recorder: TurnRecorder) -> None:
-        store, compactor = self._store, self._compactor
+        store, request = self._store, self._request
         turn = recorder.record(held.session.next_seq)
         session = replace(held.session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
-        answer = self._render(CommittedTurn(session, turn, recorder.outcome, compactor.result, compactor.error))
-        requests = [self._request.idempotency, self._successor_idempotency(session.id) if compactor.result else None]
+        outcome = self._outcome(session.id, turn, recorder)
+        answer = StoredAnswer(encode_outcome(outcome), {})
+        requests = [request.idempotency, request.idempotency_at(session.id) if self.compactor.result else None]
         answers: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
         await commit_turn(store, session, turn, answers)
         held.mark_committed()
-        self._answer = TurnAnswer(answer, replayed=False)
+        self._answer = TurnAnswer(outcome, replayed=False)
+
+    def _outcome(self, session: SessionId, turn: TurnRecord, recorder: TurnRecorder) -> TurnOutcome:
+        compaction, error = self.compactor.result, self.compactor.error
+        summary = compaction.summary if compaction is not None else None
+        return replace(
+            TurnOutcome.of(self._request.run, recorder.outcome, self._tally.total, turn.answer.created_at),
+            session_id=session,
+            message_id=turn.answer.id,
+            seq=turn.answer.seq,
+            compaction=CompactionIds(summary.source, summary.successor, summary.id) if summary is not None else None,
+            compaction_error=error.code if error is not None else None,
+        )
+
+
+def _internal_error(cause: Exception) -> InternalError:
+    """Return the error of a turn that failed by a bug. The log gets its ``cause``."""
+    error = InternalError("Something went wrong on our side.")
+    error.__cause__ = cause
+    return error
 
 
 def _messages(turns: Sequence[TurnRecord]) -> list[Message]:

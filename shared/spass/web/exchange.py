@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.types import Scope as AsgiScope
 
 from spass.aws.idempotency import IdempotentRequest
+from spass.core.cost import Cost, decimal_text
 from spass.core.ids import RequestId, new_id
 
 if TYPE_CHECKING:
@@ -58,16 +59,19 @@ class Exchange:
 
     def cost_headers(self) -> Mapping[str, str]:
         """Return the headers with the cost of the model calls so far; empty if there were none."""
-        if self._scope is None or not (cost := self._scope.tally.total).sub_calls:
-            return {}
-        from spass.metering.pricing import decimal_text
+        return render_cost_headers(self._scope.tally.total) if self._scope is not None else {}
 
-        return {
-            "SPASS-Cost-Eur": decimal_text(cost.eur),
-            "SPASS-Cost-Usd": decimal_text(cost.usd),
-            "SPASS-Cost-Source": cost.source.value,
-            "SPASS-Cost-Sub-Calls": str(cost.sub_calls),
-        }
+
+def render_cost_headers(cost: Cost) -> Mapping[str, str]:
+    """Return the headers with ``cost``; none if there were no model calls."""
+    if not cost.sub_calls:
+        return {}
+    return {
+        "SPASS-Cost-Eur": decimal_text(cost.eur),
+        "SPASS-Cost-Usd": decimal_text(cost.usd),
+        "SPASS-Cost-Source": cost.source.value,
+        "SPASS-Cost-Sub-Calls": str(cost.sub_calls),
+    }
 
 
 def begin_exchange(asgi_scope: AsgiScope) -> Exchange:

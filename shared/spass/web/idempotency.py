@@ -1,10 +1,9 @@
 """``Idempotency-Key`` in HTTP: identify a request, do its work once, and send the stored answer to a repeated request."""
 
 import hashlib
-import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -68,20 +67,15 @@ def identify_request(request: Request, caller: Caller, body: bytes) -> Idempoten
     if len(values) > 1 or not _KEY.fullmatch(values[0]):
         raise InvalidRequest("Send Idempotency-Key once, as 1 to 255 visible ASCII characters.", param="Idempotency-Key")
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    return IdempotentRequest(_hash_request(caller, request.method, path, values[0]), hashlib.sha256(body).hexdigest())
-
-
-def identify_redirect(request: Request, exchange: Exchange, path: str) -> IdempotentRequest | None:
-    """Return the identity that the request has when a client follows a redirect to ``path``; None if it has no key."""
-    if exchange.idempotency is None:
-        return None
-    digest = _hash_request(exchange.scope.caller, request.method, path, request.headers["idempotency-key"])
-    return IdempotentRequest(digest, exchange.idempotency.body_hash)
-
-
-def _hash_request(caller: Caller, method: str, path: str, key: str) -> str:
-    parts = [caller.tenant, caller.identity.token_id, caller.user, method, path, key]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return IdempotentRequest(
+        caller.tenant,
+        caller.identity.token_id,
+        caller.user,
+        request.method,
+        path,
+        values[0],
+        hashlib.sha256(body).hexdigest(),
+    )
 
 
 async def run_idempotently(
@@ -104,17 +98,13 @@ async def run_idempotently(
     if isinstance(claim, StoredAnswer):
         body = await restore(claim.body) if restore else claim.body
         return replay_response(replace(claim, body=body), status=status)
-    try:
-        async with renewing(claim.renew):
-            answer = _as_result(await work(claim))
-            if answer.discard:
-                await release_quietly(claim)
-            elif not answer.is_stored:
-                headers = {**answer.headers, **exchange.cost_headers()}
-                await claim.complete(answer.answer_to_store or StoredAnswer(answer.body.to_dict(), headers, answer.status))
-    except Exception:
-        await release_quietly(claim)
-        raise
+    async with holding(claim):
+        answer = _as_result(await work(claim))
+        if answer.discard:
+            await _release_quietly(claim)
+        elif not answer.is_stored:
+            headers = {**answer.headers, **exchange.cost_headers()}
+            await claim.complete(answer.answer_to_store or StoredAnswer(answer.body.to_dict(), headers, answer.status))
     return _response(answer, status)
 
 
@@ -163,17 +153,28 @@ async def _record_stream(
     answer: Callable[[], ResponseModel],
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the chunks. End only after their answer is stored, because ``[DONE]`` promises a replay."""
+    async with holding(claim), aclosing(chunks()) as source:
+        async for chunk in source:
+            yield chunk
+        await claim.complete(StoredAnswer(answer().to_dict(), {}))
+
+
+@asynccontextmanager
+async def holding(claim: Claim) -> AsyncIterator[None]:
+    """Renew the claim while the body runs, and release it if the body fails.
+
+    Raises:
+        LeaseLost: another attempt has acquired the claim; the body was cancelled.
+    """
     try:
-        async with renewing(claim.renew), aclosing(chunks()) as source:
-            async for chunk in source:
-                yield chunk
-            await claim.complete(StoredAnswer(answer().to_dict(), {}))
+        async with renewing(claim.renew):
+            yield
     except Exception:
-        await release_quietly(claim)
+        await _release_quietly(claim)
         raise
 
 
-async def release_quietly(claim: Claim) -> None:
+async def _release_quietly(claim: Claim) -> None:
     """Release the claim. If that fails, it expires with its lease within a minute."""
     with suppress(SpassError):
         await claim.release()

@@ -1,19 +1,21 @@
 """A request that arrives twice is carried out once."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from spass.aws import idempotency
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
+from spass.aws.idempotency import Claim, StoredAnswer, acquire
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.time import now_s
 from spass.testing.faults import Fault, FaultPlan, inject
+from tests.unit.idempotent_requests import idempotent_request
 
 pytestmark = pytest.mark.anyio
-REQUEST = IdempotentRequest("digest", "body")
+REQUEST = idempotent_request("digest", "body")
 ANSWER = StoredAnswer({"text": "ünï", "n": 1.5, "list": [None, True]}, {"SPASS-Cost-Eur": "0.1"})
 
 
@@ -41,7 +43,7 @@ async def test_a_completed_request_gets_its_stored_answer(store: TenantStore, si
 
 
 async def test_a_key_with_another_body_is_refused_during_and_after_the_request(store: TenantStore) -> None:
-    other = IdempotentRequest(REQUEST.digest, "another body")
+    other = replace(REQUEST, body_hash="another body")
     claim = await acquire_claim(store)
     with pytest.raises(IdempotencyKeyReused):
         await acquire(store, other)

@@ -12,7 +12,7 @@ import pytest
 from functions.rag.append import append_documents
 from functions.rag.replace import replace_documents
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import IdempotentRequest, StoredAnswer
+from spass.aws.idempotency import StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId
 from spass.core.messages import TokenUsage
@@ -26,6 +26,7 @@ from spass.testing.rag import build_rag
 from spass.tools.base import Rag
 from spass.web.exchange import Exchange
 from spass.web.services import Services, Settings
+from tests.unit.idempotent_requests import idempotent_request
 
 DIMENSIONS = 4
 Verb = Literal["append", "replace"]
@@ -71,7 +72,7 @@ class RagHarness:
         exchange = Exchange()
         exchange.enter(self.scope(), services)
         body = hashlib.sha256(repr(documents).encode()).hexdigest()
-        exchange.idempotency = IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), body)
+        exchange.idempotency = idempotent_request(hashlib.sha256(key.encode()).hexdigest(), body)
         response = await ROUTES[verb](index, WriteRequest(documents=list(documents)), exchange)
         return StoredAnswer(json.loads(bytes(response.body)), response.headers)
 

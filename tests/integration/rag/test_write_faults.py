@@ -3,7 +3,7 @@
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
+from spass.aws.idempotency import Claim, StoredAnswer, acquire
 from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
@@ -13,6 +13,7 @@ from spass.rag.write.swap import Completion
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.rag.conftest import RagHarness, Verb, documents
 from tests.simulated.memory import aws_for_faults
+from tests.unit.idempotent_requests import idempotent_request
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +128,7 @@ async def test_a_deletion_succeeds_if_its_reply_is_lost(harness: RagHarness, fau
 
 async def test_a_request_whose_claim_expired_writes_nothing(harness: RagHarness, clock: Clock) -> None:
     index = IndexId("one")
-    request = IdempotentRequest("digest", "body")
+    request = idempotent_request("digest", "body")
     expired = await acquire(harness.store, request)
     clock.seconds += LEASE_SECONDS + 1
     successor = await acquire(harness.store, request)

@@ -41,9 +41,7 @@ class Client:
                 return await harness.turn_of(session, self.message, request).answer()
             except SessionArchived as error:
                 session = SessionId(str(error.details["successor_session_id"]))
-                next_request = redirect(request, session)
-                assert next_request is not None
-                request = next_request
+                request = redirect(request, session)
         raise AssertionError("the chain has more than 1000 redirects")
 
 

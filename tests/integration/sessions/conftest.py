@@ -9,9 +9,10 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import IdempotentRequest, StoredAnswer
+from spass.aws.idempotency import IdempotentRequest
 from spass.aws.writes import Put, Update
 from spass.calls.scope import Scope
+from spass.core.cost import CostTally
 from spass.core.effects import ToolOutcome
 from spass.core.errors import ContextLengthExceeded
 from spass.core.events import (
@@ -25,14 +26,16 @@ from spass.core.events import (
     TurnStarted,
 )
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
-from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+from spass.core.outcome import AgentRun
 from spass.core.time import timestamp
 from spass.sessions.compaction.compactor import Compactor
 from spass.sessions.deletion import delete_session
 from spass.sessions.record import StoredMessage, load_turns
 from spass.sessions.session import Session, decode_session
-from spass.sessions.turn import CommittedTurn, ShortenHistory, Turn, TurnRequest
+from spass.sessions.turn import LoadHistory, ShortenHistory, Turn, TurnRequest, messages_path
 from spass.tenancy.identity import Caller, Identity
+from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 AGENT = AgentName("librarian")
@@ -79,11 +82,12 @@ class SessionHarness:
     ) -> Turn:
         """Start such a turn for an idempotent request."""
 
-        async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        async def respond(load: LoadHistory, shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+            yield TurnStarted()
+            history = await load()
             self.model_calls += 1
             self.histories.append(list(history))
             call = ToolCall("call_1", "calculator", '{"expression":"1+1"}')
-            yield TurnStarted()
             yield InferenceStarted(1)
             yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
             yield ToolCallStarted(call)
@@ -102,11 +106,12 @@ class SessionHarness:
             yield InferenceFinished(Message(Role.ASSISTANT, text), FinishReason.STOP)
             yield TurnFinished(FinishReason.STOP, TokenUsage(30, 7))
 
-        request = TurnRequest(session, AGENT, USER, message, client_request, lambda to: redirect(client_request, to))
+        run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
+        request = TurnRequest(session, USER, message, run, self.context_window, client_request)
         compactor = Compactor(
             lambda: self.summarizer, self.scope, model="talker", context_window=self.context_window, clock=lambda: self.now
         )
-        return Turn(self.store, request, respond, render, compactor, clock=lambda: self.now)
+        return Turn(self.store, request, respond, compactor, CostTally(), clock=lambda: self.now)
 
     @property
     def scope(self) -> Scope:
@@ -144,28 +149,12 @@ class SessionHarness:
 
 
 def idempotent(key: str, body: str) -> IdempotentRequest:
-    return IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), hashlib.sha256(body.encode()).hexdigest())
+    return idempotent_request(key, hashlib.sha256(body.encode()).hexdigest())
 
 
-def redirect(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
+def redirect(request: IdempotentRequest, to: SessionId) -> IdempotentRequest:
     """Return ``request`` as the client sends it to another session."""
-    if request is None:
-        return None
-    return IdempotentRequest(hashlib.sha256(f"{request.digest}{to}".encode()).hexdigest(), request.body_hash)
-
-
-def render(committed: CommittedTurn) -> StoredAnswer:
-    """Return an answer that is different for each turn."""
-    answer = committed.turn.answer
-    body: dict[str, Json] = {
-        "session_id": committed.session.id,
-        "turn": committed.turn.id,
-        "message": {"id": answer.id, "seq": answer.seq, "content": answer.message.content},
-        "usage": committed.outcome.usage.total_tokens,
-        "compacted": committed.compaction.summary.id if committed.compaction else None,
-        "error": committed.compaction_error.code if committed.compaction_error else None,
-    }
-    return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "2"})
+    return request.at(messages_path(AGENT, to))
 
 
 @pytest.fixture

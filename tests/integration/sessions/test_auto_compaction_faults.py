@@ -81,7 +81,7 @@ async def aws_calls(
     session = await create_full_session(harness, occasion)
     with inject(FaultPlan()) as plan:
         answer = await harness.turn(session, "hello", key).answer()
-    assert answer.answer.body["compacted"] is not None
+    assert answer.outcome.compaction is not None
     return [f"{call.service}:{call.operation}" for call in plan.calls]
 
 
@@ -116,13 +116,13 @@ async def test_a_turn_that_compacts_is_recorded_once_if_any_call_fails(
         assert before[8:] in ([], turn_texts("hello")), where
         assert first is None or before[8:], where
         answer = await client.answer()
-        assert first is None or first.answer == answer.answer, where
+        assert first is None or first.outcome == answer.outcome, where
         members = await chain(harness, session)
         assert len(members) == 2, where
         assert await visible_history(harness, members) == turn_texts(FIRST) + turn_texts("b") + turn_texts("hello"), where
-        assert (await harness.history(members[-1].id))[-1].id == answer.answer.body["message"]["id"], where  # type: ignore[index,call-overload]
+        assert (await harness.history(members[-1].id))[-1].id == answer.outcome.message_id, where
         assert [member.hold for member in members] == [None, None], where
-        assert await client.answer() == TurnAnswer(answer.answer, replayed=True), where
+        assert await client.answer() == TurnAnswer(answer.outcome, replayed=True), where
     record_property("points_tried", len(points))
 
 
@@ -138,9 +138,9 @@ async def test_a_turn_that_compacts_is_recorded_once_if_its_retry_fails_too(harn
         answers = []
         for plan in (FaultPlan(fault, at=first), FaultPlan(then, at=second)):
             with inject(plan), suppress(Crash, Conflict, StorageUnavailable):
-                answers.append((await client.follow()).answer)
+                answers.append((await client.follow()).outcome)
             harness.now += LEASE_SECONDS
-        answers.append((await client.answer()).answer)
+        answers.append((await client.answer()).outcome)
         members = await chain(harness, session)
         assert await visible_history(harness, members) == turn_texts(FIRST) + turn_texts("b") + turn_texts("hello"), where
         assert (len(members), members[-1].hold) == (2, None), where

@@ -107,7 +107,7 @@ async def test_eight_concurrent_copies_of_one_request_are_one_turn_with_one_answ
 
     await asyncio.gather(*(sender() for _ in range(8)))
     assert await questions(harness, session) == ["hello"]
-    assert len({str(answer.answer) for answer in answers}) == 1
+    assert len({str(answer.outcome) for answer in answers}) == 1
     assert sorted(answer.replayed for answer in answers) == [False] + [True] * 7
 
 
@@ -194,7 +194,7 @@ async def test_answered_requests_are_stored_once_under_any_interleaving(
                 answer = await harness.turn(session, name, f"{session}-{name}").answer()
             except (Crash, Conflict, StorageUnavailable):
                 return
-        assert answered.setdefault(name, answer).answer == answer.answer, "one request has one answer"
+        assert answered.setdefault(name, answer).outcome == answer.outcome, "one request has one answer"
 
     for number, fault, seconds, pauses in steps:
         running.append(asyncio.create_task(send(f"request {number}", fault)))
@@ -208,7 +208,7 @@ async def test_answered_requests_are_stored_once_under_any_interleaving(
     assert set(answered) <= set(stored), "an answered request must be stored"
     for name in {f"request {number}" for number, *_ in steps}:
         final = await harness.turn(session, name, f"{session}-{name}").answer()
-        assert answered.setdefault(name, final).answer == final.answer
+        assert answered.setdefault(name, final).outcome == final.outcome
     assert sorted(await questions(harness, session)) == sorted(answered)
 
 
@@ -230,7 +230,7 @@ async def test_answered_requests_that_compact_are_stored_once_under_any_interlea
                 answer = await client.follow()
             except (Crash, Conflict, StorageUnavailable):
                 return
-        assert answered.setdefault(client.message, answer).answer == answer.answer, "one request has one answer"
+        assert answered.setdefault(client.message, answer).outcome == answer.outcome, "one request has one answer"
 
     for message, (other, fault, seconds, pauses) in zip(messages, steps, strict=True):
         for sent in {message, messages[other % len(messages)]}:
@@ -246,5 +246,5 @@ async def test_answered_requests_that_compact_are_stored_once_under_any_interlea
     assert set(answered) <= set(history[::4]), "an answered request must be stored"
     for message, client in clients.items():
         final = await client.answer()
-        assert answered.setdefault(message, final).answer == final.answer
+        assert answered.setdefault(message, final).outcome == final.outcome
     assert sorted((await visible_history(harness, await chain(harness, session)))[::4]) == sorted(clients)

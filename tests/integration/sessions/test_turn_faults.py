@@ -99,10 +99,10 @@ async def test_a_turn_is_recorded_once_if_any_call_fails(
         where = f"{fault} at {point} ({name})"
         history = await harness.history(session)
         assert [message.message.role for message in history] == ROLES * 2, where
-        assert history[-1].id == answer.answer.body["message"]["id"], where  # type: ignore[index,call-overload]
-        assert first is None or first.answer == answer.answer, where
+        assert history[-1].id == answer.outcome.message_id, where
+        assert first is None or first.outcome == answer.outcome, where
         assert (await harness.head(session)).hold is None, where
-        assert (await retry(harness, session, "hello", key)) == TurnAnswer(answer.answer, replayed=True), where
+        assert (await retry(harness, session, "hello", key)) == TurnAnswer(answer.outcome, replayed=True), where
     record_property("points_tried", len(points))
 
 
@@ -117,9 +117,9 @@ async def test_a_turn_is_recorded_once_if_calls_of_its_retry_fail(harness: "Sess
         answers = []
         for plan in (FaultPlan(fault, at=first), FaultPlan(then, at=second)):
             with inject(plan), suppress(Crash, Conflict, StorageUnavailable):
-                answers.append((await harness.turn(session, "hello", key).answer()).answer)
+                answers.append((await harness.turn(session, "hello", key).answer()).outcome)
             harness.now += LEASE_SECONDS
-        answers.append((await retry(harness, session, "hello", key)).answer)
+        answers.append((await retry(harness, session, "hello", key)).outcome)
         where = f"{fault} at {first}, then {then} at {second}"
         assert [message.message.role for message in await harness.history(session)] == ROLES, where
         assert all(answer == answers[0] for answer in answers), where
@@ -199,8 +199,8 @@ async def test_a_commit_without_a_reply_is_found_by_reading(harness: "SessionHar
         answer = await harness.turn(session, "hello", "key").answer()
     assert isinstance(plan, UncertainCommits)
     assert len(plan.attempts) > 1
-    assert (await harness.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
-    assert await harness.turn(session, "hello", "key").answer() == TurnAnswer(answer.answer, replayed=True)
+    assert (await harness.history(session))[-1].id == answer.outcome.message_id
+    assert await harness.turn(session, "hello", "key").answer() == TurnAnswer(answer.outcome, replayed=True)
 
 
 async def test_a_commit_whose_retry_is_refused_is_found_by_reading(harness: "SessionHarness") -> None:
@@ -209,7 +209,7 @@ async def test_a_commit_whose_retry_is_refused_is_found_by_reading(harness: "Ses
         answer = await harness.turn(session, "hello").answer()
     assert isinstance(plan, UncertainCommits)
     assert len(plan.attempts) == 2
-    assert (await harness.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
+    assert (await harness.history(session))[-1].id == answer.outcome.message_id
 
 
 async def test_an_abandoned_commit_cannot_take_effect_later(harness: "SessionHarness") -> None:

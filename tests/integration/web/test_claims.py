@@ -10,7 +10,7 @@ from starlette.types import Message
 
 from spass.aws import keys, leases
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, IdempotentRequest, acquire
+from spass.aws.idempotency import Claim, acquire
 from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.aws.writes import Delete
 from spass.core.errors import IdempotencyInProgress
@@ -20,10 +20,11 @@ from spass.web import idempotency
 from spass.web.exchange import Exchange
 from spass.web.idempotency import RouteResult, run_idempotently, stream_idempotently
 from spass.web.services import Services
+from tests.unit.idempotent_requests import idempotent_request
 
 pytestmark = pytest.mark.anyio
 
-KEY = IdempotentRequest("digest", "body")
+KEY = idempotent_request("digest", "body")
 Work = Callable[[], Awaitable[None]]
 Send = Callable[[Exchange, Work], Awaitable[Any]]
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from spass.agents.answers import Reply
+from spass.agents.chat import run_without_session
 from spass.agents.driver import ShortenHistory
 from spass.agents.engine import Engine
 from spass.agents.spec import DEFAULT_KIND, AgentSpec, file_model
@@ -10,6 +12,7 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.events import Event, ToolCallDelta
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+from spass.core.outcome import TurnOutcome
 from spass.llm.errors import BackendError
 from spass.llm.router import Router
 from spass.llm.types import ChatDelta
@@ -69,6 +72,14 @@ class EngineHarness:
             return history
 
         return [event async for event in self.engine.run(scope, spec, message, load, shorten_history)]
+
+    async def chat(self, scope: Scope, agent: AgentSpec, message: str) -> Reply:
+        """Return the reply to a message outside of a session."""
+        self.engine.check(scope, agent)
+        run = agent.run(scope.caller.request_id)
+        items = [item async for item in run_without_session(scope, run, self.engine.run(scope, agent, message))]
+        assert isinstance(items[-1], TurnOutcome)
+        return Reply.of(items[-1])
 
     def will_say(self, *answers: Message | ChatDelta | BackendError) -> None:
         self.answers += answers

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from spass.agents.chat import chat
 from spass.calls.datamark import remove_marks
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBusy, UpstreamRejected
@@ -185,7 +184,7 @@ async def test_sub_calls_have_the_next_depth(harness: EngineHarness, depth: int)
 async def test_a_model_that_is_not_allowed_is_refused_before_any_write(harness: EngineHarness) -> None:
     stranger = scope_for(models=["other-model"])
     with pytest.raises(ModelNotAllowed):
-        await chat(harness.engine, stranger, agent(rag_index="berlin-info"), "Hi")
+        await harness.chat(stranger, agent(rag_index="berlin-info"), "Hi")
     assert table_of(stranger).written == []
     assert harness.reader.queries == []
 
@@ -193,13 +192,13 @@ async def test_a_model_that_is_not_allowed_is_refused_before_any_write(harness: 
 async def test_a_model_that_fails_fails_the_turn(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", ("calculator", '{"expression": "1"}')), BackendBadRequest("No.", status=400))
     with pytest.raises(UpstreamRejected):
-        await chat(harness.engine, scope, agent(tools=["calculator"]), "Hi")
+        await harness.chat(scope, agent(tools=["calculator"]), "Hi")
     assert [status for _, status in table_of(scope).audited("chat")] == ["ok", "upstream_rejected"]
 
 
 async def test_a_chat_returns_all_fields_of_a_reply(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", ("calculator", '{"expression": "6*7"}')), says("42"))
-    reply: Any = (await chat(harness.engine, scope, agent(tools=["calculator"]), "?")).to_dict()
+    reply: Any = (await harness.chat(scope, agent(tools=["calculator"]), "?")).to_dict()
     message, calls = reply["message"], reply["tool_calls"]
     created_at, duration = message.pop("created_at"), calls[0].pop("duration_ms")
     assert str(created_at).endswith("Z")
@@ -289,7 +288,7 @@ async def test_a_conversation_that_stays_too_long_fails_after_one_shortening(
 async def test_a_too_long_conversation_that_cannot_be_shortened_fails_the_turn(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(TOO_LONG)
     with pytest.raises(ContextLengthExceeded):
-        await chat(harness.engine, scope, agent(), "?")
+        await harness.chat(scope, agent(), "?")
 
 
 async def test_a_stream_that_has_started_is_not_repeated(harness: EngineHarness, scope: Scope) -> None:

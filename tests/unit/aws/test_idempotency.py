@@ -1,16 +1,20 @@
 """Test the renewal of a claim."""
 
+import hashlib
+from dataclasses import replace
+
 import pytest
 
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Put
-from spass.core.ids import TenantId
+from spass.core.ids import TenantId, UserId
 from spass.testing.aws import MemoryAws
+from tests.unit.idempotent_requests import idempotent_request
 
 pytestmark = pytest.mark.anyio
-REQUEST = IdempotentRequest("digest", "body")
+REQUEST = idempotent_request("digest", "body")
 
 
 @pytest.fixture
@@ -44,3 +48,12 @@ async def test_renewing_a_lost_claim_fails(store: TenantStore) -> None:
     await store.table.write(Put(other.key, {"state": "done", "owner": other.owner}))
     with pytest.raises(ConditionFailed):
         await claim.renew()
+
+
+def test_the_digest_is_the_one_that_earlier_releases_stored() -> None:
+    request = IdempotentRequest(TenantId("demo"), "demo-user", UserId("ana"), "POST", "/a1/agents/x/chat", "key-1", "body")
+    parts = '["demo", "demo-user", "ana", "POST", "/a1/agents/x/chat", "key-1"]'
+    assert request.digest == hashlib.sha256(parts.encode()).hexdigest()
+    elsewhere = request.at("/a1/agents/x/sessions/ses_2/messages")
+    assert (elsewhere.digest != request.digest, elsewhere.body_hash, elsewhere.key) == (True, "body", "key-1")
+    assert replace(request, user=None).digest == hashlib.sha256(parts.replace('"ana"', "null").encode()).hexdigest()

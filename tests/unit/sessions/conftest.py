@@ -1,21 +1,22 @@
 """Sessions on a table in memory, for requests in sequence."""
 
-import hashlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
-from spass.aws.idempotency import IdempotentRequest, StoredAnswer
+from spass.aws.idempotency import IdempotentRequest
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
-from spass.core.messages import FinishReason, Json, Message, Role
+from spass.core.messages import FinishReason, Message, Role
+from spass.core.outcome import AgentRun
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn import CommittedTurn, Respond, ShortenHistory, Turn
+from spass.sessions.turn import LoadHistory, Respond, ShortenHistory, Turn, TurnRequest, messages_path
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
@@ -23,6 +24,9 @@ from spass.testing.aws import MemoryAws
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 AGENT = AgentName("librarian")
+
+ScriptedAgent: TypeAlias = Callable[[Sequence[Message], ShortenHistory], AsyncGenerator[Event, None]]
+"""Yields the events of a turn, given the messages before the new one."""
 
 
 @dataclass
@@ -77,24 +81,28 @@ class SessionsHarness:
         self,
         session: SessionId,
         message: str,
-        respond: Respond,
+        agent: ScriptedAgent,
         *,
         user: str = "ana",
         idempotency: IdempotentRequest | None = None,
         scope: Scope | None = None,
     ) -> Turn:
-        return self.sessions.turn(
-            scope or self.scope(user),
-            AGENT,
-            session,
-            message,
-            model="talker",
-            context_window=250,
-            respond=respond,
-            render=render,
-            idempotency=idempotency,
-            successor_idempotency=lambda to: redirect(idempotency, to),
-        )
+        run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
+        request = TurnRequest(session, UserId(user), message, run, 250, idempotency)
+        return self.sessions.turn(scope or self.scope(user), request, responder(agent))
+
+
+def responder(agent: ScriptedAgent) -> Respond:
+    """Return a responder that runs ``agent`` with the history, as an engine does."""
+
+    async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
+        yield TurnStarted()
+        async with aclosing(agent(await load(), shorten)) as events:
+            async for event in events:
+                if event != TurnStarted():
+                    yield event
+
+    return respond
 
 
 def answer_events(text: str) -> list[Event]:
@@ -103,23 +111,9 @@ def answer_events(text: str) -> list[Event]:
     return [TurnStarted(), InferenceStarted(1), InferenceFinished(message, FinishReason.STOP), TurnFinished(FinishReason.STOP)]
 
 
-def render(recorded: CommittedTurn) -> StoredAnswer:
-    compacted, error = recorded.compaction, recorded.compaction_error
-    body: dict[str, Json] = {
-        "turn": recorded.turn.id,
-        "seq": recorded.turn.answer.seq,
-        "session": recorded.session.id,
-        "compacted": compacted.summary.source if compacted else None,
-        "error": error.code if error else None,
-    }
-    return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "1"})
-
-
-def redirect(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
+def redirect(request: IdempotentRequest, to: SessionId) -> IdempotentRequest:
     """Return ``request`` as sent to another session."""
-    if request is None:
-        return None
-    return IdempotentRequest(hashlib.sha256(f"{request.digest}{to}".encode()).hexdigest(), request.body_hash)
+    return request.at(messages_path(AGENT, to))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import pytest
 
 from spass.aws import keys
-from spass.aws.idempotency import IdempotentRequest
 from spass.aws.invocation import AwsCall
 from spass.aws.leases import LeaseLost, renewing
 from spass.aws.writes import Update
@@ -29,10 +28,11 @@ from spass.core.messages import Message
 from spass.sessions import turn as turn_module
 from spass.sessions.record import INLINE_BYTES
 from spass.sessions.session import CreateSession, Session
-from spass.sessions.turn import Respond, ShortenHistory
+from spass.sessions.turn import ShortenHistory, TurnAnswer
 from spass.tenancy.scalars import CompactStrategy
 from spass.testing.faults import FaultPlan, inject
-from tests.unit.sessions.conftest import answer_events, redirect
+from tests.unit.idempotent_requests import idempotent_request
+from tests.unit.sessions.conftest import ScriptedAgent, answer_events, redirect
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 pytestmark = pytest.mark.anyio
 AGENT = AgentName("librarian")
-REQUEST = IdempotentRequest("d" * 64, "b" * 64)
+REQUEST = idempotent_request("d" * 64, "b" * 64)
 THRESHOLD_CHARACTERS = 800
 """80 % of the harness's window of 250 tokens, in characters."""
 
@@ -67,6 +67,12 @@ async def create_full_session(harness: "SessionsHarness", *, strategy: CompactSt
     return await create_session(harness, ("old " * 100, "old " * 100), ("new", "newer"), strategy=strategy)
 
 
+def session_of(answer: TurnAnswer) -> SessionId:
+    """Return the session in which a turn was recorded."""
+    assert answer.outcome.session_id is not None
+    return answer.outcome.session_id
+
+
 async def head(harness: "SessionsHarness", session: SessionId) -> Session:
     return await harness.sessions.get(harness.scope(), AGENT, session)
 
@@ -87,8 +93,9 @@ async def test_a_session_is_compacted_above_80_percent_of_the_window(
 ) -> None:
     session = await create_session(harness, ("a" * 300, "b" * 300), ("c" * 50, "d" * 50))
     answer = await harness.turn(session, "e" * (THRESHOLD_CHARACTERS - 700 + more), quick).answer()
-    assert (answer.answer.body["compacted"] == session) is compacts
-    assert answer.answer.body["error"] is None
+    assert (answer.outcome.compaction is not None) is compacts
+    assert answer.outcome.compaction is None or answer.outcome.compaction.source == session
+    assert answer.outcome.compaction_error is None
 
 
 @pytest.mark.parametrize(("keep", "compacts"), [(3, True), (4, False), (5, False)])
@@ -98,7 +105,7 @@ async def test_a_session_is_compacted_if_it_has_more_messages_than_it_keeps(
     session = await create_session(harness, ("a" * 300, "b" * 300), ("c" * 300, "d" * 300), keep=keep)
     harness.summarizer.failure = SummaryFailed("No.")
     answer = await harness.turn(session, "hello", quick).answer()
-    assert bool(answer.answer.body["error"]) is compacts
+    assert bool(answer.outcome.compaction_error) is compacts
 
 
 @pytest.mark.parametrize(("strategy", "compacts"), [("auto", True), ("manual", False), ("off", False)])
@@ -121,13 +128,13 @@ async def test_the_turn_runs_and_is_recorded_on_the_successor(harness: "Sessions
             yield event
 
     answer = await harness.turn(session, "hello", respond).answer()
-    successor = SessionId(str(answer.answer.body["session"]))
+    successor = session_of(answer)
     source = await head(harness, session)
     assert (source.successor_session_id, source.message_count, source.live_message_count) == (successor, 4, 2)
     summary = f"[compaction summary from session {session}] short"
     assert [message.content for message in shown] == [summary, "new", "newer"]
     assert await read_texts(harness, successor) == [summary, "new", "newer", "hello", "yes"]
-    assert answer.answer.body["seq"] == 5
+    assert answer.outcome.seq == 5
     assert (source.hold, (await head(harness, successor)).hold) == (None, None)
     assert await sessions(harness) == 2
 
@@ -145,8 +152,8 @@ async def test_a_summary_covers_the_messages_not_kept_and_gets_half_of_the_time(
 
 async def test_an_earlier_summary_is_passed_separately_from_the_messages(harness: "SessionsHarness") -> None:
     session = await create_full_session(harness)
-    second = SessionId(str((await harness.turn(session, "hello", quick).answer()).answer.body["session"]))
-    third = SessionId(str((await harness.turn(second, "x" * 800, quick).answer()).answer.body["session"]))
+    second = session_of(await harness.turn(session, "hello", quick).answer())
+    third = session_of(await harness.turn(second, "x" * 800, quick).answer())
     request = harness.summarizer.asked[-1]
     assert request.earlier == "short"
     assert [message.content for message in request.messages] == ["new", "newer"]
@@ -172,7 +179,7 @@ async def test_after_a_failed_compaction_the_turn_runs_in_the_unchanged_session(
     harness.summarizer.failure = failure
     before = await read_texts(harness, session)
     answer = await harness.turn(session, "hello", quick).answer()
-    assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, failure.code)
+    assert (answer.outcome.session_id, answer.outcome.compaction_error) == (session, failure.code)
     assert await read_texts(harness, session) == [*before, "hello", "yes"]
     assert (await head(harness, session)).archived_at is None
     assert await sessions(harness) == 1
@@ -181,7 +188,7 @@ async def test_after_a_failed_compaction_the_turn_runs_in_the_unchanged_session(
 async def test_a_turn_continues_when_there_is_nothing_to_compact(harness: "SessionsHarness") -> None:
     session = await create_session(harness, ("a" * 500, "b" * 500), keep=1)
     answer = await harness.turn(session, "hello", quick).answer()
-    assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, "nothing_to_compact")
+    assert (answer.outcome.session_id, answer.outcome.compaction_error) == (session, "nothing_to_compact")
     assert harness.summarizer.asked == []
 
 
@@ -199,7 +206,7 @@ async def test_a_failed_upload_of_the_kept_messages_leaves_the_session_unchanged
 
     with inject(FullBucket()):
         answer = await harness.turn(session, "hello", quick).answer()
-    assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, StorageUnavailable.code)
+    assert (answer.outcome.session_id, answer.outcome.compaction_error) == (session, StorageUnavailable.code)
     assert (await read_texts(harness, session))[-2:] == ["hello", "yes"]
     source = await head(harness, session)
     assert (source.archived_at, source.hold) == (None, None)
@@ -335,11 +342,11 @@ async def test_source_and_successor_replay_the_same_answer(harness: "SessionsHar
             yield event
 
     first = await harness.turn(session, "hello", respond, idempotency=REQUEST).answer()
-    successor = SessionId(str(first.answer.body["session"]))
+    successor = session_of(first)
     assert [error.details["successor_session_id"] for error in errors] == [successor]
     for target, request in ((session, REQUEST), (successor, redirect(REQUEST, successor))):
         replay = await harness.turn(target, "hello", quick, idempotency=request).answer()
-        assert (replay.answer, replay.replayed) == (first.answer, True)
+        assert (replay.outcome, replay.replayed) == (first.outcome, True)
     assert (await read_texts(harness, successor))[3:] == ["hello", "yes"]
 
 
@@ -361,7 +368,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_module, "renewing", lambda renew: renewing(renew, every=0.01))
 
 
-def answer_after_renewal(harness: "SessionsHarness", session: SessionId) -> Respond:
+def answer_after_renewal(harness: "SessionsHarness", session: SessionId) -> ScriptedAgent:
     """Return an agent that answers after the hold on the successor was renewed."""
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -385,7 +392,8 @@ async def test_the_hold_is_renewed_during_the_summary_and_then_on_the_successor(
 
     harness.summarizer.during = wait_for_renewals
     answer = await harness.turn(session, "hello", answer_after_renewal(harness, session)).answer()
-    assert answer.answer.body["compacted"] == session
+    assert answer.outcome.compaction is not None
+    assert answer.outcome.compaction.source == session
 
 
 async def test_an_archived_source_is_not_renewed(harness: "SessionsHarness", often: None) -> None:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from spass.aws import keys
 from spass.aws.codec import encode
-from spass.aws.idempotency import IdempotentRequest, StoredAnswer, acquire
+from spass.aws.idempotency import StoredAnswer, acquire
 from spass.aws.leases import LeaseLost
 from spass.aws.writes import Delete, Update
 from spass.core import page_size as pages
@@ -20,6 +20,7 @@ from spass.sessions import history, record
 from spass.sessions.history import read_history
 from spass.sessions.session import CreateSession, Hold, HoldKind, SessionView
 from spass.testing.faults import FaultPlan, inject
+from tests.unit.idempotent_requests import idempotent_request
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness
@@ -102,7 +103,7 @@ async def test_a_session_of_another_agent_raises_an_agent_mismatch(harness: "Ses
 
 async def test_a_claim_creates_one_session_and_stores_its_answer(harness: "SessionsHarness") -> None:
     scope = harness.scope()
-    request = IdempotentRequest("d" * 64, "b" * 64)
+    request = idempotent_request("d" * 64, "b" * 64)
     claim = await acquire(scope.store, request)
     assert not isinstance(claim, StoredAnswer)
     session = await harness.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from spass.aws import keys
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.leases import LeaseLost, renewing
+from spass.aws.log import failure_line
 from spass.aws.writes import Update
 from spass.core.effects import ToolOutcome
 from spass.core.errors import (
@@ -37,13 +39,14 @@ from spass.sessions import turn as turn_module
 from spass.sessions.record import load_turns
 from spass.sessions.turn import ShortenHistory
 from spass.testing.faults import FaultPlan, inject
+from tests.unit.idempotent_requests import idempotent_request
 
 if TYPE_CHECKING:
-    from tests.unit.sessions.conftest import SessionsHarness
+    from tests.unit.sessions.conftest import ScriptedAgent, SessionsHarness
 
 pytestmark = pytest.mark.anyio
 AGENT = AgentName("librarian")
-REQUEST = IdempotentRequest("d" * 64, "b" * 64)
+REQUEST = idempotent_request("d" * 64, "b" * 64)
 ANSWER = InferenceFinished(Message(Role.ASSISTANT, "yes"), FinishReason.STOP)
 FINISHED = TurnFinished(FinishReason.STOP)
 
@@ -81,6 +84,7 @@ async def test_a_failed_commit_withholds_the_last_event(harness: "SessionsHarnes
     with pytest.raises(SessionBusy):
         await turn.answer()
     assert FINISHED not in turn.task.events
+    assert isinstance(turn.task.events[-1], Failed)
     stored = await harness.sessions.get(harness.scope(), AGENT, session)
     assert stored.message_count == 0
     assert stored.hold is not None
@@ -148,17 +152,51 @@ async def raise_a_bug(history: Sequence[Message], shorten_history: ShortenHistor
         (yield_a_failure, RateLimited),
         (end_without_finish, InternalError),
         (finish_without_answer, InternalError),
-        (raise_a_bug, ZeroDivisionError),
+        (raise_a_bug, InternalError),
     ],
 )
 async def test_a_failed_turn_leaves_the_session_unchanged_and_released(
-    harness: "SessionsHarness", respond: turn_module.Respond, error: type[Exception]
+    harness: "SessionsHarness", respond: "ScriptedAgent", error: type[Exception]
 ) -> None:
     session = await harness.create()
     with pytest.raises(error):
         await harness.turn(session, "hello", respond, idempotency=REQUEST).answer()
     assert await is_unchanged(harness, session)
     assert not (await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()).replayed
+
+
+@pytest.mark.parametrize("agent", [raise_an_error, yield_a_failure, end_without_finish, raise_a_bug])
+async def test_the_event_list_of_a_failed_turn_ends_with_its_only_failure(
+    harness: "SessionsHarness", agent: "ScriptedAgent"
+) -> None:
+    turn = harness.turn(await harness.create(), "hello", agent)
+    events = await turn.task.result()
+    assert [type(event) for event in events if isinstance(event, TurnStarted | TurnFinished | Failed)] == [TurnStarted, Failed]
+    assert isinstance(events[0], TurnStarted)
+    assert isinstance(events[-1], Failed)
+
+
+async def test_a_bug_in_a_turn_is_logged_with_its_place_and_answered_as_an_internal_error(harness: "SessionsHarness") -> None:
+    with pytest.raises(InternalError) as failure:
+        await harness.turn(await harness.create(), "hello", raise_a_bug).answer()
+    line = failure_line(failure.value, "req_1")
+    assert (line["cause"], line["exception"]) == ("ZeroDivisionError", "InternalError")
+    assert str(line["where"]).startswith("spass.sessions.turn:_perform:")
+
+
+async def test_a_turn_that_the_server_stops_ends_its_event_list(harness: "SessionsHarness") -> None:
+    session = await harness.create()
+
+    async def never_ends(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        yield InferenceStarted(1)
+        await asyncio.Event().wait()
+
+    turn = harness.turn(session, "hello", never_ends)
+    assert await turn.task.wait_for_event(1)
+    turn.task.cancel()
+    with pytest.raises(InternalError, match="stopped"):
+        await turn.answer()
+    assert await is_unchanged(harness, session)
 
 
 async def test_a_failed_turn_raises_the_error_of_its_event(harness: "SessionsHarness") -> None:
@@ -194,7 +232,7 @@ async def test_during_a_turn_its_retry_gets_in_progress_and_others_get_session_b
     errors: list[SpassError] = []
 
     async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
-        for request in (REQUEST, IdempotentRequest(REQUEST.digest, "another"), IdempotentRequest("e" * 64, "b" * 64), None):
+        for request in (REQUEST, replace(REQUEST, body_hash="another"), idempotent_request("e" * 64, "b" * 64), None):
             with pytest.raises(SpassError) as refusal:
                 await harness.turn(session, "hello", quick, idempotency=request).answer()
             errors.append(refusal.value)
@@ -223,9 +261,9 @@ async def test_a_stored_answer_is_replayed_even_if_the_session_is_busy_or_archiv
     archive = Update(keys.session_head(store.tenant, session), set={"archived_at": timestamp(harness.now)})
     await store.table.write(archive)
     replays.append(await harness.turn(session, "hello", quick, idempotency=REQUEST).answer())
-    assert [(answer.answer, answer.replayed) for answer in replays] == [(first.answer, True)] * 3
+    assert [(answer.outcome, answer.replayed) for answer in replays] == [(first.outcome, True)] * 3
     with pytest.raises(IdempotencyKeyReused):
-        await harness.turn(session, "hello", quick, idempotency=IdempotentRequest(REQUEST.digest, "another")).answer()
+        await harness.turn(session, "hello", quick, idempotency=replace(REQUEST, body_hash="another")).answer()
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 4
 
 
@@ -233,7 +271,7 @@ async def test_a_key_reused_with_another_body_releases_the_session(harness: "Ses
     session = await harness.create()
     await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()
     with pytest.raises(IdempotencyKeyReused):
-        await harness.turn(session, "hello", quick, idempotency=IdempotentRequest(REQUEST.digest, "another")).answer()
+        await harness.turn(session, "hello", quick, idempotency=replace(REQUEST, body_hash="another")).answer()
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).hold is None
 
 

@@ -11,16 +11,15 @@ from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.codec import decode, encode
-from spass.aws.idempotency import IdempotentRequest
+from spass.aws.idempotency import RequestHashes
 from spass.aws.table import TTL, TransactionFailed
 from spass.aws.writes import Delete, OneOf, Update
 from spass.core import errors
-from spass.core.cost import NO_COST, Cost, CostSource
+from spass.core.cost import NO_COST, Cost, CostSource, decimal_text
 from spass.core.errors import SessionBusy, SpassError, StorageUnavailable, SummaryFailed, UpstreamTimeout
 from spass.core.ids import AgentName, JobId, RequestId, UserId, random_suffix
 from spass.core.messages import Json
 from spass.core.time import Timestamp, epoch_s, timestamp
-from spass.metering.pricing import decimal_text
 from spass.redaction.text import redact_provider_text
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.hold import release_hold
@@ -49,7 +48,7 @@ class Requester:
     origin: RequestId | None
     depth: int
     route: str
-    idempotency: IdempotentRequest | None = None
+    idempotency: RequestHashes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ class Job:
     def is_finished(self) -> bool:
         return self.status in (JobStatus.SUCCEEDED, JobStatus.FAILED)
 
-    def is_requested_by(self, request: IdempotentRequest | None) -> bool:
+    def is_requested_by(self, request: RequestHashes | None) -> bool:
         """Return whether a request with the same Idempotency-Key created it.
 
         Raises:
@@ -145,7 +144,7 @@ def decode_job(item: Item) -> Job:
         stored = {**_nest(stored), **stored}
     requester, cost = stored["requester"], stored["cost"]
     idempotency, result, failure = requester.get("idempotency"), stored.get("result"), stored.get("failure")
-    request = IdempotentRequest(**idempotency) if idempotency else None
+    request = RequestHashes(**idempotency) if idempotency else None
     return decode(
         Job,
         stored,

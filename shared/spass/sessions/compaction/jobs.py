@@ -146,7 +146,7 @@ class CompactionJobs:
         else:
             owner = hold.owner if hold is not None and hold.kind is HoldKind.JOB and hold.live(now) else None
         job = await read_job(store, JobId(owner)) if owner is not None else None
-        if job is None or not job.is_requested_by(request):
+        if job is None or not job.is_requested_by(request.hashes):
             return None
         if job.status is JobStatus.QUEUED:  # the process that created it may have died before it sent the message
             await self._send_message(store, job)
@@ -170,7 +170,7 @@ class CompactionJobs:
             caller.parent_request_id,
             scope.depth,
             caller.route,
-            request,
+            request.hashes if request else None,
         )
         return Job(
             JobId(new_id("job")),

@@ -1,25 +1,25 @@
 """A failed summary leaves its session unchanged and usable; a later compaction succeeds."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import FinishReason, Message, Role
+from spass.core.outcome import AgentRun
 from spass.core.time import Deadline
 from spass.sessions.compaction.job import Job, JobStatus
 from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.history import MessageView
 from spass.sessions.service import Sessions
-from spass.sessions.session import CreateSession, Session
-from spass.sessions.turn import CommittedTurn, ShortenHistory
+from spass.sessions.session import CreateSession, Session, require_user
+from spass.sessions.turn import LoadHistory, ShortenHistory, Turn, TurnRequest
 from spass.tenancy.settings import Cascade
 from tests.unit.calls.scripted_provider import make_scope
 from tests.unit.sessions.compaction.summary_models import FAILURES, config, summarizer_over, summary_deltas, summary_model
@@ -37,7 +37,6 @@ class SessionSetup:
     store: TenantStore
     model_answer: Any
     session: SessionId = field(init=False)
-    answers: list[CommittedTurn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.model = summary_model(lambda _: self.model_answer)
@@ -52,21 +51,19 @@ class SessionSetup:
             await self.say(text)
         return self
 
-    async def say(self, text: str, *, window: int = 10**6) -> CommittedTurn:
-        async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+    async def say(self, text: str, *, window: int = 10**6) -> Turn:
+        async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
             yield TurnStarted()
+            await load()
             yield InferenceStarted(1)
             yield InferenceFinished(Message(Role.ASSISTANT, "Noted."), FinishReason.STOP)
             yield TurnFinished(FinishReason.STOP)
 
-        def render(recorded: CommittedTurn) -> StoredAnswer:
-            self.answers.append(recorded)
-            return StoredAnswer({}, {})
-
-        await self.sessions.turn(
-            self.scope, AGENT, self.session, text, model="own", context_window=window, respond=respond, render=render
-        ).answer()
-        return self.answers[-1]
+        run = AgentRun(self.scope.caller.request_id, AGENT, "orchestrator", "own")
+        request = TurnRequest(self.session, require_user(self.scope), text, run, window)
+        turn = self.sessions.turn(self.scope, request, respond)
+        await turn.answer()
+        return turn
 
     async def compact(self) -> Job:
         """Run the steps of a job, as the state machine does."""
@@ -92,15 +89,16 @@ async def test_a_turn_continues_in_the_unchanged_session(store: TenantStore, mod
     setup = await SessionSetup(store, model_answer).with_two_turns()
     before = await setup.history()
     turn = await setup.say("Go on.", window=1)
-    assert (turn.session.id, turn.compaction) == (setup.session, None)
-    assert turn.compaction_error is not None
-    assert (turn.compaction_error.code, turn.compaction_error.details["reason"]) == ("summary_failed", reason)
+    outcome = (await turn.answer()).outcome
+    assert (outcome.session_id, outcome.compaction, outcome.compaction_error) == (setup.session, None, "summary_failed")
+    assert turn.compactor.error is not None
+    assert turn.compactor.error.details["reason"] == reason
     after = await setup.history()
     assert after[: len(before)] == before
     assert [message.content for message in after[len(before) :]] == ["Go on.", "Noted."]
     assert (await setup.head()).archived_at is None
     setup.model_answer = summary_deltas("Ana has 300 Euro.")
-    assert (await setup.say("And now?", window=1)).compaction is not None
+    assert (await (await setup.say("And now?", window=1)).answer()).outcome.compaction is not None
 
 
 @EVERY_FAILURE
@@ -112,7 +110,7 @@ async def test_a_failed_job_releases_the_unchanged_session(store: TenantStore, m
     assert job.failure is not None
     assert (job.failure.code, job.failure.details["reason"]) == ("summary_failed", reason)
     assert (await setup.history(), await setup.head()) == before
-    assert (await setup.say("Go on.")).session.id == setup.session
+    assert (await setup.say("Go on.")).session == setup.session
     setup.model_answer = summary_deltas("Ana has 300 Euro.")
     retry = await setup.compact()
     assert retry.status is JobStatus.SUCCEEDED

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.aws.attributes import Item, attribute_of, item_of
-from spass.aws.idempotency import IdempotentRequest
+from spass.aws.idempotency import RequestHashes
 from spass.core import errors
 from spass.core.cost import Cost, CostSource
 from spass.core.errors import IdempotencyKeyReused, SpassError
@@ -30,7 +30,7 @@ REQUESTERS = st.builds(
     st.none() | st.builds(RequestId, TEXT),
     COUNT,
     TEXT,
-    st.none() | st.builds(IdempotentRequest, TEXT, TEXT),
+    st.none() | st.builds(RequestHashes, TEXT, TEXT),
 )
 JOBS = st.builds(
     Job,
@@ -66,7 +66,7 @@ def test_a_failure_becomes_the_error_that_caused_it(kind: type[SpassError]) -> N
 
 
 def test_a_job_recognises_the_request_that_created_it() -> None:
-    requester = Requester(RequestId("req_1"), "token", None, 0, "/", IdempotentRequest("key", "body"))
+    requester = Requester(RequestId("req_1"), "token", None, 0, "/", RequestHashes("key", "body"))
     job = Job(
         JobId("job_1"),
         JobStatus.QUEUED,
@@ -79,13 +79,13 @@ def test_a_job_recognises_the_request_that_created_it() -> None:
         3600,
         cost=Cost(Decimal(1), Decimal(1), CostSource.CATALOG, 1),
     )
-    assert job.is_requested_by(IdempotentRequest("key", "body"))
-    assert not job.is_requested_by(IdempotentRequest("another key", "body"))
+    assert job.is_requested_by(RequestHashes("key", "body"))
+    assert not job.is_requested_by(RequestHashes("another key", "body"))
     assert not job.is_requested_by(None)
     without_key = replace(job, requester=replace(requester, idempotency=None))
-    assert not without_key.is_requested_by(IdempotentRequest("key", "body"))
+    assert not without_key.is_requested_by(RequestHashes("key", "body"))
     with pytest.raises(IdempotencyKeyReused):
-        job.is_requested_by(IdempotentRequest("key", "another body"))
+        job.is_requested_by(RequestHashes("key", "another body"))
 
 
 _FLAT_JOB: Item = {
@@ -127,7 +127,7 @@ def test_a_job_of_the_earlier_release_is_decoded() -> None:
         AgentName("plain"),
         CompactionPlan(SessionId("ses_1"), SessionId("ses_2"), SummaryId("sum_1"), 3),
         "small",
-        Requester(RequestId("req_1"), "token", RequestId("req_0"), 1, "/compact", IdempotentRequest("key", "body")),
+        Requester(RequestId("req_1"), "token", RequestId("req_0"), 1, "/compact", RequestHashes("key", "body")),
         timestamp(0),
         3600,
         finished_at=timestamp(9),

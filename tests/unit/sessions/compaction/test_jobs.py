@@ -10,7 +10,6 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import IdempotentRequest
 from spass.aws.writes import Put, Update
 from spass.calls.scope import Scope
 from spass.core.errors import RateLimited, UpstreamError
@@ -24,6 +23,7 @@ from spass.sessions.session import HoldKind
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.faults import Crash, Fault, inject
 from tests.simulated.deployment import AGENT, USER, CallFaults, Invocation, SimulatedDeployment, StepFailed, simulated_deployment
+from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -357,7 +357,7 @@ def scope(deployment: SimulatedDeployment) -> Scope:
 
 async def start(deployment: SimulatedDeployment, session: SessionId) -> Job:
     """Start the job of a request; each call repeats the same request."""
-    request = IdempotentRequest("key", "body")
+    request = idempotent_request("key", "body")
     with inject(Invocation(points=deployment.points, role="route")):
         return await deployment.services.compaction_jobs.start(
             scope(deployment), AGENT, session, fallback_model="small", idempotency=request

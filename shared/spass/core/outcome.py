@@ -1,0 +1,183 @@
+"""The outcome of an agent's run, as an idempotency record holds it. The edge renders it as JSON, as headers or as a stream."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+from spass.core.cost import NO_COST, Cost, CostSource, decimal_text
+from spass.core.effects import ToolOutcome
+from spass.core.events import Outcome
+from spass.core.ids import MessageId, RequestId, SessionId, SummaryId
+from spass.core.json import dump
+from spass.core.messages import FinishReason, Json, TokenUsage
+from spass.core.time import Timestamp
+
+_KEY: Final = "outcome"
+_FORMER_KIND: Final = "orchestrator"  # the only kind of the release that stored replies
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRecord:
+    """A tool call that was executed. ``result`` is what the model received, as parsed JSON."""
+
+    id: str
+    name: str
+    arguments: Json
+    result: Json
+    ok: bool
+    duration_ms: int
+
+    @classmethod
+    def of(cls, tool: ToolOutcome) -> "ToolRecord":
+        return cls(tool.call.id, tool.call.name, tool.arguments, tool.result, tool.ok, tool.duration_ms)
+
+    @property
+    def content(self) -> str:
+        """Return the text that the model received."""
+        return dump(self.result)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionIds:
+    """The compaction that moved a turn from the session ``source`` to its ``successor``."""
+
+    source: SessionId
+    successor: SessionId
+    summary: SummaryId
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """The request that runs an agent, and the ``kind`` and the ``model`` of the ``agent``."""
+
+    request_id: RequestId
+    agent: str
+    kind: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutcome:
+    """The outcome of a run that succeeded. ``cost`` is that of the whole request.
+
+    ``session_id``, ``message_id`` and ``seq`` are the place of the answer, or None if no session stores it.
+    ``compaction_error`` is the code of the error of a compaction that failed before or during the turn.
+    """
+
+    run: AgentRun
+    content: str
+    created_at: Timestamp
+    tools: tuple[ToolRecord, ...] = ()
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    cost: Cost = NO_COST
+    turns: int = 1
+    finish_reason: FinishReason = FinishReason.STOP
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+    session_id: SessionId | None = None
+    message_id: MessageId | None = None
+    seq: int | None = None
+    compaction: CompactionIds | None = None
+    compaction_error: str | None = None
+
+    @classmethod
+    def of(cls, run: AgentRun, collected: Outcome, cost: Cost, created_at: Timestamp) -> "TurnOutcome":
+        """Return the outcome of a run without a session, whose events were ``collected``."""
+        return cls(
+            run,
+            collected.content,
+            created_at,
+            tuple(map(ToolRecord.of, collected.tool_calls)),
+            collected.usage,
+            cost,
+            collected.turns,
+            collected.finish_reason,
+            collected.metadata,
+        )
+
+
+def encode_outcome(outcome: TurnOutcome) -> dict[str, Json]:
+    """Return ``outcome`` as JSON, for ``decode_outcome``."""
+    run, cost, compaction = outcome.run, outcome.cost, outcome.compaction
+    return {
+        _KEY: {
+            "run": [run.request_id, run.agent, run.kind, run.model],
+            "content": outcome.content,
+            "created_at": outcome.created_at,
+            "tools": [[t.id, t.name, t.arguments, t.result, t.ok, t.duration_ms] for t in outcome.tools],
+            "usage": [outcome.usage.prompt_tokens, outcome.usage.completion_tokens],
+            "cost": [decimal_text(cost.usd), decimal_text(cost.eur), cost.source.value, cost.sub_calls],
+            "turns": outcome.turns,
+            "finish_reason": outcome.finish_reason.value,
+            "metadata": outcome.metadata,
+            "session_id": outcome.session_id,
+            "message_id": outcome.message_id,
+            "seq": outcome.seq,
+            "compaction": [compaction.source, compaction.successor, compaction.summary] if compaction else None,
+            "compaction_error": outcome.compaction_error,
+        }
+    }
+
+
+def decode_outcome(body: Mapping[str, Any], headers: Mapping[str, str]) -> TurnOutcome:
+    """Return the outcome in the ``body`` of an idempotency record. The release before stored the reply as the client received it,
+    with its ``headers``."""
+    if _KEY not in body:
+        return _decode_reply(body, headers)
+    stored: Mapping[str, Any] = body[_KEY]
+    usd, eur, source, sub_calls = stored["cost"]
+    return TurnOutcome(
+        run=AgentRun(*stored["run"]),
+        content=stored["content"],
+        created_at=stored["created_at"],
+        tools=tuple(ToolRecord(*tool) for tool in stored["tools"]),
+        usage=TokenUsage(*stored["usage"]),
+        cost=Cost(Decimal(usd), Decimal(eur), CostSource(source), sub_calls),
+        turns=stored["turns"],
+        finish_reason=FinishReason(stored["finish_reason"]),
+        metadata=stored["metadata"],
+        session_id=stored["session_id"],
+        message_id=stored["message_id"],
+        seq=stored["seq"],
+        compaction=CompactionIds(*stored["compaction"]) if stored["compaction"] else None,
+        compaction_error=stored["compaction_error"],
+    )
+
+
+def _decode_reply(reply: Mapping[str, Any], headers: Mapping[str, str]) -> TurnOutcome:
+    message, usage, compaction = reply["message"], reply["usage"], reply["compaction"]
+    return TurnOutcome(
+        run=AgentRun(reply["request_id"], reply["agent"], _FORMER_KIND, reply["model"]),
+        content=message["content"],
+        created_at=message["created_at"],
+        tools=tuple(_decode_call(number, call) for number, call in enumerate(reply["tool_calls"], 1)),
+        usage=TokenUsage(usage["prompt_tokens"], usage["completion_tokens"]),
+        cost=_decode_cost(headers),
+        turns=reply["turns"],
+        finish_reason=FinishReason(reply["finish_reason"]),
+        session_id=reply["session_id"],
+        message_id=message["id"],
+        seq=message["seq"],
+        compaction=compaction and CompactionIds(*(compaction[f"{name}_id"] for name in _COMPACTION_NAMES)),
+        compaction_error=headers.get("SPASS-Compaction-Error"),
+    )
+
+
+_COMPACTION_NAMES: Final[Sequence[str]] = ("source_session", "successor_session", "summary")
+
+
+def _decode_call(number: int, call: Mapping[str, Any]) -> ToolRecord:
+    result = call["result"]
+    failed = isinstance(result, Mapping) and [*result] == ["error"]
+    return ToolRecord(f"call_{number}", call["name"], call["arguments"], result, not failed, call["duration_ms"])
+
+
+def _decode_cost(headers: Mapping[str, str]) -> Cost:
+    if "SPASS-Cost-Sub-Calls" not in headers:
+        return NO_COST
+    return Cost(
+        Decimal(headers["SPASS-Cost-Usd"]),
+        Decimal(headers["SPASS-Cost-Eur"]),
+        CostSource(headers["SPASS-Cost-Source"]),
+        int(headers["SPASS-Cost-Sub-Calls"]),
+    )

@@ -1,0 +1,9 @@
+"""Requests with an Idempotency-Key for tests."""
+
+from spass.aws.idempotency import IdempotentRequest
+from spass.core.ids import TenantId, UserId
+
+
+def idempotent_request(key: str, body_hash: str, path: str = "/a1/work") -> IdempotentRequest:
+    """Return a POST by the user ana with ``key``."""
+    return IdempotentRequest(TenantId("demo"), "token", UserId("ana"), "POST", path, key, body_hash)
