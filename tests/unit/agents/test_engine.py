@@ -216,6 +216,7 @@ async def test_a_chat_returns_all_fields_of_a_reply(harness: EngineHarness, scop
         "turns": 2,
         "finish_reason": "stop",
         "compaction": None,
+        "metadata": {},
     }
 
 
