@@ -35,7 +35,7 @@ demo: $(ENV)/local.stamp ## demonstrate the main features on a temporary gateway
 
 test: test-product test-infra ## run every test
 
-test-product: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp
+test-product: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp
 	$(PY) $(PYTEST) $(PARALLEL) $(ARGS)
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templates (they need Node 22; 20 still works)
@@ -44,7 +44,7 @@ test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templ
 test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## run third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) against a started gateway
 	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
 
-soak: $(ENV)/dev.stamp ## run the property and race tests with many more examples
+soak: $(ENV)/dev.stamp $(ENV)/bfcl.stamp ## run the property and race tests with many more examples
 	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py $(ARGS)
 
 dev: $(ENV)/dev.stamp ## create the environment for tests and checks in .venv
@@ -85,6 +85,7 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) peers.in -o peers.txt
 	cd requirements && $(COMPILE) clients.in -o clients.txt
 	cd requirements && $(COMPILE) --no-deps openai-tests.in -c dev.txt -o openai-tests.txt
+	cd requirements && $(COMPILE) --no-deps bfcl.in -o bfcl.txt
 	cd requirements && $(COMPILE) infra.in -o infra.txt
 	cd requirements && $(COMPILE) --no-deps model.in -o model.txt
 	cd requirements && $(COMPILE) --no-deps swagger-ui.in -o swagger-ui.txt
@@ -134,6 +135,14 @@ $(ENV)/openai-tests.stamp: requirements/openai-tests.txt $(ENV)/dev.stamp
 	@$(PY) -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation --no-binary openai \
 		--dest $(ENV)/openai-tests -r requirements/openai-tests.txt
 	@tar -xzf $(ENV)/openai-tests/*.tar.gz -C $(ENV)/openai-tests --strip-components 1
+	@touch $@
+
+# The wheel (2 MB) is not installed: tests/unit/agents/bfcl.py reads its data from here.
+$(ENV)/bfcl.stamp: requirements/bfcl.txt | $(ENV)/bin/python
+	@echo "Fetching the Berkeley function-calling corpus into $(ENV) (once) ..."
+	@rm -rf $(ENV)/bfcl && mkdir $(ENV)/bfcl
+	@$(PY) -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary bfcl-eval \
+		--dest $(ENV)/bfcl -r requirements/bfcl.txt
 	@touch $@
 
 $(ENV)/bench.stamp: requirements/bench.txt $(ENV)/dev.stamp
