@@ -50,4 +50,4 @@ def _redact_error(result: ToolResult, redact: Callable[[str], str]) -> ToolResul
     return result.model_copy(update={"result": redact_json(result.result, redact)})
 
 
-app = stream_app(router, warm_up=lambda services: (services.toolbox, services.read_keys()))
+app = stream_app(router, warm_up=lambda services: (services.toolbox, services.read_keys(all_models=True)))

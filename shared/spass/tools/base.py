@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # most of these import numpy, which the description of a tool
     from spass.rag.search.reader import Reader
     from spass.rag.write.delete import IndexDeleter
     from spass.rag.write.writer import Writer
+    from spass.tools.chat_models import ChatModels
 
 
 class ToolError(Exception):
@@ -59,8 +60,8 @@ class ToolContext:
     """The dependencies of a tool call. A tool acts only within the tenant of ``scope``.
 
     ``record_result`` returns the writes that a change must include in its transaction, so that the result is stored with it.
-    ``lineage_searcher`` creates the searcher at its first use; None outside of sessions. A tool that takes long calls
-    ``report_progress`` while it runs.
+    ``lineage_searcher`` creates the searcher at its first use; None outside of sessions. ``default_model`` is the model that made
+    the call, if a model did. A tool that takes long calls ``report_progress`` while it runs.
     """
 
     scope: Scope
@@ -69,6 +70,8 @@ class ToolContext:
     confirm_tokens: ConfirmTokens = field(default_factory=ConfirmTokens)
     record_result: RecordResult | None = None
     lineage_searcher: Callable[[], LineageSearcher] | None = None
+    chat_models: "ChatModels | None" = None
+    default_model: str | None = None
     report_progress: ReportProgress = ignore_progress
 
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 TOOLS: Final[Mapping[str, str]] = {
     "calculator": "spass.tools.builtin.calculator:Calculator",
     "current_datetime": "spass.tools.builtin.current_datetime:CurrentDatetime",
+    "think": "spass.tools.builtin.think:Think",
+    "llm": "spass.tools.builtin.llm:Llm",
     "wikipedia_search": "spass.tools.builtin.wikipedia_search:WikipediaSearch",
     "wikipedia_summary": "spass.tools.builtin.wikipedia_summary:WikipediaSummary",
     "rag_query": "spass.tools.builtin.rag_query:RagQuery",

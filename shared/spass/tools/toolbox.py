@@ -45,7 +45,8 @@ from spass.tools import arguments as tool_arguments
 from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import Rag, ReportProgress, Tool, ToolContext, ToolError, ignore_progress
-from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
+from spass.tools.chat_models import ChatModels
+from spass.tools.confirm_tokens import ConfirmTokens
 from spass.tools.lineage_searcher import LineageSearcher
 from spass.tools.outcomes import CallResult, error_result, outcome_of
 from spass.tools.registry import TOOLS, load_tool
@@ -81,12 +82,14 @@ class Toolbox:
         cascade: Cascade,
         lineage_searcher: Callable[[], LineageSearcher] | None = None,
         *,
+        chat_models: ChatModels | None = None,
         tools: Mapping[str, str] = TOOLS,
         clock: Callable[[], int] = now_s,
     ) -> None:
         self._rag = rag
         self._cascade = cascade
         self._lineage_searcher = lineage_searcher
+        self._chat_models = chat_models
         self._tools = tools
         self._confirm_tokens = ConfirmTokens(clock)
 
@@ -104,9 +107,15 @@ class Toolbox:
         return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.admin_only)
 
     async def execute(
-        self, scope: Scope, call: ToolCall, *, allowed: Collection[str], report_progress: ReportProgress = ignore_progress
+        self,
+        scope: Scope,
+        call: ToolCall,
+        *,
+        allowed: Collection[str],
+        model: str | None = None,
+        report_progress: ReportProgress = ignore_progress,
     ) -> ToolOutcome:
-        """Run ``call`` as the model wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
+        """Run ``call`` as ``model`` wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
 
         Raises:
             StorageUnavailable, Internal: the turn cannot continue.
@@ -121,7 +130,8 @@ class Toolbox:
             _check_admin(tool, scope)
             return _build_call(tool, tool_arguments.parse(call.arguments))
 
-        attempt = await self._attempt(scope, recorder, prepare, _FATAL, report_progress=report_progress)
+        context = replace(self._context(scope, recorder), default_model=model, report_progress=report_progress)
+        attempt = await self._attempt(context, recorder, prepare, _FATAL)
         return outcome_of(call, attempt, recorder.duration_ms)
 
     async def execute_all(self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]) -> Sequence[ToolOutcome]:
@@ -147,9 +157,9 @@ class Toolbox:
         return [*outcomes, *(outcome_of(call, _TOO_MANY_CALLS) for call in calls[MAX_CALLS:])]
 
     async def run_all(
-        self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]
+        self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str], model: str | None = None
     ) -> AsyncGenerator[ToolEvent, None]:
-        """Run the tool calls of one model answer, eight at the same time, and yield their events as they happen.
+        """Run the tool calls of one answer of ``model``, eight at the same time, and yield their events as they happen.
 
         Every call that was started is finished. Calls after the first ``MAX_CALLS`` are not run; their outcome is an error.
         Closing the iterator cancels the running calls and waits until they have ended.
@@ -159,7 +169,7 @@ class Toolbox:
         """
 
         async def run(call: ToolCall, report_progress: ReportProgress) -> ToolOutcome:
-            return await self.execute(scope, call, allowed=allowed, report_progress=report_progress)
+            return await self.execute(scope, call, allowed=allowed, model=model, report_progress=report_progress)
 
         async with aclosing(run_side_by_side(calls[:MAX_CALLS], run, concurrency=_CONCURRENCY)) as events:
             async for event in events:
@@ -204,7 +214,8 @@ class Toolbox:
             return [await claim.completion(StoredAnswer(body.to_dict(), headers()))]
 
         try:
-            attempt = await self._attempt(scope, recorder, lambda: call, _RAISED_TO_CALLERS, record_result)
+            context = replace(self._context(scope, recorder), record_result=record_result)
+            attempt = await self._attempt(context, recorder, lambda: call, _RAISED_TO_CALLERS)
         except SpassError as error:
             if error.param and error.param.split(".")[0] in tool.model_fields:
                 error.param = f"arguments.{error.param}"
@@ -236,14 +247,18 @@ class Toolbox:
             raise ToolNotFound(_no_such_tool(name, self._tools), param="name")
         return load_tool(self._tools[name])
 
+    def _context(self, scope: Scope, recorder: Recorder) -> ToolContext:
+        return ToolContext(
+            scope.for_call(recorder.request_id),
+            self._rag,
+            self._cascade,
+            self._confirm_tokens,
+            lineage_searcher=self._lineage_searcher,
+            chat_models=self._chat_models,
+        )
+
     async def _attempt(
-        self,
-        scope: Scope,
-        recorder: Recorder,
-        prepare: Callable[[], Tool],
-        raise_types: tuple[type[SpassError], ...],
-        record_result: RecordResult | None = None,
-        report_progress: ReportProgress = ignore_progress,
+        self, context: ToolContext, recorder: Recorder, prepare: Callable[[], Tool], raise_types: tuple[type[SpassError], ...]
     ) -> CallResult:
         """Run and audit the call. Return its result, or its error as a result.
 
@@ -253,16 +268,7 @@ class Toolbox:
         status = audit.FAILED
         try:
             call = prepare()
-            seconds = min(call.timeout, scope.deadline.remaining())
-            context = ToolContext(
-                scope.for_call(recorder.request_id),
-                self._rag,
-                self._cascade,
-                self._confirm_tokens,
-                record_result,
-                self._lineage_searcher,
-                report_progress,
-            )
+            seconds = min(call.timeout, context.scope.deadline.remaining())
             async with asyncio.timeout(seconds):  # wait_for would lose a cancellation that arrives with the result
                 result = await call.run(context)
             status = audit.OK

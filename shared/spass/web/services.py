@@ -213,9 +213,10 @@ class Services:
 
     @cached_property
     def toolbox(self) -> "Toolbox":
+        from spass.tools.chat_models import ChatModels
         from spass.tools.toolbox import Toolbox
 
-        return Toolbox(self.rag, self.cascade, lambda: self.lineage_search)
+        return Toolbox(self.rag, self.cascade, lambda: self.lineage_search, chat_models=ChatModels(self.calls, self.config))
 
     @cached_property
     def agents(self) -> "AgentRegistry":

@@ -1,13 +1,15 @@
-"""The tools ``current_datetime`` and ``rag_query``."""
+"""The tools ``current_datetime``, ``rag_query`` and ``think``."""
 
 from datetime import UTC, datetime
 
 import pytest
+from pydantic import ValidationError
 
 from spass.core.messages import Json
 from spass.tools.base import ToolError
 from spass.tools.builtin.current_datetime import CurrentDatetime
 from spass.tools.builtin.rag_query import RagQuery
+from spass.tools.builtin.think import Think
 from tests.unit.tools.fakes import FakeReader, context_for
 
 pytestmark = pytest.mark.anyio
@@ -65,3 +67,13 @@ async def test_hits_beyond_the_result_limit_are_omitted_and_counted() -> None:
     assert isinstance(result["results"], list)
     assert len(result["results"]) + int(str(result["omitted"])) == 50
     assert len(str(result)) < 64 * 1024
+
+
+async def test_think_returns_nothing() -> None:
+    assert await Think(thought="The invoice is from March.").run(context_for()) == {}
+
+
+@pytest.mark.parametrize("thought", ["", " \n"])
+def test_a_blank_thought_is_refused(thought: str) -> None:
+    with pytest.raises(ValidationError):
+        Think(thought=thought)
