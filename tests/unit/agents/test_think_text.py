@@ -19,11 +19,14 @@ SECRET = "<think>Not 5.\nFinal Answer: secret\nAction: secret\n</think>\n\n"
 ANSWER = SECRET + "It is 4.<think>secret</think>\nSure."
 CLEAN = "It is 4.\nSure."
 REACT_ANSWER = SECRET + "Thought: so\nFinal Answer: It is 4.<think>secret</think>\nSure."
+STRUCTURED_ANSWER = REACT_ANSWER.replace("Final Answer:", "FINAL_ANSWER:")
 REACT_CALL = SECRET + "Thought: I calculate.\nAction: calculator\n<think>secret</think>Action Input: {}"
+STRUCTURED_CALL = SECRET + "THOUGHT: I calculate.\nTOOL: calculator\n<think>secret</think>INPUT: {}"
 
 KINDS = [
     pytest.param(SimpleAgent(), [ANSWER], id="simple"),
     pytest.param(OrchestratorAgent(), [ANSWER], id="orchestrator"),
+    pytest.param(OrchestratorAgent(mode="structured"), [STRUCTURED_CALL, STRUCTURED_ANSWER], id="structured"),
     pytest.param(NativeReActAgent(), [ANSWER], id="react without markers"),
     pytest.param(NativeReActAgent(), [REACT_CALL, REACT_ANSWER], id="react"),
 ]

@@ -7,25 +7,18 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from local.standin.wire import complete
-from spass.agents.kinds.base import AgentContext, BaseAgent, ToolUsingAgent
+from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.kinds.native_react import NativeReActAgent
-from spass.agents.kinds.protocols import STRUCTURED
-from spass.agents.kinds.text_loop import text_loop
+from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.calls.defence import sanitize_request
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Steps, ToolOutcome, user
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, ToolOutcome, user
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
 from spass.llm.providers.openai_wire import chat_body
 from spass.llm.types import ChatRequest
 from spass.tools.registry import TOOLS, load_tool
 
-
-@dataclass(frozen=True, kw_only=True)
-class StructuredAgent(ToolUsingAgent):
-    """Work with the markers of the mode ``structured``."""
-
-    def steps(self, input: str, context: AgentContext) -> Steps:
-        return text_loop(self, input, context, STRUCTURED)
-
+REACT = NativeReActAgent()
+STRUCTURED = OrchestratorAgent(mode="structured")
 
 RESULTS: Mapping[str, Json] = {
     "calculator": {"expression": "1791 * 17", "result": 30447},
@@ -61,7 +54,7 @@ class Run:
     calls: list[tuple[str, Json]] = field(default_factory=list)
 
     def ask(self, question: str) -> str:
-        specs = tuple(WEATHER if name == "weather" else _spec(name) for name in self.tools)
+        specs = tuple(WEATHER if name == "weather" else load_tool(TOOLS[name]).spec() for name in self.tools)
         steps = self.agent.steps(question, AgentContext(self.conversation, tuple(self.tools), specs=specs))
         result: object = None
         with pytest.raises(StopIteration) as end:
@@ -89,12 +82,7 @@ class Run:
         return (ToolOutcome(call, arguments, result, message, 1),)
 
 
-def _spec(name: str) -> ToolSpec:
-    spec = load_tool(TOOLS[name]).spec()
-    return replace(spec, category=spec.category or "test")
-
-
-both = pytest.mark.parametrize("agent", [NativeReActAgent(), StructuredAgent()], ids=["react", "structured"])
+both = pytest.mark.parametrize("agent", [REACT, STRUCTURED], ids=["react", "structured"])
 
 
 @both
@@ -105,7 +93,7 @@ def test_a_calculation_is_called_and_its_result_is_the_answer(agent: BaseAgent) 
 
 
 def test_replies_have_the_markers_of_the_protocol() -> None:
-    react, structured = Run(NativeReActAgent(), ["calculator"]), Run(StructuredAgent(), ["calculator"])
+    react, structured = Run(REACT, ["calculator"]), Run(STRUCTURED, ["calculator"])
     react.ask("What is 1791 * 17?")
     structured.ask("Was ist 1791 * 17?")
     assert react.replies == [
