@@ -8,13 +8,14 @@ recorded, streamed and returned cannot differ.
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from spass.agents.kind_run import KindRun
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.reply_reader import ReplyReader, give_ids
+from spass.agents.transcript import Transcript
 from spass.calls.scope import Scope
 from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, EMPTY_BUS, AgentTurnEnd, AgentTurnStart, EventBus
 from spass.core.effects import Answer, AssistantReply, CallError, CallTools, Effect, Infer, Tell, ToolOutcome
@@ -22,11 +23,7 @@ from spass.core.errors import ContextLengthExceeded, InternalError, SpassError
 from spass.core.events import (
     Event,
     Failed,
-    InferenceFinished,
-    InferenceStarted,
-    MessageWritten,
     Status,
-    Token,
     ToolCallFinished,
     ToolCallStarted,
     ToolProgress,
@@ -36,11 +33,6 @@ from spass.core.events import (
 from spass.core.json import dump
 from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, ToolCall
 from spass.llm.types import ChatDelta
-
-_MAX_TOKEN_CHARACTERS: Final = 8 * 1024
-"""Characters of one ``Token``: at most 32 KiB of UTF-8."""
-
-_NO_REPLY: Final = AssistantReply("")
 
 ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
 """Return a shorter history, or None if there is none. The driver calls it at most once, when the provider reports that the
@@ -133,19 +125,6 @@ class Driver:
         )
 
 
-@dataclass(slots=True)
-class _OpenStep:
-    """A model call of the agent whose message is not recorded yet. ``pieces`` are the text of its tokens."""
-
-    number: int
-    pieces: list[str] = field(default_factory=list)
-    reply: AssistantReply = _NO_REPLY
-
-    @property
-    def shown(self) -> str:
-        return "".join(self.pieces)
-
-
 class _Turn:
     """One turn: the state between its events."""
 
@@ -156,11 +135,8 @@ class _Turn:
         self._max_turns: int | None = getattr(agent, "max_turns", None)
         self._run = KindRun(agent, input)
         self._shorten_history = shorten_history
-        self._step = 0
-        self._open: _OpenStep | None = None
+        self._transcript = Transcript()
         self._running: dict[str, ToolCall] = {}
-        self._last_text = ""
-        self._token_step: int | None = None
         self._usage = NO_TOKENS
         self._finish_reason = FinishReason.STOP
         self._metadata: dict[str, Json] = {}
@@ -181,36 +157,17 @@ class _Turn:
             if self._is_out_of_turns(effect):
                 effect = self._interrupt(effect)
                 continue
-            result: object = None
-            match effect:
-                case Tell(detail=detail):
-                    yield Status(detail)
-                case Infer(aside=True):
-                    result = await self._infer_aside(effect)
-                case Infer():
-                    for event in self._settle(None, finish_reason=self._finish_reason):
-                        yield event
-                    async with aclosing(self._infer(effect)) as deltas:
-                        async for event in deltas:
-                            yield event
-                    result = self._open.reply if self._open else None
-                case CallTools():
-                    calls = give_ids(effect.calls)
-                    for event in self._settle(effect.said, calls, FinishReason.TOOL_CALLS):
-                        yield event
-                    outcomes: dict[str, ToolOutcome] = {}
-                    async with aclosing(self._call_tools(calls, outcomes)) as tool_events:
-                        async for event in tool_events:
-                            yield event
-                    result = tuple(outcomes[call.id] for call in calls)
-            effect = self._run.send(result)
+            result: list[object] = []
+            async with aclosing(self._perform(effect, result)) as events:
+                async for event in events:
+                    yield event
+            effect = self._run.send(*result)
         for event in self._answer(effect):
             yield event
 
     def end_open_work(self, error: SpassError) -> Iterator[Event]:
         """Yield the end of everything that the error left open."""
-        if self._open is not None:
-            yield InferenceFinished(Message(Role.ASSISTANT, self._open.shown), None)
+        yield from self._transcript.abandon_step()
         result: Json = {"error": {"code": error.code, "message": "The turn failed before this call ended."}}
         for call in self._running.values():
             message = Message(Role.TOOL, dump(result), tool_call_id=call.id)
@@ -223,13 +180,11 @@ class _Turn:
     def _interrupt(self, effect: Effect) -> Effect | Answer:
         """Tell the kind that ``effect`` is not performed. Return what it does instead: by default, it answers."""
         self._metadata = {"max_turns_exceeded": True}
-        said = effect.said if isinstance(effect, CallTools) else None
         instead = self._run.interrupt()
         if instead is not None:
             return instead
-        if said is None:
-            said = self._open.shown if self._open else self._last_text
-        return Answer(said)
+        said = effect.said if isinstance(effect, CallTools) else None
+        return Answer(self._transcript.text if said is None else said)
 
     def _answer(self, answer: Answer) -> Iterator[Event]:
         reason = answer.finish_reason or self._finish_reason
@@ -239,52 +194,36 @@ class _Turn:
             reason = FinishReason.TOOL_CALLS
         elif reason is FinishReason.TOOL_CALLS:
             reason = FinishReason.STOP
-        yield from self._settle(answer.content, give_ids(answer.calls), reason, is_answer=True)
+        yield from self._transcript.answer(answer.content, give_ids(answer.calls), reason)
         self._finish_reason = reason
         self._metadata = {**answer.metadata, **self._metadata}
 
-    def _settle(
-        self,
-        text: str | None,
-        calls: tuple[ToolCall, ...] = (),
-        finish_reason: FinishReason = FinishReason.STOP,
-        *,
-        is_answer: bool = False,
-    ) -> Iterator[Event]:
-        """Record ``text`` and ``calls`` as the message of the open step, or as one without a model call. None is the text shown.
+    async def _perform(self, effect: Effect, result: list[object]) -> AsyncGenerator[Event, None]:
+        """Yield the events of ``effect`` and put its result into ``result``."""
+        match effect:
+            case Tell(detail=detail):
+                yield Status(detail)
+                result.append(None)
+            case Infer(aside=True):
+                result.append(await self._infer_aside(effect))
+            case Infer():
+                for event in self._transcript.record_shown():
+                    yield event
+                async with aclosing(self._infer(effect, result)) as deltas:
+                    async for event in deltas:
+                        yield event
+            case CallTools():
+                calls = give_ids(effect.calls)
+                for event in self._transcript.record(effect.said, calls, FinishReason.TOOL_CALLS):
+                    yield event
+                async with aclosing(self._call_tools(calls, result)) as tool_events:
+                    async for event in tool_events:
+                        yield event
 
-        If the text shown is not the beginning of ``text``, all of it is shown as the next step.
-        """
-        step, self._open = self._open, None
-        if step is None and text is None and not calls:
-            return
-        shown = step.shown if step else ""
-        recorded = shown if text is None else text
-        if step is None or not recorded.startswith(shown):
-            number, rest = self._next_step(), recorded
-        else:
-            number, rest = step.number, recorded[len(shown) :]
-        yield from self._tokens(rest, number)
-        if is_answer and self._token_step not in (None, number):
-            yield Token("", number)  # so that the text of an earlier step is not taken for the answer
-        self._last_text = recorded
-        message = Message(Role.ASSISTANT, recorded, calls)
-        yield InferenceFinished(message, finish_reason, step.reply.usage) if step else MessageWritten(message)
-
-    def _next_step(self) -> int:
-        self._step += 1
-        return self._step
-
-    def _tokens(self, text: str, step: int) -> Iterator[Token]:
-        for start in range(0, len(text), _MAX_TOKEN_CHARACTERS):
-            self._token_step = step
-            yield Token(text[start : start + _MAX_TOKEN_CHARACTERS], step)
-
-    async def _infer(self, effect: Infer) -> AsyncGenerator[Event, None]:
-        """Perform one of the agent's own model calls. The open step then has the reply."""
-        step = self._open = _OpenStep(self._next_step())
+    async def _infer(self, effect: Infer, result: list[object]) -> AsyncGenerator[Event, None]:
+        """Perform one of the agent's own model calls."""
         self.turns += 1
-        yield InferenceStarted(step.number)
+        yield self._transcript.begin_step()
         infer = self._driver.infer
         while True:
             request = replace(effect, tools="named") if effect.tools == "offered" and self.turns == self._max_turns else effect
@@ -292,23 +231,20 @@ class _Turn:
             try:
                 async with aclosing(infer.perform(request)) as deltas:
                     async for delta in deltas:
-                        if text := reader.add(delta):
-                            for token in self._show(text, step):
-                                yield token
+                        for token in self._transcript.show(reader.add(delta)):
+                            yield token
                 break
             except ContextLengthExceeded as error:
                 if reader.started:
                     raise
                 effect = await self._shorten(error)
-        for token in self._show(reader.end(), step):
+        for token in self._transcript.show(reader.end()):
             yield token
-        step.reply = reader.reply
-        self._usage += step.reply.usage
-        self._finish_reason = step.reply.finish_reason
-
-    def _show(self, text: str, step: _OpenStep) -> Iterator[Token]:
-        step.pieces.append(text)
-        return self._tokens(text, step.number)
+        reply = reader.reply
+        self._transcript.end_step(reply)
+        self._usage += reply.usage
+        self._finish_reason = reply.finish_reason
+        result.append(reply)
 
     async def _shorten(self, error: ContextLengthExceeded) -> Infer:
         """Return the failed model call over a shorter history, or raise ``error``."""
@@ -332,7 +268,8 @@ class _Turn:
         self._usage += reader.reply.usage
         return reader.reply
 
-    async def _call_tools(self, calls: Sequence[ToolCall], outcomes: dict[str, ToolOutcome]) -> AsyncGenerator[Event, None]:
+    async def _call_tools(self, calls: Sequence[ToolCall], result: list[object]) -> AsyncGenerator[Event, None]:
+        outcomes: dict[str, ToolOutcome] = {}
         async with aclosing(self._driver.call_tools(calls)) as events:
             async for event in events:
                 match event:
@@ -345,3 +282,4 @@ class _Turn:
                     case ToolProgress():
                         pass
                 yield event
+        result.append(tuple(outcomes[call.id] for call in calls))

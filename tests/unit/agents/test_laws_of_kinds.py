@@ -1,0 +1,235 @@
+"""The laws that hold for every kind: replay, overflow, failure and stop."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from spass.agents.kinds import KINDS, AgentContext, BaseAgent, ToolUsingAgent, user
+from spass.agents.kinds.base import parameter
+from spass.agents.kinds.orchestrator import OrchestratorAgent
+from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Effect, Infer, MaxTurns, Steps, Tell
+from spass.core.errors import ContextLengthExceeded, StorageUnavailable, UpstreamError
+from spass.core.events import Failed, ToolCallFinished, collect
+from spass.core.messages import FinishReason, Message, Role, ToolSpec
+from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
+from tests.unit.agents.test_driver import check_answer, check_messages
+
+pytestmark = pytest.mark.anyio
+
+TURNS = 500
+SPECS = (
+    ToolSpec("calculator", "Calculate.", {"type": "object", "properties": {"expression": {"type": "string"}}}),
+    ToolSpec("failing", "Fail.", {"type": "object", "properties": {}}),
+)
+CONTEXT = AgentContext(conversation=(user("old"), Message(Role.ASSISTANT, "older")), tools=("calculator", "failing"), specs=SPECS)
+SHORTER = AgentContext(conversation=(Message(Role.ASSISTANT, "in short"),), tools=CONTEXT.tools, specs=SPECS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsideAgent(ToolUsingAgent):
+    """Check each reply by a call made aside, which may fail, and hide some of the text."""
+
+    max_turns: int = parameter(4, "Model calls of one turn, at most.", ge=1, le=100)
+
+    def steps(self, input: str, context: AgentContext) -> Steps:
+        messages = self.opening(input, context)
+        try:
+            while True:
+                reply: AssistantReply = yield Infer(messages, show=HIDDEN if len(messages) % 2 else None)
+                yield Tell("I check the reply.")
+                check: AssistantReply = yield Infer((user(reply.content),), "none", aside=True)
+                if check.error is not None or not reply.tool_calls:
+                    return Answer(f"{reply.content} ({check.content})", metadata={"checked": check.error is None})
+                outcomes = yield CallTools(reply.tool_calls, said=check.content)
+                messages = (*messages, *(user(outcome.message.content, data=True) for outcome in outcomes))
+        except MaxTurns:
+            return Answer("I give up.")
+
+
+AGENTS: dict[str, Callable[..., BaseAgent]] = {
+    **{key: KINDS.get(key) for key in list(KINDS.keys()) if KINDS.canonical(key) == key},
+    "orchestrator structured": partial(OrchestratorAgent, mode="structured"),
+    "aside": AsideAgent,
+}
+"""Every kind, and one that makes calls aside."""
+
+WRITTEN = (
+    'Thought: hm\nAction: calculator\nAction Input: {"expression": "1"}',
+    "Action: failing\nAction Input: {}\nAction: calculator",
+    "Thought: known\nFinal Answer: 42",
+    "Action: missing\nAction Input: {",
+    "THOUGHT: hm\nTOOL: calculator\nINPUT: 2+2",
+    "TOOL: failing\nFINAL_ANSWER: 7\nObservation: made up",
+    "Observation: made up",
+    "Thought:",
+)
+REASONS = (FinishReason.STOP, FinishReason.STOP, FinishReason.TOOL_CALLS, FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+
+
+def random_reply(rng: random.Random) -> ScriptedReply | Exception:
+    if rng.random() < 0.04:
+        return UpstreamError("Down.")
+    text = rng.choice([*WRITTEN, "", "So.", "<think>no</think>So|me words"])
+    calls = tuple(rng.choice(["calculator", "failing", "missing"]) for _ in range(rng.choice([0, 0, 1, 1, 3])))
+    return ScriptedReply(text, calls, rng.choice(REASONS))
+
+
+def random_script(rng: random.Random) -> list[ScriptedReply | Exception]:
+    return [random_reply(rng) for _ in range(rng.randint(1, 8))]
+
+
+@dataclass
+class Recorder:
+    """Pass the effects of a kind on, and record each with the result that it was sent."""
+
+    effects: list[tuple[Effect, Any]] = field(default_factory=list)
+    answer: Answer | None = None
+
+    def record(self, steps: Steps) -> Steps:
+        effect = next(steps)
+        try:
+            while True:
+                try:
+                    result = yield effect
+                except MaxTurns as stop:
+                    self.effects.append((effect, stop))
+                    effect = steps.throw(stop)
+                else:
+                    self.effects.append((effect, result))
+                    effect = steps.send(result)
+        except StopIteration as end:
+            self.answer = answer = cast("Answer", end.value)
+            return answer
+        finally:
+            steps.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(BaseAgent):
+    """Run another agent and record it."""
+
+    agent: BaseAgent
+    recorder: Recorder
+    max_turns: int = 10
+
+    def steps(self, input: str, context: AgentContext) -> Steps:
+        return self.recorder.record(self.agent.steps(input, context))
+
+
+def build(kind: str, rng: random.Random) -> BaseAgent:
+    return AGENTS[kind](max_turns=rng.randint(1, 5))
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+async def test_a_replay_of_the_results_yields_the_same_effects_and_answer(kind: str) -> None:
+    answered = 0
+    for seed in range(TURNS):
+        rng = random.Random(seed)
+        agent, recorder, world = build(kind, rng), Recorder(), ScriptedWorld(random_script(rng))
+        max_turns: int = getattr(agent, "max_turns")  # noqa: B009 (a field of most kinds)
+        events = await world.run(Recorded(agent=agent, recorder=recorder, max_turns=max_turns), "?", CONTEXT)
+        steps = agent.steps("?", CONTEXT)
+        effect: object = next(steps)
+        try:
+            for recorded, result in recorder.effects:
+                assert effect == recorded, f"seed {seed}"
+                effect = steps.throw(MaxTurns()) if isinstance(result, MaxTurns) else steps.send(result)
+        except StopIteration as end:
+            effect = end.value
+        except MaxTurns:
+            effect = None
+        assert recorder.answer is None or effect == recorder.answer, f"seed {seed}"
+        steps.close()
+        if recorder.answer is not None:
+            answered += 1
+            check_answer(events)
+            check_messages(collect(events).messages)
+    assert answered > TURNS / 2
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+async def test_an_overflow_of_any_model_call_repeats_nothing(kind: str) -> None:
+    rescued = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        agent = build(kind, rng)
+        script = [reply for reply in random_script(rng) if not isinstance(reply, Exception)] or [ScriptedReply("So.")]
+        plain = ScriptedWorld(script)
+        expected = collect(await plain.run(agent, "?", CONTEXT))
+        for number, effect in enumerate(plain.effects):
+            world = ScriptedWorld([*script[:number], ContextLengthExceeded("Too long."), *script[number:]])
+            if number >= len(script):
+                world = ScriptedWorld(
+                    [*script, *[script[-1]] * (number - len(script)), ContextLengthExceeded("Too long."), script[-1]]
+                )
+            shortened: list[int] = []
+
+            async def shorten(shortened: list[int] = shortened) -> Sequence[Message]:
+                shortened.append(1)
+                return SHORTER.conversation
+
+            events = await world.run(agent, "?", CONTEXT, shorten)
+            if effect.aside:
+                assert not shortened
+                continue
+            outcome = collect(events)
+            assert shortened == [1]
+            assert len(world.executed) == len(plain.executed), f"seed {seed}"
+            assert (outcome.content, outcome.turns, outcome.metadata) == (expected.content, expected.turns, expected.metadata)
+            assert [tool.call.name for tool in outcome.tool_calls] == [tool.call.name for tool in expected.tool_calls]
+            check_answer(events)
+            assert any("in short" in message.content for message in world.effects[number + 1].messages)
+            assert not any("older" in message.content for message in world.effects[number + 1].messages)
+            rescued += 1
+    assert rescued >= 60
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("error", [StorageUnavailable("The table is gone."), ZeroDivisionError()])
+async def test_an_error_of_any_performer_ends_the_list_once(kind: str, error: Exception) -> None:
+    for seed in range(60):
+        rng = random.Random(seed)
+        agent, script = build(kind, rng), random_script(rng)
+        place = rng.randrange(len(script))
+        world = ScriptedWorld([*script[:place], error, *script[place + 1 :]])
+        await world.run(agent, "?", CONTEXT)
+        breaking = [reply if isinstance(reply, Exception) else replace(reply, calls=("calculator", "broken")) for reply in script]
+        events = await ScriptedWorld(breaking, tool_failure=error).run(agent, "?", CONTEXT)
+        if any(isinstance(event, ToolCallFinished) and event.outcome.call.name == "broken" for event in events):
+            assert isinstance(events[-1], Failed)
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+async def test_closing_or_cancelling_the_driver_at_any_event_leaves_nothing_open(kind: str) -> None:
+    tasks = len(asyncio.all_tasks())
+    for seed in range(40):
+        rng = random.Random(seed)
+        agent, script = build(kind, rng), random_script(rng)
+        length = len(await ScriptedWorld(script).run(agent, "?", CONTEXT))
+        for stop in range(1, length):
+            world = ScriptedWorld(script)
+            events = world.driver().run(agent, "?", CONTEXT)
+            for _ in range(stop):
+                await anext(events)
+            performed = len(world.effects) + len(world.executed)
+            if stop % 2:
+                await events.aclose()
+            else:
+                task = asyncio.create_task(_drain(events))
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await events.aclose()
+            assert world.open_streams == 0
+            assert len(world.effects) + len(world.executed) <= performed + (stop + 1) % 2
+            assert len(asyncio.all_tasks()) == tasks
+
+
+async def _drain(events: Any) -> None:
+    async for _ in events:
+        pass
