@@ -3,6 +3,7 @@
 The client is imported at its first use: a function of the gateway must not import httpx because of it.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +14,5 @@ __all__ = ["Spass"]
 
 def __getattr__(name: str) -> object:
     if name == "Spass":
-        from spass.sdk import Spass
-
-        return Spass
+        return import_module("spass.sdk").Spass
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

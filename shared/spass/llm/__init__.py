@@ -1,0 +1,23 @@
+"""Models: the router, its backends and their providers. The names below call models from code beside the gateway:
+
+    from spass.llm import complete
+    reply = await complete("grok-4.1", [{"role": "user", "content": "Hello!"}])
+
+They are in ``spass.calls``, which counts usage. This package may not import it, so they are found at their first use.
+"""
+
+from importlib import import_module
+from typing import Final
+
+_PLACES: Final = {
+    **dict.fromkeys(("complete", "embed", "usage", "reset_usage", "aclose"), "spass.calls.process_router"),
+    "NoBackendAvailable": "spass.core.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    if name == "BackendError":  # what a caller of ``complete`` catches: every failure of a call
+        return import_module("spass.core.errors").SpassError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,10 +5,12 @@ from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Final, TypeVar
 
 from spass.core.messages import TokenUsage
 from spass.limits.shard import LimitTable
+from spass.llm.agent_usage import AgentUsageReport
 from spass.llm.attempt import Attempt
 from spass.llm.backend_limits import BackendLimits
 from spass.llm.backends import serves
@@ -217,6 +219,12 @@ class Router:
         elif not isinstance(failure, (*_NOT_SENT_FAILURES, *_REQUEST_ONLY_FAILURES)):
             self._circuits.record_failure(backend.name, failure, size)
         schedule.record_failure(backend, failure, started=started, sent=attempt.sent)
+
+
+def get_router() -> AgentUsageReport:
+    """Return the calls of this process (``spass.calls.process_router``), which report the usage of each agent."""
+    calls: AgentUsageReport = import_module("spass.calls.process_router").get_router()
+    return calls
 
 
 @contextmanager

@@ -240,6 +240,7 @@ class CallContext:
 
     ``headers`` are sent with the provider's own headers, for example ``SPASS-Caller-Depth``. ``request_id`` is the id of the
     client's request. ``expected_usage`` estimates the tokens of one attempt. The router uses only backends with that capacity.
+    ``on_body`` is called with the body of each successful answer that was not streamed, before it is parsed or redacted.
     """
 
     deadline: Deadline
@@ -247,6 +248,7 @@ class CallContext:
     request_id: RequestId | None = None
     expected_usage: TokenUsage = field(default_factory=TokenUsage)
     attempt: Attempt = field(default_factory=Attempt)
+    on_body: Callable[[bytes], None] | None = None
 
     def with_expected_usage(self, usage: TokenUsage) -> "CallContext":
         return replace(self, expected_usage=usage)

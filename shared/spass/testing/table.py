@@ -13,11 +13,11 @@ from decimal import Decimal
 from typing import Final
 
 from spass.aws.attributes import Item, Value
+from spass.aws.evaluation import InvalidUpdate, apply_update, copy_as_stored, holds
 from spass.aws.keys import Key
 from spass.aws.table import ConditionFailed, Page, Query, Reply, TransactionFailed
 from spass.aws.writes import Delete, Put, Update, Write
 from spass.core.errors import InternalError
-from spass.testing.evaluation import InvalidUpdate, apply_update, copy_as_stored, holds
 
 ITEM_BYTES: Final = 400 * 1024
 PAGE_BYTES: Final = 2**20

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from spass.aws.attributes import Item
+from spass.aws.evaluation import apply_update, holds
 from spass.aws.invocation import AwsCall, retry_once
 from spass.aws.keys import Key
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Update
-from spass.testing.evaluation import apply_update, holds
 from spass.testing.faults import FaultPlan
 
 T = TypeVar("T")

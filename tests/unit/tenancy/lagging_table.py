@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
+from spass.aws.evaluation import apply_update
 from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key, tenant_config
@@ -15,7 +16,6 @@ from spass.aws.uploads import TenantUploads
 from spass.aws.writes import Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
-from spass.testing.evaluation import apply_update
 
 TENANT = TenantId("acme")
 

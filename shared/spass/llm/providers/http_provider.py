@@ -100,6 +100,8 @@ class HttpProvider(ABC, Generic[E]):
         self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
     ) -> AsyncGenerator[ChatDelta, None]:
         answer = await self.connection.post(self.path(request), body, context, generates=True)
+        if context.on_body is not None:
+            context.on_body(answer)
         yield self.reader().read_whole(answer)
 
     async def _stream_or_complete(

@@ -1,4 +1,4 @@
-"""Evaluate conditions and updates on items as DynamoDB does, without I/O."""
+"""Evaluate conditions and updates on items as DynamoDB does, without I/O: for tables in memory."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -67,10 +67,7 @@ def apply_update(update: Update, item: Item | None) -> Item:
     before: Item = item if item is not None else {"pk": update.key.pk, "sk": update.key.sk}
     after = dict(before)
     paths = [*update.set, *update.default, *update.add, *update.discard, *update.remove]
-    assert paths, f"the update changes nothing: {update}"
-    sorted_paths = sorted(f"{path}." for path in paths)
-    assert not any(later.startswith(path) for path, later in pairwise(sorted_paths)), f"two paths overlap: {update}"
-    assert not {"pk", "sk"} & {*paths}, "an update may not change a key"
+    _check_paths(paths)
     for path, value in update.set.items():
         _set(path, after, copy_as_stored(value))
     for path, value in update.default.items():
@@ -87,6 +84,17 @@ def apply_update(update: Update, item: Item | None) -> Item:
         parent, name = _parent_map(path, after)
         parent.pop(name, None)
     return after
+
+
+def _check_paths(paths: Sequence[str]) -> None:
+    """Raise ValueError for an update that DynamoDB would reject for every item."""
+    sorted_paths = sorted(f"{path}." for path in paths)
+    if not paths:
+        raise ValueError("the update changes nothing")
+    if any(later.startswith(path) for path, later in pairwise(sorted_paths)):
+        raise ValueError(f"two paths of the update overlap: {', '.join(paths)}")
+    if {"pk", "sk"} & {*paths}:
+        raise ValueError("an update may not change a key")
 
 
 def copy_as_stored(value: Value) -> Value:

@@ -1,0 +1,218 @@
+"""Call models from code that runs beside the gateway: a function, a script, a notebook. ``spass.llm`` offers these names.
+
+The calls use the router that ``gateway.yaml`` describes, with its strategies, retries and limits of backends. They have no token:
+the allow-list, the budget and the input defence of tenants do not apply to them.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, Final
+
+from spass.calls.answer_redaction import build_redactor
+from spass.calls.embedding import EmbeddingRequests
+from spass.calls.estimate import expected_usage
+from spass.calls.plain_messages import read_messages
+from spass.calls.scope import REQUEST_SECONDS
+from spass.calls.usage_log import UsageLog
+from spass.core.cost import NO_COST, Cost
+from spass.core.errors import InvalidRequest, SpassError
+from spass.core.ids import AGENT_NAME, AgentName
+from spass.core.messages import FinishReason, TokenUsage
+from spass.core.time import Deadline
+from spass.llm.agent_usage import AgentUsage
+from spass.llm.router import Router, RoutingRecord
+from spass.llm.types import CallContext, ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder
+from spass.metering import audit
+from spass.metering.audit import CallKind
+from spass.metering.pricing import price
+from spass.tenancy.config import GatewayConfig, ModelConfig
+
+_UNKNOWN_WINDOW: Final = 2**31 - 1  # tokens: the context window of a model that is not in the catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionReply:
+    """The answer to ``complete``.
+
+    ``model`` is the name that the provider reports, or else the requested one. ``usage`` has the keys ``prompt_tokens``,
+    ``completion_tokens`` and ``total_tokens``. ``raw`` is the provider's own answer, as parsed JSON.
+    """
+
+    content: str
+    model: str
+    usage: Mapping[str, int]
+    finish_reason: str
+    raw: Any
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsReply:
+    """The answer to ``embed``: one vector per text, in their order."""
+
+    vectors: list[list[float]]
+    model: str
+    usage: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _RunningCall:
+    """A call that has begun. The caller sets the other fields: ``routing`` always, the last two if there is an answer."""
+
+    context: CallContext
+    routing: RoutingRecord = field(default_factory=RoutingRecord)
+    reported_usd: Decimal | None = None
+    finish_reason: FinishReason | None = None
+
+
+class InProcessCalls:
+    """The calls of one process."""
+
+    def __init__(self, config: GatewayConfig, router: Router, log: UsageLog) -> None:
+        self._config = config
+        self._models = {model.name: model for model in config.models}
+        self._router = router
+        self._log = log
+        self._redactor = build_redactor(config, router.keys)
+
+    async def complete(
+        self,
+        model: str,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        agent_id: str | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+    ) -> CompletionReply:
+        """Return the answer of ``model`` to ``messages``, whose roles are system, user and assistant.
+
+        Raises:
+            NoBackendAvailable: no backend serves the model, or its key is missing.
+            InvalidRequest: an argument is wrong; nothing was sent.
+            SpassError: every backend failed, or refused the request.
+        """
+        config = self._model(model, "chat")
+        request = ChatRequest(model, read_messages(messages), temperature=temperature, max_tokens=max_tokens)
+        expected = expected_usage(request, config.context_window if config else _UNKNOWN_WINDOW)
+        bodies: list[bytes] = []
+        async with self._call(CallKind.CHAT, model, agent_id) as call:
+            context = replace(call.context, expected_usage=expected, on_body=bodies.append)
+            reply = await self._chat(request, context, call)
+        raw = json.loads(bodies[-1].decode(errors="replace")) if bodies else None
+        return CompletionReply(
+            reply.message.content,
+            _reported_model(raw) or model,
+            _tokens(call.routing.usage),
+            reply.finish_reason.value,
+            raw,
+        )
+
+    async def embed(self, model: str, texts: Sequence[str], *, agent_id: str | None = None) -> EmbeddingsReply:
+        """Return one vector per text.
+
+        Raises:
+            SpassError: the same as ``complete``.
+        """
+        config = self._model(model, "embedding")
+        if isinstance(texts, str) or not all(texts):
+            raise InvalidRequest("texts is a list of texts, none of which is empty.", param="texts")
+        if not texts:
+            return EmbeddingsReply([], model, _tokens(TokenUsage()))
+        async with self._call(CallKind.EMBEDDING, model, agent_id) as call:
+            requests = EmbeddingRequests(self._router, model, call.context)
+            try:
+                data = await requests.embed(texts)
+            finally:
+                call.routing = requests.routing
+        dimensions = (config.dimensions if config else None) or len(data) // 4 // len(texts)
+        reply = EmbeddingReply(data, len(texts), dimensions, call.routing.usage)
+        return EmbeddingsReply(reply.rows(), model, _tokens(call.routing.usage))
+
+    def get_agent_usage(self, agent_id: str) -> AgentUsage:
+        """Return the usage of ``agent_id``, which is 0 if it made no call."""
+        return self._log.get_agent_usage(_agent(agent_id))
+
+    def get_all_usage(self) -> dict[str, AgentUsage]:
+        """Return the usage of every agent that made a call."""
+        return self._log.get_all_usage()
+
+    def reset_agent_usage(self, agent_id: str | None = None) -> None:
+        """Set the usage of ``agent_id``, or of all agents, to 0."""
+        self._log.reset_agent_usage(None if agent_id is None else _agent(agent_id))
+
+    async def aclose(self) -> None:
+        """Close the connections to all backends. Later calls open new ones."""
+        await self._router.aclose()
+
+    async def _chat(self, request: ChatRequest, context: CallContext, call: _RunningCall) -> ChatReply:
+        builder = ReplyBuilder()
+        async with aclosing(self._router.chat(request, context)) as deltas:
+            call.routing = deltas.routing
+            async for delta in deltas:
+                builder.add(delta)
+        call.reported_usd, call.finish_reason = builder.reply.cost_usd, builder.reply.finish_reason
+        return builder.reply.with_refusal_as_text
+
+    def _model(self, name: str, kind: str) -> ModelConfig | None:
+        """Return the catalogue's entry for a model, or None: a backend may serve a model that the catalogue does not list."""
+        config = self._models.get(name)
+        if config is not None and config.kind != kind:
+            function = "embed" if config.kind == "embedding" else "complete"
+            raise InvalidRequest(f"Model '{name}' is of the kind {config.kind}. Call {function} with it.", param="model")
+        return config
+
+    @asynccontextmanager
+    async def _call(self, kind: CallKind, model: str, agent_id: str | None) -> AsyncIterator[_RunningCall]:
+        """Count one call when the body ends, also by an error.
+
+        Raises:
+            SpassError: the error of the body, with secrets, hosts and paths redacted.
+        """
+        agent = None if agent_id is None else _agent(agent_id)
+        opened = self._log.begin(kind, model, agent, Deadline.after(REQUEST_SECONDS))
+        call = _RunningCall(opened.context)
+        status = audit.FAILED
+        try:
+            yield call
+            status = audit.OK
+        except SpassError as error:
+            status = error.code
+            raise self._redactor.redact_error(error) from None
+        except asyncio.CancelledError:
+            status = audit.CANCELLED
+            raise
+        finally:
+            await opened.finish(status, routing=call.routing, cost=self._cost(model, call), finish_reason=call.finish_reason)
+
+    def _cost(self, model: str, call: _RunningCall) -> Cost:
+        config = self._models.get(model)
+        if config is None or call.routing.usage == TokenUsage():
+            return NO_COST
+        usd_to_eur, routing = self._config.usd_to_eur, call.routing
+        cost = price(config, routing.answered_usage, reported_usd=call.reported_usd, usd_to_eur=usd_to_eur)
+        if routing.lost_usage == TokenUsage():
+            return cost
+        return replace(cost + price(config, routing.lost_usage, reported_usd=None, usd_to_eur=usd_to_eur), sub_calls=1)
+
+
+def _agent(name: str) -> AgentName:
+    if not re.fullmatch(AGENT_NAME, name):
+        raise InvalidRequest(f"agent_id is {name!r:.140}. Use 1 to 128 of: A-Z a-z 0-9 _ -", param="agent_id")
+    return AgentName(name)
+
+
+def _tokens(usage: TokenUsage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _reported_model(raw: object) -> str | None:
+    model = raw.get("model") if isinstance(raw, dict) else None
+    return model if isinstance(model, str) and model else None

@@ -1,0 +1,114 @@
+"""The calls of this process as its environment describes them: ``gateway.yaml``, ``.env`` and ``SPASS_*`` variables.
+
+``spass.llm`` offers these functions. Nothing is read before the first call.
+"""
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from spass.aws.clients import Aws
+from spass.aws.provider_keys import ProviderKeys
+from spass.calls.in_process import CompletionReply, EmbeddingsReply, InProcessCalls
+from spass.calls.usage_log import ProcessUsageLog, TableUsageLog
+from spass.core.errors import InvalidRequest
+from spass.core.ids import TenantId
+from spass.limits.process_table import ProcessTable
+from spass.llm.agent_usage import AgentUsage
+from spass.llm.backends import check_backend, key_variables
+from spass.llm.router import Router
+from spass.tenancy.config import GatewayConfig, load_gateway_config
+
+_lock = threading.Lock()
+_calls: InProcessCalls | None = None
+
+
+async def complete(
+    model: str,
+    messages: Sequence[Mapping[str, str]],
+    *,
+    agent_id: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+) -> CompletionReply:
+    """Return the answer of ``model`` to ``messages``, whose roles are system, user and assistant.
+
+    Raises:
+        NoBackendAvailable: no backend serves the model, or its key is missing.
+        InvalidRequest: an argument is wrong; nothing was sent.
+        SpassError: every backend failed, or refused the request.
+        ConfigError: gateway.yaml is missing or wrong.
+    """
+    return await get_router().complete(model, messages, agent_id=agent_id, temperature=temperature, max_tokens=max_tokens)
+
+
+async def embed(model: str, texts: Sequence[str], *, agent_id: str | None = None) -> EmbeddingsReply:
+    """Return one vector per text. Raise the errors of ``complete``."""
+    return await get_router().embed(model, texts, agent_id=agent_id)
+
+
+def usage(agent_id: str) -> AgentUsage:
+    """Return the usage of ``agent_id``. With ``SPASS_TABLE`` this reads the table and blocks meanwhile."""
+    return get_router().get_agent_usage(agent_id)
+
+
+def reset_usage(agent_id: str | None = None) -> None:
+    """Set the usage of ``agent_id``, or of all agents, to 0. With ``SPASS_TABLE`` this writes the table and blocks meanwhile."""
+    get_router().reset_agent_usage(agent_id)
+
+
+async def aclose() -> None:
+    """Close the connections to all backends, and read the environment again before the next call."""
+    global _calls
+    with _lock:
+        calls, _calls = _calls, None
+    if calls is not None:
+        await calls.aclose()
+
+
+def get_router() -> InProcessCalls:
+    """Return the calls of this process. The first time, read ``.env`` and gateway.yaml.
+
+    Raises:
+        ConfigError: gateway.yaml is missing or wrong.
+        InvalidRequest: ``SPASS_TABLE`` is set, and the tenant is unknown.
+    """
+    global _calls  # noqa: PLW0603 (one per process)
+    with _lock:
+        if _calls is None:
+            _read_dotenv(Path(".env"))
+            _calls = _from_environment(os.environ)
+        return _calls
+
+
+def _from_environment(environment: Mapping[str, str]) -> InProcessCalls:
+    config = load_gateway_config(Path(environment.get("SPASS_CONFIG") or "gateway.yaml"), None, check_backend)
+    table = environment.get("SPASS_TABLE")
+    aws = Aws(table=table or "spass", bucket=environment.get("SPASS_BUCKET") or "spass")
+    variables = key_variables(config.llm.backends)
+    keys = ProviderKeys(variables, environment.get("SPASS_KEYS_PATH") or None, aws.get_parameters)
+    router = partial(Router, config.llm, config.models, keys.get)
+    if not table:
+        process_table = ProcessTable()
+        return InProcessCalls(config, router(limits=lambda: process_table), ProcessUsageLog())
+    store = aws.for_tenant(_tenant(config, environment.get("SPASS_TENANT")))
+    return InProcessCalls(config, router(limits=lambda: aws.shared), TableUsageLog(store))
+
+
+def _tenant(config: GatewayConfig, name: str | None) -> TenantId:
+    """Return the tenant to which the calls are charged: ``name``, or the only one of gateway.yaml."""
+    tenants = [tenant.id for tenant in config.tenants]
+    if name in tenants or (not name and len(tenants) == 1):
+        return TenantId(name or tenants[0])
+    given = f"is {name!r}" if name else "is not set"
+    raise InvalidRequest(f"SPASS_TENANT {given}. It names the tenant to charge: one of {', '.join(tenants) or 'none'}.")
+
+
+def _read_dotenv(file: Path) -> None:
+    """Set the variables of ``file`` that the environment lacks. Functions in AWS have no such file."""
+    if file.is_file():
+        from dotenv import load_dotenv
+
+        load_dotenv(file)
