@@ -19,11 +19,29 @@ _END: Final = b"\r\n0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """A request that a target repeats: the route and the body of a request that is not a stream."""
+
+    name: str
+    path: str
+    body: Mapping[str, object] = field(hash=False)
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+CHAT: Final = Work(
+    "chat",
+    "/v1/chat/completions",
+    {"model": "bench-model", "messages": [{"role": "user", "content": "What is two and two?"}]},
+)
+
+
+@dataclass(frozen=True, slots=True)
 class LoadProfile:
     """The kind of requests: whole answers or streams, and the number of concurrent connections."""
 
     streaming: bool
     connections: int
+    work: Work = CHAT
 
     def __str__(self) -> str:
         return f"{'streaming' if self.streaming else 'blocking'}, {self.connections} connection{'s' * (self.connections > 1)}"
@@ -71,10 +89,10 @@ class Target:
 
     async def _burst(self, kind: LoadProfile, requests: int, figures: LoadResult) -> None:
         address = urlsplit(self.served.base).netloc
-        body = request_body(streaming=kind.streaming)
+        body = request_body(kind)
         headers = {"Host": address, "Content-Type": "application/json", "Content-Length": str(len(body)), **self.headers}
-        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        asked = f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + body
+        head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **kind.work.headers}.items())
+        asked = f"POST {kind.work.path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
         async def drive(count: int) -> None:
             host, port = address.split(":")
@@ -93,7 +111,7 @@ class Target:
         """Read one answer. Return the time of its first word."""
         head = await reader.readuntil(b"\r\n\r\n")
         if b" 200 " not in head.split(b"\r\n", 1)[0]:
-            raise SystemExit(f"{self.name} answered {head[:300]!r}")
+            raise SystemExit(f"{self.name} answered {head[:300]!r} {await reader.read(1000)!r}")
         lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         body, seen = b"", 0.0
         while not (len(body) >= int(lengths[0].split(b":")[1]) if lengths else body.endswith(_END)):
@@ -108,11 +126,9 @@ class Target:
         return seen
 
 
-def request_body(*, streaming: bool) -> bytes:
-    asked: dict[str, object] = {"model": "bench-model", "messages": [{"role": "user", "content": "What is two and two?"}]}
-    if streaming:
-        asked |= {"stream": True, "stream_options": {"include_usage": True}}
-    return json.dumps(asked).encode()
+def request_body(kind: LoadProfile) -> bytes:
+    more = {"stream": True, "stream_options": {"include_usage": True}} if kind.streaming else {}
+    return json.dumps({**kind.work.body, **more}).encode()
 
 
 def processor_seconds(pid: int) -> float:

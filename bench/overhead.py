@@ -1,11 +1,13 @@
 """Measure the latency that the gateway adds to a chat completion, in front of an upstream that answers at once.
 
-    python -m bench.overhead [--requests N] [--rounds N] [--only NAME ...]
+    python -m bench.overhead [--requests N] [--rounds N] [--only NAME ...] [--against CHECKOUT]
 
 All targets in one interleaved run: the bare upstream, a minimal Starlette + httpx pass-through, LiteLLM's proxy, Portkey's
 gateway, and ours with authentication, cost and audit on (the audit record goes to an emulated DynamoDB on this machine, in a
 process of its own). Whole answers and streams, over 1 connection and over 16. Added latency is a target's median less the
 upstream's. Requests per second per core are the reciprocal of the processor time that a target's processes take for a request.
+
+With ``--against`` the gateway of this checkout is compared with that of another one instead (``bench.versions``).
 """
 
 import argparse
@@ -15,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench import proxies
+from bench import proxies, versions
 from bench.load import LoadProfile, LoadResult, Target
 from bench.processes import TOKEN, emulated_aws, served, write_config
 
@@ -30,7 +32,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=480, help="requests of each kind to each target (default 480)")
     parser.add_argument("--rounds", type=int, default=10, help="in so many turns (default 10)")
     parser.add_argument("--only", nargs="*", default=[], help="of the targets besides the upstream only these")
+    parser.add_argument("--against", type=Path, help="compare with the gateway of this checkout")
     options = parser.parse_args()
+    if options.against:
+        versions.compare(options.against, options.requests, options.rounds)
+        return
     with ExitStack() as stack:
         targets = start_targets(stack, options.only)
         for target in targets:

@@ -21,6 +21,8 @@ ROOT: Final = Path(__file__).parent.parent
 REGION: Final = "eu-central-1"
 TOKEN: Final = "bench-token"
 ADMIN_TOKEN: Final = "bench-admin-token"
+TOOLS_TOKEN: Final = "bench-tools-token"
+"""The token of a tenant whose chats have the gateway's calculator, if ``write_config`` adds it."""
 USER: Final = "bench"
 
 
@@ -54,12 +56,12 @@ class RunningServer:
 
 
 @contextmanager
-def process(command: list[str], port: int, environment: Mapping[str, str]) -> Iterator[RunningServer]:
-    """Run ``command`` until the block ends. Yield it when a server listens on ``port``."""
+def process(command: list[str], port: int, environment: Mapping[str, str], checkout: Path = ROOT) -> Iterator[RunningServer]:
+    """Run ``command`` with the code of ``checkout`` until the block ends. Yield it when a server listens on ``port``."""
     running = subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'shared'}{os.pathsep}{ROOT}", **environment},
-        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{checkout / 'shared'}{os.pathsep}{checkout}", **environment},
+        cwd=checkout,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -83,11 +85,11 @@ def process(command: list[str], port: int, environment: Mapping[str, str]) -> It
 
 
 @contextmanager
-def served(app: str, environment: Mapping[str, str]) -> Iterator[RunningServer]:
-    """Serve an ASGI app with one uvicorn worker."""
+def served(app: str, environment: Mapping[str, str], checkout: Path = ROOT) -> Iterator[RunningServer]:
+    """Serve an ASGI app of ``checkout`` with one uvicorn worker."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "error", "--no-access-log"]
-    with process(command, port, environment) as running:
+    with process(command, port, environment, checkout) as running:
         yield running
 
 
@@ -149,12 +151,26 @@ def _sha256(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+_TENANT_WITH_TOOLS: Final = f"""
+  - id: bench-tools
+    defaults: {{tools_enabled_default: [calculator]}}
+    tokens:
+      - {{id: bench-tools, sha256: {_sha256(TOOLS_TOKEN)}}}
+"""
+
+
 def write_config(
-    folder: Path, upstream: str, embedding_model: str = "all-minilm-l6-v2", *, summaries: str | None = None
+    folder: Path,
+    upstream: str,
+    embedding_model: str = "all-minilm-l6-v2",
+    *,
+    summaries: str | None = None,
+    with_tools: bool = False,
 ) -> dict[str, str]:
     """A gateway.yaml with priced models and one embedding model at ``upstream``, and an agent with a large and one with a small
     context window; gives the environment that names them. Indices are embedded by ``embedding_model``: the gateway's own, or
-    bench-embedding. ``summaries`` is where the model of summaries answers, if not at ``upstream`` too."""
+    bench-embedding. ``summaries`` is where the model of summaries answers, if not at ``upstream`` too. ``with_tools`` adds a
+    tenant and an agent with a calculator."""
     (folder / "gateway.yaml").write_text(
         f"""
 llm:
@@ -178,11 +194,13 @@ tenants:
     tokens:
       - {{id: bench, sha256: {_sha256(TOKEN)}}}
       - {{id: bench-admin, sha256: {_sha256(ADMIN_TOKEN)}, admin: true}}
-"""
+{_TENANT_WITH_TOOLS if with_tools else ""}"""
     )
     agents = folder / "agents"
     agents.mkdir()
+    said = "description: Answers at once.\nsystem_prompt: Answer.\n"
     for name, model in (("bench", "bench-model"), ("bench-small", "bench-small")):
-        said = "description: Answers at once.\nsystem_prompt: Answer.\n"
         (agents / f"{name}.yaml").write_text(f"name: {name}\nmodel: {model}\n{said}")
+    if with_tools:
+        (agents / "bench-tools.yaml").write_text(f"name: bench-tools\nmodel: bench-model\ntools: [calculator]\n{said}")
     return {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(agents), "BENCH_KEY": "key"}

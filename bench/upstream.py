@@ -28,29 +28,52 @@ ANSWER = json.dumps(
 ).encode()
 
 
+CALL = {
+    "index": 0,
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "calculator", "arguments": '{"expression": "2+2"}'},
+}
+CALL_MESSAGE = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+CALL_ANSWER = json.dumps(
+    {**json.loads(ANSWER), "choices": [{"index": 0, "message": CALL_MESSAGE, "finish_reason": "tool_calls"}]}
+).encode()
+
 PIECES = ("Four", ".", *(f" Piece {number} of it." for number in range(1, 11)))
-PAUSE = 0.002
+PAUSE = float(os.environ.get("PAUSE", "0.002"))
+"""Seconds between the pieces of a stream."""
 
 
 async def answer(request: Request) -> Response:
-    """Answer immediately, or after ``ANSWER_AFTER`` seconds. Stream a few words at a time, with pauses."""
+    """Answer immediately, or after ``ANSWER_AFTER`` seconds. Stream a few words at a time, with pauses. A model that is offered
+    tools first calls the calculator."""
     asked = json.loads(await request.body())
     if after := os.environ.get("ANSWER_AFTER"):
         await asyncio.sleep(float(after))
+    calls_tool = bool(asked.get("tools")) and asked["messages"][-1]["role"] != "tool"
     if not asked.get("stream"):
-        return Response(ANSWER, media_type="application/json")
-    return StreamingResponse(_pieces(), media_type="text/event-stream")
+        return Response(CALL_ANSWER if calls_tool else ANSWER, media_type="application/json")
+    return StreamingResponse(_call() if calls_tool else _pieces(), media_type="text/event-stream")
 
 
 async def _pieces() -> AsyncIterator[bytes]:
     yield _event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
     for number, text in enumerate(PIECES):
-        if number:
+        if number and PAUSE:
             await asyncio.sleep(PAUSE)
         yield _event([{"index": 0, "delta": {"content": text}, "finish_reason": None}])
-    yield _event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
-    yield _event([], usage={"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11})
-    yield b"data: [DONE]\n\n"
+    yield _end("stop")
+
+
+async def _call() -> AsyncIterator[bytes]:
+    yield _event([{"index": 0, "delta": CALL_MESSAGE, "finish_reason": None}])
+    yield _end("tool_calls")
+
+
+def _end(reason: str) -> bytes:
+    finish = _event([{"index": 0, "delta": {}, "finish_reason": reason}])
+    usage = _event([], usage={"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11})
+    return finish + usage + b"data: [DONE]\n\n"
 
 
 def _event(choices: list[dict[str, object]], **more: object) -> bytes:

@@ -6,7 +6,7 @@ recorded, streamed and returned cannot differ.
 """
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from spass.agents.kind_run import KindRun
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.agents.reply_reader import ReplyReader, give_ids
+from spass.agents.reply_reader import CUT_OFF, ClientReplyReader, ReplyReader, give_ids
 from spass.agents.transcript import Transcript
 from spass.calls.scope import Scope
 from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, EMPTY_BUS, AgentTurnEnd, AgentTurnStart, EventBus
@@ -51,7 +51,11 @@ class Inference(Protocol):
 
 
 class Driver:
-    """Run the kinds of one scope. ``scope`` is that of the agent; its tally counts the cost of the turn."""
+    """Run the kinds of one scope. ``scope`` is that of the agent; its tally counts the cost of the turn.
+
+    ``client_tools`` is set for a client of chat completions, who reads the model's text unfiltered and refusals apart from it,
+    and answers the calls of these tools: their pieces are events.
+    """
 
     def __init__(
         self,
@@ -61,12 +65,20 @@ class Driver:
         *,
         kind: str | None = None,
         bus: EventBus = EMPTY_BUS,
+        client_tools: Collection[str] | None = None,
     ) -> None:
         self.infer = infer
         self.call_tools = call_tools
         self.scope = scope
         self._kind = kind
         self._bus = bus
+        self._client_tools = client_tools
+
+    def reader(self, effect: Infer) -> ReplyReader:
+        """Return a reader for the reply to ``effect``."""
+        if self._client_tools is not None:
+            return ClientReplyReader(effect.show, self._client_tools)
+        return ReplyReader(effect.show, begins_thinking=self.infer.begins_thinking(effect))
 
     async def run(
         self,
@@ -191,7 +203,7 @@ class _Turn:
         if self._metadata:
             reason = FinishReason.MAX_TURNS
         elif answer.calls:
-            reason = FinishReason.TOOL_CALLS
+            reason = reason if reason in CUT_OFF else FinishReason.TOOL_CALLS
         elif reason is FinishReason.TOOL_CALLS:
             reason = FinishReason.STOP
         yield from self._transcript.answer(answer.content, give_ids(answer.calls), reason)
@@ -224,15 +236,16 @@ class _Turn:
         """Perform one of the agent's own model calls."""
         self.turns += 1
         yield self._transcript.begin_step()
-        infer = self._driver.infer
         while True:
             request = replace(effect, tools="named") if effect.tools == "offered" and self.turns == self._max_turns else effect
-            reader = ReplyReader(request.show, begins_thinking=infer.begins_thinking(request))
+            reader = self._driver.reader(request)
             try:
-                async with aclosing(infer.perform(request)) as deltas:
+                async with aclosing(self._driver.infer.perform(request)) as deltas:
                     async for delta in deltas:
                         for token in self._transcript.show(reader.add(delta)):
                             yield token
+                        for event in reader.passed_on:
+                            yield event
                 break
             except ContextLengthExceeded as error:
                 if reader.started:

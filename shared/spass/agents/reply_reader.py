@@ -1,20 +1,27 @@
 """Read the reply of one model call from its deltas: without think text, and as far as the kind shows it."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
 from spass.agents.kinds.markers import ShowFilter
 from spass.core.effects import AssistantReply, Show
+from spass.core.events import RefusalDelta, ToolCallDelta
 from spass.core.ids import new_id
 from spass.core.messages import NO_TOKENS, FinishReason, ToolCall
 from spass.core.think_filter import ThinkFilter
-from spass.llm.types import ChatDelta, ReplyBuilder
+from spass.llm.types import ChatDelta, ReplyBuilder, replayable_name
 
-_CUT_OFF: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+CUT_OFF: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 
 
 class ReplyReader:
-    """Assemble a reply and filter its text. ``started`` is True once the model has written anything."""
+    """Assemble a reply and filter its text.
+
+    ``started`` is True once the model has written anything. ``passed_on`` is what a client reads of the last delta beside text.
+    """
+
+    passed_on: Sequence[RefusalDelta | ToolCallDelta] = ()
 
     def __init__(self, show: Show, *, begins_thinking: bool = False) -> None:
         self.started = False
@@ -44,8 +51,38 @@ class ReplyReader:
         """Return the whole reply. A refusal is part of its text. Tool calls of a reply that was cut off are dropped."""
         reply = self._builder.reply.with_refusal_as_text
         reason = reply.finish_reason
-        calls = () if reason in _CUT_OFF else give_ids(reply.replayable_message.tool_calls)
+        calls = () if reason in CUT_OFF else give_ids(reply.replayable_message.tool_calls)
         return AssistantReply("".join(self._text), calls, reason, reply.usage or NO_TOKENS)
+
+
+class ClientReplyReader(ReplyReader):
+    """Read a reply for a client who reads the text unfiltered and refusals apart from it, and who answers the calls of
+    ``client_tools``."""
+
+    def __init__(self, show: Show, client_tools: Collection[str]) -> None:
+        super().__init__(show)
+        self._client_tools = client_tools
+        self._builder = ReplyBuilder(self._is_for_client)
+
+    def add(self, delta: ChatDelta) -> str:
+        pieces = self._builder.add(delta)
+        self.started = self.started or bool(delta.content or delta.refusal or delta.tool_calls)
+        if delta.refusal or pieces or self.passed_on:
+            refusal = [RefusalDelta(delta.refusal)] if delta.refusal else []
+            self.passed_on = [*refusal, *(replace(piece, name=piece.name and replayable_name(piece.name)) for piece in pieces)]
+        return self._show(delta.content)
+
+    @property
+    def reply(self) -> AssistantReply:
+        """Return the whole reply without its refusal. Of a reply that was cut off, only the client's calls remain."""
+        reply = self._builder.reply
+        calls = give_ids(reply.replayable_message.tool_calls)
+        if reply.finish_reason in CUT_OFF:
+            calls = tuple(call for call in calls if self._is_for_client(call.name))
+        return AssistantReply("".join(self._text), calls, reply.finish_reason, reply.usage or NO_TOKENS)
+
+    def _is_for_client(self, name: str) -> bool:
+        return replayable_name(name) in self._client_tools
 
 
 def give_ids(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:

@@ -13,13 +13,13 @@ from spass.completions.augment import ALL_AUGMENTATIONS, Augment, add_tenant_mes
 from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
 from spass.completions.embeddings import EmbeddingsRequest, check_count, check_dimensions, embeddings_response
 from spass.completions.pipeline_events import pipeline_events
-from spass.completions.server_tools import ServerTools
 from spass.core.events import Event
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tenancy.stored_settings import ConfigValues
 
 if TYPE_CHECKING:
+    from spass.completions.server_tools import ServerTools
     from spass.tools.toolbox import Toolbox
 
 
@@ -36,9 +36,11 @@ class Completions:
         self._toolbox = toolbox
 
     def prepare(self) -> None:
-        """Create the toolbox if a tenant has server tools, so that its first chat does not wait for it."""
+        """Load the toolbox and the driver if a tenant has server tools, so that its first chat does not wait for them."""
         all_defaults = (self._config.defaults, *(tenant.defaults for tenant in self._config.tenants))
         if any(defaults.tools_enabled_default for defaults in all_defaults):
+            import spass.completions.server_tools  # noqa: F401
+
             self._toolbox()
 
     async def stream(
@@ -80,10 +82,11 @@ class Completions:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         augmented = add_tenant_messages(request.chat_request(), settings, augment)
         server_tools = self._server_tools(scope, settings, request) if augment.server_tools else None
-        deltas = server_tools.chat(self._calls, scope, augmented) if server_tools else self._calls.chat(scope, augmented)
-        return pipeline_events(deltas, scope.tally)
+        if server_tools:
+            return server_tools.events(self._calls, scope, augmented)
+        return pipeline_events(self._calls.chat(scope, augmented), scope.tally)
 
-    def _server_tools(self, scope: Scope, settings: ConfigValues, request: ChatCompletionRequest) -> ServerTools | None:
+    def _server_tools(self, scope: Scope, settings: ConfigValues, request: ChatCompletionRequest) -> "ServerTools | None":
         """Return the server tools of this chat, or None. There are none if the caller sets ``tool_choice``. A caller's tool
         replaces a server tool of the same name, and the caller's tools come first within ``MAX_TOOLS``."""
         if request.tool_choice not in (None, "auto"):
@@ -93,6 +96,8 @@ class Completions:
         names = names[: MAX_TOOLS - len(caller_tools)]
         if not names:
             return None
+        from spass.completions.server_tools import ServerTools
+
         toolbox = self._toolbox()
         specs = toolbox.specs(names, scope.caller.identity)
         return ServerTools(toolbox, specs) if specs else None

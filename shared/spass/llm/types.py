@@ -109,8 +109,13 @@ class ChatReply:
 
         A model may invent a tool name with characters that providers refuse. Sent unchanged, it would make every later call fail.
         """
-        calls = [replace(call, name=_DISALLOWED_IN_NAME.sub("_", call.name)[:64] or "_") for call in self.message.tool_calls]
+        calls = [replace(call, name=replayable_name(call.name)) for call in self.message.tool_calls]
         return replace(self.message, tool_calls=tuple(calls))
+
+
+def replayable_name(name: str) -> str:
+    """Return the name of a tool, as a model wrote it, in a form that providers accept."""
+    return _DISALLOWED_IN_NAME.sub("_", name)[:64] or "_"
 
 
 def _is_never(_: str) -> bool:

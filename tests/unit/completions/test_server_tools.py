@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spass.agents.kinds.server_tools import ServerToolsAgent
 from spass.agents.render.chunks import replay_chunks
 from spass.aws.clients import TenantStore
 from spass.calls.datamark import remove_marks
@@ -16,7 +17,6 @@ from spass.calls.scope import Scope
 from spass.completions.augment import Augment
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.messages import check_tool_answers
-from spass.completions.server_tools import MAX_MODEL_CALLS
 from spass.completions.service import Completions
 from spass.core.errors import StorageUnavailable, UpstreamError
 from spass.core.events import ToolCallDelta
@@ -310,12 +310,34 @@ async def test_a_model_can_correct_an_invalid_call(store: TenantStore) -> None:
 async def test_a_tool_call_in_the_last_model_call_ends_with_reason_length(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", text="Once more.")])
     answer = await complete_and_stream(model, make_scope(store))
-    assert len(model.requests) == MAX_MODEL_CALLS
-    assert [request.tool_choice for request in model.requests] == [None] * (MAX_MODEL_CALLS - 1) + ["none"]
+    assert len(model.requests) == ServerToolsAgent.max_turns
+    assert [request.tool_choice for request in model.requests] == [None] * (ServerToolsAgent.max_turns - 1) + ["none"]
     assert {tuple(names_offered(request)) for request in model.requests} == {("calculator", "rag_query")}
     assert (reason_of(answer), "tool_calls" in message_of(answer)) == ("length", False)
     usage: Any = answer["usage"]
-    assert usage["cost_details"]["sub_calls"] == MAX_MODEL_CALLS
+    assert usage["cost_details"]["sub_calls"] == ServerToolsAgent.max_turns
+
+
+async def test_json_written_beside_a_last_tool_call_is_the_answer(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator", text='{"it": 42}')])
+    answer = await complete_and_stream(model, make_scope(store), response_format={"type": "json_object"})
+    assert (reason_of(answer), message_of(answer)["content"]) == ("length", '{"it": 42}')
+
+
+async def test_the_provider_is_asked_to_stream_also_for_a_blocking_client(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator"), says("It is 42.")])
+    await complete_and_stream(model, make_scope(store))
+    assert [request.stream for request in model.requests] == [True, True]
+    plain = Model(turns=[says("Hello.")])
+    await complete_and_stream(plain, make_scope(store), CONFIG)
+    assert [request.stream for request in plain.requests] == [False]
+
+
+async def test_a_truncated_call_of_a_callers_tool_is_returned(store: TenantStore) -> None:
+    cut = [*calling("weather", arguments='{"ci')[:-1], ChatDelta(finish_reason=FinishReason.LENGTH)]
+    answer = await complete_and_stream(Model(turns=[cut]), make_scope(store), tools=[WEATHER])
+    assert reason_of(answer) == "length"
+    assert message_of(answer)["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"ci'}
 
 
 async def test_a_truncated_tool_call_is_not_run(store: TenantStore) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol, TypeVar
 
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Show, Steps, ToolOutcome, user
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Show, Steps, ToolOutcome, user
 from spass.core.events import Event, collect
 from spass.core.json import dump
 from spass.core.messages import Json, Message, Role, ToolSpec
@@ -121,6 +121,9 @@ class ToolUsingAgent(BaseAgent):
             client_calls = tuple(call for call in reply.tool_calls if call.name in client_tools)
             if client_calls or not reply.tool_calls:
                 return Answer(reply.content, calls=client_calls)
-            outcomes: Sequence[ToolOutcome] = yield CallTools(reply.tool_calls)
+            try:
+                outcomes: Sequence[ToolOutcome] = yield CallTools(reply.tool_calls)
+            except MaxTurns:
+                return Answer(reply.content)
             asked = Message(Role.ASSISTANT, reply.content, tuple(outcome.call for outcome in outcomes))
             messages = (*messages, asked, *(outcome.message for outcome in outcomes))
