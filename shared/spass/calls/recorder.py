@@ -11,7 +11,7 @@ from typing import Final
 
 from spass.aws.tasks import run_shielded
 from spass.calls.admission import CallReservation
-from spass.calls.scope import Scope
+from spass.calls.scope import EventFields, Scope
 from spass.core.bus import (
     INFERENCE_END,
     INFERENCE_START,
@@ -127,26 +127,31 @@ class Recorder:
         else:
             await audited
 
+    def _event_fields(self) -> EventFields:
+        fields = self._scope.event_fields()
+        fields["session_id"] = self._record.session  # a turn may go on in a successor before the call has ended
+        return fields
+
     def _publish_start(self) -> None:
-        scope, record = self._scope, self._record
+        bus, record = self._scope.bus, self._record
         if record.kind is CallKind.TOOL:
-            scope.bus.publish(
+            bus.publish(
                 TOOL_CALL_START,
-                lambda: ToolCallStart(**scope.event_fields(), call_id=record.request_id, tool=record.tool),
+                lambda: ToolCallStart(**self._event_fields(), call_id=record.request_id, tool=record.tool),
             )
         else:
-            scope.bus.publish(
+            bus.publish(
                 INFERENCE_START,
-                lambda: InferenceStart(**scope.event_fields(), call_id=record.request_id, model=record.model or ""),
+                lambda: InferenceStart(**self._event_fields(), call_id=record.request_id, model=record.model or ""),
             )
 
     def _publish_end(self, record: AuditRecord) -> None:
-        scope = self._scope
+        bus = self._scope.bus
         if record.kind is CallKind.TOOL:
-            scope.bus.publish(
+            bus.publish(
                 TOOL_CALL_END,
                 lambda: ToolCallEnd(
-                    **scope.event_fields(),
+                    **self._event_fields(),
                     call_id=record.request_id,
                     tool=record.tool,
                     ok=record.status == audit.OK,
@@ -155,10 +160,10 @@ class Recorder:
                 ),
             )
         else:
-            scope.bus.publish(
+            bus.publish(
                 INFERENCE_END,
                 lambda: InferenceEnd(
-                    **scope.event_fields(),
+                    **self._event_fields(),
                     call_id=record.request_id,
                     model=record.model or "",
                     backend=record.backend,
