@@ -49,10 +49,38 @@ def chat(gateway: Gateway, message: str = "Hi", agent: str = "counting") -> int:
     return gateway.send("POST", f"/a1/agents/{agent}/chat", body={"message": message}).status
 
 
-def test_a_chat_of_an_agent_publishes_its_calls(gateway: Gateway, log: EventLog, capsys: pytest.CaptureFixture[str]) -> None:
+CALLS: Final = ["inference_start", "inference_end", "tool_call_start", "tool_call_end", "inference_start", "inference_end"]
+
+
+def test_a_turn_of_an_agent_is_traced_with_its_calls(gateway: Gateway, log: EventLog, capsys: pytest.CaptureFixture[str]) -> None:
     gateway.model.script = in_turn([call(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
     assert chat(gateway) == 200
     log.check()
+    assert log.names == ["agent_turn_start", *CALLS, "agent_turn_end"]
+    (trace,) = [line for line in telemetry(capsys) if line["event"] == "trace"]
+    assert (
+        trace.items()
+        >= {"agent": "counting", "kind": "orchestrator", "turns": 2, "tool_calls": 1, "finish_reason": "stop"}.items()
+    )
+    assert [span["type"] for span in trace["spans"]] == ["inference", "tool_call", "inference"]
+    assert sum(span.get("cost_usd", 0) for span in trace["spans"]) == trace["cost_usd"]
+
+
+def test_a_chat_completion_publishes_its_calls_and_no_turn(gateway: Gateway, log: EventLog) -> None:
+    gateway.model.script = in_turn([call(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
+    stored = {"tools_enabled_default": ["calculator"]}
+    assert gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body=stored).status == 200
+    body = {"model": "small", "messages": [{"role": "user", "content": "6 * 7?"}]}
+    assert gateway.send("POST", "/v1/chat/completions", body=body).status == 200
+    log.check()
+    assert log.names == CALLS
+
+
+def test_telemetry_has_the_costs_and_the_metrics_of_model_calls(
+    gateway: Gateway, log: EventLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.model.script = in_turn([call(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
+    assert chat(gateway) == 200
     ends = log.of(INFERENCE_END)
     assert [(end.model, end.status, end.agent) for end in ends] == [("small", "ok", "counting")] * 2
     assert [(end.tool, end.ok) for end in log.of(TOOL_CALL_END)] == [("calculator", True)]
@@ -148,5 +176,5 @@ def test_a_planted_secret_is_in_no_event_and_in_no_line(
     assert {"inference_end", "tool_call_end"} <= set(log.names)
     assert SECRET not in repr(log.events)
     lines = telemetry(capsys)
-    assert {line["event"] for line in lines} >= {"inference_end", "tool_call_end"}
+    assert {line["event"] for line in lines} == {"inference_end", "tool_call_end", "agent_turn_end", "trace"}
     assert SECRET not in json.dumps(lines)
