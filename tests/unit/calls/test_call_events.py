@@ -1,7 +1,7 @@
 """Test that each model call publishes one START and one END, and that an END has what the audit has."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
@@ -189,18 +189,14 @@ async def test_a_failing_subscriber_does_not_change_the_answer_or_the_audit(
 
 
 async def test_work_on_many_calls_at_once_keeps_the_pairs_apart(scope: Scope, store: TenantStore, log: EventLog) -> None:
-    async def stream(number: int) -> AsyncIterator[ChatDelta]:
-        script = BREAKING if number % 3 == 0 else ANSWER
-        async for delta in calls_of(scripted_model(script)).chat(scope, QUESTION):
-            await asyncio.sleep(0)
-            yield delta
-
     async def read(number: int) -> None:
-        async for _ in stream(number):
-            if number % 5 == 0:
-                break
+        script = BREAKING if number % 3 == 0 else ANSWER
+        async with aclosing(calls_of(scripted_model(script)).chat(scope, QUESTION)) as deltas:
+            async for _ in deltas:
+                await asyncio.sleep(0)
+                if number % 5 == 0:
+                    break
 
     await asyncio.gather(*map(read, range(30)), return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
     assert len(log.of(INFERENCE_START)) == 30
     await compare_with_audit(log, store)
