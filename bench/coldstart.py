@@ -1,12 +1,15 @@
 """Measure the cold start of every function with the bundles that a deployment uploads: with their byte code, and without.
 
-    python -m bench.coldstart [--rounds N] [function ...]
+    python -m bench.coldstart [--rounds N] [--command | function ...]
 
 The recipes of a deployment build code and layers, for this machine's processor. Nothing is written to them, as in Lambda. Each
 start is a new interpreter of Lambda's version. It imports the function and does all that the function does in Lambda before its
 first event: it reads the operator's files, makes the table's client and, for some routes, the engine. The web server of streaming
 functions is included, the start of the interpreter is not. The baseline is ``fastapi``, ``mangum`` and ``boto3`` with a table's
 client, and nothing else.
+
+The help of the command line (``python -m spass --help``) is measured beside importing ``httpx`` and ``argparse``, with this
+interpreter and its byte code. ``--command`` measures nothing else.
 
 Times are processor time, because a start waits for nothing and other processes of the machine would count too. Every round starts
 all functions in turn, so that a slow minute affects all alike. The smallest time of each counts.
@@ -18,6 +21,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +34,19 @@ from infra.routes import ROUTES, Permission, Route
 from infra.workers import WORKERS
 
 TO_REACH: Final = 1.3
+COMMAND_TO_REACH: Final = 1.5
 HEAVY: Final = ("numpy", "httpx", "tokenizers")
 BASELINE: Final = "fastapi, mangum, boto3"
 BASELINE_START: Final = "import fastapi, mangum, boto3; boto3.client('dynamodb')"
+COMMAND: Final = "spass --help"
+COMMAND_START: Final = """
+import contextlib, io
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    from spass.cli.main import main
+    main(["--help"])
+"""
+COMMAND_BASELINE: Final = "httpx, argparse"
+COMMAND_BASELINE_START: Final = "import httpx, argparse"
 ROOT: Final = Path(__file__).parent.parent
 PROBE: Final = """
 import json, resource, sys, time
@@ -146,6 +160,26 @@ def start(interpreter: Path, started: FunctionStart, bundles: Bundles, figures: 
     figures.mebibytes.append(memory)
 
 
+def measure_command(rounds: int) -> None:
+    """Print the figures of the command line's help and of its baseline."""
+    starts = {COMMAND: COMMAND_START, COMMAND_BASELINE: COMMAND_BASELINE_START}
+    figures = {name: ColdStartFigures() for name in starts}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "shared")}
+    for _ in range(rounds + 1):  # the first round writes the byte code
+        for name, statements in starts.items():
+            program = PROBE.format(start=statements, heavy=HEAVY)
+            done = subprocess.run(
+                [sys.executable, "-c", program], env=environment, cwd=ROOT, check=True, capture_output=True, text=True
+            )
+            took, memory, figures[name].heavy = json.loads(done.stdout.splitlines()[-1])
+            figures[name].milliseconds.append(took)
+            figures[name].mebibytes.append(memory)
+    command, base = figures[COMMAND], figures[COMMAND_BASELINE]
+    for name, one in figures.items():
+        print(f"{name:30} {one.time:6.1f} ms {one.memory:5.0f} MiB  {', '.join(one.heavy)}")
+    print(f"the help takes {command.time / base.time:.2f} of importing {COMMAND_BASELINE} (to reach: {COMMAND_TO_REACH})")
+
+
 def measure(chosen: Sequence[FunctionStart], rounds: int) -> dict[str, dict[bool, ColdStartFigures]]:
     """Return the figures of each function by name and by whether it had byte code."""
     figures: dict[str, dict[bool, ColdStartFigures]] = {
@@ -168,8 +202,13 @@ def needs_numpy(route: Route) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="starts of each function, with and without byte code (default 3)")
+    parser.add_argument("--command", action="store_true", help="measure the command line alone")
     parser.add_argument("functions", nargs="*", help="the functions to measure, e.g. sessions-append (default: all)")
     arguments = parser.parse_args()
+    if not arguments.functions:
+        measure_command(arguments.rounds)
+    if arguments.command:
+        return
     every = functions()
     chosen = [one for one in every if not arguments.functions or one.name in arguments.functions]
     if unknown := set(arguments.functions) - {one.name for one in every}:

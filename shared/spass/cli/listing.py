@@ -1,10 +1,15 @@
-"""`spass kinds`, `spass agents` and `spass tools`: lists as lines with aligned columns."""
+"""`spass kinds`, `spass agents` and `spass tools`: lists with aligned columns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from spass.cli.terminal import write
 from spass.sdk import Spass
+
+
+def list_kinds(client: Spass) -> None:
+    """List the kinds. The description of one that is not available is the reason."""
+    _print_rows([(kind.key, kind.description if kind.available else f"not available: {kind.reason}") for kind in client.kinds()])
 
 
 def list_agents(client: Spass) -> None:
@@ -16,7 +21,7 @@ def list_tools(client: Spass) -> None:
     _print_rows([(function.name, _first_line(function.description)) for function in functions])
 
 
-LISTINGS: Final[Mapping[str, Callable[[Spass], None]]] = {"agents": list_agents, "tools": list_tools}
+LISTINGS: Final[Mapping[str, Callable[[Spass], None]]] = {"kinds": list_kinds, "agents": list_agents, "tools": list_tools}
 
 
 def _print_rows(rows: Sequence[Sequence[str]]) -> None:

@@ -36,6 +36,7 @@ examples:
   printf 'My name is Ada.\\nWhat is my name?\\n' | spass chat --agent researcher
 """
 _LISTS: Final = {
+    "kinds": "list the kinds of agents, which need no file",
     "agents": "list the agents that have a file",
     "tools": "list the tools of the gateway",
 }

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from spass.agents.answers import AgentPage, AgentSummary
+from spass.agents.kind_list import Kind, KindList
 from spass.sdk.endpoint import Endpoint
 from spass.sdk.errors import invalid_answer
 from spass.sdk.event_reader import Event
@@ -95,6 +96,10 @@ class Spass:
         """
         self._transport.check_open()
         return self._stream(_ask_body(text, agent, model, tools, system_prompt, params, context))
+
+    def kinds(self) -> list[Kind]:
+        """Return the kinds of agents, which need no file."""
+        return self._transport.get("/v1/kinds", KindList).kinds
 
     def agents(self) -> list[AgentSummary]:
         """Return the agents that have a file."""

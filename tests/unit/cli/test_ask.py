@@ -246,7 +246,7 @@ def test_an_answer_that_ended_early_is_marked_on_stderr() -> None:
     assert "max_turns" in err
 
 
-@pytest.mark.parametrize("command", [[], ["ask"], ["chat"], ["agents"], ["tools"]])
+@pytest.mark.parametrize("command", [[], ["ask"], ["chat"], ["kinds"], ["agents"], ["tools"]])
 def test_every_command_has_a_help_with_an_example(command: list[str]) -> None:
     code, out, err = spass(NOBODY, *command, "--help")
     assert (code, err) == (0, "")

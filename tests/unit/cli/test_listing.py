@@ -1,10 +1,17 @@
-"""`spass agents` and `spass tools`."""
+"""`spass kinds`, `spass agents` and `spass tools`."""
 
 from typing import Any
 
 from spass.testing.http_server import json_answer
 from tests.unit.cli.command import spass
 from tests.unit.sdk.fake_gateway import fake_gateway
+
+
+def test_kinds_are_listed_with_the_reason_if_one_is_not_available() -> None:
+    kind = {"description": "Run code.", "accepts_tools": True, "multi_turn": True, "params": {}, "reason": None}
+    kinds = [{**kind, "key": "rlm", "available": True}, {**kind, "key": "openhands", "available": False, "reason": "no Docker"}]
+    with fake_gateway(lambda _: json_answer({"kinds": kinds})) as gateway:
+        assert spass(gateway.url, "kinds").out == "rlm        Run code.\nopenhands  not available: no Docker\n"
 
 
 def test_agents_are_listed_in_aligned_columns() -> None:

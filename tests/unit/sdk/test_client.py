@@ -134,6 +134,7 @@ CALLS: dict[str, Callable[[Spass], object]] = {
     "ask": lambda spass: spass.ask("Hello"),
     "ask_full": lambda spass: spass.ask_full("Hello"),
     "stream": lambda spass: spass.stream("Hello"),
+    "kinds": lambda spass: spass.kinds(),
     "agents": lambda spass: spass.agents(),
     "tools": lambda spass: spass.tools(),
     "create_session": lambda spass: spass.create_session("concise-de"),
