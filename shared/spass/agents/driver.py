@@ -63,14 +63,12 @@ class Driver:
         call_tools: CallToolsPerformer,
         scope: Scope,
         *,
-        kind: str | None = None,
         bus: EventBus = EMPTY_BUS,
         client_tools: Collection[str] | None = None,
     ) -> None:
         self.infer = infer
         self.call_tools = call_tools
         self.scope = scope
-        self._kind = kind
         self._bus = bus
         self._client_tools = client_tools
 
