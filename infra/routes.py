@@ -157,6 +157,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         long=True,
         memory=1769,
     ),
+    Route(
+        method="POST", path="/v1/ask", module="ask.create", surface=Surface.V1, permissions=_MODEL_CALL, long=True, memory=1769
+    ),
     Route(method="GET", path="/v1/kinds", module="kinds.list", surface=Surface.V1, memory=256),
     Route(method="GET", path="/v1/tools", module="tools.list", surface=Surface.V1, memory=256),
     Route(

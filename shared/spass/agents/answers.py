@@ -100,6 +100,11 @@ class ReplyCompaction(ResponseModel):
     summary_id: SummaryIdText
 
 
+_FinishReason = Annotated[
+    FinishReason, WithJsonSchema({"type": "string", "enum": ["stop", "length", "max_turns", "content_filter"]})
+]
+
+
 class Reply(ResponseModel):
     """An agent's reply. `turns` counts the agent's own model calls."""
 
@@ -111,9 +116,7 @@ class Reply(ResponseModel):
     tool_calls: list[ExecutedCall]
     usage: ReplyUsage
     turns: Count
-    finish_reason: Annotated[
-        FinishReason, WithJsonSchema({"type": "string", "enum": ["stop", "length", "max_turns", "content_filter"]})
-    ]
+    finish_reason: _FinishReason
     compaction: ReplyCompaction | None
     metadata: JsonObject
 
@@ -137,5 +140,49 @@ class Reply(ResponseModel):
             )
             if compaction is not None
             else None,
+            metadata=dict(outcome.metadata),
+        )
+
+
+class AskToolResult(ResponseModel):
+    """A tool call. `content` is the text that the model received."""
+
+    tool_name: str
+    content: str
+    success: bool
+    duration_ms: Count
+
+    @classmethod
+    def of(cls, tool: ToolRecord) -> "AskToolResult":
+        return cls(tool_name=tool.name, content=tool.content, success=tool.ok, duration_ms=tool.duration_ms)
+
+
+class AskAnswer(ResponseModel):
+    """The answer to a question. `agent` is the name of an agent's file, or the same as `kind`. `turns` counts the agent's own
+    model calls. `metadata` contains that of the question's context."""
+
+    request_id: RequestId
+    agent: str
+    kind: str
+    model: str
+    content: str
+    tool_results: list[AskToolResult]
+    turns: Count
+    finish_reason: _FinishReason
+    usage: ReplyUsage
+    metadata: JsonObject
+
+    @classmethod
+    def of(cls, outcome: TurnOutcome) -> "AskAnswer":
+        return cls(
+            request_id=outcome.run.request_id,
+            agent=outcome.run.agent,
+            kind=outcome.run.kind,
+            model=outcome.run.model,
+            content=outcome.content,
+            tool_results=[AskToolResult.of(tool) for tool in outcome.tools],
+            turns=outcome.turns,
+            finish_reason=outcome.finish_reason,
+            usage=ReplyUsage.model_validate(outcome.usage, from_attributes=True),
             metadata=dict(outcome.metadata),
         )

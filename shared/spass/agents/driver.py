@@ -6,7 +6,7 @@ recorded, streamed and returned cannot differ.
 """
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -149,6 +149,7 @@ class _Turn:
         self._running: dict[str, ToolCall] = {}
         self._usage = NO_TOKENS
         self._finish_reason = FinishReason.STOP
+        self._given_metadata: Mapping[str, Json] = {}
         self._metadata: dict[str, Json] = {}
 
     @property
@@ -162,7 +163,9 @@ class _Turn:
 
     async def events(self, context: AgentContext | Callable[[], Awaitable[AgentContext]]) -> AsyncGenerator[Event, None]:
         """Yield the events between the first and the last one."""
-        effect = self._run.start(context if isinstance(context, AgentContext) else await context())
+        prepared = context if isinstance(context, AgentContext) else await context()
+        self._given_metadata = prepared.metadata
+        effect = self._run.start(prepared)
         while not isinstance(effect, Answer):
             if self._is_out_of_turns(effect):
                 effect = self._interrupt(effect)
@@ -206,7 +209,7 @@ class _Turn:
             reason = FinishReason.STOP
         yield from self._transcript.answer(answer.content, give_ids(answer.calls), reason)
         self._finish_reason = reason
-        self._metadata = {**answer.metadata, **self._metadata}
+        self._metadata = {**self._given_metadata, **answer.metadata, **self._metadata}
 
     async def _perform(self, effect: Effect, result: list[object]) -> AsyncGenerator[Event, None]:
         """Yield the events of ``effect`` and put its result into ``result``."""

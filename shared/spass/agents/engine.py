@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Characters of a message that are searched for. More text does not improve the search, and embedding it takes seconds."""
+NOTHING_GIVEN: Final = AgentContext()
 
 
 async def no_history() -> Sequence[Message]:
@@ -58,11 +59,14 @@ class Engine:
         message: str,
         history: Callable[[], Awaitable[Sequence[Message]]] = no_history,
         shorten_history: ShortenHistory | None = None,
+        *,
+        given: AgentContext = NOTHING_GIVEN,
     ) -> AsyncGenerator[Event, None]:
         """Return the events of one turn, in which the agent answers ``message``. ``Driver.run`` describes them.
 
-        ``history`` is called after the first event. The prompt contains retrieved passages before the message; no event contains
-        them. ``shorten_history`` is called at most once, when the provider rejects the conversation as too long.
+        ``history`` is called after the first event. ``given`` is what the caller adds: messages after the history, memory results
+        and metadata. The prompt contains retrieved passages before the message; no event contains them. ``shorten_history`` is
+        called at most once, when the provider rejects the conversation as too long.
 
         Raises:
             ModelNotAllowed: the same as ``check``.
@@ -76,9 +80,10 @@ class Engine:
         driver = Driver(infer, call_tools, scope, bus=scope.bus)
 
         async def prepare() -> AgentContext:
-            conversation = _with_content(await history())
+            conversation = _with_content([*await history(), *given.conversation])
             retrieved = await self._retrieve(scope, spec, message)
-            return AgentContext(conversation, tuple(tool.name for tool in specs), retrieved, specs=specs)
+            names = tuple(tool.name for tool in specs)
+            return AgentContext(conversation, names, (*retrieved, *given.memory_results), given.metadata, specs)
 
         async def shorten() -> Sequence[Message] | None:
             shorter = await shorten_history() if shorten_history is not None else None

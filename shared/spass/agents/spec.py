@@ -100,17 +100,20 @@ def _file_model(kind: type[BaseAgent]) -> type[AgentFile]:
     return create_model("AgentFile", __base__=AgentFile, **fields)
 
 
+MessageText = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_MESSAGE_BYTES,
+        description=f"At most {MAX_MESSAGE_BYTES} bytes of UTF-8.",
+        json_schema_extra={"pattern": r"\S"},
+    ),
+    AfterValidator(reject_blank),
+    AfterValidator(limit_bytes(MAX_MESSAGE_BYTES)),
+]
+
+
 class MessageBody(StrictBody):
     """The body of a chat and of a session's turn."""
 
-    message: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=MAX_MESSAGE_BYTES,
-            description=f"At most {MAX_MESSAGE_BYTES} bytes of UTF-8.",
-            json_schema_extra={"pattern": r"\S"},
-        ),
-        AfterValidator(reject_blank),
-        AfterValidator(limit_bytes(MAX_MESSAGE_BYTES)),
-    ]
+    message: MessageText

@@ -73,7 +73,7 @@ class Calls:
             UpstreamError, UpstreamRejected, ContextLengthExceeded, UpstreamTimeout, NoBackendAvailable: the model failed.
             StorageUnavailable: the limits cannot be read now.
         """
-        model = self._allowed_model(scope, request.model, "chat")
+        model = self.chat_model(scope, request.model)
         return self._chat(scope, model, request)
 
     async def _chat(self, scope: Scope, model: ModelConfig, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
@@ -135,6 +135,14 @@ class Calls:
     def begins_thinking(self, model: str) -> bool:
         """Return whether ``model`` begins its replies with think text. An unknown model does not."""
         return any(known.name == model and known.begins_thinking for known in self._config.models)
+
+    def chat_model(self, scope: Scope, name: str) -> ModelConfig:
+        """Return the model ``name``, which ``chat`` can call.
+
+        Raises:
+            ModelNotFound, ModelNotAllowed, InvalidRequest, RecursionDepthExceeded: the same as ``chat``.
+        """
+        return self._allowed_model(scope, name, "chat")
 
     def embedding_model(self, scope: Scope, name: str | None = None) -> ModelConfig:
         """Return the model that ``embed`` uses.

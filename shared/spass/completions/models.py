@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, time
 
 from spass.completions.answers import Model, ModelList
-from spass.llm.backends import serves
+from spass.llm.backends import is_served
 from spass.tenancy.config import GatewayConfig, ModelConfig, model_not_found
 from spass.tenancy.identity import Identity
 
@@ -27,7 +27,7 @@ def available_model(config: GatewayConfig, identity: Identity, name: str) -> Mod
 
 
 def _is_available(model: ModelConfig, config: GatewayConfig, identity: Identity) -> bool:
-    return identity.allows(model.name) and any(serves(backend, model.name) for backend in config.llm.backends)
+    return identity.allows(model.name) and is_served(config.llm, model.name)
 
 
 def _answer(model: ModelConfig) -> Model:

@@ -6,7 +6,7 @@ from typing import Final
 
 from spass.core.text_checks import suggest_name
 from spass.llm.provider_registry import DEFAULT_PROVIDER, PROVIDERS
-from spass.tenancy.config import BackendConfig
+from spass.tenancy.config import BackendConfig, LlmConfig
 from spass.tenancy.config_checks import BackendProblem
 
 DEFAULT_MAX_CONNECTIONS: Final = 100
@@ -31,6 +31,11 @@ def serves(backend: BackendConfig, model: str) -> bool:
     if backend.supported_models:
         return model in backend.supported_models
     return (provider_of_model(model) or DEFAULT_PROVIDER) == backend.provider
+
+
+def is_served(config: LlmConfig, model: str) -> bool:
+    """Return True if a backend serves ``model``. Its key may be missing: only a call reads keys."""
+    return any(serves(backend, model) for backend in config.backends)
 
 
 def key_variable(backend: BackendConfig) -> str | None:

@@ -17,7 +17,21 @@ _DESCRIPTION: Final = (
     "One endpoint for the LLM agents of many tenants: OpenAI's protocol under `/v1`, agents, sessions and retrieval under `/a1`. "
     "Send `Authorization: Bearer <token>` with a token of your tenant; under `/a1`, send the user in `SPASS-User-Id` too."
 )
-_TAGS: Final = ("health", "models", "chat", "embeddings", "kinds", "tools", "tenant", "usage", "audit", "agents", "jobs", "rag")
+_TAGS: Final = (
+    "health",
+    "models",
+    "chat",
+    "embeddings",
+    "ask",
+    "kinds",
+    "tools",
+    "tenant",
+    "usage",
+    "audit",
+    "agents",
+    "jobs",
+    "rag",
+)
 VERSION: Final = "0.1.0"
 
 

@@ -16,6 +16,7 @@ from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.tenancy.identity import Caller, Tokens
 
 if TYPE_CHECKING:
+    from spass.agents.ask import Asker
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
     from spass.aws.clients import Aws
@@ -226,6 +227,12 @@ class Services:
         agents = AgentRegistry.load(self.settings.agents, self.config, TOOLS)
         _log_notices(agents.notices)
         return agents
+
+    @cached_property
+    def asker(self) -> "Asker":
+        from spass.agents.ask import Asker
+
+        return Asker(lambda: self.agents, self.config, self.calls, self.toolbox)
 
     @cached_property
     def engine(self) -> "Engine":
