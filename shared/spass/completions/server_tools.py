@@ -37,7 +37,7 @@ class ServerTools:
         client_tools = frozenset(tool.name for tool in request.tools)
         answers_with_json = request.response_format is not None and request.response_format.get("type") != "text"
         infer = InferPerformer(calls, scope, replace(request, tools=(*request.tools, *self.specs)))
-        call_tools = partial(self.toolbox.run_all, scope, allowed=[tool.name for tool in self.specs])
+        call_tools = partial(self.toolbox.run_all, scope, allowed=[tool.name for tool in self.specs], model=request.model)
         driver = Driver(infer, call_tools, scope, client_tools=client_tools)
         agent = ServerToolsAgent(client_tools=client_tools, answers_with_json=answers_with_json)
         return _as_one_answer(driver.run(agent, "", AgentContext(request.messages)))

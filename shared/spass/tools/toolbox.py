@@ -134,28 +134,6 @@ class Toolbox:
         attempt = await self._attempt(context, recorder, prepare, _FATAL)
         return outcome_of(call, attempt, recorder.duration_ms)
 
-    async def execute_all(self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]) -> Sequence[ToolOutcome]:
-        """Run the tool calls of one model answer concurrently and return their results in the order of ``calls``.
-
-        Calls after the first ``MAX_CALLS`` are not run; their result is an error. An error is raised after all calls have ended.
-
-        Raises:
-            SpassError: the same as ``execute``.
-        """
-        slots = asyncio.Semaphore(_CONCURRENCY)
-
-        async def run(call: ToolCall) -> ToolOutcome:
-            async with slots:
-                return await self.execute(scope, call, allowed=allowed)
-
-        answers = await asyncio.gather(*map(run, calls[:MAX_CALLS]), return_exceptions=True)
-        outcomes: list[ToolOutcome] = []
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-            outcomes.append(answer)
-        return [*outcomes, *(outcome_of(call, _TOO_MANY_CALLS) for call in calls[MAX_CALLS:])]
-
     async def run_all(
         self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str], model: str | None = None
     ) -> AsyncGenerator[ToolEvent, None]:

@@ -158,9 +158,15 @@ async def test_the_failure_of_one_tool_leaves_the_others_alone(scope: Scope, run
 
 async def test_calls_beyond_the_limit_start_and_finish_with_an_error(scope: Scope, running: Running) -> None:
     calls = [ToolCall(f"c{at}", "calculator", f'{{"expression": "{at}"}}') for at in range(MAX_CALLS + 2)]
+    calls.append(ToolCall("last", "calculator", "six \ud800"))
     events = await collect(run_all(scope, running, calls))
     assert sorted(started(events)) == sorted(outcomes(events)) == sorted(call.id for call in calls)
-    assert [error_code(outcomes(events)[call.id]) for call in calls[MAX_CALLS:]] == ["too_many_tool_calls"] * 2
+    refused = [outcomes(events)[call.id] for call in calls[MAX_CALLS:]]
+    assert [error_code(one) for one in refused] == ["too_many_tool_calls"] * 3
+    assert all(f"{MAX_CALLS}" in one.message.content and one.message.tool_call_id == one.call.id for one in refused)
+    assert [one.arguments for one in (refused[0], refused[-1])] == [{"expression": f"{MAX_CALLS}"}, "six ?"]
+    results = [outcomes(events)[call.id].result for call in calls[:MAX_CALLS]]
+    assert results == [{"expression": f"{at}", "result": at} for at in range(MAX_CALLS)]
     assert table_of(scope).audited("tool") == [("calculator", "ok")] * MAX_CALLS
 
 

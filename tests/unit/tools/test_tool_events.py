@@ -139,7 +139,8 @@ async def test_calls_of_a_tool_are_nested_in_its_call(box: Toolbox, scope: Scope
 
 async def test_calls_of_one_answer_are_paired(box: Toolbox, scope: Scope, log: EventLog) -> None:
     hows = ["answer", "wait", "fail", "embed"] * 10
-    await box.execute_all(scope, [call(how) for how in hows], allowed=["behave"])
+    async for _ in box.run_all(scope, [call(how) for how in hows], allowed=["behave"]):
+        pass
     log.check()
     assert len(log.of(TOOL_CALL_END)) == 32, "calls that are not run publish nothing"
 

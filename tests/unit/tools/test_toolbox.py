@@ -3,8 +3,6 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import pytest
@@ -29,7 +27,7 @@ from spass.tenancy.settings import Cascade
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.registry import TOOLS
 from spass.tools.results import MAX_RESULT_BYTES
-from spass.tools.toolbox import MAX_CALLS, Toolbox
+from spass.tools.toolbox import Toolbox
 from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +78,7 @@ def toolbox_with(tools: Mapping[str, str] = TOOLS) -> Toolbox:
 
 @pytest.fixture
 def box() -> Toolbox:
-    return toolbox_with({**TOOLS, "echo": f"{__name__}:Echo", "waiting": f"{__name__}:Waiting"})
+    return toolbox_with({**TOOLS, "echo": f"{__name__}:Echo"})
 
 
 async def execute(box: Toolbox, scope: Scope, name: str, arguments: str, *allowed: str) -> ToolOutcome:
@@ -235,88 +233,6 @@ async def test_a_direct_call_refuses_an_unknown_tool_and_wrong_arguments(box: To
     assert len(str(caught.value.details)) + len(caught.value.message) + len(str(caught.value.param)) < 1000, (
         "the error does not repeat a long name"
     )
-
-
-@dataclass(slots=True)
-class ConcurrencyCounter:
-    """Counts the calls of ``Waiting`` that run now, and the most that ran together."""
-
-    now: int = 0
-    most: int = 0
-
-
-COUNTER: ContextVar[ConcurrencyCounter] = ContextVar("COUNTER")
-
-
-class Waiting(Tool):
-    """Waits for ``steps`` iterations of the event loop."""
-
-    tool_name: ClassVar[str] = "waiting"
-    category: ClassVar[str] = "reasoning"
-
-    steps: int = 3
-    broken: bool = False
-
-    async def run(self, _context: ToolContext, /) -> Json:
-        concurrency = COUNTER.get()
-        concurrency.now += 1
-        concurrency.most = max(concurrency.most, concurrency.now)
-        try:
-            for _ in range(self.steps):
-                await asyncio.sleep(0)
-        finally:
-            concurrency.now -= 1
-        if self.broken:
-            raise StorageUnavailable("The storage did not answer in time; try again.")
-        return self.steps
-
-
-@pytest.fixture
-def concurrency() -> ConcurrencyCounter:
-    return ConcurrencyCounter()
-
-
-def waiting_calls(*arguments: Mapping[str, Json]) -> list[ToolCall]:
-    return [ToolCall(f"call_{at}", "waiting", json.dumps(given)) for at, given in enumerate(arguments)]
-
-
-async def test_calls_run_concurrently_and_results_keep_their_order(
-    box: Toolbox, scope: Scope, concurrency: ConcurrencyCounter
-) -> None:
-    COUNTER.set(concurrency)
-    calls = waiting_calls(*({"steps": 30 - at} for at in range(20)))
-    finished = await box.execute_all(scope, calls, allowed=["waiting"])
-    assert [(one.call, one.result, one.message.tool_call_id) for one in finished] == [
-        (call, 30 - at, call.id) for at, call in enumerate(calls)
-    ]
-    assert concurrency.most == 8
-
-
-async def test_a_failure_is_raised_after_the_other_calls_have_ended(
-    box: Toolbox, scope: Scope, concurrency: ConcurrencyCounter
-) -> None:
-    COUNTER.set(concurrency)
-    calls = waiting_calls({"broken": True}, *({"steps": 50} for _ in range(12)))
-    with pytest.raises(StorageUnavailable):
-        await box.execute_all(scope, calls, allowed=["waiting"])
-    assert concurrency.now == 0
-    assert len(table_of(scope).audited("tool")) == 13
-
-
-async def test_calls_beyond_the_limit_are_not_run_and_get_an_error(box: Toolbox, scope: Scope) -> None:
-    calls = [ToolCall(f"c{at}", "calculator", f'{{"expression": "{at}"}}') for at in range(MAX_CALLS + 3)]
-    finished = await box.execute_all(scope, [*calls, ToolCall("last", "calculator", "six \ud800")], allowed=["calculator"])
-    assert [one.call.id for one in finished] == [*(call.id for call in calls), "last"]
-    *results, first_refused, _, _, last = finished
-    assert [one.result for one in results] == [{"expression": f"{at}", "result": at} for at in range(MAX_CALLS)]
-    assert table_of(scope).audited("tool") == [("calculator", "ok")] * MAX_CALLS
-    for one in (first_refused, last):
-        code, message = error_of(one)
-        assert code == "too_many_tool_calls"
-        assert f"{MAX_CALLS}" in message
-        assert json.loads(one.message.content) == one.result
-        assert one.message.tool_call_id == one.call.id
-    assert (first_refused.arguments, last.arguments) == ({"expression": f"{MAX_CALLS}"}, "six ?")
 
 
 @given(name=st.sampled_from([*TOOLS, "nothing"]), arguments=st.text(max_size=60))
