@@ -17,8 +17,7 @@ def list_agents(client: Spass) -> None:
 
 
 def list_tools(client: Spass) -> None:
-    functions = [tool.function for tool in client.tools()]
-    _print_rows([(function.name, _first_line(function.description)) for function in functions])
+    _print_rows([(tool.function.name, tool.category, _first_line(tool.function.description)) for tool in client.tools()])
 
 
 LISTINGS: Final[Mapping[str, Callable[[Spass], None]]] = {"kinds": list_kinds, "agents": list_agents, "tools": list_tools}

@@ -24,10 +24,12 @@ def test_agents_are_listed_in_aligned_columns() -> None:
     assert (code, out) == (0, "a           simple  m  About a.\nresearcher  simple  m  About researcher.\n")
 
 
-def test_tools_are_listed_with_the_first_line_of_their_description() -> None:
+def test_tools_are_listed_with_category_and_first_line_of_description() -> None:
     function = {"name": "calculator", "description": "Compute.\n\nWrite Python.", "parameters": {}}
-    with fake_gateway(lambda _: json_answer({"tools": [{"type": "function", "function": function}]})) as gateway:
-        assert spass(gateway.url, "tools").out == "calculator  Compute.\n"
+    with fake_gateway(
+        lambda _: json_answer({"tools": [{"type": "function", "function": function, "category": "math"}]})
+    ) as gateway:
+        assert spass(gateway.url, "tools").out == "calculator  math  Compute.\n"
 
 
 def test_an_empty_list_prints_nothing() -> None:
