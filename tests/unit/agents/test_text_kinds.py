@@ -1,12 +1,14 @@
 """Kinds with a text protocol on the driver: what is streamed, recorded and returned is the same, and each call has its result."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spass.agents.driver import Driver
 from spass.agents.kinds.base import AgentContext, ToolUsingAgent
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
@@ -15,7 +17,11 @@ from spass.core.effects import Infer, user
 from spass.core.errors import ContextLengthExceeded
 from spass.core.events import Event, InferenceFinished, Token, TurnFinished, collect
 from spass.core.messages import FinishReason, Message, Role, ToolSpec
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
+from spass.tools.toolbox import Toolbox
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
+from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
 
@@ -92,6 +98,39 @@ async def test_after_an_overflow_the_shorter_history_is_text_and_no_tool_runs_tw
     assert len(world.executed) == 1
     assert world.effects[-1].messages[1:3] == (shorter[0], Message(Role.ASSISTANT, f"{p.final} Short."))
     assert [effect.messages[3:] for effect in world.effects[1:2]] == [effect.messages[3:] for effect in world.effects[2:]]
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ('A: calculator\nI: {"expression": "2', "Write one JSON object."),
+        ('A: calculator\nI: {"expression": "2", "expression": "3"}', "the key 'expression' stands twice in one object"),
+        ("A: calculator\nI: {'expression': 2 + 2}", "Write one JSON object."),
+        ("A: calculator", "expression: is missing, but it is required."),
+        ('A: calculator\nI: {"expr": "2"}', "expr: unknown parameter; known: expression."),
+        ("A: rag_query\nI: opening hours", "Write one JSON object."),
+        ("A: current_datetime\nI wait.", "Write one JSON object."),
+        ("A: weather\nI: Berlin", "There is no tool 'weather'. There are: calculator, current_datetime, rag_query."),
+        (
+            'A: calculator("2+2")\nI: {}',
+            "There is no tool 'calculator__2_2__'. There are: calculator, current_datetime, rag_query.",
+        ),
+    ],
+)
+async def test_a_bad_call_is_not_run_and_the_model_reads_why(kind: str, call: str, error: str) -> None:
+    agent, p = AGENTS[kind]
+    world = ScriptedWorld([ScriptedReply(call.replace("A:", p.action).replace("I:", p.input)), ScriptedReply(f"{p.final} No.")])
+    toolbox, scope = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig())), scope_for()
+    names = ("calculator", "current_datetime", "rag_query")
+    driver = Driver(world, partial(toolbox.run_all, scope, allowed=names), scope)
+    events = [event async for event in driver.run(agent, "?", AgentContext(tools=names, specs=toolbox.specs(names)))]
+    (outcome,) = collect(events).tool_calls
+    assert not outcome.ok
+    observation = world.effects[1].messages[-1]
+    assert observation == user(f"Observation: {outcome.message.content}", data=True)
+    assert error in observation.content
+    assert [status for _, status in table_of(scope).audited("tool")] in (["invalid_arguments"], ["tool_not_found"])
 
 
 def lines(p: Protocol) -> st.SearchStrategy[str]:

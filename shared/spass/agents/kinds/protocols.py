@@ -154,7 +154,7 @@ def _words(sections: Sequence[_Section], protocol: Protocol) -> str:
 
 def _tool_name(text: str) -> str:
     """Return the tool's name in an action: the first line, without quotes, emphasis, brackets and empty parentheses."""
-    return text.strip().partition("\n")[0].strip(" \t*`\"'[]").removesuffix("()")
+    return text.strip().partition("\n")[0].strip(" \t\r*`\"'[]").removesuffix("()")
 
 
 def _after_name(text: str) -> str:

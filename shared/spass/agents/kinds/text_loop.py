@@ -8,7 +8,7 @@ from typing import Final
 from spass.agents.kinds.base import AgentContext, ToolUsingAgent
 from spass.agents.kinds.protocols import Protocol, WrittenCall, history_as_text, observation, parse_reply, write_call
 from spass.agents.kinds.written_arguments import arguments_text
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Steps, ToolOutcome
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Steps, ToolOutcome, user
 from spass.core.json import dump
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall, ToolSpec
 
@@ -37,7 +37,7 @@ def text_loop(agent: ToolUsingAgent, input: str, context: AgentContext, protocol
             if reply.finish_reason in _CUT_OFF:
                 return Answer(parsed.said)
             if parsed.call is None:
-                messages = (*messages, *_spoken(parsed.said), observation(_how_to_continue(protocol), protocol))
+                messages = (*messages, *_spoken(parsed.said), user(_how_to_continue(protocol)))
                 continue
             call = _tool_call(parsed.call, context.specs)
             outcomes: Sequence[ToolOutcome] = yield CallTools((call,), parsed.said)
@@ -109,6 +109,6 @@ def _spoken(text: str) -> tuple[Message, ...]:
 
 def _how_to_continue(protocol: Protocol) -> str:
     return (
-        f'Your reply has no answer and no complete call. Call a tool with "{protocol.action}" and "{protocol.input}", or write '
-        f'your answer after "{protocol.final}".'
+        f"{protocol.observation} Your reply has no answer and no complete call. Call a tool with "
+        f'"{protocol.action}" and "{protocol.input}", or write your answer after "{protocol.final}".'
     )

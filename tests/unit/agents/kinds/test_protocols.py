@@ -49,6 +49,7 @@ def call(name: str, text: str = "{}", said: str = "", *, is_marked: bool = True)
         ("### Thought: I\n### Action: add\n### Action Input:\n{}\n", call("add", said="I")),
         ("```\nThought: I\nAction: add\nAction Input: {}\n```", call("add", "{}\n```", said="I")),
         ("Action: [add]\nAction Input: 2\n3", call("add", "2\n3")),
+        ("Thought: I\r\nAction: add\r\nI wait.\r\nAction Input: {}\r\n", call("add", said="I")),
         ("Action: add()", call("add", "", is_marked=False)),
         ("Action:\n  add\nI wait.\nThought: x\nAction Input: {}", call("add")),
         ("Action: add\n```\n{}\n```", call("add", "```\n{}\n```", is_marked=False)),
