@@ -6,12 +6,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from spass.agents.answers import AgentPage, AgentSummary
+from spass.agents.answers import AgentPage, AgentSummary, AskAnswer
 from spass.agents.kind_list import Kind, KindList
 from spass.sdk.endpoint import Endpoint
 from spass.sdk.errors import invalid_answer
 from spass.sdk.event_reader import Event
-from spass.sdk.transport import JsonObject, Transport
+from spass.sdk.transport import JsonObject, Transport, check_answer
 from spass.tools.answers import FunctionTool, ToolList
 
 _ASK: Final = "/v1/ask"
@@ -131,8 +131,7 @@ class Spass:
 
     def _ask(self, body: JsonObject) -> JsonObject:
         answer = self._transport.post(_ASK, body)
-        if not isinstance(answer.get("content"), str):
-            raise invalid_answer(200)
+        check_answer(answer, AskAnswer)
         return answer
 
     def _stream(self, body: JsonObject) -> Generator[Event, None, None]:

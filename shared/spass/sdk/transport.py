@@ -46,12 +46,7 @@ class Transport:
     def get(self, path: str, model: type[M]) -> M:
         """Return the answer to a GET. Fields that a newer gateway added are ignored."""
         with self._answer("GET", path) as response:
-            body = _read_answer(response)
-            status = response.status_code
-        try:
-            return model.model_validate(body, extra="ignore")
-        except ValidationError:
-            raise invalid_answer(status) from None
+            return check_answer(_read_answer(response), model)
 
     def post(self, path: str, body: Mapping[str, Any]) -> JsonObject:
         """Return the answer to a POST."""
@@ -98,6 +93,18 @@ class Transport:
         # Raised after the ``except`` block, because the error of httpx holds the request with the token.
         self.check_open()
         raise SpassUnreachable(problem)
+
+
+def check_answer(body: JsonObject, model: type[M]) -> M:
+    """Return a successful answer as ``model``. Ignore fields that the model does not have.
+
+    Raises:
+        SpassApiError: it is not such an answer.
+    """
+    try:
+        return model.model_validate(body, extra="ignore")
+    except ValidationError:
+        raise invalid_answer(httpx.codes.OK) from None
 
 
 def _read_answer(response: httpx.Response) -> JsonObject:

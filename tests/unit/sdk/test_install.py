@@ -64,3 +64,20 @@ def test_the_dependencies_are_those_of_the_client(installed: Path) -> None:
     lines = metadata.read_text().splitlines()
     needed = [line.partition(":")[2].strip() for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert [name.partition(">")[0] for name in needed] == ["httpx", "pydantic"]
+
+
+def test_the_environment_that_make_prepares_finds_the_library_of_its_checkout(tmp_path: Path) -> None:
+    environment = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
+    stamp = environment / "library.stamp"
+    subprocess.run(["make", f"ENV={environment}", str(stamp)], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    code = "import spass; print(spass.__file__)"
+    found = subprocess.run(
+        [environment / "bin" / "python", "-c", code],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(found.stdout.strip()).resolve() == ROOT / "shared" / "spass" / "__init__.py"
