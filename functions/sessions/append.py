@@ -15,7 +15,7 @@ from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.json import json_response
-from spass.web.outcomes import outcome_response
+from spass.web.outcomes import STREAM_RESPONSE, answer_turn
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 
 router = api_router()
@@ -24,29 +24,31 @@ router = api_router()
 @router.post(
     "/a1/agents/{name}/sessions/{session_id}/messages",
     response_model=Reply,
-    responses={308: {"model": Successor, "description": "The session was compacted; `Location` is its successor."}},
+    responses={
+        200: STREAM_RESPONSE,
+        308: {"model": Successor, "description": "The session was compacted; `Location` is its successor."},
+    },
 )
 async def append(
     name: AgentParameter, session_id: SessionParameter, body: MessageBody, request: Request, exchange: CurrentExchange
 ) -> Response:
     """Send a message to a session. The message, the agent's tool calls and its answer are stored together or not at all."""
-    services, scope = exchange.services, exchange.scope
+    services, scope = exchange.services, exchange.scope.streaming if body.stream else exchange.scope
     agent = services.agents.get(name)
     services.engine.check(scope, agent)
 
     def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
         return services.engine.run(scope.for_turn(name, lambda: turn.session), agent, body.message, load, shorten)
 
-    run, window = agent.run(scope.caller.request_id), services.config.model(agent.model).context_window
+    run, window = agent.run(exchange.request_id), services.config.model(agent.model).context_window
     turn_request = TurnRequest(session_id, require_user(scope), body.message, run, window, exchange.idempotency)
     turn = services.sessions.turn(scope, turn_request, respond)
     try:
-        answer = await turn.answer()
+        return await answer_turn(exchange, request.receive, turn, stream=body.stream)
     except SessionArchived as archived:
         successor = await services.sessions.successor(scope, name, archived)
         target = location(request, messages_path(name, successor))
         return json_response(Successor(successor_session_id=successor), status=308, headers={"Location": target})
-    return outcome_response(answer.outcome, Reply.of, replayed=answer.replayed)
 
 
 app = stream_app(

@@ -93,6 +93,7 @@ class AskBody(StrictBody):
         BeforeValidator(_wrap_text, json_schema_input_type=AskContext | str),
         Field(description="A text is one memory result."),
     ] = AskContext()
+    stream: Annotated[bool, Field(description="Answer with a stream of events.")] = False
 
     # ``info.data`` has the fields that are declared above the validated field and are valid.
 

@@ -114,6 +114,7 @@ MessageText = Annotated[
 
 
 class MessageBody(StrictBody):
-    """The body of a chat and of a session's turn."""
+    """The body of a chat and of a session's turn. With `stream`, the answer is a stream of events."""
 
     message: MessageText
+    stream: bool = False

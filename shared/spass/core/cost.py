@@ -5,6 +5,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
+from spass.core.messages import Json
+
 
 class CostSource(StrEnum):
     """The source of a price: the provider's answer, the prices in `gateway.yaml`, or none (the price is not known)."""
@@ -45,6 +47,16 @@ class CostTally:
 
     def add(self, cost: Cost) -> None:
         self.total += cost
+
+
+def cost_json(cost: Cost) -> dict[str, Json]:
+    """Return the cost as answers show it: amounts as exact decimal text."""
+    return {
+        "eur": decimal_text(cost.eur),
+        "usd": decimal_text(cost.usd),
+        "source": cost.source.value,
+        "sub_calls": cost.sub_calls,
+    }
 
 
 def decimal_text(amount: Decimal) -> str:

@@ -1,12 +1,17 @@
-"""Answer with the outcome of an agent's run, as JSON with headers."""
+"""Answer with the run of an agent: its outcome as JSON with headers, or a stream of its events."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
+from starlette.types import Receive
 
+from spass.agents.answers import Reply
+from spass.agents.render.events import EventWriter, render_failure
 from spass.aws import idempotency
 from spass.aws.idempotency import Claim, StoredAnswer
+from spass.calls.scope import Scope
 from spass.core.errors import InternalError
 from spass.core.events import Event
 from spass.core.outcome import TurnOutcome, decode_outcome, encode_outcome
@@ -14,29 +19,71 @@ from spass.tenancy.response_model import ResponseModel
 from spass.web.exchange import Exchange, render_cost_headers
 from spass.web.idempotency import REPLAYED_HEADER, holding
 from spass.web.json import json_response
+from spass.web.sse import Chunk, StreamFormat, stream_response
+
+if TYPE_CHECKING:
+    from spass.sessions.turn import Turn  # not needed by a run without a session
+
+EVENTS: Final = StreamFormat(lambda error: render_failure(error.error.to_dict(), error.request_id))
+"""The format of the stream of a run."""
+
+STREAM_RESPONSE: Final = {"content": {"text/event-stream": {}}, "description": "With `stream`, the events of the run."}
+"""The stream as OpenAPI describes it."""
 
 
 async def answer_run(
     exchange: Exchange,
-    run: Callable[[], AsyncGenerator[Event | TurnOutcome, None]],
+    client: Receive,
+    run: Callable[[Scope], AsyncGenerator[Event | TurnOutcome, None]],
     render: Callable[[TurnOutcome], ResponseModel],
+    *,
+    stream: bool,
+    shows_kind: bool = False,
 ) -> Response:
-    """Run an agent outside of a session and return its outcome, or return the outcome that an earlier attempt recorded.
+    """Run an agent outside of a session and return its outcome, which ``render`` makes the body, or the stream of its events.
+    If an earlier attempt of the request recorded an outcome, return that.
+
+    ``run`` gets the scope with the deadline of the answer. ``client`` is the ASGI receive function. Without an Idempotency-Key, a
+    stream ends when the client disconnects. With a key it continues, so that the outcome is stored for the client's retry.
+    ``shows_kind``: the end of the stream names the agent's kind.
 
     Raises:
-        SpassError: the run was refused or failed.
+        SpassError: the run was refused, or failed before the answer began.
         IdempotencyInProgress, IdempotencyKeyReused: the same as ``idempotency.acquire``.
+        ClientDisconnect: the client disconnected before the first event, and the request has no key.
     """
-    request = exchange.idempotency
+    request, writer = exchange.idempotency, EventWriter(exchange.request_id, shows_kind=shows_kind)
     claim = await idempotency.acquire(exchange.scope.store, request) if request is not None else None
     if isinstance(claim, StoredAnswer):
-        return outcome_response(decode_outcome(claim.body, claim.headers), render, replayed=True)
-    items = run() if claim is None else _record_outcome(claim, run())
+        outcome = decode_outcome(claim.body, claim.headers)
+        return await _replay(exchange, writer, outcome) if stream else _respond(outcome, render, replayed=True)
+    items = run(exchange.scope.streaming if stream else exchange.scope)
+    if claim is not None:
+        items = _record_outcome(claim, items)
+    if stream:
+        return await _stream(exchange, _render(writer, items), client=client if claim is None else None)
     async with aclosing(items):
         async for item in items:
             if isinstance(item, TurnOutcome):
-                return outcome_response(item, render)
+                return _respond(item, render)
     raise InternalError("The run ended without an outcome.")
+
+
+async def answer_turn(exchange: Exchange, client: Receive, turn: "Turn", *, stream: bool) -> Response:
+    """Return the reply of a session's turn, or the stream of its events. The turn continues when the client disconnects.
+
+    Raises:
+        SpassError: the turn was refused, or failed before the answer began.
+        ClientDisconnect: the client disconnected before the first event.
+    """
+    if not stream:
+        answer = await turn.answer()
+        return _respond(answer.outcome, Reply.of, replayed=answer.replayed)
+    writer = EventWriter(exchange.request_id, turn.session)
+    recorded = await turn.start()
+    if recorded is not None:
+        return await _replay(exchange, writer, recorded.outcome)
+    return await _stream(exchange, _render(writer, turn.follow()), client=client)
 
 
 async def _record_outcome(
@@ -50,7 +97,34 @@ async def _record_outcome(
             yield item
 
 
-def outcome_response(outcome: TurnOutcome, render: Callable[[TurnOutcome], ResponseModel], *, replayed: bool = False) -> Response:
+async def _render(writer: EventWriter, items: AsyncGenerator[Event | TurnOutcome, None]) -> AsyncGenerator[Chunk, None]:
+    async with aclosing(items):
+        async for item in items:
+            for chunk in writer.write(item):
+                yield chunk
+
+
+async def _replay(exchange: Exchange, writer: EventWriter, outcome: TurnOutcome) -> Response:
+    return await _stream(exchange, _to_async(writer.replay(outcome)), headers={REPLAYED_HEADER: "true"})
+
+
+async def _to_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def _stream(
+    exchange: Exchange,
+    chunks: AsyncGenerator[Chunk, None],
+    *,
+    client: Receive | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    redact = exchange.services.redact
+    return await stream_response(chunks, exchange.request_id, headers=headers, redact=redact, client=client, stream_format=EVENTS)
+
+
+def _respond(outcome: TurnOutcome, render: Callable[[TurnOutcome], ResponseModel], *, replayed: bool = False) -> Response:
     """Return the response with the body that ``render`` returns, and the headers of the outcome."""
     headers = {**render_cost_headers(outcome.cost), **_compaction_headers(outcome)}
     return json_response(render(outcome), headers={**headers, REPLAYED_HEADER: "true"} if replayed else headers)

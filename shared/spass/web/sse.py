@@ -1,10 +1,11 @@
-"""Server-sent events: a stream of chunks in OpenAI's format.
+"""Server-sent events: a stream of chunks, in OpenAI's format or in another.
 
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]`` at the end is OpenAI's.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -15,10 +16,10 @@ from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
+from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.redaction.text import redact
 from spass.web.errors import Error, envelope, unexpected_error
-from spass.web.json import dump
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -30,6 +31,18 @@ _LINE_ENDS: Final = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0
 Chunk = dict[str, Json]
 
 
+@dataclass(frozen=True, slots=True)
+class StreamFormat:
+    """What the formats do not share: ``failure`` returns the chunks that report an error, and the bytes ``end`` follow the last
+    chunk of a stream that did not fail."""
+
+    failure: Callable[[Error], Sequence[Chunk]]
+    end: bytes = b""
+
+
+OPENAI: Final = StreamFormat(lambda error: (error.to_dict(),), DONE)
+
+
 async def stream_response(
     chunks: AsyncIterator[Chunk],
     request_id: RequestId,
@@ -37,8 +50,9 @@ async def stream_response(
     headers: Mapping[str, str] | None = None,
     redact: Callable[[str], str] = redact,
     client: Receive | None = None,
+    stream_format: StreamFormat = OPENAI,
 ) -> StreamingResponse:
-    """Return a response that sends each chunk as an event, and ``[DONE]`` after the last.
+    """Return a response that sends each chunk as an event in ``stream_format``.
 
     A separate task reads the chunks to their end. If ``client``, the ASGI receive function, is given, the task is cancelled when
     the client disconnects. Wait for the first chunk, so that a failure before it gets its own HTTP status.
@@ -55,7 +69,8 @@ async def stream_response(
     if not running.events:
         await running.result()
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
-    return _EventStream(render_events(running, request_id, redact=redact), headers, running if client else None)
+    events = render_events(running, request_id, redact=redact, stream_format=stream_format)
+    return _EventStream(events, headers, running if client else None)
 
 
 async def _wait_for_first_chunk(work: EventTask[Chunk], client: Receive) -> None:
@@ -108,10 +123,15 @@ async def render_events(
     *,
     keep_alive: float = KEEP_ALIVE_SECONDS,
     redact: Callable[[str], str] = redact,
+    stream_format: StreamFormat = OPENAI,
 ) -> AsyncIterator[bytes]:
     """Yield the bytes of the stream. Send a comment after every ``keep_alive`` seconds without a chunk. If the work fails, end
-    with an ``error`` event and without ``[DONE]``.
+    with the format's report of the failure and without its ``end``.
     """
+
+    def report(error: SpassError) -> bytes:
+        return b"".join(map(_encode_event, stream_format.failure(envelope(error, request_id, redact))))
+
     position = 0
     try:
         while True:
@@ -126,20 +146,19 @@ async def render_events(
     except SpassError as error:
         if isinstance(error, InternalError | StorageUnavailable):
             write_line(failure_line(error, request_id))
-        yield _encode_event(envelope(error, request_id, redact))
+        yield report(error)
     except asyncio.CancelledError:  # the server stops, or the client has disconnected
-        yield _encode_event(
-            envelope(InternalError("The gateway was stopped before the answer ended. Send the request again."), request_id)
-        )
+        yield report(InternalError("The gateway was stopped before the answer ended. Send the request again."))
     except Exception as error:  # noqa: BLE001 (the edge: the status was sent, so the stream itself must report the failure)
         write_line(failure_line(error, request_id))
-        yield _encode_event(envelope(unexpected_error(), request_id))
+        yield report(unexpected_error())
     else:
-        yield DONE
+        if stream_format.end:
+            yield stream_format.end
 
 
-def _encode_event(value: Chunk | Error) -> bytes:
-    data = dump(value)
+def _encode_event(value: Chunk) -> bytes:
+    data = dump_bytes(value)
     for character, escape in _LINE_ENDS:
         data = data.replace(character, escape)
     return b"data: " + data + b"\n\n"

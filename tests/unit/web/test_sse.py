@@ -10,6 +10,7 @@ from spass.core.errors import RateLimited, UpstreamError
 from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
 from spass.core.messages import Json
+from spass.web.outcomes import EVENTS
 from spass.web.sse import DONE, KEEP_ALIVE, render_events, stream_response
 
 Chunk = dict[str, Json]
@@ -135,3 +136,18 @@ async def test_a_stream_that_the_server_cancels_ends_with_an_error_event() -> No
     await asyncio.wait([reading])
     assert len(parts) == 2
     assert json.loads(parts[1].removeprefix(b"data: "))["error"]["code"] == "internal_error"
+
+
+@pytest.mark.anyio
+async def test_the_stream_of_a_run_has_no_end_mark_and_two_events_for_a_failure() -> None:
+    async def fail() -> AsyncIterator[Chunk]:
+        yield {"text": "a"}
+        raise UpstreamError("The model stopped.")
+
+    ended = [part async for part in render_events(EventTask(two()), REQUEST, stream_format=EVENTS)]
+    assert b"[DONE]" not in b"".join(ended)
+    assert b"".join(ended).count(b"data: ") == 2
+    failed = [part async for part in render_events(EventTask(fail()), REQUEST, stream_format=EVENTS)]
+    _, status, error = [json.loads(line.removeprefix("data: ")) for line in b"".join(failed).decode().split("\n\n") if line]
+    assert status == {"type": "status_update", "status": "error", "detail": "The model stopped."}
+    assert (error["type"], error["error"]["code"], error["request_id"]) == ("error", "upstream_error", "req_1")

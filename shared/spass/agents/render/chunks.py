@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from spass.core.cost import Cost, decimal_text
+from spass.core.cost import Cost, cost_json
 from spass.core.events import Event, RefusalDelta, Token, ToolCallDelta, TurnFinished
 from spass.core.messages import FinishReason, Json, TokenUsage
 
@@ -72,12 +72,7 @@ def render_usage(usage: TokenUsage, cost: Cost) -> dict[str, Json]:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "cost": float(cost.usd),
-        "cost_details": {
-            "eur": decimal_text(cost.eur),
-            "usd": decimal_text(cost.usd),
-            "source": cost.source.value,
-            "sub_calls": cost.sub_calls,
-        },
+        "cost_details": cost_json(cost),
     }
 
 

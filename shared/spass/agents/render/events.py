@@ -1,0 +1,124 @@
+"""Render the run of an agent as a stream of events: the events while they happen, or a recorded outcome once more.
+
+Grammar: ``planning (status_update | token | tool_call)* complete usage done``, or at any point ``error error``. There is exactly
+one end. The tokens of the last step, joined, are the answer. The fields are in docs/streams.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal, TypeAlias
+
+from spass.agents.answers import Reply
+from spass.core.cost import cost_json
+from spass.core.events import Event, Status, Token, ToolCallFinished, ToolCallStarted, ToolProgress, TurnStarted
+from spass.core.ids import RequestId, SessionId
+from spass.core.json import InvalidJson, read_object, replace_surrogates
+from spass.core.messages import Json
+from spass.core.outcome import ToolRecord, TurnOutcome
+
+StreamEvent: TypeAlias = dict[str, Json]
+"""One event of the stream, as JSON."""
+
+_MAX_TOKEN_BYTES: Final = 32 * 1024
+_MAX_ARGUMENT_CHARACTERS: Final = 64 * 1024
+_DONE: Final = ("request_id", "agent", "model", "session_id", "turns", "finish_reason", "compaction", "metadata")
+_DONE_MESSAGE: Final = ("id", "seq", "created_at")
+
+
+class EventWriter:
+    """Render the items of one run. ``session_id`` is the session to which the request was sent, or None. With ``shows_kind``, the
+    last event names the agent's kind."""
+
+    def __init__(self, request_id: RequestId, session_id: SessionId | None = None, *, shows_kind: bool = False) -> None:
+        self._request_id = request_id
+        self._session_id = session_id
+        self._shows_kind = shows_kind
+
+    def write(self, item: Event | TurnOutcome) -> Iterator[StreamEvent]:
+        """Yield the events of the stream for one event of the run, or for its outcome, which ends the stream."""
+        match item:
+            case Token():
+                for piece in _split(item.text):
+                    yield {"type": "token", "content": piece, "step": item.step}
+            case TurnStarted():
+                yield self._planning(self._request_id, self._session_id)
+            case ToolCallStarted(call=call):
+                started: Json = {"id": call.id, "tool": call.name, "args": _display_arguments(call.arguments)}
+                yield {**_status("executing"), "tool_call": started}
+            case ToolProgress(call_id=call_id, detail=detail):
+                yield {**_status("executing"), "tool_call_id": call_id, "progress": detail}
+            case ToolCallFinished(outcome=outcome):
+                yield _tool_call(ToolRecord.of(outcome))
+            case Status(detail=detail):
+                yield _status("executing", detail)
+            case TurnOutcome():
+                yield from self._end(item)
+            case _:
+                pass
+
+    def replay(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
+        """Yield the stream of a recorded outcome."""
+        yield self._planning(outcome.run.request_id, outcome.session_id)
+        yield from map(_tool_call, outcome.tools)
+        yield from self.write(Token(outcome.content, max(1, outcome.turns)))
+        yield from self._end(outcome)
+
+    def _planning(self, request_id: RequestId, session_id: SessionId | None) -> StreamEvent:
+        return {**_status("planning"), "request_id": request_id, "session_id": session_id}
+
+    def _end(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
+        reply = Reply.of(outcome).to_dict()
+        message = reply["message"]
+        assert isinstance(message, Mapping)  # noqa: S101 (a field of the model)
+        yield _status("complete")
+        cost = cost_json(outcome.cost)
+        yield {"type": "usage", "usage": reply["usage"], "cost_usd": float(outcome.cost.usd), "cost": cost}
+        done: StreamEvent = {"type": "done", **{name: reply[name] for name in _DONE}}
+        done["message"] = {name: message[name] for name in _DONE_MESSAGE}
+        yield {**done, "kind": outcome.run.kind} if self._shows_kind else done
+
+
+def render_failure(error: Mapping[str, Json], request_id: str) -> tuple[StreamEvent, StreamEvent]:
+    """Return the end of a stream that failed. ``error`` is that of the envelope of all errors."""
+    return (
+        _status("error", str(error["message"])),
+        {"type": "error", "error": error, "request_id": request_id},
+    )
+
+
+def _status(status: Literal["planning", "executing", "complete", "error"], detail: str | None = None) -> StreamEvent:
+    return {"type": "status_update", "status": status, "detail": detail}
+
+
+def _tool_call(tool: ToolRecord) -> StreamEvent:
+    return {
+        "type": "tool_call",
+        "id": tool.id,
+        "tool": tool.name,
+        "args": tool.arguments,
+        "result": tool.result,
+        "ok": tool.ok,
+        "duration_ms": tool.duration_ms,
+        "agent": None,
+        "parent_id": None,
+        "rich": None,
+    }
+
+
+def _display_arguments(text: str) -> Json:
+    """Return the arguments as JSON, or the text if the model did not write a JSON object."""
+    try:
+        return read_object(text) if text.strip() else {}
+    except InvalidJson:
+        return replace_surrogates(text[:_MAX_ARGUMENT_CHARACTERS])
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield ``text`` in pieces of at most 32 KiB of UTF-8, without splitting a character."""
+    if 4 * len(text) <= _MAX_TOKEN_BYTES:
+        yield text
+        return
+    data = text.encode("utf-8", "replace")
+    while data:
+        piece = data[:_MAX_TOKEN_BYTES].decode("utf-8", "ignore")
+        yield piece
+        data = data[len(piece.encode()) :]
