@@ -62,8 +62,8 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 
 bench-env: $(ENV)/bench.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## install what the benches need
 
-bench: bench-env ## measure overhead, cold starts, AWS calls, sessions, search and retrieval (see bench/)
-	@for bench in overhead coldstart calls limits sessions recall search rag memory texts; do $(PY) -m bench.$$bench; done
+bench: bench-env ## measure overhead, agent kinds, cold starts, AWS calls, sessions, search and retrieval (see bench/)
+	@for bench in overhead kinds coldstart calls limits sessions recall search rag memory texts; do $(PY) -m bench.$$bench; done
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate
@@ -155,7 +155,7 @@ $(PEERS_ENV)/bin/python:
 	$(PYTHON) -m venv $(PEERS_ENV)
 
 $(PEERS_ENV)/peers.stamp: requirements/peers.txt | $(PEERS_ENV)/bin/python
-	@echo "Installing the proxy that bench compares with into $(PEERS_ENV) (once) ..."
+	@echo "Installing the proxy and the agent loop that bench compares with into $(PEERS_ENV) (once) ..."
 	@$(PEERS_ENV)/bin/python $(PIP_INSTALL) -r requirements/peers.txt
 	@touch $@
 
