@@ -1,5 +1,6 @@
 """The bus of the whole gateway: what is published, that no event has a text, and that subscribers disturb nothing."""
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -105,6 +106,30 @@ def test_the_sums_of_the_events_are_those_of_the_audit(gateway: Gateway, log: Ev
     assert total["prompt_tokens"] == sum(end.prompt_tokens for end in ends) == 22
     assert total["completion_tokens"] == sum(end.completion_tokens for end in ends) == 10
     assert Decimal(total["cost_usd"]) == sum(end.cost_usd for end in ends) > 0
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        ("/v1/chat/completions", {"model": "small", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}),
+        ("/a1/agents/counting/chat", {"message": "Hi"}),
+        ("/a1/agents/counting/sessions/SESSION/messages", {"message": "Hi"}),
+        ("/v1/ask", {"input": "Hi", "agent": "simple"}),
+    ],
+)
+def test_the_work_of_a_client_that_left_has_its_ends(gateway: Gateway, log: EventLog, target: str, body: Any) -> None:
+    session = gateway.send("POST", "/a1/agents/counting/sessions", token="demo-admin-token").json["id"]
+    asked = asyncio.Event()
+
+    async def answer_later() -> None:
+        asked.set()
+        await asyncio.sleep(0.05)
+
+    gateway.model.before_chat = answer_later
+    gateway.leave(target.replace("SESSION", session), {}, body, when=asked)
+    log.check()
+    assert log.names.count("inference_end") == 1
+    assert ("agent_turn_end" in log.names) == (target != "/v1/chat/completions")
 
 
 def test_telemetry_is_off_by_default(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
@@ -192,3 +194,11 @@ def test_events_have_exactly_the_documented_fields() -> None:
         "inference_start": {"call_id", "model"},
         "inference_end": {"model", "backend", "attempts"} | call | tokens,
     }
+
+
+def test_the_example_of_the_documentation_runs() -> None:
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert isinstance(names["bus"], EventBus)
