@@ -11,7 +11,7 @@ from dotenv.parser import Binding, parse_stream
 
 from local.home import ROOT, LocalError
 from spass.core.text_checks import did_you_mean
-from spass.llm.backends import key_variables
+from spass.llm.backends import all_key_variables
 from spass.tenancy.config import GatewayConfig
 
 DOTENV: Final = ROOT / ".env"
@@ -32,12 +32,12 @@ def read_dotenv(file: Path) -> None:
 
 
 def check_keys(config: GatewayConfig) -> None:
-    """Check the keys that the backends of ``config`` would send, without showing one.
+    """Check the keys that the backends and the search provider of ``config`` would get, without showing one.
 
     Raises:
         LocalError: a key contains a character that a header must not contain; the message names its variable.
     """
-    for variable in key_variables(config.llm.backends):
+    for variable in all_key_variables(config):
         value = os.environ.get(variable)
         if value and not _KEY.fullmatch(value):
             raise LocalError(
@@ -51,7 +51,7 @@ def dotenv_notes(file: Path, config: GatewayConfig) -> list[str]:
     if not file.is_file():
         return []
     with file.open(encoding="utf-8") as text:
-        return [note for binding in parse_stream(text) for note in _notes(file.name, binding, key_variables(config.llm.backends))]
+        return [note for binding in parse_stream(text) for note in _notes(file.name, binding, all_key_variables(config))]
 
 
 def _notes(file: str, binding: Binding, known: list[str]) -> Iterator[str]:

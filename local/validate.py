@@ -30,7 +30,7 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    for warning in (*config.warnings, *registry.notices, *_loopback_backends(config, agents)):
+    for warning in (*config.warnings, *registry.notices, *_loopback_backends(config, agents), *_loopback_search(config)):
         print(warning)
     if not config.tenants:
         print(f"{settings.config}: there are no tenants yet, so the gateway will refuse every request with 401")
@@ -53,6 +53,15 @@ def _loopback_backends(config: GatewayConfig, agents: Sequence[AgentSummary]) ->
                 + (f"Used by: {', '.join(users)}. " if users else "")
                 + "Before deploying, give the backend a base_url that functions reach, or use models of other backends."
             )
+
+
+def _loopback_search(config: GatewayConfig) -> Iterator[str]:
+    """Yield a warning if the search provider has a loopback address."""
+    if config.search.base_url and urlsplit(config.search.base_url).hostname in _LOOPBACK_HOSTS:
+        yield (
+            "Functions in AWS cannot reach the search provider, because its address is on this machine. The tool web_search "
+            "fails. Before deploying, give search a base_url that functions reach, or another provider."
+        )
 
 
 def _summarisers(config: GatewayConfig, models: Sequence[str]) -> Iterator[str]:

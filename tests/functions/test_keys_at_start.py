@@ -33,6 +33,7 @@ models:
   - {name: claude-opus-4.7, context_window: 1000}
   - {name: vectors, kind: embedding, dimensions: 3, context_window: 10}
   - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}
+search: {provider: tavily}
 defaults: {embedding_model: EMBEDDING}
 """
 
@@ -76,7 +77,7 @@ def start(store: ParameterStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         "SPASS_KEYS_PATH": "/spass/test/",
     }.items():
         monkeypatch.setenv(name, value)
-    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "TAVILY_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "agents").mkdir()
 
@@ -94,7 +95,7 @@ def start(store: ParameterStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_every_function_that_calls_models_reads_all_keys_in_one_call(store: ParameterStore, start: Start) -> None:
     start(MODEL_CALLERS, "vectors")
-    names = frozenset({"/spass/test/ANTHROPIC_API_KEY", "/spass/test/OPENAI_API_KEY"})
+    names = frozenset(f"/spass/test/{name}_API_KEY" for name in ("ANTHROPIC", "OPENAI", "TAVILY"))
     assert Counter(store.requests) == {("AmazonSSM.GetParameters", names): len(MODEL_CALLERS)}
 
 

@@ -76,7 +76,7 @@ class Engine:
         agent = _without_blank_prompt(spec.build())
         specs = self._toolbox.specs(spec.tools, scope.caller.identity) if agent.accepts_tools else ()
         infer = InferPerformer(self._calls, scope, _defaults(agent, spec, specs))
-        call_tools = partial(self._toolbox.run_all, scope, allowed=[tool.name for tool in specs])
+        call_tools = partial(self._toolbox.run_all, scope, allowed=[tool.name for tool in specs], model=spec.model)
         driver = Driver(infer, call_tools, scope, bus=scope.bus)
 
         async def prepare() -> AgentContext:

@@ -77,6 +77,10 @@ class ProviderKeys:
         with self._lock:
             return self._current(self._path).get(self._path + name) or None
 
+    def values_read(self) -> list[str]:
+        """Return the keys that were read from the parameter store, for redaction. They must not leave the process."""
+        return [value for value in (self._values or {}).values() if value]
+
     def _current(self, path: str) -> Mapping[str, str]:
         """Return the values. Read stale values again, but use them if that fails: a request must not wait for a key that is never
         set."""

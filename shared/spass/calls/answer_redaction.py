@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property
 
 from spass.core.events import ToolCallDelta
-from spass.llm.backends import key_variables
+from spass.llm.backends import all_key_variables
 from spass.llm.types import ChatDelta
 from spass.redaction.detector import SecretSet
 from spass.redaction.redactor import Redactor
@@ -15,7 +15,7 @@ from spass.tenancy.config import GatewayConfig
 def build_redactor(config: GatewayConfig, keys: Callable[[], Collection[str]]) -> Redactor:
     """Return the redactor for ``config``. ``keys`` returns the provider keys that are in use."""
     tokens = [token.sha256 for tenant in config.tenants for token in tenant.tokens]
-    return Redactor(tokens, key_variables(config.llm.backends), keys)
+    return Redactor(tokens, all_key_variables(config), keys)
 
 
 class AnswerRedactor:

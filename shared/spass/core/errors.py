@@ -27,7 +27,8 @@ Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``
 Other exceptions do not reach a caller of the gateway; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · IndexChanged · BackendError ·
 EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · InvalidExpression · IngestRefused · StopWork ·
-NotHandled · FunctionFailed · ConfigError · MaxTurns · UnknownKind · UsageError · SpassApiError · SpassUnreachable
+NotHandled · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong · UsageError · SpassApiError ·
+SpassUnreachable
 """
 
 from collections.abc import Mapping

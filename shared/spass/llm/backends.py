@@ -6,7 +6,7 @@ from typing import Final
 
 from spass.core.text_checks import suggest_name
 from spass.llm.provider_registry import DEFAULT_PROVIDER, PROVIDERS
-from spass.tenancy.config import BackendConfig, LlmConfig
+from spass.tenancy.config import BackendConfig, GatewayConfig, LlmConfig
 from spass.tenancy.config_checks import BackendProblem
 
 DEFAULT_MAX_CONNECTIONS: Final = 100
@@ -48,6 +48,11 @@ def key_variable(backend: BackendConfig) -> str | None:
 def key_variables(backends: Iterable[BackendConfig]) -> list[str]:
     """Return the environment variables with the keys of these backends, without duplicates."""
     return list(dict.fromkeys(filter(None, map(key_variable, backends))))
+
+
+def all_key_variables(config: GatewayConfig) -> list[str]:
+    """Return the environment variables with the keys of all backends and of the search provider, without duplicates."""
+    return list(dict.fromkeys([*key_variables(config.llm.backends), *filter(None, [config.search.key_variable])]))
 
 
 def bedrock_region(base_url: str | None) -> str | None:

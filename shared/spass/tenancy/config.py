@@ -124,6 +124,28 @@ class ModelConfig(_Section):
     usd_per_mtok_out: Price | None = None
 
 
+class SearchConfig(_Section):
+    """The provider of the tool ``web_search``; None is Wikipedia. ``searxng`` needs the ``base_url`` of a server."""
+
+    hints: ClassVar[dict[str, str]] = {
+        "api_key": "do not write a key here; name its variable: api_key_env",
+        "key": "do not write a key here; name its variable: api_key_env",
+        "url": "write base_url",
+        "name": "write provider",
+    }
+
+    provider: Literal["searxng", "tavily"] | None = None
+    base_url: BaseUrl | None = None
+    api_key_env: EnvironmentVariable | None = None
+
+    @property
+    def key_variable(self) -> str | None:
+        """Return the environment variable that holds the provider's key, or None if it needs no key."""
+        if self.provider == "tavily" and not self.api_key_env and not self.base_url:
+            return "TAVILY_API_KEY"
+        return self.api_key_env if self.provider else None
+
+
 class RequestLimits(_Section):
     """Limits of one request."""
 
@@ -186,6 +208,7 @@ class GatewayConfig(_Section):
     llm: LlmConfig = LlmConfig()
     models: Annotated[tuple[ModelConfig, ...], BeforeValidator(_replace_none)] = ()
     limits: RequestLimits = RequestLimits()
+    search: SearchConfig = SearchConfig()
     defaults: Defaults = Defaults()
     usd_to_eur: Annotated[Decimal, Field(gt=0)] = Decimal("0.92")
     tenants: Annotated[tuple[TenantConfig, ...], BeforeValidator(_replace_none)] = ()

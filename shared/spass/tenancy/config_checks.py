@@ -33,6 +33,7 @@ def find_problems(
     for at, problem in _check_backends(config, check_backend):
         if not problem.is_warning:
             yield source.problem(at, problem.message)
+    yield from _check_search(source, config)
     yield from _check_references(source, config)
     yield from _check_uniqueness(source, config)
     for at, defaults in _iterate_defaults(config):
@@ -65,6 +66,18 @@ def _check_backends(config: "GatewayConfig", check_backend: BackendCheck | None)
             yield (*at, "base_url"), BackendProblem("base_url", message, is_warning=True)
         for problem in check_backend(backend) if check_backend else ():
             yield (at if problem.key is None else (*at, problem.key)), problem
+
+
+def _check_search(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+    search = config.search
+    if search.provider is None and (search.base_url or search.api_key_env):
+        yield source.problem(("search",), "the key 'provider' is missing; write searxng or tavily")
+    if search.provider == "searxng" and search.base_url is None:
+        message = "the key 'base_url' is missing; searxng is a server of your own, such as https://searxng.example.com"
+        yield source.problem(("search",), message)
+    if search.base_url and search.base_url.startswith("http://") and not _is_loopback(search.base_url):
+        message = "must begin with https, because the searches leave this machine; only a server on this machine may use http"
+        yield source.problem(("search", "base_url"), message)
 
 
 def _is_loopback(url: str) -> bool:

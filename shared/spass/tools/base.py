@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # most of these import numpy, which the description of a tool
     from spass.rag.write.delete import IndexDeleter
     from spass.rag.write.writer import Writer
     from spass.tools.chat_models import ChatModels
+    from spass.tools.search.engine import SearchEngine
 
 
 class ToolError(Exception):
@@ -55,6 +56,14 @@ def ignore_progress(_text: str) -> None:
     """Do nothing: nobody follows this call."""
 
 
+def search_wikipedia() -> "SearchEngine":
+    """Return the search engine of a gateway that names no provider."""
+    from spass.tenancy.config import SearchConfig
+    from spass.tools.search.engine import SearchEngine
+
+    return SearchEngine(SearchConfig(), lambda _: None)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The dependencies of a tool call. A tool acts only within the tenant of ``scope``.
@@ -71,6 +80,7 @@ class ToolContext:
     record_result: RecordResult | None = None
     lineage_searcher: Callable[[], LineageSearcher] | None = None
     chat_models: "ChatModels | None" = None
+    search_engine: "Callable[[], SearchEngine]" = search_wikipedia
     default_model: str | None = None
     report_progress: ReportProgress = ignore_progress
 

@@ -9,6 +9,7 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.messages import Message
 from spass.core.think_filter import ThinkFilter
+from spass.llm.backends import is_served
 from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tools.base import ToolError
@@ -26,7 +27,8 @@ class ChatModels:
         self._config = config
 
     def choose(self, scope: Scope, name: str | None, default: str | None) -> ModelConfig:
-        """Return the chat model ``name``; without a name, ``default``, or else the first one that the token may use.
+        """Return the chat model ``name``; without a name, ``default``, or else the first one that the token may use and a backend
+        serves.
 
         Raises:
             ToolError: there is no such chat model, or the token may not use it. The message has the names that it may use.
@@ -35,10 +37,13 @@ class ChatModels:
         if not allowed:
             raise ToolError("This token may not use any chat model. Answer without this tool.", code="model_not_allowed")
         if name is None:
-            return allowed.get(default or "") or next(iter(allowed.values()))
+            name = default if default in allowed else self._first_served(list(allowed))
         if name in allowed:
             return allowed[name]
         raise self._refusal(name, list(allowed))
+
+    def _first_served(self, names: Sequence[str]) -> str:
+        return next((name for name in names if is_served(self._config.llm, name)), names[0])
 
     def _refusal(self, name: str, allowed: Sequence[str]) -> ToolError:
         kinds = {model.name: model.kind for model in self._config.models}

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Final, TypeGuard, cast
+from typing import TYPE_CHECKING, Final, TypeGuard, cast
 
 from pydantic import ValidationError
 
@@ -44,7 +44,7 @@ from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
 from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
-from spass.tools.base import Rag, ReportProgress, Tool, ToolContext, ToolError, ignore_progress
+from spass.tools.base import Rag, ReportProgress, Tool, ToolContext, ToolError, ignore_progress, search_wikipedia
 from spass.tools.chat_models import ChatModels
 from spass.tools.confirm_tokens import ConfirmTokens
 from spass.tools.lineage_searcher import LineageSearcher
@@ -53,6 +53,9 @@ from spass.tools.registry import TOOLS, load_tool
 from spass.tools.results import ToolAnswer, truncate_result
 from spass.tools.side_by_side import ToolEvent, run_side_by_side
 from spass.tools.two_step import TwoStepTool
+
+if TYPE_CHECKING:  # it imports httpx, which most calls do not need
+    from spass.tools.search.engine import SearchEngine
 
 MAX_CALLS: Final = 32
 """Tool calls of one model answer that are run. Further calls get an error."""
@@ -83,6 +86,7 @@ class Toolbox:
         lineage_searcher: Callable[[], LineageSearcher] | None = None,
         *,
         chat_models: ChatModels | None = None,
+        search_engine: "Callable[[], SearchEngine]" = search_wikipedia,
         tools: Mapping[str, str] = TOOLS,
         clock: Callable[[], int] = now_s,
     ) -> None:
@@ -90,6 +94,7 @@ class Toolbox:
         self._cascade = cascade
         self._lineage_searcher = lineage_searcher
         self._chat_models = chat_models
+        self._search_engine = search_engine
         self._tools = tools
         self._confirm_tokens = ConfirmTokens(clock)
 
@@ -233,6 +238,7 @@ class Toolbox:
             self._confirm_tokens,
             lineage_searcher=self._lineage_searcher,
             chat_models=self._chat_models,
+            search_engine=self._search_engine,
         )
 
     async def _attempt(

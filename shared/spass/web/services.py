@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from spass.tenancy.config import GatewayConfig
     from spass.tenancy.settings import Cascade
     from spass.tools.base import Rag
+    from spass.tools.search.engine import SearchEngine
     from spass.tools.toolbox import Toolbox
 
 
@@ -122,19 +123,21 @@ class Services:
     @cached_property
     def keys(self) -> "ProviderKeys":
         from spass.aws.provider_keys import ProviderKeys
-        from spass.llm.backends import key_variables
+        from spass.llm.backends import all_key_variables
 
-        return ProviderKeys(key_variables(self.config.llm.backends), self.settings.keys_path, self.aws.get_parameters)
+        return ProviderKeys(all_key_variables(self.config), self.settings.keys_path, self.aws.get_parameters)
 
     def read_keys(self, *, all_models: bool = False) -> "ProviderKeys":
-        """Read the keys of the backends that serve the embedding model of documents, or ``all_models``, and return all keys.
+        """Read the keys of the backends that serve the embedding model of documents, and return all keys. With ``all_models``,
+        read the keys of all backends and of the search provider, because a model may call tools.
 
         A function that calls models does this while it starts, because SSM's quota allows only one read of each key.
         """
-        from spass.llm.backends import key_variables, serves
+        from spass.llm.backends import all_key_variables, key_variables, serves
 
         model, backends = self.config.defaults.embedding_model, self.config.llm.backends
-        self.keys.prefetch(key_variables(backend for backend in backends if all_models or serves(backend, model)))
+        embedding = key_variables(backend for backend in backends if serves(backend, model))
+        self.keys.prefetch(all_key_variables(self.config) if all_models else embedding)
         return self.keys
 
     @cached_property
@@ -153,7 +156,11 @@ class Services:
     def redactor(self) -> "Redactor":
         from spass.calls.answer_redaction import build_redactor
 
-        return build_redactor(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
+        def keys_in_use() -> list[str]:
+            used = self.router.keys() if "router" in self.__dict__ else []
+            return [*used, *(self.keys.values_read() if "keys" in self.__dict__ else ())]
+
+        return build_redactor(self.config, keys_in_use)
 
     def redact(self, text: str) -> str:
         """Return the text of an error without secrets.
@@ -217,7 +224,19 @@ class Services:
         from spass.tools.chat_models import ChatModels
         from spass.tools.toolbox import Toolbox
 
-        return Toolbox(self.rag, self.cascade, lambda: self.lineage_search, chat_models=ChatModels(self.calls, self.config))
+        return Toolbox(
+            self.rag,
+            self.cascade,
+            lambda: self.lineage_search,
+            chat_models=ChatModels(self.calls, self.config),
+            search_engine=lambda: self.search_engine,
+        )
+
+    @cached_property
+    def search_engine(self) -> "SearchEngine":
+        from spass.tools.search.engine import SearchEngine
+
+        return SearchEngine(self.config.search, self.keys.get)
 
     @cached_property
     def agents(self) -> "AgentRegistry":

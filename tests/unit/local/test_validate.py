@@ -53,6 +53,16 @@ def test_it_does_not_list_a_model_that_another_backend_serves(
     assert "cannot reach" not in validate(monkeypatch, capsys, config, agents)
 
 
+@pytest.mark.parametrize(("url", "expected"), [("http://localhost:8080", True), ("https://searx.example.com", False)])
+def test_it_warns_of_a_search_provider_that_functions_cannot_reach(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, url: str, expected: bool
+) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text(CONFIG + f'search: {{provider: searxng, base_url: "{url}"}}\n')
+    (tmp_path / "agents").mkdir()
+    assert ("cannot reach the search provider" in validate(monkeypatch, capsys, config, tmp_path / "agents")) is expected
+
+
 def test_it_prints_each_warning_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "gateway.yaml"
     config.write_text(CONFIG.replace('"http://localhost:8000/v1"', '"http://llm.example.com/v1", api_key_env: MINE_KEY'))

@@ -9,7 +9,7 @@ import pytest
 
 from local.models import TOKENS
 from spass.core.errors import ModelNotFound
-from spass.llm.backends import check_backend, serves
+from spass.llm.backends import all_key_variables, check_backend, serves
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 
@@ -227,6 +227,48 @@ def test_defaults_are_checked(tmp_path: Path, defaults: str, problem: str) -> No
     (first,) = load_problems(tmp_path, VALID + f"defaults: {defaults}\n")
     assert first.startswith("gateway.yaml:9: defaults.")
     assert problem in first
+
+
+@pytest.mark.parametrize(
+    ("search", "variable"),
+    [
+        ("{provider: tavily}", "TAVILY_API_KEY"),
+        ("{provider: tavily, api_key_env: MY_KEY}", "MY_KEY"),
+        ("{provider: tavily, base_url: https://tavily.example.com}", None),
+        ("{provider: searxng, base_url: https://searx.example.com/}", None),
+        ("{provider: searxng, base_url: http://127.0.0.1:8080, api_key_env: MY_KEY}", "MY_KEY"),
+        ("{}", None),
+    ],
+)
+def test_a_search_provider_has_the_variable_of_its_key(tmp_path: Path, search: str, variable: str | None) -> None:
+    config = load(tmp_path, VALID + f"search: {search}\n")
+    assert config.search.key_variable == variable
+    assert [name for name in all_key_variables(config) if name != "OPENAI_API_KEY"] == [variable] * (variable is not None)
+
+
+@pytest.mark.parametrize(
+    ("search", "problem"),
+    [
+        ("{provider: searxng}", "search: the key 'base_url' is missing"),
+        ("{base_url: https://searx.example.com}", "search: the key 'provider' is missing; write searxng or tavily"),
+        ("{api_key_env: MY_KEY}", "search: the key 'provider' is missing; write searxng or tavily"),
+        ("{provider: tavly}", "search.provider: must be one of 'searxng' or 'tavily'; did you mean 'tavily'?"),
+        ("{provider: searxng, base_url: http://searx.example.com}", "search.base_url: must begin with https"),
+        ("{provider: searxng, base_url: https://me:secret@searx.example.com}", "search.base_url: must be a URL such as"),
+        ("{provider: searxng, url: https://searx.example.com}", "search: unknown key 'url'; write base_url"),
+        ("{provider: tavily, api_key: tvly-1}", "search: unknown key 'api_key'; do not write a key here"),
+        ("{provider: tavily, api_key_env: tvly-secret}", "search.api_key_env: must be the name of an environment variable"),
+    ],
+)
+def test_a_bad_search_provider_is_reported_with_what_to_write(tmp_path: Path, search: str, problem: str) -> None:
+    first, *_ = load_problems(tmp_path, VALID + f"search: {search}\n")
+    assert first.startswith(f"gateway.yaml:9: {problem}")
+    assert "secret" not in first
+
+
+def test_the_example_search_provider_of_the_shipped_file_loads_when_uncommented(tmp_path: Path) -> None:
+    config = load(tmp_path, SHIPPED.read_text(encoding="utf-8").replace("\n# search: ", "\nsearch: "))
+    assert config.search.provider is not None
 
 
 def test_a_plain_token_is_refused_and_not_repeated(tmp_path: Path) -> None:

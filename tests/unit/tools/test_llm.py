@@ -90,6 +90,15 @@ async def test_the_default_is_the_model_that_calls_or_the_first_that_is_allowed(
     assert model.requests[0].model == expected
 
 
+async def test_the_default_is_a_model_that_a_backend_serves(store: TenantStore) -> None:
+    config = CONFIG.model_copy(update={"models": tuple(reversed(CONFIG.models))})  # the first chat model is "unserved"
+    model = ScriptedModel("Seven.")
+    assert (await toolbox(model, config).execute_direct(make_scope(store), "llm", {"prompt": "x"})).body.result == {
+        "text": "Seven."
+    }
+    assert model.requests[0].model == "unpriced"
+
+
 @pytest.mark.parametrize(
     ("name", "code", "excerpt"),
     [

@@ -1,11 +1,9 @@
-"""Wikipedia's API (https://www.mediawiki.org/wiki/API:Action_API), as the two Wikipedia tools use it."""
+"""Wikipedia's API (https://www.mediawiki.org/wiki/API:Action_API), as the tools that search Wikipedia use it."""
 
-import json
 import os
-import ssl
 from collections.abc import Mapping
-from functools import cache
 from typing import Annotated, Final, TypeAlias
+from urllib.parse import quote
 
 import httpx
 from pydantic import Field
@@ -13,6 +11,7 @@ from pydantic import Field
 from spass.core.messages import Json
 from spass.redaction.text import redact_provider_text
 from spass.tools.base import ToolError
+from spass.tools.http import AnswerTooLong, ToolAnswer, ToolRequest, send
 
 Language: TypeAlias = Annotated[
     str,
@@ -20,8 +19,6 @@ Language: TypeAlias = Annotated[
 ]
 
 _DEFAULT_URL: Final = "https://{language}.wikipedia.org"
-_MAX_BYTES: Final = 1024 * 1024
-_TIMEOUT: Final = httpx.Timeout(8.0, connect=4.0)
 
 
 async def query_api(language: str, parameters: Mapping[str, str | int]) -> Mapping[str, Json]:
@@ -32,19 +29,18 @@ async def query_api(language: str, parameters: Mapping[str, str | int]) -> Mappi
     Raises:
         ToolError: Wikipedia has no such language, refuses, fails or does not answer in time.
     """
-    url = os.environ.get("SPASS_WIKIPEDIA_URL", _DEFAULT_URL).replace("{language}", language).rstrip("/") + "/w/api.php"
     query = {"action": "query", "format": "json", "formatversion": 2, "errorformat": "plaintext", **parameters}
     try:
-        body = await _get(url, query, language)
+        response = await send(ToolRequest(f"{_server(language)}/w/api.php", query, headers={"User-Agent": _user_agent()}))
     except httpx.TimeoutException:
         raise ToolError("Wikipedia did not answer in time. Try once more, or answer without it.") from None
     except httpx.HTTPError:
         raise ToolError(f"The {language!r} Wikipedia cannot be reached. Check the language code, or answer without it.") from None
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
+    except AnswerTooLong:
+        raise ToolError("Wikipedia's answer is too long. Ask for less.") from None
+    _check_status(response, language)
+    answer = response.read_object()
+    if answer is None:
         raise ToolError("Wikipedia answered something that cannot be read. Answer without it.")
     if errors := answer.get("errors"):
         detail = errors[0].get("text", "") if isinstance(errors, list) and isinstance(errors[0], dict) else ""
@@ -53,24 +49,22 @@ async def query_api(language: str, parameters: Mapping[str, str | int]) -> Mappi
     return result if isinstance(result, dict) else {}
 
 
-async def _get(url: str, query: Mapping[str, str | int], language: str) -> bytes:
-    headers = {"User-Agent": _user_agent(), "Accept": "application/json"}
-    body = bytearray()
-    async with (
-        httpx.AsyncClient(headers=headers, timeout=_TIMEOUT, verify=_tls()) as client,
-        client.stream("GET", url, params=query) as response,
-    ):
-        if response.status_code == 429 or response.status_code >= 500:
-            raise ToolError("Wikipedia is busy at the moment. Try again later, or answer without it.")
-        if response.status_code in (301, 302, 307, 308, 404):
-            raise ToolError(f"There is no Wikipedia in the language {language!r}. Use a code such as en, de or fr.")
-        if response.status_code != 200:
-            raise ToolError(f"Wikipedia refused the request with status {response.status_code}. Answer without it.")
-        async for piece in response.aiter_bytes():
-            body += piece
-            if len(body) > _MAX_BYTES:
-                raise ToolError("Wikipedia's answer is too long. Ask for less.")
-    return bytes(body)
+def article_url(language: str, title: str) -> str:
+    """Return the address of the article ``title``."""
+    return f"{_server(language)}/wiki/{quote(title.replace(' ', '_'), safe='/:(),')}"
+
+
+def _server(language: str) -> str:
+    return os.environ.get("SPASS_WIKIPEDIA_URL", _DEFAULT_URL).replace("{language}", language).rstrip("/")
+
+
+def _check_status(response: ToolAnswer, language: str) -> None:
+    if response.status == 429 or response.status >= 500:
+        raise ToolError("Wikipedia is busy at the moment. Try again later, or answer without it.")
+    if response.status in (301, 302, 307, 308, 404):
+        raise ToolError(f"There is no Wikipedia in the language {language!r}. Use a code such as en, de or fr.")
+    if response.status != 200:
+        raise ToolError(f"Wikipedia refused the request with status {response.status}. Answer without it.")
 
 
 def _user_agent() -> str:
@@ -80,9 +74,3 @@ def _user_agent() -> str:
     """
     contact = os.environ.get("SPASS_CONTACT", "self-hosted gateway")
     return f"SpassBot/1.0 ({contact}) httpx/{httpx.__version__}"
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Return the TLS context. Cached: reading the certificates takes longer than a request."""
-    return httpx.create_ssl_context()

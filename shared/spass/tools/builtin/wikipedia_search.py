@@ -1,7 +1,5 @@
 """The tool ``wikipedia_search``."""
 
-import html
-import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
 
@@ -10,8 +8,9 @@ from pydantic import Field
 from spass.core.messages import Json
 from spass.tools.base import Tool, ToolContext
 from spass.tools.builtin.mediawiki import Language, query_api
+from spass.tools.plain_text import plain_text
 
-_TAG: Final = re.compile(r"<[^>]*>")
+_MAX_SNIPPET_CHARACTERS: Final = 1000
 
 
 class WikipediaSearch(Tool):
@@ -36,7 +35,7 @@ class WikipediaSearch(Tool):
         )
         hits = answer.get("search")
         results: list[Json] = [
-            {"title": str(hit.get("title", "")), "snippet": _plain_text(str(hit.get("snippet", "")))}
+            {"title": str(hit.get("title", "")), "snippet": plain_text(str(hit.get("snippet", "")), _MAX_SNIPPET_CHARACTERS)}
             for hit in (hits if isinstance(hits, list) else [])
             if isinstance(hit, dict)
         ]
@@ -45,8 +44,3 @@ class WikipediaSearch(Tool):
         if not results and isinstance(info, Mapping) and isinstance(info.get("suggestion"), str):
             result["suggestion"] = info["suggestion"]
         return result
-
-
-def _plain_text(snippet: str) -> str:
-    """Return the text of a snippet, which is HTML with marked matches."""
-    return html.unescape(_TAG.sub("", snippet)).strip()
