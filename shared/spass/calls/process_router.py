@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from spass.aws.clients import Aws
@@ -107,8 +108,7 @@ def _tenant(config: GatewayConfig, name: str | None) -> TenantId:
 
 
 def _read_dotenv(file: Path) -> None:
-    """Set the variables of ``file`` that the environment lacks. Functions in AWS have no such file."""
+    """Set the variables of ``file`` that the environment lacks."""
     if file.is_file():
-        from dotenv import load_dotenv
-
-        load_dotenv(file)
+        # Not an import statement: functions in AWS have neither such a file nor this package.
+        import_module("dotenv").load_dotenv(file)
