@@ -23,7 +23,8 @@ import httpx
 
 from bench.processes import TOKEN, USER, silence_logs, write_config
 from functions.agents.chat import router
-from spass.core.bus import EVENT_TYPES, BusEvent, EventBus, EventType
+from spass.core.bus import EVENT_TYPES, EventBus, EventType
+from spass.core.bus_events import BusEvent
 from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, Role, TokenUsage
 from spass.llm.types import CallContext, ChatDelta, ChatRequest

@@ -10,14 +10,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from spass.agents.kind_run import KindRun
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.reply_reader import CUT_OFF, ClientReplyReader, ReplyReader, give_ids
 from spass.agents.transcript import Transcript
 from spass.calls.scope import Scope
-from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, EMPTY_BUS, AgentTurnEnd, AgentTurnStart, EventBus
+from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, EMPTY_BUS, EventBus
 from spass.core.effects import Answer, AssistantReply, CallError, CallTools, Effect, Infer, Tell, ToolOutcome
 from spass.core.errors import ContextLengthExceeded, InternalError, SpassError
 from spass.core.events import (
@@ -33,6 +33,9 @@ from spass.core.events import (
 from spass.core.json import dump
 from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, ToolCall
 from spass.llm.types import ChatDelta
+
+if TYPE_CHECKING:
+    from spass.core.bus_events import AgentTurnEnd, AgentTurnStart
 
 ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
 """Return a shorter history, or None if there is none. The driver calls it at most once, when the provider reports that the
@@ -117,10 +120,14 @@ class Driver:
             self._bus.publish(AGENT_TURN_END, partial(self._turn_end, turn, code, started))
         yield Failed(error) if error is not None else turn.finished
 
-    def _turn_start(self, characters: int) -> AgentTurnStart:
+    def _turn_start(self, characters: int) -> "AgentTurnStart":
+        from spass.core.bus_events import AgentTurnStart
+
         return AgentTurnStart(**self.scope.event_fields(), input_chars=characters)
 
-    def _turn_end(self, turn: "_Turn", error: str | None, started: float) -> AgentTurnEnd:
+    def _turn_end(self, turn: "_Turn", error: str | None, started: float) -> "AgentTurnEnd":
+        from spass.core.bus_events import AgentTurnEnd
+
         finished = turn.finished
         return AgentTurnEnd(
             **self.scope.event_fields(),

@@ -7,21 +7,13 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from spass.aws.tasks import run_shielded
 from spass.calls.admission import CallReservation
 from spass.calls.scope import EventFields, Scope
-from spass.core.bus import (
-    INFERENCE_END,
-    INFERENCE_START,
-    TOOL_CALL_END,
-    TOOL_CALL_START,
-    InferenceEnd,
-    InferenceStart,
-    ToolCallEnd,
-    ToolCallStart,
-)
+from spass.core.bus import INFERENCE_END, INFERENCE_START, TOOL_CALL_END, TOOL_CALL_START
 from spass.core.cost import NO_COST, Cost
 from spass.core.ids import RequestId, new_id
 from spass.core.time import now
@@ -29,6 +21,9 @@ from spass.llm.router import RoutingRecord
 from spass.llm.types import CallContext
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
+
+if TYPE_CHECKING:
+    from spass.core.bus_events import InferenceEnd, InferenceStart, ToolCallEnd, ToolCallStart
 
 _NO_RESERVATION: Final = CallReservation()
 
@@ -133,45 +128,55 @@ class Recorder:
         return fields
 
     def _publish_start(self) -> None:
-        bus, record = self._scope.bus, self._record
-        if record.kind is CallKind.TOOL:
-            bus.publish(
-                TOOL_CALL_START,
-                lambda: ToolCallStart(**self._event_fields(), call_id=record.request_id, tool=record.tool),
-            )
+        bus = self._scope.bus
+        if self._record.kind is CallKind.TOOL:
+            bus.publish(TOOL_CALL_START, self._tool_call_start)
         else:
-            bus.publish(
-                INFERENCE_START,
-                lambda: InferenceStart(**self._event_fields(), call_id=record.request_id, model=record.model or ""),
-            )
+            bus.publish(INFERENCE_START, self._inference_start)
 
     def _publish_end(self, record: AuditRecord) -> None:
         bus = self._scope.bus
         if record.kind is CallKind.TOOL:
-            bus.publish(
-                TOOL_CALL_END,
-                lambda: ToolCallEnd(
-                    **self._event_fields(),
-                    call_id=record.request_id,
-                    tool=record.tool,
-                    ok=record.status == audit.OK,
-                    status=record.status,
-                    duration_ms=record.latency_ms,
-                ),
-            )
+            bus.publish(TOOL_CALL_END, partial(self._tool_call_end, record))
         else:
-            bus.publish(
-                INFERENCE_END,
-                lambda: InferenceEnd(
-                    **self._event_fields(),
-                    call_id=record.request_id,
-                    model=record.model or "",
-                    backend=record.backend,
-                    attempts=record.attempts,
-                    prompt_tokens=record.usage.prompt_tokens,
-                    completion_tokens=record.usage.completion_tokens,
-                    cost_usd=record.cost.usd,
-                    status=record.status,
-                    duration_ms=record.latency_ms,
-                ),
-            )
+            bus.publish(INFERENCE_END, partial(self._inference_end, record))
+
+    # Only a process with subscribers builds events, so only it imports their classes.
+
+    def _tool_call_start(self) -> "ToolCallStart":
+        from spass.core.bus_events import ToolCallStart
+
+        return ToolCallStart(**self._event_fields(), call_id=self.request_id, tool=self._record.tool)
+
+    def _tool_call_end(self, record: AuditRecord) -> "ToolCallEnd":
+        from spass.core.bus_events import ToolCallEnd
+
+        return ToolCallEnd(
+            **self._event_fields(),
+            call_id=record.request_id,
+            tool=record.tool,
+            ok=record.status == audit.OK,
+            status=record.status,
+            duration_ms=record.latency_ms,
+        )
+
+    def _inference_start(self) -> "InferenceStart":
+        from spass.core.bus_events import InferenceStart
+
+        return InferenceStart(**self._event_fields(), call_id=self.request_id, model=self._record.model or "")
+
+    def _inference_end(self, record: AuditRecord) -> "InferenceEnd":
+        from spass.core.bus_events import InferenceEnd
+
+        return InferenceEnd(
+            **self._event_fields(),
+            call_id=record.request_id,
+            model=record.model or "",
+            backend=record.backend,
+            attempts=record.attempts,
+            prompt_tokens=record.usage.prompt_tokens,
+            completion_tokens=record.usage.completion_tokens,
+            cost_usd=record.cost.usd,
+            status=record.status,
+            duration_ms=record.latency_ms,
+        )

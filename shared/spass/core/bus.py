@@ -1,4 +1,4 @@
-"""The event bus: the events of agent turns, model calls and tool calls, for telemetry and for the operator's own code.
+"""The event bus: it passes events of agent turns, model calls and tool calls to telemetry and to the operator's own code.
 
 Every START event is followed by exactly one END event, also if the work fails or is cancelled. No event contains text, arguments,
 results, user ids, tokens or URLs. The recorder of calls publishes the events of model and tool calls; the driver publishes those
@@ -9,118 +9,43 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from spass.core.ids import AgentName, RequestId, SessionId, TenantId
-from spass.core.messages import FinishReason
-from spass.core.time import Timestamp
+if TYPE_CHECKING:
+    from spass.core.bus_events import (
+        AgentTurnEnd,
+        AgentTurnStart,
+        BusEvent,
+        InferenceEnd,
+        InferenceStart,
+        ToolCallEnd,
+        ToolCallStart,
+    )
 
 _log: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusEvent:
-    """The fields that all events have.
-
-    ``request_id`` is the client's request. ``parent_request_id`` is the call for which the work is done (its ``call_id``), or the
-    client's request. ``agent`` is the name of the agent and ``kind`` the key of its kind; both are None outside an agent's work.
-    """
-
-    at: Timestamp
-    tenant: TenantId
-    request_id: RequestId
-    parent_request_id: RequestId
-    agent: AgentName | None
-    kind: str | None
-    session_id: SessionId | None
+E = TypeVar("E", bound="BusEvent")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentTurnStart(BusEvent):
-    """An agent begins to answer an input of ``input_chars`` characters."""
-
-    input_chars: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentTurnEnd(BusEvent):
-    """An agent's turn ended: with ``finish_reason``, or with ``error``, the code of an error or ``cancelled``.
-
-    ``turns`` counts the agent's own model calls. The tokens and the cost include calls made aside.
-    """
-
-    turns: int
-    tool_calls: int
-    finish_reason: FinishReason | None = None
-    error: str | None = None
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: Decimal
-    duration_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallStart(BusEvent):
-    """A tool is called. ``tool`` is None if the model called a tool that does not exist."""
-
-    call_id: RequestId
-    tool: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallEnd(BusEvent):
-    """A call of a tool ended. ``status`` is ``ok``, ``cancelled`` or the code of an error; ``ok`` is True only for ``ok``."""
-
-    call_id: RequestId
-    tool: str | None
-    ok: bool
-    status: str
-    duration_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceStart(BusEvent):
-    """A model is called, for a chat or for embeddings."""
-
-    call_id: RequestId
-    model: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceEnd(BusEvent):
-    """A call of a model ended. ``status`` is ``ok``, ``cancelled`` or the code of an error. ``backend`` is the one that answered,
-    after ``attempts`` requests. Tokens and cost are those of the audit record ``call_id``."""
-
-    call_id: RequestId
-    model: str
-    backend: str | None
-    attempts: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: Decimal
-    status: str
-    duration_ms: int
-
-
-E = TypeVar("E", bound=BusEvent)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class EventType(Generic[E]):
-    """A type of events to subscribe to. ``name`` is its name in lines of the log."""
+    """A type of events to subscribe to. ``name`` is its name in lines of the log. The constants below are all types."""
 
-    name: str
-    event_class: type[E]
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name.upper()
 
 
-AGENT_TURN_START: Final = EventType("agent_turn_start", AgentTurnStart)
-AGENT_TURN_END: Final = EventType("agent_turn_end", AgentTurnEnd)
-TOOL_CALL_START: Final = EventType("tool_call_start", ToolCallStart)
-TOOL_CALL_END: Final = EventType("tool_call_end", ToolCallEnd)
-INFERENCE_START: Final = EventType("inference_start", InferenceStart)
-INFERENCE_END: Final = EventType("inference_end", InferenceEnd)
+AGENT_TURN_START: Final["EventType[AgentTurnStart]"] = EventType("agent_turn_start")
+AGENT_TURN_END: Final["EventType[AgentTurnEnd]"] = EventType("agent_turn_end")
+TOOL_CALL_START: Final["EventType[ToolCallStart]"] = EventType("tool_call_start")
+TOOL_CALL_END: Final["EventType[ToolCallEnd]"] = EventType("tool_call_end")
+INFERENCE_START: Final["EventType[InferenceStart]"] = EventType("inference_start")
+INFERENCE_END: Final["EventType[InferenceEnd]"] = EventType("inference_end")
 
 EVENT_TYPES: Final[tuple[EventType[Any], ...]] = (
     AGENT_TURN_START,
@@ -132,11 +57,13 @@ EVENT_TYPES: Final[tuple[EventType[Any], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Subscription:
     """One subscription of ``receive``. The same function may be subscribed several times."""
 
-    receive: Callable[[Any], object]
+    __slots__ = ("receive",)
+
+    def __init__(self, receive: Callable[[Any], object]) -> None:
+        self.receive = receive
 
 
 ReportError = Callable[[EventType[Any], BaseException], None]
@@ -168,7 +95,7 @@ class EventBus:
             TypeError: ``event_type`` is not one of ``EVENT_TYPES``.
         """
         if event_type not in EVENT_TYPES:
-            names = ", ".join(known.name.upper() for known in EVENT_TYPES)
+            names = ", ".join(map(repr, EVENT_TYPES))
             raise TypeError(f"{event_type!r} is not a type of events. Use one of these constants of spass.core.bus: {names}.")
         subscription = _Subscription(receive)
         with self._lock:

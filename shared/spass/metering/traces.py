@@ -11,15 +11,9 @@ from spass.core.bus import (
     INFERENCE_START,
     TOOL_CALL_END,
     TOOL_CALL_START,
-    AgentTurnEnd,
-    AgentTurnStart,
-    BusEvent,
     EventBus,
-    InferenceEnd,
-    InferenceStart,
-    ToolCallEnd,
-    ToolCallStart,
 )
+from spass.core.bus_events import AgentTurnEnd, AgentTurnStart, BusEvent, InferenceEnd, InferenceStart, ToolCallEnd, ToolCallStart
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.metering.telemetry import WriteLine, epoch_ms, event_fields

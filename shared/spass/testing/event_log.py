@@ -1,8 +1,9 @@
 """Record the events of a bus, and check that every START has one END and that they are nested properly."""
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
-from spass.core.bus import EVENT_TYPES, BusEvent, EventBus, EventType
+from spass.core.bus import EVENT_TYPES, EventBus, EventType
+from spass.core.bus_events import BusEvent
 
 E = TypeVar("E", bound=BusEvent)
 
@@ -27,7 +28,7 @@ class EventLog:
 
     def of(self, event_type: EventType[E]) -> list[E]:
         """Return the events of one type."""
-        return [event for _, event in self.events if isinstance(event, event_type.event_class)]
+        return [cast("E", event) for recorded_type, event in self.events if recorded_type is event_type]
 
     def check(self) -> None:
         """Check that each START has exactly one END after it, and that work ends before the work that it was done for.

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
@@ -10,13 +12,14 @@ from typing import Any, Final, cast
 
 import pytest
 
-from spass.core.bus import (
-    AGENT_TURN_END,
-    EVENT_TYPES,
-    TOOL_CALL_END,
-    TOOL_CALL_START,
-    EventBus,
-    EventType,
+from spass.core.bus import AGENT_TURN_END, TOOL_CALL_END, TOOL_CALL_START, EventBus, EventType
+from spass.core.bus_events import (
+    AgentTurnEnd,
+    AgentTurnStart,
+    BusEvent,
+    InferenceEnd,
+    InferenceStart,
+    ToolCallEnd,
     ToolCallStart,
 )
 from spass.core.ids import AgentName, RequestId, TenantId
@@ -180,20 +183,23 @@ def test_events_cannot_be_changed() -> None:
 
 def test_events_have_exactly_the_documented_fields() -> None:
     common = {"at", "tenant", "request_id", "parent_request_id", "agent", "kind", "session_id"}
-    own = {
-        event_type.name: {field.name for field in fields(event_type.event_class)} - common
-        for event_type in EVENT_TYPES
-        if common <= {field.name for field in fields(event_type.event_class)}
-    }
     call, tokens = {"call_id", "duration_ms", "status"}, {"prompt_tokens", "completion_tokens", "cost_usd"}
-    assert own == {
-        "agent_turn_start": {"input_chars"},
-        "agent_turn_end": {"turns", "tool_calls", "finish_reason", "error", "duration_ms"} | tokens,
-        "tool_call_start": {"call_id", "tool"},
-        "tool_call_end": {"tool", "ok"} | call,
-        "inference_start": {"call_id", "model"},
-        "inference_end": {"model", "backend", "attempts"} | call | tokens,
+    own: dict[type[BusEvent], set[str]] = {
+        AgentTurnStart: {"input_chars"},
+        AgentTurnEnd: {"turns", "tool_calls", "finish_reason", "error", "duration_ms"} | tokens,
+        ToolCallStart: {"call_id", "tool"},
+        ToolCallEnd: {"tool", "ok"} | call,
+        InferenceStart: {"call_id", "model"},
+        InferenceEnd: {"model", "backend", "attempts"} | call | tokens,
     }
+    for event_class, names in own.items():
+        assert {field.name for field in fields(event_class)} == common | names
+
+
+def test_a_gateway_without_subscribers_does_not_load_the_classes_of_events() -> None:
+    program = "import sys, functions.chat.completions, functions.agents.chat; print('spass.core.bus_events' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout == "False\n"
 
 
 def test_the_example_of_the_documentation_runs() -> None:

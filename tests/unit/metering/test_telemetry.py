@@ -7,17 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from spass.core.bus import (
-    AGENT_TURN_END,
-    INFERENCE_END,
-    INFERENCE_START,
-    TOOL_CALL_END,
-    AgentTurnEnd,
-    EventBus,
-    InferenceEnd,
-    InferenceStart,
-    ToolCallEnd,
-)
+from spass.core.bus import AGENT_TURN_END, INFERENCE_END, INFERENCE_START, TOOL_CALL_END, EventBus
+from spass.core.bus_events import AgentTurnEnd, InferenceEnd, InferenceStart, ToolCallEnd
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId
 from spass.core.messages import FinishReason, Json
 from spass.core.time import timestamp

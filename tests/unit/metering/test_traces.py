@@ -13,14 +13,9 @@ from spass.core.bus import (
     INFERENCE_START,
     TOOL_CALL_END,
     TOOL_CALL_START,
-    AgentTurnEnd,
-    AgentTurnStart,
     EventBus,
-    InferenceEnd,
-    InferenceStart,
-    ToolCallEnd,
-    ToolCallStart,
 )
+from spass.core.bus_events import AgentTurnEnd, AgentTurnStart, InferenceEnd, InferenceStart, ToolCallEnd, ToolCallStart
 from spass.core.ids import RequestId, TenantId
 from spass.core.messages import FinishReason, Json
 from spass.core.time import timestamp

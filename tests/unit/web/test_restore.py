@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.aws.keys import Key
-from spass.core.bus import TOOL_CALL_START, ToolCallStart
+from spass.core.bus import TOOL_CALL_START
+from spass.core.bus_events import ToolCallStart
 from spass.core.ids import RequestId, TenantId
 from spass.core.time import timestamp
 from spass.testing.event_log import EventLog
