@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast, get_args
 
 import pytest
@@ -15,10 +16,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from spass.agents.kinds import KINDS
+from spass.agents.parameters import parameters_of
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import file_model
 from spass.completions.chat_request import ChatCompletionRequest
-from spass.core.effects import ToolOutcome
+from spass.core.effects import AssistantReply, ToolOutcome
 from spass.core.messages import ToolCall
 from spass.tenancy.config import GatewayConfig, TenantDefaults, load_gateway_config
 from spass.tenancy.settings import Cascade
@@ -111,7 +113,7 @@ def test_the_example_of_an_agent_that_searches_its_lineage_is_valid(tmp_path: Pa
 
 
 def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    section = AGENTS.split("## Adding a tool", 1)[1]
+    section = AGENTS.split("## Adding a tool", 1)[1].split("## Adding a kind", 1)[0]
     source, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (name, target), *others = cast("dict[str, str]", yaml.safe_load(f"{{{line}}}")).items()
     assert not others
@@ -145,3 +147,29 @@ def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, t
         AgentRegistry.load(agents, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
     finally:
         registry.load_tool.cache_clear()
+
+
+def test_the_example_of_a_kind_and_its_test_run_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    section = AGENTS.split("## Adding a kind", 1)[1]
+    source, line, test = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (key, target), *others = cast("dict[str, str]", yaml.safe_load(f"{{{line}}}")).items()
+    assert not others
+    module, _, name = target.rpartition(".")
+    assert f"`shared/{module.replace('.', '/')}.py`" in section
+    assert target.startswith("spass.agents.kinds.")
+
+    example = ModuleType(module)
+    monkeypatch.setitem(sys.modules, module, example)
+    exec(compile(source, "kind.py", "exec"), vars(example))
+    exec(compile(test, "test_kind.py", "exec"), {**vars(example), "AssistantReply": AssistantReply, "pytest": pytest})
+
+    monkeypatch.setattr(KINDS, "_registered", {key: vars(example)[name]})
+    (tmp_path / "careful.yaml").write_text(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])
+    agents = AgentRegistry.load(tmp_path, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
+    assert (agents.get("careful").kind, parameters_of(agents.get("careful").build())["looks"]) == (key, 2)
+
+
+def test_the_table_of_kinds_has_every_kind() -> None:
+    table = AGENTS.split("## The kinds", 1)[1].split("##", 1)[0]
+    listed = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))))
+    assert set(KINDS.keys()) <= listed
