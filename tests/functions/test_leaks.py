@@ -20,7 +20,9 @@ from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider
 from spass.redaction import text as redaction
-from spass.tenancy.config import BackendConfig
+from spass.tenancy.config import BackendConfig, SearchConfig
+from spass.tools.http import ToolAnswer
+from spass.tools.search.engine import SearchEngine
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
 from tests.functions.test_ingest_workers import change_settings, messages, put
 from tests.unit.calls.planted_secrets import (
@@ -206,27 +208,41 @@ def test_arguments_of_a_callers_tool_do_not_leak(
 
 
 @pytest.mark.parametrize("failure", ["errors", "no json", "no connection", "a bug"])
+@pytest.mark.parametrize(
+    ("name", "arguments", "module"),
+    [
+        ("wikipedia_summary", {"title": "x"}, "spass.tools.builtin.mediawiki"),
+        ("web_search", {"query": "x"}, "spass.tools.search.provider"),
+    ],
+)
 def test_an_error_of_a_tools_server_does_not_leak(
-    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str
+    planted_gateway: Gateway,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    arguments: Mapping[str, str],
+    module: str,
+    failure: str,
 ) -> None:
+    searxng = SearchConfig(provider="searxng", base_url=f"https://{HOST}")
+    planted_gateway.services.search_engine = SearchEngine(searxng, lambda _: None)
     for every in BATCHES:
         batch = {kind: secret for kind, secret in every.items() if kind not in BY_VALUE}  # the tool's server does not know these
         words = f"{text_with_secrets(batch)} {PATH} https://{HOST}/w"
 
-        async def get(*_: object, words: str = words) -> bytes:
+        async def send(*_: object, words: str = words) -> ToolAnswer:
             match failure:
                 case "errors":
-                    return json.dumps({"errors": [{"text": words}]}).encode()
+                    return ToolAnswer(200, json.dumps({"errors": [{"text": words}]}).encode())
                 case "no json":
-                    return words.encode()
+                    return ToolAnswer(200, words.encode())
                 case "no connection":
                     raise httpx.ConnectError(words)
                 case _:
                     raise RuntimeError(words)
 
-        monkeypatch.setattr("spass.tools.builtin.mediawiki._get", get)
-        body = {"name": "wikipedia_summary", "arguments": {"title": "x"}}
-        reply = planted_gateway.send("POST", "/v1/tools/execute", body=body)
+        monkeypatch.setattr(f"{module}.send", send)
+        reply = planted_gateway.send("POST", "/v1/tools/execute", body={"name": name, "arguments": arguments})
         assert reply.status == (500 if failure == "a bug" else 200)
         assert_clean(reply, capsys, batch)
 
