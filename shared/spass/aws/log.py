@@ -8,8 +8,9 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -25,14 +26,28 @@ if TYPE_CHECKING:
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
+_uses_stderr: Final[ContextVar[bool]] = ContextVar("spass_log_uses_stderr", default=False)
+
+
+@contextmanager
+def log_to_stderr() -> Iterator[None]:
+    """Write the lines of the body to standard error: a script's standard output is its own."""
+    before = _uses_stderr.set(True)
+    try:
+        yield
+    finally:
+        _uses_stderr.reset(before)
+
+
 def write_line(line: Mapping[str, Json]) -> None:
     """Write one line. Ignore a closed output, such as a closed terminal: the work continues without the log."""
     text = _encode(line)
     if not needs_no_redaction(text):
         text = _encode(redact_members(line))
+    output = sys.stderr if _uses_stderr.get() else sys.stdout
     with suppress(OSError):
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        output.write(text + "\n")
+        output.flush()
 
 
 def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final
 
+from spass.aws.log import log_to_stderr
 from spass.calls.answer_redaction import build_redactor
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import expected_usage
@@ -176,17 +177,18 @@ class InProcessCalls:
         opened = self._log.begin(kind, model, agent, Deadline.after(REQUEST_SECONDS))
         call = _RunningCall(opened.context)
         status = audit.FAILED
-        try:
-            yield call
-            status = audit.OK
-        except SpassError as error:
-            status = error.code
-            raise self._redactor.redact_error(error) from None
-        except asyncio.CancelledError:
-            status = audit.CANCELLED
-            raise
-        finally:
-            await opened.finish(status, routing=call.routing, cost=self._cost(model, call), finish_reason=call.finish_reason)
+        with log_to_stderr():
+            try:
+                yield call
+                status = audit.OK
+            except SpassError as error:
+                status = error.code
+                raise self._redactor.redact_error(error) from None
+            except asyncio.CancelledError:
+                status = audit.CANCELLED
+                raise
+            finally:
+                await opened.finish(status, routing=call.routing, cost=self._cost(model, call), finish_reason=call.finish_reason)
 
     def _cost(self, model: str, call: _RunningCall) -> Cost:
         config = self._models.get(model)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import subprocess
 import sys
 import threading
@@ -300,6 +301,13 @@ def test_with_a_table_the_tenant_is_named_or_the_only_one(
     with folder_with(tmp_path, CONFIG.format(url=NOBODY, more="").partition("tenants:")[0] + f"tenants: {tenants}\n"):
         with_table(name)
         assert get_router() is get_router()
+
+
+def test_log_lines_go_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with folder_with(tmp_path, CONFIG.format(url=NOBODY, more="")), pytest.raises(NoBackendAvailable):
+        run(call())
+    out, err = capsys.readouterr()
+    assert (out, json.loads(err)["set"]) == ("", ["OPENAI_API_KEY"])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

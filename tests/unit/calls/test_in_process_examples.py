@@ -12,6 +12,7 @@ import pytest
 
 from spass.llm import BackendError, NoBackendAvailable, aclose
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
+from spass.testing.model_server import Completion, serve_model
 from tests.unit.calls.in_process_config import folder_with
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -266,3 +267,25 @@ def test_the_other_strategies_are_accepted(tmp_path: Path, strategy: str) -> Non
         folder_with(tmp_path, CONFIG.format(url=url, strategy=strategy), {"XAI_API_KEY": "xai-1"}),
     ):
         assert run(WITH_AGENT)["response"].content == "Hello there."
+
+
+def test_the_example_of_the_documentation_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+    example = page.split("## Calls in process", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    config = """
+llm:
+  backends:
+    - {{provider: ollama, base_url: "{url}/v1", supported_models: [llama-4-scout, all-minilm-l6-v2]}}
+models:
+  - {{name: llama-4-scout, context_window: 8192}}
+  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 8, context_window: 256}}
+"""
+    with (
+        serve_model(lambda _: Completion({"content": "Hello there."}, usage=ANSWER["usage"])) as url,
+        folder_with(tmp_path, config.format(url=url)),
+    ):
+        used = run(example)["usage"]("researcher")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Hello there. llama-4-scout stop 14"
+    assert lines[-1] == "14 1"
+    assert used.total_tokens == 0
