@@ -1,6 +1,13 @@
 """The tools ``think`` and ``llm`` over HTTP: a call of ``llm`` has the rights and the cost of its caller."""
 
+import json
+
+from spass.core.events import ToolCallDelta
+from spass.core.messages import FinishReason
 from spass.llm.errors import BackendUnavailable
+from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.testing.model import Answer
+from tests.functions.event_streams import read_events
 from tests.functions.gateway import Gateway, Reply
 
 
@@ -44,3 +51,30 @@ def test_a_failing_model_is_a_status_as_on_the_routes_of_models(gateway: Gateway
     gateway.model.failure = BackendUnavailable("The server is being restarted.")
     reply = execute(gateway, "llm", {"prompt": "How many?"})
     assert (reply.status, reply.code) == (502, "upstream_error")
+
+
+def ask_twice(request: ChatRequest, _: CallContext) -> Answer:
+    """Call the tool ``llm`` at first, then answer. The call of the tool itself offers no tools."""
+    if not request.tools:
+        return "<think>Well.</think>Seven."
+    if any(message.tool_call_id for message in request.messages):
+        return "It is seven."
+    call = ToolCallDelta(0, "call_1", "llm", json.dumps({"prompt": "How many?"}))
+    return (ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS),)
+
+
+def test_an_agent_asks_its_own_model_and_the_stream_tells_it(gateway: Gateway) -> None:
+    gateway.model.script = ask_twice
+    body = {"input": "How many?", "model": "dear", "tools": ["llm", "calculator"], "stream": True}
+    reply = gateway.send("POST", "/v1/ask", token="demo-admin-token", body=body)
+    events = read_events(reply)
+    assert [request.model for request in gateway.model.requests] == ["dear"] * 3
+    (progress,) = (event for event in events if "progress" in event)
+    assert (progress["status"], progress["tool_call_id"], progress["progress"]) == ("executing", "call_1", "Asking dear.")
+    (call,) = (event for event in events if event["type"] == "tool_call")
+    assert (call["tool"], call["ok"], call["result"]) == ("llm", True, {"text": "Seven."})
+    assert events.index(progress) < events.index(call)
+    assert "".join(event["content"] for event in events if event["type"] == "token") == "It is seven."
+    (usage,) = (event for event in events if event["type"] == "usage")
+    assert usage["cost"]["sub_calls"] == 3
+    assert "Well." not in reply.text
