@@ -15,7 +15,8 @@ from typing import Final
 
 import httpx
 
-from local.demo_walk import DemoFailed, walk
+from local.demo_calls import DemoFailed
+from local.demo_walk import walk
 from local.home import ROOT
 from local.processes import free_port
 

@@ -1,117 +1,17 @@
-"""The steps of the demo: the main features over HTTP. Each call and its answer are printed and checked."""
+"""The steps of the demo: the main features over HTTP, each with a check of its answer."""
 
-import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
 
+from local.demo_calls import DemoFailed, Walk
 from local.demo_texts import BERLIN, POTSDAM, documentation
 from local.home import ROOT
 
 _BERLIN: Final = "/a1/rag/indices/berlin-info"
 _SESSIONS: Final = "/a1/agents/concise-de/sessions"
-_WIDTH: Final = 600  # characters of a body that are shown
-_JOB_SECONDS: Final = 120
-_POLL_SECONDS: Final = 0.2
-
-
-class DemoFailed(Exception):
-    """Raised when a call fails or an answer does not follow from the ingested documents."""
-
-
-class Walk:
-    """The calls of the demo, printed as they happen."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-
-    def title(self, text: str) -> None:
-        print(f"\n=== {text}")
-
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request, print it and its answer, and return the answer's JSON."""
-        print(f"\n→ {method} {path}" + (f"\n  {_abbreviate(body)}" if body is not None else ""))
-        answer = self._client.request(method, path, json=body, follow_redirects=True)
-        for hop in answer.history:
-            print(f"← {hop.status_code}\n→ {method} {hop.headers['Location']}")
-        cost = answer.headers.get("SPASS-Cost-Usd")
-        print(f"← {answer.status_code}" + (f", {cost} USD" if cost else ""))
-        payload: dict[str, Any] = answer.json()
-        print(f"  {_abbreviate(payload)}")
-        if answer.is_error:
-            raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
-        return payload
-
-    def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> dict[str, Any]:
-        """Ask an agent and return its reply.
-
-        Raises:
-            DemoFailed: the answer does not contain ``expect``, or the agent did not call ``tool``.
-        """
-        reply = self.call("POST", path, {"message": message})
-        content = reply["message"]["content"]
-        print(f"\n  {message}\n  » {content}")
-        if expect.lower() not in content.lower():
-            raise DemoFailed(f"The answer should say '{expect}': {content}")
-        used = [call["name"] for call in reply["tool_calls"]]
-        if tool is not None and tool not in used:
-            raise DemoFailed(f"The agent should call its tool {tool}; it called {used or 'none'}")
-        return reply
-
-    def upload(self, index: str, filename: str, content_type: str, file: bytes) -> dict[str, Any]:
-        """Upload a file with a presigned form, and wait until the gateway has ingested it."""
-        uploads = f"/a1/rag/indices/{index}/uploads"
-        ticket = self.call("POST", uploads, {"filename": filename, "content_type": content_type, "size": len(file)})
-        print(f"\n→ POST {ticket['url']}\n  (a form: the fields, then the file of {len(file)} bytes; no token)")
-        # The form needs no token, so this request does not use the client with the token.
-        response = httpx.post(
-            ticket["url"],
-            data=ticket["fields"],
-            files={"file": (filename, file, content_type)},
-            timeout=60,
-            trust_env=False,
-        )
-        print(f"← {response.status_code}")
-        if response.is_error:
-            raise DemoFailed(f"The bucket refused the file with {response.status_code}")
-        return self._wait_for(f"{uploads}/{ticket['upload_id']}", "The file did not become documents")
-
-    def compact(self, session: str) -> dict[str, Any]:
-        """Compact a session and return the result. Poll its job if the gateway answers before the compaction ends."""
-        answer = self.call("POST", f"{session}/compact")
-        if "status" not in answer:
-            return answer
-        result: dict[str, Any] = self._wait_for(f"/a1/jobs/{answer['job_id']}", "The session was not compacted")["result"]
-        return result
-
-    def _wait_for(self, path: str, failure: str) -> dict[str, Any]:
-        """Poll the work at ``path`` until it has succeeded, print its progress, and return it.
-
-        Raises:
-            DemoFailed: the work failed or took over two minutes; the message is ``failure``.
-        """
-        print(f"\n→ GET {path}")
-        last_progress = ""
-        until = time.monotonic() + _JOB_SECONDS
-        while time.monotonic() < until:
-            work: dict[str, Any] = self._client.get(path).raise_for_status().json()
-            if (progress := _abbreviate(work)) != last_progress:
-                last_progress = progress
-                print(f"← {progress}")
-            if work["status"] == "succeeded":
-                return work
-            if work["status"] == "failed":
-                raise DemoFailed(failure)
-            time.sleep(_POLL_SECONDS)
-        raise DemoFailed(f"{failure} within {_JOB_SECONDS} s")
-
-    def tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a server tool, and return its result."""
-        result: dict[str, Any] = self.call("POST", "/v1/tools/execute", {"name": name, "arguments": arguments})["result"]
-        return result
 
 
 def walk(client: httpx.Client) -> None:
@@ -123,6 +23,7 @@ def walk(client: httpx.Client) -> None:
     step = Walk(client)
     _knowledge(step)
     _agents(step)
+    _kinds(step)
     _curation(step)
     _accounts(step, _documentation(step))
     print("\nEvery answer follows from the documents.")
@@ -172,6 +73,23 @@ def _agents(step: Walk) -> None:
     step.ask("/a1/agents/researcher/chat", "What is 1791 * 17?", expect="30447", tool="calculator")
 
 
+def _kinds(step: Walk) -> None:
+    question, product = "What is 1791 * 17?", "30447"
+    with_tool = {"input": question, "tools": ["calculator"]}
+    step.title("10. Every kind of agent answers one question, without an agent's file")
+    print("\n  The kind simple calls no tools. It reads the product in the context:")
+    step.ask_kind({"input": question, "agent": "simple", "context": "A note: 1791 times 17 is 30447."}, expect=product)
+    print("\n  The kind orchestrator offers the tool as a function that the model can call:")
+    step.ask_kind({**with_tool, "agent": "orchestrator"}, expect=product)
+    print("\n  In its mode structured it describes the tool in the prompt, and the model writes the call as text:")
+    step.ask_kind({**with_tool, "agent": "orchestrator", "params": {"mode": "structured"}}, expect=product)
+    print("\n  The kind native_react does the same with the words of the ReAct paper:")
+    step.ask_kind({**with_tool, "agent": "native_react"}, expect=product)
+
+    step.title("11. The answer as a stream of events")
+    step.stream_kind({**with_tool, "agent": "native_react"}, expect=product)
+
+
 def _compaction(step: Walk, session: str) -> None:
     step.title("7. The session is compacted: a summary replaces old messages, and the session continues in a successor")
     step.call("POST", f"{session}/messages", {"message": "Mein Hund heißt Bello."})
@@ -191,10 +109,10 @@ def _compaction(step: Walk, session: str) -> None:
 
 
 def _curation(step: Walk) -> None:
-    step.title("10. A document gets other metadata: no model is called, and it costs nothing")
+    step.title("12. A document gets other metadata: no model is called, and it costs nothing")
     step.call("PATCH", f"{_BERLIN}/documents/kudamm", {"metadata": {"city": "Berlin", "kind": "street", "year": 1886}})
 
-    step.title("11. A tool that deletes: the first call shows a preview, the second call deletes")
+    step.title("13. A tool that deletes: the first call shows a preview, the second call deletes")
     arguments = {"index_id": "berlin-info", "doc_id": "kudamm"}
     preview = step.tool("rag_doc_delete", arguments)
     if not preview.get("confirm_required"):
@@ -207,7 +125,7 @@ def _curation(step: Walk) -> None:
 
 def _documentation(step: Walk) -> str:
     """Ingest and query the documentation. Return the id of a request in which an agent searched."""
-    step.title("12. The gateway's own documentation, ingested and searched")
+    step.title("14. The gateway's own documentation, ingested and searched")
     documents = documentation(ROOT / "docs")
     step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
     request_id = ""
@@ -223,7 +141,7 @@ def _documentation(step: Walk) -> str:
 
 
 def _accounts(step: Walk, request_id: str) -> None:
-    step.title("13. The usage of the demo by agent, and all calls of the last answer")
+    step.title("15. The usage of the demo by agent, and all calls of the last answer")
     usage = step.call("GET", "/v1/usage?group_by=agent")
     print()
     for row in usage["usage"]:
@@ -245,8 +163,3 @@ def _tree(calls: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]
         cost = f", {call['cost_usd']} USD" if call["cost_usd"] is not None else ""
         yield f"{indent}└ {call['kind']} {call['tool'] or call['model']}: {call['status']}, {call['latency_ms']} ms{cost}"
         yield from _tree(call["calls"], indent + "  ")
-
-
-def _abbreviate(body: object) -> str:
-    text = json.dumps(body, ensure_ascii=False)
-    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} … ({len(text)} characters)"

@@ -1,12 +1,13 @@
 """The demo fails if an answer does not follow from the documents."""
 
+import json
 from typing import Any
 
 import httpx
 import pytest
 
 from local.demo import isolated_environment, main
-from local.demo_walk import DemoFailed, Walk
+from local.demo_calls import DemoFailed, Walk
 from local.processes import free_port
 
 
@@ -32,6 +33,73 @@ def test_a_wrong_answer_fails() -> None:
 def test_an_answer_without_the_tool_fails() -> None:
     with pytest.raises(DemoFailed, match="rag_query"):
         walk(200, reply("Gebaut 1791.")).ask("/chat", "Wann?", expect="1791", tool="rag_query")
+
+
+ASKED = {"input": "What is 6 * 7?", "agent": "native_react", "tools": ["calculator"]}
+DONE = {"type": "done", "request_id": "req_1", "kind": "native_react"}
+EVENTS: list[dict[str, Any]] = [
+    {"type": "status_update", "status": "planning"},
+    {"type": "token", "content": "I calculate.", "step": 1},
+    {"type": "tool_call", "tool": "calculator"},
+    {"type": "token", "content": "6 * 7 ", "step": 2},
+    {"type": "token", "content": "= 42", "step": 2},
+    DONE,
+]
+
+
+def asked(content: str, *tools: str) -> dict[str, Any]:
+    return {"kind": "native_react", "content": content, "tool_results": [{"tool_name": name} for name in tools]}
+
+
+def stream(*events: dict[str, Any], status: int = 200) -> Walk:
+    text = ": comment\n\n" + "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, text=text))
+    return Walk(httpx.Client(transport=transport, base_url="http://gateway"))
+
+
+def test_the_right_answer_of_a_kind_passes() -> None:
+    walk(200, asked("6 * 7 = 42", "calculator")).ask_kind(ASKED, expect="42")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (asked("6 * 7 = 43", "calculator"), "should say '42'"),
+        (asked("6 * 7 = 42"), "should call calculator; it called none"),
+        (asked("6 * 7 = 42", "calculator", "rag_query"), "should call calculator; it called calculator, rag_query"),
+        ({**asked("6 * 7 = 42", "calculator"), "kind": "simple"}, "kind should be native_react; it is simple"),
+    ],
+)
+def test_a_wrong_answer_or_tool_of_a_kind_fails(answer: dict[str, Any], reason: str) -> None:
+    with pytest.raises(DemoFailed, match=reason):
+        walk(200, answer).ask_kind(ASKED, expect="42")
+
+
+def test_the_tokens_of_the_last_step_of_a_stream_are_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    stream(*EVENTS).stream_kind(ASKED, expect="42")
+    assert "» 6 * 7 = 42\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([], "begin with planning and end with done; it had 0 events"),
+        (EVENTS[1:], "begin with planning"),
+        (EVENTS[:-1], "end with done"),
+        ([*EVENTS[:3], DONE], "should say '42': I calculate"),
+        ([EVENTS[0], DONE], "should say '42'"),
+        ([*EVENTS[:-1], {**DONE, "kind": "simple"}], "kind should be native_react; it is simple"),
+        ([*EVENTS[:2], *EVENTS[3:]], "should call calculator; it called none"),
+    ],
+)
+def test_a_wrong_stream_fails(events: list[dict[str, Any]], reason: str) -> None:
+    with pytest.raises(DemoFailed, match=reason):
+        stream(*events).stream_kind(ASKED, expect="42")
+
+
+def test_a_refused_stream_fails() -> None:
+    with pytest.raises(DemoFailed, match="answered with 403"):
+        stream(status=403).stream_kind(ASKED, expect="42")
 
 
 def test_a_refused_call_fails() -> None:

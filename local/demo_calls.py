@@ -1,0 +1,159 @@
+"""The calls of the demo: each is printed with its answer, and a call that fails ends the demo."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+
+_ASK: Final = "/v1/ask"
+_WIDTH: Final = 600  # characters of a body that are shown
+_JOB_SECONDS: Final = 120
+_POLL_SECONDS: Final = 0.2
+
+
+class DemoFailed(Exception):
+    """Raised when a call fails or an answer does not follow from the ingested documents."""
+
+
+class Walk:
+    """The calls of the demo, printed as they happen."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def title(self, text: str) -> None:
+        print(f"\n=== {text}")
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request, print it and its answer, and return the answer's JSON."""
+        print(f"\n→ {method} {path}" + (f"\n  {_abbreviate(body)}" if body is not None else ""))
+        answer = self._client.request(method, path, json=body, follow_redirects=True)
+        for hop in answer.history:
+            print(f"← {hop.status_code}\n→ {method} {hop.headers['Location']}")
+        cost = answer.headers.get("SPASS-Cost-Usd")
+        print(f"← {answer.status_code}" + (f", {cost} USD" if cost else ""))
+        payload: dict[str, Any] = answer.json()
+        print(f"  {_abbreviate(payload)}")
+        if answer.is_error:
+            raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
+        return payload
+
+    def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> dict[str, Any]:
+        """Ask an agent and return its reply.
+
+        Raises:
+            DemoFailed: the answer does not contain ``expect``, or the agent did not call ``tool``.
+        """
+        reply = self.call("POST", path, {"message": message})
+        content = reply["message"]["content"]
+        print(f"\n  {message}\n  » {content}")
+        if expect.lower() not in content.lower():
+            raise DemoFailed(f"The answer should say '{expect}': {content}")
+        used = [call["name"] for call in reply["tool_calls"]]
+        if tool is not None and tool not in used:
+            raise DemoFailed(f"The agent should call its tool {tool}; it called {used or 'none'}")
+        return reply
+
+    def ask_kind(self, request: Mapping[str, Any], *, expect: str) -> None:
+        """Send ``request`` to ``POST /v1/ask``.
+
+        Raises:
+            DemoFailed: the answer does not contain ``expect`` or has another kind, or the agent did not call exactly the tools
+                of the request.
+        """
+        answer = self.call("POST", _ASK, request)
+        self._check(request, answer, answer["content"], [result["tool_name"] for result in answer["tool_results"]], expect)
+
+    def stream_kind(self, request: Mapping[str, Any], *, expect: str) -> None:
+        """Send ``request`` to ``POST /v1/ask`` for a stream, and print its events as they arrive.
+
+        Raises:
+            DemoFailed: as for ``ask_kind``, or the stream does not begin with ``planning`` and end with ``done``.
+        """
+        request = {**request, "stream": True}
+        print(f"\n→ POST {_ASK}\n  {_abbreviate(request)}")
+        events: list[dict[str, Any]] = []
+        with self._client.stream("POST", _ASK, json=request) as answer:
+            print(f"← {answer.status_code}")
+            if answer.is_error:
+                raise DemoFailed(f"POST {_ASK} was answered with {answer.status_code}")
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    events.append(json.loads(line.removeprefix("data: ")))
+                    print(f"  {_abbreviate(events[-1])}")
+        if not events or events[0].get("status") != "planning" or events[-1]["type"] != "done":
+            raise DemoFailed(f"The stream should begin with planning and end with done; it had {len(events)} events")
+        tokens = [event for event in events if event["type"] == "token"]
+        content = "".join(token["content"] for token in tokens if token["step"] == tokens[-1]["step"])
+        self._check(request, events[-1], content, [event["tool"] for event in events if event["type"] == "tool_call"], expect)
+
+    def _check(
+        self, request: Mapping[str, Any], answer: Mapping[str, Any], content: str, used: Sequence[str], expect: str
+    ) -> None:
+        print(f"\n  {request['input']}\n  » {content}")
+        if expect.lower() not in content.lower():
+            raise DemoFailed(f"The answer should say '{expect}': {content}")
+        tools = request.get("tools", ())
+        if set(used) != set(tools):
+            raise DemoFailed(f"The agent should call {', '.join(tools) or 'no tool'}; it called {', '.join(used) or 'none'}")
+        if answer["kind"] != request["agent"]:
+            raise DemoFailed(f"The kind should be {request['agent']}; it is {answer['kind']}")
+
+    def upload(self, index: str, filename: str, content_type: str, file: bytes) -> dict[str, Any]:
+        """Upload a file with a presigned form, and wait until the gateway has ingested it."""
+        uploads = f"/a1/rag/indices/{index}/uploads"
+        ticket = self.call("POST", uploads, {"filename": filename, "content_type": content_type, "size": len(file)})
+        print(f"\n→ POST {ticket['url']}\n  (a form: the fields, then the file of {len(file)} bytes; no token)")
+        # The form needs no token, so this request does not use the client with the token.
+        response = httpx.post(
+            ticket["url"],
+            data=ticket["fields"],
+            files={"file": (filename, file, content_type)},
+            timeout=60,
+            trust_env=False,
+        )
+        print(f"← {response.status_code}")
+        if response.is_error:
+            raise DemoFailed(f"The bucket refused the file with {response.status_code}")
+        return self._wait_for(f"{uploads}/{ticket['upload_id']}", "The file did not become documents")
+
+    def compact(self, session: str) -> dict[str, Any]:
+        """Compact a session and return the result. Poll its job if the gateway answers before the compaction ends."""
+        answer = self.call("POST", f"{session}/compact")
+        if "status" not in answer:
+            return answer
+        result: dict[str, Any] = self._wait_for(f"/a1/jobs/{answer['job_id']}", "The session was not compacted")["result"]
+        return result
+
+    def _wait_for(self, path: str, failure: str) -> dict[str, Any]:
+        """Poll the work at ``path`` until it has succeeded, print its progress, and return it.
+
+        Raises:
+            DemoFailed: the work failed or took over two minutes; the message is ``failure``.
+        """
+        print(f"\n→ GET {path}")
+        last_progress = ""
+        until = time.monotonic() + _JOB_SECONDS
+        while time.monotonic() < until:
+            work: dict[str, Any] = self._client.get(path).raise_for_status().json()
+            if (progress := _abbreviate(work)) != last_progress:
+                last_progress = progress
+                print(f"← {progress}")
+            if work["status"] == "succeeded":
+                return work
+            if work["status"] == "failed":
+                raise DemoFailed(failure)
+            time.sleep(_POLL_SECONDS)
+        raise DemoFailed(f"{failure} within {_JOB_SECONDS} s")
+
+    def tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a server tool, and return its result."""
+        result: dict[str, Any] = self.call("POST", "/v1/tools/execute", {"name": name, "arguments": arguments})["result"]
+        return result
+
+
+def _abbreviate(body: object) -> str:
+    text = json.dumps(body, ensure_ascii=False)
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} … ({len(text)} characters)"
