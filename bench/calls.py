@@ -78,6 +78,7 @@ BODIES: dict[str, object] = {
     "tools.execute": {"name": "calculator", "arguments": {"expression": "2+2"}},
     "tenant.config_put": {"rag_top_k": 5},
     "agents.chat": {"message": "Two and two?"},
+    "ask.create": {"input": "Two and two?", "model": "bench-model"},
     "sessions.create": {},
     "sessions.append": {"message": "Two and two?"},
     "rag.replace": {"documents": [{"id": "d1", "text": "Two and two are four."}]},
@@ -86,6 +87,7 @@ BODIES: dict[str, object] = {
     "rag.query": {"query": "Two and two?"},
     "rag.uploads_create": {"filename": "sums.md", "content_type": "text/markdown", "size": 100},
 }
+STREAM = {"message": "Two and two?", "stream": True}
 # Calls that take away what the others need come last; like the compaction of a session, they can be made only once.
 LAST = ("sessions.compact", "sessions.delete", "rag.documents_delete", "rag.delete", "usage.reset")
 SESSIONS = "/a1/agents/bench/sessions"
@@ -111,7 +113,9 @@ async def measure() -> None:
             await show(client, route, world)
         key = {"Idempotency-Key": "bench"}
         world = await prepare(client)
-        await show(client, next(route for route in ROUTES if route.module == "sessions.append"), world, "key", key)
+        append = next(route for route in ROUTES if route.module == "sessions.append")
+        await show(client, append, world, "stream", {}, STREAM)
+        await show(client, append, world, "key", key)
         (await client.put("/v1/tenant/config", json=LIMITS, headers=AS_ADMIN)).raise_for_status()
         for route in (route for route in ROUTES if route.module in LIMITED):
             await show(client, route, world, "limits")
@@ -142,9 +146,14 @@ async def create_long_session(client: httpx.AsyncClient) -> str:
 
 
 async def show(
-    client: httpx.AsyncClient, route: Route, world: Fixtures, note: str | None = None, headers: dict[str, str] | None = None
+    client: httpx.AsyncClient,
+    route: Route,
+    world: Fixtures,
+    note: str | None = None,
+    headers: dict[str, str] | None = None,
+    body: object = None,
 ) -> None:
-    path, body = world.path(route), BODIES.get(route.module)
+    path, body = world.path(route), body or BODIES.get(route.module)
     who = AS_ADMIN if route.module in BY_ADMINS else {}
     if route.module not in LAST and headers is None:
         (await client.request(route.method, path, json=body, headers=who)).raise_for_status()

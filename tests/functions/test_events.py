@@ -113,8 +113,11 @@ def test_the_sums_of_the_events_are_those_of_the_audit(gateway: Gateway, log: Ev
     [
         ("/v1/chat/completions", {"model": "small", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}),
         ("/a1/agents/counting/chat", {"message": "Hi"}),
+        ("/a1/agents/counting/chat", {"message": "Hi", "stream": True}),
         ("/a1/agents/counting/sessions/SESSION/messages", {"message": "Hi"}),
+        ("/a1/agents/counting/sessions/SESSION/messages", {"message": "Hi", "stream": True}),
         ("/v1/ask", {"input": "Hi", "agent": "simple"}),
+        ("/v1/ask", {"input": "Hi", "agent": "react", "stream": True}),
     ],
 )
 def test_the_work_of_a_client_that_left_has_its_ends(gateway: Gateway, log: EventLog, target: str, body: Any) -> None:

@@ -46,3 +46,19 @@ def test_an_unknown_tool_stops_the_start(tmp_path: Path) -> None:
     services = Services(Settings(config=path, agents=tmp_path, table="spass", bucket="spass"))
     with pytest.raises(ConfigError, match=r"gateway.yaml:8: .*'calculater' is not a tool of this gateway"):
         _ = services.config
+
+
+@pytest.mark.parametrize(
+    ("variables", "telemetry", "namespace"),
+    [
+        ({}, False, None),
+        ({"SPASS_TELEMETRY": "1"}, True, None),
+        ({"SPASS_TELEMETRY": "0", "SPASS_METRICS_NAMESPACE": ""}, False, None),
+        ({"SPASS_METRICS_NAMESPACE": "Spass/prod"}, False, "Spass/prod"),
+    ],
+)
+def test_telemetry_is_logged_if_the_environment_switches_it_on(
+    variables: dict[str, str], telemetry: bool, namespace: str | None
+) -> None:
+    settings = Settings.from_environment(variables)
+    assert (settings.telemetry, settings.metrics_namespace) == (telemetry, namespace)
