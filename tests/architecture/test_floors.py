@@ -17,6 +17,9 @@ LIBRARY = ROOT / "shared" / "spass"
 IMPURE = frozenset({"time", "datetime", "random", "secrets", "uuid", "os", "io", "pathlib", "socket", "subprocess", "threading"})
 
 
+RESPONSE_MODELS = {"spass.agents.answers", "spass.agents.kind_list", "spass.tools.answers", "spass.tenancy.response_model"}
+
+
 def imports(file: Path) -> Iterator[str]:
     """Yield the absolute name of every import of a file, also inside functions."""
     for node in ast.walk(ast.parse(file.read_text())):
@@ -51,6 +54,15 @@ def test_an_agent_kind_imports_only_core_its_context_and_pure_modules(file: Path
     others = {name.split(".")[0] for name in imports(file)} - {"spass"}
     assert others <= sys.stdlib_module_names
     assert not others & IMPURE
+
+
+@pytest.mark.parametrize("file", [*modules("sdk"), *modules("cli")], ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_the_client_imports_only_httpx_core_and_response_models(file: Path) -> None:
+    found = set(imports(file))
+    assert {name for name in found if name.split(".")[0] == "spass" and not name.startswith(("spass.sdk", "spass.cli"))} <= (
+        RESPONSE_MODELS | {name for name in found if name.startswith("spass.core.")}
+    )
+    assert {name.split(".")[0] for name in found} - sys.stdlib_module_names <= {"spass", "httpx", "pydantic"}
 
 
 @pytest.mark.parametrize("top", ["shared", "functions", "infra", "local"])

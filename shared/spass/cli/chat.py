@@ -6,7 +6,7 @@ from typing import Final
 
 from spass.cli.input import UsageError
 from spass.cli.stream_printer import StreamPrinter
-from spass.cli.terminal import note
+from spass.cli.terminal import is_terminal, note
 from spass.sdk import Spass, SpassApiError
 
 _EXIT: Final = "/exit"
@@ -19,7 +19,6 @@ def chat(client: Spass, agent: str | None, report: Callable[[SpassApiError], Non
 
     In a terminal, an error answer is reported and the chat goes on.
     """
-    is_terminal = sys.stdin.isatty()
     conversation = Conversation(client, agent or _first_agent(client))
     note(f"agent: {conversation.agent}. /session shows the session, an empty line ends the chat.")
     while (line := _read_line()) and line != _EXIT:
@@ -27,7 +26,7 @@ def chat(client: Spass, agent: str | None, report: Callable[[SpassApiError], Non
             conversation.read(line)
         except SpassApiError as error:
             report(error)
-            if not is_terminal:
+            if not is_terminal(sys.stdin):
                 return True
     return False
 
@@ -69,7 +68,7 @@ def _first_agent(client: Spass) -> str:
 
 def _read_line() -> str:
     """Return the next line without blanks around it: empty at the end of the input."""
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if is_terminal(sys.stdin) and is_terminal(sys.stdout):
         import readline  # noqa: F401 (input() then edits lines)
 
         try:
@@ -77,6 +76,6 @@ def _read_line() -> str:
         except EOFError:
             return ""
     try:
-        return sys.stdin.readline().strip()
+        return sys.stdin.readline().strip() if sys.stdin else ""
     except UnicodeDecodeError:
         raise UsageError("the standard input is not UTF-8.") from None

@@ -21,6 +21,8 @@ def read_question(text: str) -> str:
     """
     if text != "-":
         return text
+    if sys.stdin is None:
+        raise UsageError("the standard input is closed.")
     return _read(sys.stdin.buffer, "the standard input").removesuffix("\n").removesuffix("\r")
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from spass.cli.terminal import note, write
+from spass.cli.terminal import is_terminal, note, write
 
 
 class StreamPrinter:
@@ -16,7 +16,7 @@ class StreamPrinter:
     """
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stdout.isatty()
+        self._is_terminal = is_terminal(sys.stdout)
         self._step = 0
         self._pieces: list[str] = []
         self.done: dict[str, Any] = {}

@@ -16,15 +16,23 @@ def prepare() -> None:
             stream.reconfigure(errors="replace")
 
 
-def write(text: str, stream: TextIO | None = None) -> None:
+def write(text: str) -> None:
     """Write ``text`` to standard output, without control characters if that is a terminal."""
-    stream = stream or sys.stdout
-    stream.write(_CONTROL.sub("", text) if stream.isatty() else text)
-    stream.flush()
+    _write(_CONTROL.sub("", text) if is_terminal(sys.stdout) else text, sys.stdout)
 
 
 def note(text: str) -> None:
     """Write one line to standard error, without control characters and cut to a readable length."""
     line = _CONTROL.sub("", " ".join(text.split()))
-    sys.stderr.write((line if len(line) <= _MAX_NOTE else line[:_MAX_NOTE] + " …") + "\n")
-    sys.stderr.flush()
+    _write((line if len(line) <= _MAX_NOTE else line[:_MAX_NOTE] + " …") + "\n", sys.stderr)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether ``stream`` is a terminal. A stream that the shell has closed is None."""
+    return stream is not None and stream.isatty()
+
+
+def _write(text: str, stream: TextIO | None) -> None:
+    if stream is not None:
+        stream.write(text)
+        stream.flush()

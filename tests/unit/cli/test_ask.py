@@ -172,6 +172,14 @@ def test_a_stdin_that_cannot_be_sent_exits_with_2(stdin: bytes) -> None:
     assert gateway.requests == []
 
 
+def test_closed_streams_end_the_command_without_a_trace() -> None:
+    with fake_gateway(answer_ask) as gateway:
+        shell = " ".join(COMMAND)
+        for command, code in ((f"{shell} ask - <&-", 2), (f"{shell} chat --agent a <&-", 0), (f"{shell} ask Hello >&-", 0)):
+            done = subprocess.run(command, shell=True, env=environment(gateway.url), capture_output=True, check=False)
+            assert (done.returncode, b"Traceback" in done.stderr) == (code, False), done.stderr
+
+
 def test_ctrl_c_exits_with_130_and_closes_the_connection() -> None:
     started, closed = threading.Event(), threading.Event()
 

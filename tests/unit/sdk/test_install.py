@@ -70,7 +70,10 @@ def test_the_environment_that_make_prepares_finds_the_library_of_its_checkout(tm
     environment = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
     stamp = environment / "library.stamp"
-    subprocess.run(["make", f"ENV={environment}", str(stamp)], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    variables = os.environ | {"MAKEFLAGS": ""}
+    subprocess.run(
+        ["make", f"ENV={environment}", str(stamp)], cwd=ROOT, env=variables, check=True, capture_output=True, timeout=60
+    )
     code = "import spass; print(spass.__file__)"
     found = subprocess.run(
         [environment / "bin" / "python", "-c", code],
