@@ -4,7 +4,7 @@ import asyncio
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +30,7 @@ from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+TOOLS_PAGE = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
 AGENTS = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
 MAX_SECTION_BYTES = 8192
 """The demo ingests each section as one document."""
@@ -110,6 +111,16 @@ def test_the_example_of_an_agent_that_searches_its_lineage_is_valid(tmp_path: Pa
     (tmp_path / "keeper.yaml").write_text(section.split("```yaml\n", 1)[1].split("```", 1)[0], encoding="utf-8")
     agents = AgentRegistry.load(tmp_path, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
     assert agents.get("keeper").tools == ("lineage_search",)
+
+
+def test_the_table_of_tools_has_every_tool_with_its_category_and_its_arguments() -> None:
+    documented = re.findall(r"(?m)^\| `(\w+)` \| (\w+) \| (.*?) \| .+ \|$", TOOLS_PAGE.split("## All tools", 1)[1])
+    expected = []
+    for spec in (registry.load_tool(path).spec() for path in registry.TOOLS.values()):
+        required = cast("Sequence[str]", spec.parameters.get("required", ()))
+        names = cast("Mapping[str, object]", spec.parameters["properties"])
+        expected.append((spec.name, spec.category, ", ".join(f"`{name}{'' if name in required else '?'}`" for name in names)))
+    assert documented == expected
 
 
 def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
