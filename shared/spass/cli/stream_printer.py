@@ -3,9 +3,11 @@
 import json
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from spass.cli.terminal import is_terminal, note, write
+
+_MAX_CHARACTERS: Final = 300  # of a tool's arguments or result
 
 
 class StreamPrinter:
@@ -84,4 +86,5 @@ def describe_result(tool: object, result: object, duration_ms: object) -> str:
 
 
 def _compact(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + " …"

@@ -6,7 +6,6 @@ from typing import Final, TextIO
 
 # A model could otherwise move the cursor, change the title or reorder what is shown.
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_MAX_NOTE: Final = 300
 
 
 def prepare() -> None:
@@ -22,9 +21,8 @@ def write(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Write one line to standard error, without control characters and cut to a readable length."""
-    line = _CONTROL.sub("", " ".join(text.split()))
-    _write((line if len(line) <= _MAX_NOTE else line[:_MAX_NOTE] + " …") + "\n", sys.stderr)
+    """Write one line to standard error, without control characters."""
+    _write(_CONTROL.sub("", " ".join(text.split())) + "\n", sys.stderr)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

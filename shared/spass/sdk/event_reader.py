@@ -35,7 +35,7 @@ def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
 def _parse(data: bytes) -> Event:
     try:
         event = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise invalid_answer(_STREAM_STATUS) from None
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         raise invalid_answer(_STREAM_STATUS)

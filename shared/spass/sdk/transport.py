@@ -86,8 +86,8 @@ class Transport:
             return
         except httpx.TimeoutException:
             problem = f"No answer from {self.endpoint.url} in time."
-        except httpx.ConnectError:
-            problem = f"No gateway answers at {self.endpoint.url}."
+        except httpx.ConnectError as error:
+            problem = f"No gateway answers at {self.endpoint.url}: {error}."
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError):
             problem = f"The connection to {self.endpoint.url} broke before the answer was complete."
         # Raised after the ``except`` block, because the error of httpx holds the request with the token.
@@ -122,7 +122,7 @@ def _read_answer(response: httpx.Response) -> JsonObject:
 def _read_json(response: httpx.Response) -> JsonObject:
     try:
         body = json.loads(response.read())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise invalid_answer(response.status_code) from None
     if not isinstance(body, dict):
         raise invalid_answer(response.status_code)

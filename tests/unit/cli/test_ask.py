@@ -118,7 +118,16 @@ def test_without_a_gateway_it_exits_with_3_and_names_the_command_that_starts_one
     code, out, err = spass(NOBODY, "ask", "Hello")
     assert (code, out) == (3, "")
     assert NOBODY in err
+    assert "refused" in err
     assert "make run" in err
+
+
+def test_a_long_error_message_is_shown_whole_and_a_long_result_is_cut() -> None:
+    with fake_gateway(lambda _: error_answer(400, "invalid_request", "x" * 1000)) as gateway:
+        assert "x" * 1000 in spass(gateway.url, "ask", "Hello").err
+    call = {"type": "tool_call", "id": "c1", "tool": "t", "args": {}, "result": "y" * 1000, "ok": True, "duration_ms": 1}
+    with fake_gateway(lambda _: events_answer([call, {"type": "done"}])) as gateway:
+        assert "y" * 301 not in spass(gateway.url, "ask", "Hello").err
 
 
 def test_a_connection_that_breaks_in_the_middle_exits_with_3() -> None:

@@ -190,11 +190,12 @@ def test_an_error_answer_is_raised_with_all_its_parts(call: Callable[[Spass], ob
         HttpAnswer(b"<html>Bad gateway</html>", 502, "text/html"),
         HttpAnswer(b"<html>Welcome</html>", 200, "text/html"),
         HttpAnswer(b"[]", 200),
+        HttpAnswer(b"[" * 100_000, 200),
         HttpAnswer(b'{"error": "no"}', 500),
         HttpAnswer(b"", 302, headers={"Location": "http://127.0.0.1:9/"}),
         HttpAnswer(b"{}", 308),
     ],
-    ids=["html 502", "html 200", "a list", "another envelope", "302", "308"],
+    ids=["html 502", "html 200", "a list", "deep", "another envelope", "302", "308"],
 )
 def test_an_answer_of_another_server_is_an_error(call: Callable[[Spass], object], answer: HttpAnswer) -> None:
     with fake_gateway(lambda _: answer) as gateway, Spass(gateway.url) as spass, pytest.raises(SpassApiError) as raised:
@@ -272,7 +273,16 @@ def test_a_stream_that_breaks_off_is_unreachable() -> None:
                 list(stream)
 
 
-@pytest.mark.parametrize("data", [b"data: {\n\n", b"data: []\n\n", b'data: {"type": 1}\n\n', b"data: " + b"x" * (17 << 20)])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"data: {\n\n",
+        b"data: []\n\n",
+        b'data: {"type": 1}\n\n',
+        b"data: " + b"x" * (17 << 20),
+        b"data: " + b"[" * 100_000 + b"\n\n",
+    ],
+)
 def test_a_stream_that_is_not_a_gateways_is_an_error(data: bytes) -> None:
     answer = HttpAnswer(iter([data]), content_type="text/event-stream")
     with fake_gateway(lambda _: answer) as gateway, Spass(gateway.url) as spass, pytest.raises(SpassApiError) as raised:
