@@ -4,6 +4,7 @@ import re
 from datetime import date
 from decimal import Decimal
 from typing import Annotated, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -27,9 +28,17 @@ def _check_sha256(value: str) -> str:
 
 
 def _check_base_url(value: str) -> str:
-    if not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s?#]*)?", value):
+    if not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s?#]*)?", value) or not _has_host(value):
         raise ValueError("must be a URL such as https://api.openai.com/v1, without credentials or a query")
     return value.rstrip("/")
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # brackets that are no IPv6 address, or a port that is no number up to 65535
+        return False
 
 
 def _check_day(value: object) -> object:

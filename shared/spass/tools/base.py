@@ -79,7 +79,7 @@ class ToolContext:
     confirm_tokens: ConfirmTokens = field(default_factory=ConfirmTokens)
     record_result: RecordResult | None = None
     lineage_searcher: Callable[[], LineageSearcher] | None = None
-    chat_models: "ChatModels | None" = None
+    chat_models: "Callable[[], ChatModels] | None" = None
     search_engine: "Callable[[], SearchEngine]" = search_wikipedia
     default_model: str | None = None
     report_progress: ReportProgress = ignore_progress

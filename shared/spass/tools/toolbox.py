@@ -45,7 +45,6 @@ from spass.tools import arguments as tool_arguments
 from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import Rag, ReportProgress, Tool, ToolContext, ToolError, ignore_progress, search_wikipedia
-from spass.tools.chat_models import ChatModels
 from spass.tools.confirm_tokens import ConfirmTokens
 from spass.tools.lineage_searcher import LineageSearcher
 from spass.tools.outcomes import CallResult, error_result, outcome_of
@@ -54,7 +53,8 @@ from spass.tools.results import ToolAnswer, truncate_result
 from spass.tools.side_by_side import ToolEvent, run_side_by_side
 from spass.tools.two_step import TwoStepTool
 
-if TYPE_CHECKING:  # it imports httpx, which most calls do not need
+if TYPE_CHECKING:  # most calls need neither
+    from spass.tools.chat_models import ChatModels
     from spass.tools.search.engine import SearchEngine
 
 MAX_CALLS: Final = 32
@@ -85,7 +85,7 @@ class Toolbox:
         cascade: Cascade,
         lineage_searcher: Callable[[], LineageSearcher] | None = None,
         *,
-        chat_models: ChatModels | None = None,
+        chat_models: "Callable[[], ChatModels] | None" = None,
         search_engine: "Callable[[], SearchEngine]" = search_wikipedia,
         tools: Mapping[str, str] = TOOLS,
         clock: Callable[[], int] = now_s,

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from spass.tenancy.config import GatewayConfig
     from spass.tenancy.settings import Cascade
     from spass.tools.base import Rag
+    from spass.tools.chat_models import ChatModels
     from spass.tools.search.engine import SearchEngine
     from spass.tools.toolbox import Toolbox
 
@@ -221,16 +222,21 @@ class Services:
 
     @cached_property
     def toolbox(self) -> "Toolbox":
-        from spass.tools.chat_models import ChatModels
         from spass.tools.toolbox import Toolbox
 
         return Toolbox(
             self.rag,
             self.cascade,
             lambda: self.lineage_search,
-            chat_models=ChatModels(self.calls, self.config),
+            chat_models=lambda: self.tool_models,
             search_engine=lambda: self.search_engine,
         )
+
+    @cached_property
+    def tool_models(self) -> "ChatModels":
+        from spass.tools.chat_models import ChatModels
+
+        return ChatModels(self.calls, self.config)
 
     @cached_property
     def search_engine(self) -> "SearchEngine":

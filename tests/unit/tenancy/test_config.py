@@ -157,6 +157,9 @@ def test_a_key_in_place_of_its_variable_is_refused_and_not_repeated(tmp_path: Pa
         ("    max_concurrent: 1.5", "gateway.yaml:5: llm.backends[0].max_concurrent: must be a whole number"),
         ("    name: 5", "gateway.yaml:5: llm.backends[0].name: must be text; put it in quotes"),
         ("    base_url: api.example.com", "gateway.yaml:5: llm.backends[0].base_url: must be a URL such as"),
+        ("    base_url: http://[::1", "gateway.yaml:5: llm.backends[0].base_url: must be a URL such as"),
+        ("    base_url: https://example.com:99999", "gateway.yaml:5: llm.backends[0].base_url: must be a URL such as"),
+        ("    base_url: https://:80", "gateway.yaml:5: llm.backends[0].base_url: must be a URL such as"),
         ("    base_url: https://me:secret@example.com", "gateway.yaml:5: llm.backends[0].base_url: must be a URL such as"),
         ("    model_names: [a]", "gateway.yaml:5: llm.backends[0].model_names: must be a mapping of keys to values"),
         (

@@ -35,7 +35,7 @@ def store() -> TenantStore:
 
 def toolbox(model: ScriptedModel, config: GatewayConfig = CONFIG) -> Toolbox:
     chat_models = ChatModels(calls_of(model, config), config)
-    return Toolbox(rag_with(FakeReader()), Cascade(config), chat_models=chat_models)
+    return Toolbox(rag_with(FakeReader()), Cascade(config), chat_models=lambda: chat_models)
 
 
 async def ask(scripted: ScriptedModel, scope: Scope, /, *, by: str | None = None, **arguments: Json) -> ToolOutcome:

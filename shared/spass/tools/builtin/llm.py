@@ -37,10 +37,9 @@ class Llm(Tool):
     ] = None
 
     async def run(self, context: ToolContext, /) -> Json:
-        models = context.chat_models
-        if models is None:
+        if context.chat_models is None:
             raise ToolError("This gateway has no models for tools. Answer without this tool.", code="model_not_found")
-        reply = await self._ask(context, models)
+        reply = await self._ask(context, context.chat_models())
         text = _text_of(reply)
         return {"text": text, "truncated": True} if reply.finish_reason is FinishReason.LENGTH else {"text": text}
 
