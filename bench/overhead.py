@@ -1,6 +1,6 @@
 """Measure the latency that the gateway adds to a chat completion, in front of an upstream that answers at once.
 
-    python -m bench.overhead [--requests N] [--rounds N] [--only NAME ...] [--against CHECKOUT]
+    python -m bench.overhead [--requests N] [--rounds N] [--only NAME ...] [--against CHECKOUT [--pieces N]]
 
 All targets in one interleaved run: the bare upstream, a minimal Starlette + httpx pass-through, LiteLLM's proxy, Portkey's
 gateway, and ours with authentication, cost and audit on (the audit record goes to an emulated DynamoDB on this machine, in a
@@ -31,11 +31,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=480, help="requests of each kind to each target (default 480)")
     parser.add_argument("--rounds", type=int, default=10, help="in so many turns (default 10)")
-    parser.add_argument("--only", nargs="*", default=[], help="of the targets besides the upstream only these")
+    parser.add_argument("--only", nargs="*", default=[], help="only these targets, or requests with --against")
+    parser.add_argument("--pieces", type=int, default=12, help="of a streamed answer with --against (default 12, the most)")
     parser.add_argument("--against", type=Path, help="compare with the gateway of this checkout")
     options = parser.parse_args()
     if options.against:
-        versions.compare(options.against, options.requests, options.rounds)
+        versions.compare(options.against, options.requests, options.rounds, options.only, options.pieces)
         return
     with ExitStack() as stack:
         targets = start_targets(stack, options.only)

@@ -39,7 +39,7 @@ CALL_ANSWER = json.dumps(
     {**json.loads(ANSWER), "choices": [{"index": 0, "message": CALL_MESSAGE, "finish_reason": "tool_calls"}]}
 ).encode()
 
-PIECES = ("Four", ".", *(f" Piece {number} of it." for number in range(1, 11)))
+PIECES = ("Four", ".", *(f" Piece {number} of it." for number in range(1, 11)))[: int(os.environ.get("PIECES", "12"))]
 PAUSE = float(os.environ.get("PAUSE", "0.002"))
 """Seconds between the pieces of a stream."""
 

@@ -8,6 +8,7 @@ import json
 import statistics
 import tempfile
 import urllib.request
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,35 +29,39 @@ KINDS: Final = (
     LoadProfile(True, 1, replace(CHAT, name="chat")),
     LoadProfile(False, 1, replace(CHAT, name="chat with server tools", headers=_TOOLS_TENANT)),
     LoadProfile(True, 1, replace(CHAT, name="chat with server tools", headers=_TOOLS_TENANT)),
-    LoadProfile(False, 1, Work("an agent's turn", "/a1/agents/bench/chat", _AGENT)),
-    LoadProfile(False, 1, Work("an agent's turn with a tool", "/a1/agents/bench-tools/chat", _AGENT)),
+    LoadProfile(False, 1, Work("an agent's turn", "/a1/agents/bench/chat", _AGENT, _USER)),
+    LoadProfile(False, 1, Work("an agent's turn with a tool", "/a1/agents/bench-tools/chat", _AGENT, _USER)),
     LoadProfile(False, 1, _SESSION_TURN),
 )
 
 
-def compare(checkout: Path, requests: int, rounds: int) -> None:
-    """Measure ``requests`` of each kind to both gateways and print the ratios of their processor times."""
+def compare(checkout: Path, requests: int, rounds: int, only: Sequence[str] = (), pieces: int = 12) -> None:
+    """Measure ``requests`` of each kind to both gateways and print the ratios of their processor times.
+
+    ``only`` selects the kinds whose names have one of these words. The upstream streams each answer in ``pieces``.
+    """
+    kinds = [kind for kind in KINDS if not only or any(word in kind.work.name for word in only)]
     with ExitStack() as stack:
-        targets = _start(stack, checkout.resolve())
-        for kind in KINDS:
+        targets = _start(stack, checkout.resolve(), pieces)
+        for kind in kinds:
             for target in targets:
                 _burst(target, kind, 32)
         for target in targets:
             target.figures.clear()
         for number in range(rounds):
-            for kind in KINDS:
+            for kind in kinds:
                 for target in targets if number % 2 else reversed(targets):
                     _burst(target, kind, requests // rounds)
     print(f"{'':44} {'CPU ms/request':>19} {'ratio':>7} {'p50 ms':>17} {'ratio':>7}")
     print(f"{'':44} {'before':>9} {'after':>9} {'':>7} {'before':>8} {'after':>8}")
-    for kind in KINDS:
+    for kind in kinds:
         _report(kind, *(target.figures[kind] for target in targets))
 
 
-def _start(stack: ExitStack, checkout: Path) -> list[Target]:
+def _start(stack: ExitStack, checkout: Path, pieces: int) -> list[Target]:
     """Start the gateway of ``checkout`` and ours, and return them in this order."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    upstream = stack.enter_context(served("bench.upstream:upstream", {"PAUSE": "0"}))
+    upstream = stack.enter_context(served("bench.upstream:upstream", {"PAUSE": "0", "PIECES": str(pieces)}))
     environment = stack.enter_context(emulated_aws()) | write_config(folder, upstream.base, with_tools=True)
     token = {"Authorization": f"Bearer {TOKEN}"}
     return [
@@ -79,7 +84,7 @@ def _create_session(gateway: RunningServer) -> str:
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **_USER}
     request = urllib.request.Request(f"{gateway.base}/a1/agents/bench/sessions", b"{}", headers)
     with urllib.request.urlopen(request) as response:
-        session: str = json.load(response)["session_id"]
+        session: str = json.load(response)["id"]
     return session
 
 

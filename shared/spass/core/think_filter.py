@@ -36,6 +36,8 @@ class ThinkFilter:
 
     def feed(self, piece: str) -> str:
         """Return the text that can be shown after ``piece`` has arrived."""
+        if "<" not in piece and not self._incomplete_tag and not self._depth:  # most pieces of most answers
+            return self._joined_tags.feed(self._gap.feed(piece))
         text = self._incomplete_tag + piece
         incomplete = _INCOMPLETE_TAG.search(text, max(0, len(text) - _MAX_INCOMPLETE_TAG))
         self._incomplete_tag = incomplete[0] if incomplete else ""
