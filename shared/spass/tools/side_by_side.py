@@ -45,8 +45,11 @@ async def run_side_by_side(calls: Sequence[ToolCall], run: RunCall, *, concurren
         await task
     finally:
         waiting.clear()
-        task.cancel()
-        await run_shielded(asyncio.gather(task, return_exceptions=True))
+        if not task.done():
+            task.cancel()
+            await run_shielded(asyncio.gather(task, return_exceptions=True))
+        elif not task.cancelled():
+            task.exception()  # retrieve it: asyncio logs an error for an exception that is never retrieved
 
 
 async def _run_in_turn(waiting: deque[ToolCall], run: RunCall, emit: Callable[[ToolEvent], None]) -> None:
