@@ -7,7 +7,7 @@ import pytest
 
 from local.environment import check_keys, dotenv_notes, read_dotenv
 from local.home import ROOT, LocalError
-from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig, SearchConfig, load_gateway_config
 
 
 @pytest.fixture
@@ -65,3 +65,14 @@ def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="UTF-8"):
         read_dotenv(file)
     assert "SPASS_NOTHING" not in os.environ
+
+
+def test_the_key_of_the_search_provider_is_checked_too(
+    config: GatewayConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    searching = config.model_copy(update={"search": SearchConfig(provider="tavily")})
+    assert notes(tmp_path, searching, "TAVILY_API_KEY=tvly-1\n") == []
+    assert len(notes(tmp_path, config, "TAVILY_API_KEY=tvly-1\n")) == 1
+    monkeypatch.setenv("TAVILY_API_KEY", "tvly with a blank")
+    with pytest.raises(LocalError, match="TAVILY_API_KEY"):
+        check_keys(searching)

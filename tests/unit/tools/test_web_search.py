@@ -7,18 +7,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 from pydantic import ValidationError
 
 from spass.core.errors import InternalError, StorageUnavailable
-from spass.core.messages import Json
-from spass.tenancy.config import SearchConfig
+from spass.core.messages import Json, ToolCall
+from spass.tenancy.config import GatewayConfig, SearchConfig
+from spass.tenancy.settings import Cascade
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from spass.tools.base import ToolContext, ToolError
 from spass.tools.builtin.web_search import WebSearch
 from spass.tools.search.engine import KeyOf, SearchEngine
 from spass.tools.search.tavily import DEFAULT_URL
-from tests.unit.tools.fakes import context_for
+from spass.tools.toolbox import Toolbox
+from tests.unit.tools.fakes import FakeReader, context_for, rag_with, scope_for
 
 pytestmark = pytest.mark.anyio
 
@@ -250,6 +253,34 @@ async def test_a_slow_server_can_be_cancelled_at_once(server: SearchServer) -> N
         async with asyncio.timeout(0.3):
             await WebSearch(query="x").run(searxng(server))
     assert time.monotonic() - started < 2
+
+
+async def test_a_silent_server_is_given_up(server: SearchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spass.tools.http._TIMEOUT", httpx.Timeout(0.2))
+
+    def wait() -> HttpAnswer:
+        server.requests[0].wait_for_disconnect(5)
+        return json_answer({"results": []})
+
+    server.answer = wait
+    with pytest.raises(ToolError, match="did not answer in time"):
+        await WebSearch(query="x").run(searxng(server))
+
+
+async def test_a_server_that_sends_a_byte_now_and_then_is_given_up(server: SearchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drip() -> Iterator[bytes]:
+        while True:
+            time.sleep(0.05)
+            yield b" "
+
+    server.answer = lambda: HttpAnswer(drip())
+    monkeypatch.setattr(WebSearch, "timeout", 0.5)
+    engine = searxng(server).search_engine
+    box = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), search_engine=engine)
+    started = time.monotonic()
+    outcome = await box.execute(scope_for(), ToolCall("c", "web_search", '{"query": "x"}'), allowed=["web_search"])
+    assert time.monotonic() - started < 3
+    assert "tool_timeout" in outcome.message.content
 
 
 @pytest.mark.parametrize(
