@@ -126,3 +126,15 @@ def test_a_prompt_that_stays_too_long_is_refused(gateway: Gateway, summary: Exce
     set_failures(gateway)
     after = say(gateway, session, "And then?")
     assert after.status == (200 if summary else 308), "the session is compacted, or unchanged if the summary failed"
+
+
+@pytest.mark.parametrize("characters", [26_000, 20_000], ids=["before the turn", "during the turn"])
+def test_the_calls_of_a_turn_are_audited_in_the_session_that_they_belong_to(gateway: Gateway, characters: int) -> None:
+    session = full_session(gateway, characters=characters)
+    before = {record["request_id"] for record in gateway.records()}
+    if characters == 20_000:
+        set_failures(gateway, agent=[BackendContextLength("Too long.", status=400)])
+    successor = say(gateway, session, "And then?").json["session_id"]
+    calls = [record for record in gateway.records() if record["request_id"] not in before]
+    sessions = [record["session"] for record in sorted(calls, key=lambda record: str(record["at"]))]
+    assert (set(sessions[:-1]), sessions[-1]) == ({session}, successor)

@@ -381,3 +381,28 @@ def test_a_long_token_is_sent_in_pieces_of_32_kib(gateway: Gateway) -> None:
     events = parse_events(send(gateway, target(gateway, "chat")).text)
     assert answer_text(events) == text
     assert len(of_type(events, "token")) > 1
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_stream_may_take_840_seconds_and_a_blocking_answer_270(gateway: Gateway, route: str) -> None:
+    seconds = []
+    for stream in (True, False):
+        send(gateway, target(gateway, route), stream=stream)
+        seconds.append(gateway.model.contexts[-1].deadline.remaining())
+    assert 830 < seconds[0] <= 840
+    assert 260 < seconds[1] <= 270
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_repeated_stream_is_refused_by_a_status_while_the_first_runs(gateway: Gateway, route: str) -> None:
+    to, replies = target(gateway, route), list[Reply]()
+    user = {"SPASS-User-Id": "ada", "Authorization": "Bearer demo-token"}
+
+    async def send_again() -> None:
+        gateway.model.before_chat = None
+        replies.append(await gateway.post_async(to.path, KEY | user, to.body | {"stream": True}))
+
+    gateway.model.before_chat = send_again
+    headers = KEY if route != "ask" else KEY | {"SPASS-User-Id": "ada"}
+    assert answer_text(read_events(send(gateway, to, headers=headers))) == "Hello there."
+    assert [(reply.status, reply.code) for reply in replies] == [(409, "idempotency_in_progress")]
