@@ -44,6 +44,18 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
         {"model": "all-minilm-l6-v2", "input": ["Hallo"], "encoding_format": "float"},
         {"model": "all-minilm-l6-v2", "input": "Hallo", "encoding_format": "base64"},
     ),
+    "ask.create": (
+        {"input": "6*7?", "agent": "react", "tools": ["calculator"], "params": {"max_turns": 2, "temperature": 0.5}},
+        {"input": "Hallo", "agent": "orchestrator", "params": {"mode": "structured"}, "context": "Tee", "stream": True},
+        {
+            "input": "Hallo",
+            "agent": "simple",
+            "model": "llama-4-scout",
+            "system_prompt": "Kurz.",
+            "context": {"conversation": [{"role": "user", "content": "Tee"}], "memory_results": [1], "metadata": {"a": None}},
+        },
+        {"input": "Hallo", "agent": AGENT},
+    ),
     "tools.execute": (
         {"name": "calculator", "arguments": {"expression": "6*7"}},
         {"name": "current_datetime", "arguments": {"timezone": "Europe/Berlin"}},

@@ -89,6 +89,8 @@ TURN: Shape = [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
         (CHAT, QUESTION, (TOOL_CALL, ANSWER), TURN),
         (CHAT, QUESTION | {"stream": True, "stream_options": {"include_usage": True}}, (TOOL_CALL, ANSWER), TURN),
         ("/a1/agents/counting/chat", {"message": "Which gate?"}, (TOOL_CALL, ANSWER), TURN),
+        ("/v1/ask", {"input": "Which gate?", "tools": ["rag_query"], "model": "small"}, (TOOL_CALL, ANSWER), TURN),
+        ("/v1/ask", {"input": "Which gate?", "agent": "reading"}, (), [("embedding", []), ("chat", [])]),
         ("/a1/agents/reading/chat", {"message": "Which gate?"}, (), [("embedding", []), ("chat", [])]),
         ("/v1/embeddings", {"model": "mini-embed", "input": ["a", "b"]}, (), [("embedding", [])]),
         (
@@ -145,7 +147,7 @@ def test_a_sub_call_has_the_depth_of_its_request_plus_one(
     assert [depth for depth, _ in recording_gateway.headers] == [str(depth + 1)] * 3
 
 
-@pytest.mark.parametrize("target", [CHAT, "/a1/agents/counting/chat", "/v1/tools/execute", "/v1/embeddings"])
+@pytest.mark.parametrize("target", [CHAT, "/a1/agents/counting/chat", "/v1/ask", "/v1/tools/execute", "/v1/embeddings"])
 def test_a_request_of_depth_three_is_refused_without_a_model_call(recording_gateway: RecordingGateway, target: str) -> None:
     reply = recording_gateway.gateway.send("POST", target, headers={"SPASS-Caller-Depth": "3"}, body={})
     assert (reply.status, reply.code) == (508, "recursion_depth_exceeded")

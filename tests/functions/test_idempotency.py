@@ -29,6 +29,7 @@ def post_routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[s
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     return {
         "chat": ("/a1/agents/plain/chat", {"message": "one"}, {"message": "two"}),
+        "ask": ("/v1/ask", {"input": "one", "agent": "react"}, {"input": "two", "agent": "react"}),
         "create": ("/a1/agents/plain/sessions", {"title": "one"}, {"title": "two"}),
         "append": (f"/a1/agents/plain/sessions/{session}/messages", {"message": "one"}, {"message": "two"}),
         "replace": ("/a1/rag/indices/books/documents", DOCUMENTS, {"documents": [{"id": "b", "text": "b"}]}),
@@ -53,7 +54,7 @@ def post_routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[s
     }
 
 
-ROUTE_NAMES = ["chat", "create", "append", "replace", "extend", "query", "upload", "execute", "completion", "embedding"]
+ROUTE_NAMES = ["chat", "ask", "create", "append", "replace", "extend", "query", "upload", "execute", "completion", "embedding"]
 MODEL_ROUTE_NAMES = [name for name in ROUTE_NAMES if name not in {"create", "upload", "execute"}]
 
 

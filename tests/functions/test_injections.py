@@ -184,6 +184,11 @@ def in_a_message_to_an_agent(harness: InjectionHarness, number: int) -> None:
     harness.send("/a1/agents/plain/chat", {"message": harness.payloads[number].text})
 
 
+def in_a_memory_result(harness: InjectionHarness, number: int) -> None:
+    context = {"memory_results": [{"note": harness.payloads[number].text}]}
+    harness.send("/v1/ask", {"input": "What do the notes say?", "tools": TOOLS, "context": context})
+
+
 def in_a_callers_tool(harness: InjectionHarness, number: int) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "browse", "arguments": "{}"}}
     harness.chat(
@@ -217,7 +222,7 @@ def in_a_message_that_was_compacted(harness: InjectionHarness, number: int) -> N
 Place = Callable[[InjectionHarness, int], None]
 PLACES: Final[tuple[Place, ...]] = (
     in_a_document, in_a_search, in_an_article, in_a_message, in_a_message_to_an_agent, in_a_callers_tool, in_the_memory,
-    in_a_message_that_was_compacted,
+    in_a_memory_result, in_a_message_that_was_compacted,
 )  # fmt: skip
 
 

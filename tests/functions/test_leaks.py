@@ -63,6 +63,8 @@ CHATS: Mapping[str, Send] = {
     "stream": lambda gateway: gateway.send("POST", "/v1/chat/completions", body=CHAT | {"stream": True}),
     "agent": lambda gateway: gateway.send("POST", "/a1/agents/plain/chat", body={"message": "Hi"}),
     "turn": _turn,
+    "ask": lambda gateway: gateway.send("POST", "/v1/ask", body={"input": "Hi", "agent": "simple"}),
+    "ask in text": lambda gateway: gateway.send("POST", "/v1/ask", body={"input": "Hi", "agent": "react"}),
 }
 EMBEDS: Mapping[str, Send] = {
     "embeddings": lambda gateway: gateway.send("POST", "/v1/embeddings", body={"model": "mini-embed", "input": "Hi"}),
@@ -98,7 +100,7 @@ def route(gateway: Gateway, create_provider: Callable[[BackendConfig, str | None
     services.__dict__["router"] = Router(
         services.config.llm, services.config.models, lambda _: PROVIDER_KEY, provider_of=create_provider
     )
-    for dependent in ("calls", "completions", "engine", "rag", "toolbox"):
+    for dependent in ("calls", "completions", "engine", "asker", "rag", "toolbox"):
         services.__dict__.pop(dependent, None)
 
 
@@ -134,6 +136,9 @@ ECHOES: Mapping[str, Callable[[Gateway, str], Reply]] = {
     "time zone": lambda gateway, secret: gateway.send(
         "POST", "/v1/tools/execute", body={"name": "current_datetime", "arguments": {"timezone": secret}}
     ),
+    "parameter": lambda gateway, secret: gateway.send("POST", "/v1/ask", body={"input": "Hi", "params": {secret: 1}}),
+    "agent": lambda gateway, secret: gateway.send("POST", "/v1/ask", body={"input": "Hi", "agent": secret}),
+    "tool": lambda gateway, secret: gateway.send("POST", "/v1/ask", body={"input": "Hi", "tools": [secret]}),
     "inner": lambda gateway, secret: gateway.send(
         "POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "alpha", secret: 1}]}
     ),
@@ -313,6 +318,11 @@ INVALID: Mapping[str, Callable[[str], tuple[str, object]]] = {
         "/v1/tools/execute",
         {"name": "wikipedia_search", "arguments": {"query": "x", "language": words}},
     ),
+    "parameters": lambda words: ("/v1/ask", {"input": "x", "params": {"temperature": words, "mode": words}}),
+    "an agent": lambda words: ("/v1/ask", {"input": "x", "agent": words}),
+    "tools of a kind": lambda words: ("/v1/ask", {"input": "x", "tools": [words]}),
+    "a model of a kind": lambda words: ("/v1/ask", {"input": "x", "model": words}),
+    "a context": lambda words: ("/v1/ask", {"input": "x", "context": {"conversation": [{"role": words, "content": [words]}]}}),
     "documents": lambda words: ("/a1/rag/indices/notes/documents", {"documents": [{"id": words, "text": 1, "metadata": words}]}),
     "a filter": lambda words: ("/a1/rag/indices/notes/query", {"query": "x", "filter": {"a": {"$in": words}}, "top_k": words}),
 }

@@ -37,6 +37,8 @@ def test_the_log_has_no_tokens_user_texts_or_internal_names(gateway: Gateway, ca
     session = gateway.send("POST", "/a1/agents/plain/sessions", body={"title": private}).json["id"]
     gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": private})
     gateway.send("POST", "/a1/agents/plain/chat", body={"message": private, private: 1})
+    gateway.send("POST", "/v1/ask", body={"input": private, "context": {"memory_results": [private], "metadata": {private: 1}}})
+    gateway.send("POST", "/v1/ask", body={"input": private, "agent": private, "tools": [private]})
     gateway.send("GET", f"/a1/rag/indices?cursor={private}")
     gateway.send("GET", f"/a1/rag/indices/{private}")
     gateway.send("GET", "/v1/models", token=private)

@@ -1,5 +1,6 @@
 """The body of a question to any kind or agent, and the agent that answers it."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -13,7 +14,8 @@ from spass.agents.spec import DEFAULT_KIND, MAX_MESSAGE_BYTES, AgentSpec, Messag
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.errors import AgentNotFound, InvalidRequest, ModelNotAllowed, ToolNotFound
-from spass.core.json import dump, replace_surrogates
+from spass.core.ids import AGENT_NAME
+from spass.core.json import dump
 from spass.core.messages import Message, Role
 from spass.core.text_checks import did_you_mean, end_sentence, limit_bytes, reject_blank
 from spass.llm.backends import is_served
@@ -22,7 +24,7 @@ from spass.tenancy.strict_body import StrictBody
 from spass.tools.toolbox import Toolbox
 
 _MAX_METADATA_BYTES: Final = 4 * 1024
-_MAX_SHOWN_CHARACTERS: Final = 128
+_NAME: Final = re.compile(AGENT_NAME)
 _OF_KINDS_ONLY: Final = ("model", "tools", "system_prompt", "params")
 
 
@@ -82,8 +84,16 @@ class AskBody(StrictBody):
 
     input: MessageText
     agent: Annotated[str, Field(description="The key of a kind, or the name of an agent.")] = DEFAULT_KIND
-    model: Annotated[str | None, Field(description="A chat model. The default is the first one that the token may use.")] = None
-    tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_unique)] | None = None
+    model: Annotated[
+        Annotated[str, Field(min_length=1, max_length=128)] | None,
+        Field(description="A chat model. The default is the first one that the token may use."),
+    ] = None
+    tools: (
+        Annotated[
+            tuple[Annotated[str, Field(min_length=1, max_length=64)], ...], Field(strict=False), AfterValidator(check_unique)
+        ]
+        | None
+    ) = None
     system_prompt: _Text | None = None
     params: Annotated[
         dict[str, Any] | None, Field(validate_default=True, description="Parameters of the kind. `GET /v1/kinds` describes them.")
@@ -137,9 +147,10 @@ class Asker:
         try:
             return self._agents().get(name)
         except AgentNotFound:
-            shown = replace_surrogates(name)[:_MAX_SHOWN_CHARACTERS]
-            known = [*KINDS.keys(), *(agent.name for agent in self._agents().list().agents)]
-            missing = end_sentence(f"There is no agent or kind {shown!r}{did_you_mean(shown, known)}")
+            missing = "There is no agent or kind of this name."
+            if _NAME.fullmatch(name):  # another text may be a secret, of which a shortened copy is not recognized
+                known = [*KINDS.keys(), *(agent.name for agent in self._agents().list().agents)]
+                missing = end_sentence(f"There is no agent or kind '{name}'{did_you_mean(name, known)}")
             message = f"{missing} GET /v1/kinds lists all kinds, GET /a1/agents all agents."
             raise AgentNotFound(message, param="agent") from None
 
