@@ -1,5 +1,5 @@
-"""One class joins the fragments of tool calls, the driver alone performs model calls and tool calls, and two loops yield them:
-one for calls that the provider parses, and one for calls that the model writes as text."""
+"""One class joins the fragments of tool calls, the driver alone performs model calls and tool calls, and one loop of the kinds
+asks for both"""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -56,19 +56,15 @@ def calls_models_and_tools(tree: ast.AST) -> bool:
     return bool(names_called(tree) & MODEL_CALLS and names_called(tree) & TOOL_CALLS)
 
 
-def effects_yielded(tree: ast.AST) -> set[str]:
-    """Return the names of the effects that the code yields."""
-    return {
-        node.value.func.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Yield) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
-    }
+def results_received(tree: ast.AST) -> int:
+    """Return how many yields of the code receive a result, as those of effects do."""
+    yields = sum(isinstance(node, ast.Yield) for node in ast.walk(tree))
+    return yields - sum(isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield) for node in ast.walk(tree))
 
 
 def has_tool_loop(tree: ast.AST) -> bool:
-    """Return whether a loop calls models and tools as effects."""
-    loops = (node for node in ast.walk(tree) if isinstance(node, ast.While | ast.For))
-    return any(effects_yielded(loop) >= {"Infer", "CallTools"} for loop in loops)
+    """Return whether a loop performs several effects and reads their results: those of a model call and of tool calls."""
+    return any(results_received(node) > 1 for node in ast.walk(tree) if isinstance(node, ast.While | ast.For))
 
 
 def modules_where(found: Callable[[ast.AST], bool]) -> set[str]:
@@ -87,8 +83,8 @@ def test_the_driver_alone_calls_models_and_tools() -> None:
     assert modules_where(calls_models_and_tools) == {"agents/driver.py"}
 
 
-def test_one_loop_runs_native_calls_and_one_runs_written_calls() -> None:
-    assert modules_where(has_tool_loop) == {"agents/kinds/base.py", "agents/kinds/text_loop.py"}
+def test_one_loop_of_the_kinds_calls_models_and_tools() -> None:
+    assert modules_where(has_tool_loop) == {"agents/kinds/base.py"}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +109,7 @@ def test_code_that_joins_no_fragments_is_not_an_assembler(code: str) -> None:
 
 def test_another_loop_would_be_found() -> None:
     assert calls_models_and_tools(ast.parse("async for _ in calls.chat(request): await toolbox.execute_all(found)"))
-    assert has_tool_loop(
-        ast.parse("def f():\n while True:\n  reply = yield Infer(messages)\n  yield CallTools(reply.tool_calls)")
-    )
-    assert not has_tool_loop(ast.parse("def f():\n while True:\n  reply = yield Infer(messages)"))
+    loop = "def f():\n while True:\n  reply = yield Infer(messages)\n  yield Tell('I go on.')"
+    assert not has_tool_loop(ast.parse(loop))
+    assert has_tool_loop(ast.parse(f"{loop}\n  outcomes = yield CallTools(reply.tool_calls)"))
+    assert has_tool_loop(ast.parse(f"{loop}\n  messages += read((yield step))"))

@@ -1,11 +1,11 @@
 """The base classes of agent kinds: pure generators of effects, which the driver performs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol, TypeVar
 
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Show, Steps, ToolOutcome, user
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Steps, ToolOutcome, user
 from spass.core.events import Event, collect
 from spass.core.json import dump
 from spass.core.messages import Json, Message, Role, ToolSpec
@@ -102,6 +102,38 @@ class BaseAgent(ABC):
         return (*system, *context.conversation, *(user(text, data=True) for text in (*texts, *data)), user(input))
 
 
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The reply is neither an answer nor a call. ``messages`` tell the model how to continue, and ``said`` is its text."""
+
+    messages: tuple[Message, ...]
+    said: str = ""
+
+
+class CallFormat:
+    """The form in which a model calls tools and reads their results. Here the provider parses the calls."""
+
+    def infer(self, messages: tuple[Message, ...]) -> Infer:
+        """Return the next model call."""
+        return Infer(messages)
+
+    def read(self, reply: AssistantReply) -> Answer | CallTools | Correction:
+        """Return what the reply asks for."""
+        return CallTools(reply.tool_calls) if reply.tool_calls else Answer(reply.content)
+
+    def record(self, reply: AssistantReply, step: CallTools, outcomes: Sequence[ToolOutcome]) -> tuple[Message, ...]:  # noqa: ARG002
+        """Return the messages that tell the model what ``step`` called, and the results."""
+        asked = Message(Role.ASSISTANT, reply.content, tuple(outcome.call for outcome in outcomes))
+        return (asked, *(outcome.message for outcome in outcomes))
+
+    def answer_at_limit(self, texts: Sequence[str]) -> Answer:
+        """Return the answer of a turn that has made all its model calls. ``texts`` are those of the replies before."""
+        return Answer(next(filter(None, reversed(texts)), ""))
+
+
+NATIVE_CALLS: Final = CallFormat()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolUsingAgent(BaseAgent):
     """A kind that calls tools."""
@@ -110,20 +142,20 @@ class ToolUsingAgent(BaseAgent):
 
     max_turns: int = parameter(10, "Model calls of one turn, at most.", ge=1, le=MAX_TURNS)
 
-    def tool_loop(self, messages: Sequence[Message], *, client_tools: Collection[str] = (), show: Show = None) -> Steps:
-        """Call the model with the tools until a reply has no tool calls, and return that reply as the answer.
-
-        A reply that calls one of ``client_tools`` is the answer too: the client answers those calls. Other calls of that reply
-        are dropped, because their results would have to wait for the client's.
-        """
-        while True:
-            reply: AssistantReply = yield Infer(tuple(messages), show=show)
-            client_calls = tuple(call for call in reply.tool_calls if call.name in client_tools)
-            if client_calls or not reply.tool_calls:
-                return Answer(reply.content, calls=client_calls)
-            try:
-                outcomes: Sequence[ToolOutcome] = yield CallTools(reply.tool_calls)
-            except MaxTurns:
-                return Answer(reply.content)
-            asked = Message(Role.ASSISTANT, reply.content, tuple(outcome.call for outcome in outcomes))
-            messages = (*messages, asked, *(outcome.message for outcome in outcomes))
+    def tool_loop(self, messages: Sequence[Message], calls: CallFormat = NATIVE_CALLS) -> Steps:
+        """Call the model and the tools that its replies call until a reply is an answer, and return it."""
+        texts: list[str] = []
+        try:
+            while True:
+                reply: AssistantReply = yield calls.infer(tuple(messages))
+                step = calls.read(reply)
+                if isinstance(step, Answer):
+                    return step
+                texts.append(reply.content if step.said is None else step.said)
+                if isinstance(step, Correction):
+                    messages = (*messages, *step.messages)
+                else:
+                    outcomes: Sequence[ToolOutcome] = yield step
+                    messages = (*messages, *calls.record(reply, step, outcomes))
+        except MaxTurns:
+            return calls.answer_at_limit(texts)

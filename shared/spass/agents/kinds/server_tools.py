@@ -10,10 +10,31 @@ The client gets one assistant message, as from a model without server tools:
 - The results of server tools are not part of the conversation that the client continues.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spass.agents.kinds.base import AgentContext, ToolUsingAgent
-from spass.core.effects import HIDDEN, Steps
+from spass.agents.kinds.base import NATIVE_CALLS, AgentContext, CallFormat, Correction, ToolUsingAgent
+from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Infer, Steps
+from spass.core.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class _ClientCalls(CallFormat):
+    """Native calls, some of which the client answers."""
+
+    client_tools: frozenset[str]
+    answers_with_json: bool
+
+    def infer(self, messages: tuple[Message, ...]) -> Infer:
+        return Infer(messages, show=HIDDEN if self.answers_with_json else None)
+
+    def read(self, reply: AssistantReply) -> Answer | CallTools | Correction:
+        if calls := tuple(call for call in reply.tool_calls if call.name in self.client_tools):
+            return Answer(reply.content, calls=calls)
+        return NATIVE_CALLS.read(reply)
+
+    def answer_at_limit(self, texts: Sequence[str]) -> Answer:
+        return Answer(texts[-1])  # the client has the texts before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,5 +48,4 @@ class ServerToolsAgent(ToolUsingAgent):
     answers_with_json: bool = False
 
     def steps(self, input: str, context: AgentContext) -> Steps:  # noqa: ARG002 (the conversation ends with the input)
-        show = HIDDEN if self.answers_with_json else None
-        return self.tool_loop(context.conversation, client_tools=self.client_tools, show=show)
+        return self.tool_loop(context.conversation, _ClientCalls(self.client_tools, self.answers_with_json))

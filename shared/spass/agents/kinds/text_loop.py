@@ -1,14 +1,14 @@
-"""The tool loop of kinds that send no ``tools``: a prompt describes them, and the model writes its calls as text."""
+"""Tool calls of kinds that send no ``tools``: a prompt describes them, and the model writes its calls as text."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from spass.agents.kinds.base import AgentContext, ToolUsingAgent
+from spass.agents.kinds.base import AgentContext, CallFormat, Correction, ToolUsingAgent
 from spass.agents.kinds.protocols import Protocol, WrittenCall, history_as_text, observation, parse_reply, write_call
 from spass.agents.kinds.written_arguments import arguments_text
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Steps, ToolOutcome, user
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Steps, ToolOutcome, user
 from spass.core.json import dump
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall, ToolSpec
 
@@ -18,33 +18,40 @@ _MAX_NAME: Final = 64  # characters
 
 
 def text_loop(agent: ToolUsingAgent, input: str, context: AgentContext, protocol: Protocol) -> Steps:
-    """Call the model and the tools that its replies name until a reply has a final answer, and return that answer.
+    """Call the model and the tools that its replies name until a reply has a final answer, and return that answer."""
+    prompt = "\n\n".join(filter(str.strip, (agent.system_prompt, instructions(protocol, context.specs))))
+    past = replace(context, conversation=history_as_text(context.conversation, protocol))
+    return agent.tool_loop(replace(agent, system_prompt=prompt).opening(input, past), WrittenCalls(protocol, context.specs))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCalls(CallFormat):
+    """Calls that the model writes as text.
 
     Every written call is made, also one of an unknown tool or with input that cannot be read: the toolbox answers it with an
     error that the model reads. A call in a reply that was cut off is dropped, because its input may be incomplete.
     """
-    prompt = "\n\n".join(filter(str.strip, (agent.system_prompt, instructions(protocol, context.specs))))
-    past = replace(context, conversation=history_as_text(context.conversation, protocol))
-    messages = replace(agent, system_prompt=prompt).opening(input, past)
-    words = ""
-    try:
-        while True:
-            reply: AssistantReply = yield Infer(messages, "none", show=protocol.show)
-            parsed = parse_reply(reply.content, protocol)
-            words = parsed.said or words
-            if parsed.answer is not None and (parsed.answer or not reply.tool_calls):
-                return Answer(parsed.answer)
-            if reply.finish_reason in _CUT_OFF:
-                return Answer(parsed.said)
-            if parsed.call is None:
-                messages = (*messages, *_spoken(parsed.said), user(_how_to_continue(protocol)))
-                continue
-            call = _tool_call(parsed.call, context.specs)
-            outcomes: Sequence[ToolOutcome] = yield CallTools((call,), parsed.said)
-            written = write_call(parsed.said, call.name, call.arguments, protocol)
-            messages = (*messages, *_spoken(written), observation(outcomes[0].message.content, protocol))
-    except MaxTurns:
-        return Answer(words)
+
+    protocol: Protocol
+    specs: Sequence[ToolSpec]
+
+    def infer(self, messages: tuple[Message, ...]) -> Infer:
+        return Infer(messages, "none", show=self.protocol.show)
+
+    def read(self, reply: AssistantReply) -> Answer | CallTools | Correction:
+        parsed = parse_reply(reply.content, self.protocol)
+        if parsed.answer is not None and (parsed.answer or not reply.tool_calls):
+            return Answer(parsed.answer)
+        if reply.finish_reason in _CUT_OFF:
+            return Answer(parsed.said)
+        if parsed.call is None:
+            return Correction((*_spoken(parsed.said), user(_how_to_continue(self.protocol))), parsed.said)
+        return CallTools((_tool_call(parsed.call, self.specs),), parsed.said)
+
+    def record(self, reply: AssistantReply, step: CallTools, outcomes: Sequence[ToolOutcome]) -> tuple[Message, ...]:  # noqa: ARG002
+        (call,), (outcome,) = step.calls, outcomes
+        written = write_call(step.said or "", call.name, call.arguments, self.protocol)
+        return (*_spoken(written), observation(outcome.message.content, self.protocol))
 
 
 def instructions(protocol: Protocol, specs: Sequence[ToolSpec]) -> str:
