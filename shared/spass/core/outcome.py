@@ -1,6 +1,6 @@
 """The outcome of an agent's run, as an idempotency record holds it. The edge renders it as JSON, as headers or as a stream."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
@@ -14,6 +14,7 @@ from spass.core.messages import FinishReason, Json, TokenUsage
 from spass.core.time import Timestamp
 
 _KEY: Final = "outcome"
+_COMPACTION_IDS: Final = ("source_session_id", "successor_session_id", "summary_id")
 _FORMER_KIND: Final = "orchestrator"  # the only kind of the release that stored replies
 
 
@@ -158,12 +159,9 @@ def _decode_reply(reply: Mapping[str, Any], headers: Mapping[str, str]) -> TurnO
         session_id=reply["session_id"],
         message_id=message["id"],
         seq=message["seq"],
-        compaction=compaction and CompactionIds(*(compaction[f"{name}_id"] for name in _COMPACTION_NAMES)),
+        compaction=compaction and CompactionIds(*(compaction[name] for name in _COMPACTION_IDS)),
         compaction_error=headers.get("SPASS-Compaction-Error"),
     )
-
-
-_COMPACTION_NAMES: Final[Sequence[str]] = ("source_session", "successor_session", "summary")
 
 
 def _decode_call(number: int, call: Mapping[str, Any]) -> ToolRecord:

@@ -66,13 +66,12 @@ class EventWriter:
         return {**_status("planning"), "request_id": request_id, "session_id": session_id}
 
     def _end(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
-        reply = Reply.of(outcome).to_dict()
-        message = reply["message"]
-        assert isinstance(message, Mapping)  # noqa: S101 (a field of the model)
+        reply = Reply.of(outcome)
+        fields, message = reply.to_dict(), reply.message.to_dict()
         yield _status("complete")
         cost = cost_json(outcome.cost)
-        yield {"type": "usage", "usage": reply["usage"], "cost_usd": float(outcome.cost.usd), "cost": cost}
-        done: StreamEvent = {"type": "done", **{name: reply[name] for name in _DONE}}
+        yield {"type": "usage", "usage": fields["usage"], "cost_usd": float(outcome.cost.usd), "cost": cost}
+        done: StreamEvent = {"type": "done", **{name: fields[name] for name in _DONE}}
         done["message"] = {name: message[name] for name in _DONE_MESSAGE}
         yield {**done, "kind": outcome.run.kind} if self._shows_kind else done
 
