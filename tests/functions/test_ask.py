@@ -1,11 +1,14 @@
 """POST /v1/ask runs any kind without a file, and refuses what is wrong before it calls a model."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from spass.agents.kinds import KINDS, AgentContext, BaseAgent, parameter
+from spass.core.effects import Answer, Infer, Steps
 from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, Role, TokenUsage
 from spass.llm.types import ChatDelta
@@ -59,6 +62,13 @@ def test_the_first_call_of_a_kind_has_its_defaults_and_its_tools(gateway: Gatewa
     assert (request.model, request.temperature, request.max_tokens) == ("small", 0.7, 1024)
     assert [tool.name for tool in request.tools] == ["calculator"]
     assert [(message.role, message.content) for message in request.messages] == [(Role.USER, "What is sqrt(256)?")]
+
+
+def test_a_model_without_sampling_gets_no_temperature(gateway: Gateway, tmp_path: Path) -> None:
+    other = gateway.reconfigure(tmp_path / "other", "name: small,", "name: small, sampling: false,")
+    ok(ask(other))
+    ok(ask(other, params={"temperature": 0.2}))
+    assert [(request.temperature, request.max_tokens) for request in other.model.requests] == [(None, 1024)] * 2
 
 
 def test_params_and_the_system_prompt_reach_the_model(gateway: Gateway) -> None:
@@ -307,3 +317,34 @@ def test_nothing_of_a_question_is_stored(gateway: Gateway) -> None:
     stored = json.dumps([dict(item) for item in gateway.items()], default=str)
     assert "planted" not in stored
     assert "sqrt(256)" not in stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picky(BaseAgent):
+    """Answer only with a goal."""
+
+    goal: str
+    tone: Literal["high", "low"] = parameter("low", "The pitch.")
+
+    def __post_init__(self) -> None:
+        if self.goal == self.tone:
+            raise ValueError("the goal cannot be the tone")
+
+    def steps(self, input: str, context: AgentContext) -> Steps:
+        reply = yield Infer(self.opening(input, context))
+        return Answer(f"{self.goal} {self.tone}: {reply.content}")
+
+
+def test_a_required_parameter_and_the_checks_of_a_kind_are_part_of_the_request(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KINDS, "_registered", {"picky": Picky})
+    missing: tuple[dict[str, Any] | None, ...] = ({}, None)
+    for params in missing:
+        reply = ask(gateway, agent="picky", params=params)
+        assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", "params.goal")
+    reply = ask(gateway, agent="picky", params={"goal": "low"})
+    assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", "params")
+    assert "the goal cannot be the tone" in reply.json["error"]["message"]
+    assert gateway.model.requests == []
+    assert ok(ask(gateway, agent="picky", params={"goal": "up"}))["content"] == "up low: Hello there."

@@ -60,8 +60,9 @@ def parameters_of(agent: BaseAgent) -> dict[str, Any]:
 
 
 def describe(kind: type[BaseAgent]) -> str:
-    """Return the first line of the docstring."""
-    return (kind.__doc__ or "").strip().partition("\n")[0].strip()
+    """Return the first line of the docstring, or an empty text. ``dataclass`` gives a class without a docstring its signature."""
+    text = (kind.__doc__ or "").strip()
+    return "" if text.startswith(f"{kind.__name__}(") else text.partition("\n")[0].strip()
 
 
 def owners(parameter: str) -> list[str]:

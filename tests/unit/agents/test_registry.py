@@ -131,6 +131,12 @@ def test_a_missing_key_has_the_default_of_the_kind(tmp_path: Path) -> None:
     assert spec.build() == SimpleAgent(max_turns=1, temperature=0.7, max_tokens=1024)
 
 
+def test_an_alias_is_reported_as_the_kind_that_it_names(tmp_path: Path) -> None:
+    agents = load(tmp_path, good=GOOD + "kind: react\n")
+    assert [entry.kind for entry in agents.list().agents] == ["native_react"]
+    assert AgentConfig.with_defaults(agents.get("good"), rag_top_k=5).kind == "native_react"
+
+
 def test_tools_of_a_kind_without_tools_are_a_notice_with_the_line(tmp_path: Path) -> None:
     agents = load(tmp_path, good=GOOD + "kind: simple\ntools: [calculator]\n", other="name: other\nmodel: talker\n")
     (notice,) = agents.notices
@@ -138,7 +144,7 @@ def test_tools_of_a_kind_without_tools_are_a_notice_with_the_line(tmp_path: Path
     assert agents.get("good").tools == ("calculator",)
 
 
-@pytest.mark.parametrize("name", ["simple", "orchestrator", "shout"])
+@pytest.mark.parametrize("name", ["simple", "orchestrator", "react", "shout"])
 def test_a_file_cannot_have_the_name_of_a_kind(tmp_path: Path, name: str) -> None:
     message = load_error(tmp_path, **{name: f"model: talker\nname: {name}\n"})
     assert f"{name}.yaml:2: name: '{name}' is the name of an agent kind" in message
