@@ -138,7 +138,7 @@ def test_a_file_sets_what_only_a_kind_takes(gateway: Gateway, param: str, value:
 
 
 def test_null_is_the_same_as_an_absent_field(gateway: Gateway) -> None:
-    ok(ask(gateway, agent="plain", model=None, tools=None, system_prompt=None, params=None))
+    ok(ask(gateway, agent="plain", model=None, tools=None, system_prompt=None, params=None, context=None))
     ok(ask(gateway, agent="orchestrator", model=None, tools=None, system_prompt=None, params=None))
 
 

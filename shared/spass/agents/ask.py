@@ -75,8 +75,8 @@ class AskContext(StrictBody):
         return AgentContext(conversation, memory_results=self.memory_results, metadata=self.metadata)
 
 
-def _wrap_text(value: object) -> object:
-    return {"memory_results": [value]} if isinstance(value, str) else value
+def _read_context(value: object) -> object:
+    return {"memory_results": [value]} if isinstance(value, str) else {} if value is None else value
 
 
 class AskBody(StrictBody):
@@ -100,7 +100,7 @@ class AskBody(StrictBody):
     ] = None
     context: Annotated[
         AskContext,
-        BeforeValidator(_wrap_text, json_schema_input_type=AskContext | str),
+        BeforeValidator(_read_context, json_schema_input_type=AskContext | str | None),
         Field(description="A text is one memory result."),
     ] = AskContext()
     stream: Annotated[bool, Field(description="Answer with a stream of events.")] = False
