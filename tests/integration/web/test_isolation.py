@@ -69,6 +69,7 @@ BODIES: dict[str, object] = {
     "rag.uploads_create": {"filename": "mine.md", "content_type": "text/markdown", "size": 10},
     "sessions.create": {},
     "agents.chat": {"message": "Was ist das?"},
+    "ask.create": {"input": "Was ist das?", "agent": "simple", "model": "llama-4-scout"},
     "tenant.config_put": {"memory": "Etwas anderes."},
     "chat.completions": {"model": "llama-4-scout", "messages": [{"role": "user", "content": "Was ist das?"}]},
     "embeddings.create": {"model": "all-minilm-l6-v2", "input": "Berg"},
