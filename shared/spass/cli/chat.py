@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from spass.cli.input import UsageError
@@ -68,14 +69,13 @@ def _first_agent(client: Spass) -> str:
 
 def _read_line() -> str:
     """Return the next line without blanks around it: empty at the end of the input."""
-    if is_terminal(sys.stdin) and is_terminal(sys.stdout):
-        import readline  # noqa: F401 (input() then edits lines)
-
-        try:
-            return input(_PROMPT).strip()
-        except EOFError:
-            return ""
     try:
+        if is_terminal(sys.stdin) and is_terminal(sys.stdout):
+            with suppress(ImportError):  # Windows has no such module
+                import readline  # noqa: F401 (input() then edits lines)
+            return input(_PROMPT).strip()
         return sys.stdin.readline().strip() if sys.stdin else ""
+    except EOFError:
+        return ""
     except UnicodeDecodeError:
         raise UsageError("the standard input is not UTF-8.") from None

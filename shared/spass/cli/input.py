@@ -43,6 +43,8 @@ def read_context(path: str) -> str | dict[str, Any]:
         context = json.loads(text)
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}.") from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply.") from None
     if not isinstance(context, dict):
         raise UsageError(f'{path} is not a JSON object. Write {{"conversation": […], "memory_results": […]}}.')
     return context

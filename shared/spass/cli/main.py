@@ -34,10 +34,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the output has ended. Python would fail once more when it flushes the output at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of the output has ended
+        _discard_output()
         return ERROR_ANSWER
+    except OSError as error:  # for example a full disk; errors of the connection and of files are translated where they occur
+        _discard_output()
+        note(f"spass: The output cannot be written: {error.strerror}.")
+        return ERROR_ANSWER
+
+
+def _discard_output() -> None:
+    """Send what is still buffered nowhere: Python would fail once more when it flushes the output at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(options: argparse.Namespace) -> int:

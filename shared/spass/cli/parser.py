@@ -109,3 +109,5 @@ def _parameter(text: str) -> tuple[str, object]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+    except RecursionError:
+        raise argparse.ArgumentTypeError(f"the value of '{name}' is nested too deeply") from None

@@ -106,7 +106,7 @@ class Spass:
         page = self._transport.get("/a1/agents", AgentPage)
         agents = [*page.agents]
         while page.next_cursor:
-            page = self._transport.get(f"/a1/agents?cursor={quote(page.next_cursor, safe='')}", AgentPage)
+            page = self._transport.get(f"/a1/agents?cursor={_quoted(page.next_cursor)}", AgentPage)
             agents += page.agents
         return agents
 
@@ -140,7 +140,7 @@ class Spass:
 
     def _turn(self, agent: str, session_id: str, message: str) -> Generator[Event, None, None]:
         for _ in range(_MAX_SUCCESSORS):
-            path = f"{_sessions_path(agent)}/{quote(session_id, safe='')}/messages"
+            path = f"{_sessions_path(agent)}/{_quoted(session_id)}/messages"
             redirect = yield from self._transport.events(path, {"message": message})
             if redirect is None:
                 return
@@ -169,4 +169,9 @@ def _ask_body(
 
 
 def _sessions_path(agent: str) -> str:
-    return f"/a1/agents/{quote(agent, safe='')}/sessions"
+    return f"/a1/agents/{_quoted(agent)}/sessions"
+
+
+def _quoted(text: str) -> str:
+    """Return ``text`` as a part of a path. Bytes that are not UTF-8, as a shell may pass them, become question marks."""
+    return quote(text, safe="", errors="replace")

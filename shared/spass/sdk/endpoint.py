@@ -11,6 +11,7 @@ import httpx
 DEFAULT_URL: Final = "http://127.0.0.1:3000"
 _LOCAL_TOKEN: Final = "demo-token"  # noqa: S105 (public, and valid only on a laptop)
 _LOCAL_USER: Final = "demo"
+_MAX_PORT: Final = 65535
 _HEADER_VALUE: Final = re.compile(r"[!-~]+")
 
 
@@ -53,11 +54,14 @@ class Endpoint:
 def _host(url: str) -> str:
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
+        host = parsed.host
+        parsed.raw_host.decode().encode("idna")  # a label of the name may be empty or too long to be looked up
+    except (httpx.InvalidURL, UnicodeError):
         raise ValueError(_url_problem()) from None
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo or parsed.query or parsed.fragment:
+    is_port = parsed.port is None or 0 < parsed.port <= _MAX_PORT
+    if parsed.scheme not in ("http", "https") or not is_port or not host or parsed.userinfo or parsed.query or parsed.fragment:
         raise ValueError(_url_problem())
-    return parsed.host
+    return host
 
 
 def _url_problem() -> str:

@@ -28,12 +28,7 @@ class Transport:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._http = httpx.Client(
-            headers=endpoint.headers,
-            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            # A proxy of the environment cannot reach the addresses of this machine.
-            trust_env=not endpoint.is_loopback,
-        )
+        self._http = _open_client(endpoint)
 
     def close(self) -> None:
         self._http.close()
@@ -93,6 +88,28 @@ class Transport:
         # Raised after the ``except`` block, because the error of httpx holds the request with the token.
         self.check_open()
         raise SpassUnreachable(problem)
+
+
+def _open_client(endpoint: Endpoint) -> httpx.Client:
+    """Return a client without connections.
+
+    Raises:
+        ValueError: a variable for proxies or certificates is wrong. The message does not show it: a proxy may have a password.
+    """
+    try:
+        return httpx.Client(
+            headers=endpoint.headers,
+            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            # A proxy of the environment cannot reach the addresses of this machine.
+            trust_env=not endpoint.is_loopback,
+        )
+    except ImportError:
+        problem = "The proxy (ALL_PROXY, HTTP_PROXY or HTTPS_PROXY) speaks SOCKS. Run: pip install 'httpx[socks]'"
+    except OSError:
+        problem = "The certificates (SSL_CERT_FILE or SSL_CERT_DIR) cannot be read. Correct or unset the variable."
+    except (ValueError, httpx.InvalidURL):
+        problem = "The proxy (ALL_PROXY, HTTP_PROXY or HTTPS_PROXY) is not an address. Write it like http://host:8080."
+    raise ValueError(problem)
 
 
 def check_answer(body: JsonObject, model: type[M]) -> M:

@@ -148,6 +148,8 @@ def test_a_connection_that_breaks_in_the_middle_exits_with_3() -> None:
         ["ask", "--param", "=5", "Hello"],
         ["ask", "--context", "/nonexistent/file", "Hello"],
         ["ask", "--context", "{broken}", "Hello"],
+        ["ask", "--context", "{deep}", "Hello"],
+        ["ask", "--param", f"a={'[' * 100_000}", "Hello"],
         ["ask", "--too", "a", "Hello"],
         ["nonsense"],
         ["chat", "extra"],
@@ -155,12 +157,15 @@ def test_a_connection_that_breaks_in_the_middle_exits_with_3() -> None:
     ],
 )
 def test_wrong_usage_exits_with_2_and_sends_nothing(arguments: list[str], tmp_path: Path) -> None:
-    broken = tmp_path / "broken.json"
-    broken.write_text("{")
+    files = {"{broken}": "{", "{deep}": "[" * 100_000}
+    paths = {name: str(tmp_path / f"{number}.json") for number, name in enumerate(files)}
+    for name, text in files.items():
+        Path(paths[name]).write_text(text)
     with fake_gateway(answer_ask) as gateway:
-        code, out, err = spass(gateway.url, *(argument.replace("{broken}", str(broken)) for argument in arguments))
+        code, out, err = spass(gateway.url, *(paths.get(argument, argument) for argument in arguments))
     assert (code, out) == (2, "")
     assert err
+    assert "Traceback" not in err
     assert gateway.requests == []
 
 
@@ -227,6 +232,16 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_trace() -> None:
     assert process.returncode == 1
     assert b"Traceback" not in err
     assert b"Broken pipe" not in err
+
+
+def test_an_output_that_cannot_be_written_ends_the_command_without_a_trace() -> None:
+    with fake_gateway(answer_ask) as gateway, Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "ask", "Hello"], env=environment(gateway.url), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert b"The output cannot be written: No space left on device." in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_a_terminal_shows_tokens_as_they_arrive_with_each_step_on_its_own_line() -> None:

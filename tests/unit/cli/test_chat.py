@@ -48,6 +48,13 @@ def test_an_empty_answer_of_the_input_ends_the_chat(stdin: str) -> None:
     assert gateway.requests == []
 
 
+def test_names_that_are_not_utf_8_are_sent_with_question_marks() -> None:
+    with fake_gateway(respond) as gateway:
+        output = spass(gateway.url, "chat", "--agent", "\udcff", stdin=b"/session \xff\none\n", variables={"LC_ALL": "C"})
+    assert "Traceback" not in output.err
+    assert gateway.paths == ["POST /a1/agents/%3F/sessions/%3F/messages"]
+
+
 def test_session_shows_the_session_and_changes_it() -> None:
     with fake_gateway(respond) as gateway:
         output = spass(gateway.url, "chat", "--agent", "a", stdin="/session\none\n/session\n/session ses_9\ntwo\n/session\n")

@@ -115,12 +115,35 @@ def test_a_proxy_of_the_environment_is_not_used_for_this_machine(monkeypatch: py
         "http://host/?a=1",
         "http://host/#a",
         "http://host:port",
+        "http://host:99999",
+        "http://host:0",
+        "http://a..b",
+        f"http://{'a' * 64}.example",
+        "http://xn--a.example",
     ],
 )
 def test_a_url_that_is_not_a_gateways_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ValueError, match="SPASS_URL") as refused:
         Spass(url)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ALL_PROXY", "socks5://user:secret@host:1"),
+        ("HTTPS_PROXY", "gopher://user:secret@host:1"),
+        ("HTTPS_PROXY", "http://user:secret"),
+        ("SSL_CERT_FILE", "/nonexistent/secret.pem"),
+    ],
+)
+def test_a_wrong_variable_for_connections_is_named_but_not_shown(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=variable) as refused:
+        Spass("https://gateway.example")
+    assert "secret" not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.parametrize("token", ["two words", "line\nbreak", "schlüssel"])
