@@ -154,6 +154,7 @@ class _Turn:
         self._shorten_history = shorten_history
         self._transcript = Transcript()
         self._running: dict[str, ToolCall] = {}
+        self._call_ids: set[str] = set()
         self._usage = NO_TOKENS
         self._finish_reason = FinishReason.STOP
         self._given_metadata: Mapping[str, Json] = {}
@@ -172,6 +173,7 @@ class _Turn:
         """Yield the events between the first and the last one."""
         prepared = context if isinstance(context, AgentContext) else await context()
         self._given_metadata = prepared.metadata
+        self._call_ids.update(call.id for message in prepared.conversation for call in message.tool_calls)
         effect = self._run.start(prepared)
         while not isinstance(effect, Answer):
             if self._is_out_of_turns(effect):
@@ -233,7 +235,8 @@ class _Turn:
                     async for event in deltas:
                         yield event
             case CallTools():
-                calls = give_ids(effect.calls)
+                calls = give_ids(effect.calls, self._call_ids)  # some providers number the calls of each reply from 0
+                self._call_ids.update(call.id for call in calls)
                 for event in self._transcript.record(effect.said, calls, FinishReason.TOOL_CALLS):
                     yield event
                 async with aclosing(self._call_tools(calls, result)) as tool_events:

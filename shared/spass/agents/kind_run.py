@@ -1,5 +1,6 @@
 """Run the generator of a kind: resume it with results, record them, and replay them over another conversation."""
 
+from asyncio import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -11,6 +12,8 @@ from spass.core.messages import Message
 
 _MAX_EFFECTS: Final = 10_000
 _EFFECTS: Final = (Infer, CallTools, Tell)
+_FAILURES: Final = (Exception, GeneratorExit, CancelledError)
+"""Everything that a kind may raise. A generator awaits nothing, so a cancellation that it raises is not that of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,15 @@ class KindRun:
     def restart(self, conversation: tuple[Message, ...]) -> Effect | None:
         """Start again over another conversation, up to the effect that the generator waits for. The recorded results are sent
         again, so no effect is performed twice. Return that effect, or None if the kind now does something else."""
-        record, waiting_for = self._record, self._effect
         self.close()
-        self._record = []
         self._context = replace(self._context, conversation=conversation)
+        try:
+            return self._replay(self._record, self._effect)
+        except InternalError:
+            return None
+
+    def _replay(self, record: list[tuple[Effect, object]], waiting_for: Effect | None) -> Effect | None:
+        self._record = []
         effect: Effect | Answer | None = self._begin()
         for recorded, result in record:
             if not _is_same(effect, recorded):
@@ -72,7 +80,7 @@ class KindRun:
     def close(self) -> None:
         """Close the generator. A generator that ignores this is dropped."""
         if self._steps is not None:
-            with suppress(Exception, GeneratorExit):
+            with suppress(*_FAILURES):
                 self._steps.close()
 
     def _begin(self) -> Effect | Answer:
@@ -81,7 +89,7 @@ class KindRun:
             return self._check(next(self._steps))
         except StopIteration as end:
             return self._answer(end.value)
-        except (Exception, GeneratorExit) as error:
+        except _FAILURES as error:
             raise self._failure(error) from error
 
     def _resume(self, result: object) -> Effect | Answer | None:
@@ -98,7 +106,7 @@ class KindRun:
             return self._answer(end.value)
         except MaxTurns:
             return None
-        except (Exception, GeneratorExit) as error:
+        except _FAILURES as error:
             raise self._failure(error) from error
 
     def _check(self, effect: object) -> Effect:

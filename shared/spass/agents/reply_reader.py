@@ -85,9 +85,9 @@ class ClientReplyReader(ReplyReader):
         return replayable_name(name) in self._client_tools
 
 
-def give_ids(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-    """Return ``calls`` with an id of its own for each call that has none, or that of an earlier call."""
-    ids: set[str] = set()
+def give_ids(calls: tuple[ToolCall, ...], used: Collection[str] = ()) -> tuple[ToolCall, ...]:
+    """Return ``calls`` with an id of its own for each call that has none, that of an earlier call or one of ``used``."""
+    ids = set(used)
     named: list[ToolCall] = []
     for call in calls:
         unique = call if call.id and call.id not in ids else replace(call, id=new_id("call"))

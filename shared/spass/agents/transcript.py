@@ -75,7 +75,7 @@ class Transcript:
 
         If the shown text is not the beginning of ``text``, all of ``text`` is shown as the next step.
         """
-        step, self._open = self._open, None
+        step = self._open
         shown = step.shown if step is not None else ""
         recorded = shown if text is None else text
         if step is not None and recorded.startswith(shown):
@@ -83,6 +83,7 @@ class Transcript:
         else:
             self._step += 1
             yield from self._tokens(recorded, self._step)
+        self._open = None
         self._last_text = recorded or self._last_text
         message = Message(Role.ASSISTANT, recorded, calls)
         yield InferenceFinished(message, finish_reason, step.reply.usage) if step else MessageWritten(message)

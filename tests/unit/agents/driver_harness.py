@@ -47,12 +47,14 @@ Script = Sequence[ScriptedReply | Exception] | Callable[[Infer], ScriptedReply |
 class ScriptedWorld:
     """The performers of a driver: the model answers by ``script``, of which the last line repeats, and tools echo their name.
 
-    A tool named ``broken`` raises ``tool_failure``. ``effects`` are the performed model calls, ``executed`` the executed tools.
+    A tool named ``broken`` raises ``tool_failure``. With ``same_ids``, all replies number their calls alike. ``effects`` are the
+    performed model calls, ``executed`` the executed tools.
     """
 
     script: Script
     tool_failure: Exception | None = None
     thinks: bool = False
+    same_ids: bool = False
     effects: list[Infer] = field(default_factory=list)
     executed: list[ToolCall] = field(default_factory=list)
     open_streams: int = 0
@@ -66,7 +68,7 @@ class ScriptedWorld:
             await asyncio.sleep(0)
             if isinstance(line, Exception):
                 raise line
-            for delta in line.deltas(number):
+            for delta in line.deltas(0 if self.same_ids else number):
                 yield delta
         finally:
             self.open_streams -= 1

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -189,6 +190,17 @@ async def test_calls_without_an_id_or_with_the_same_id_get_their_own() -> None:
     assert outcome.turns == 0
 
 
+async def test_a_call_with_the_id_of_an_earlier_call_gets_its_own() -> None:
+    world = ScriptedWorld([ScriptedReply("", ("x",)), ScriptedReply("", ("x",)), ScriptedReply("done")], same_ids=True)
+    before = ToolCall("call_0_0", "x", "{}")
+    history = (Message(Role.ASSISTANT, "", (before,)), Message(Role.TOOL, "1", tool_call_id="call_0_0"))
+    outcome = collect(await world.run(ORCHESTRATOR, "?", AgentContext(conversation=history)))
+    assert len({"call_0_0", *(tool.call.id for tool in outcome.tool_calls)}) == 3
+    check_messages(outcome.messages)
+    sent = [call.id for message in world.effects[-1].messages for call in message.tool_calls]
+    assert sent == ["call_0_0", *(tool.call.id for tool in outcome.tool_calls)]
+
+
 async def test_text_that_was_not_shown_is_one_token_of_the_same_step() -> None:
     def shout(input: str, _context: AgentContext) -> Steps:
         reply: AssistantReply = yield Infer((user(input),), show=HIDDEN)
@@ -304,11 +316,27 @@ def undying(_input: str, _context: AgentContext) -> Steps:
     return Answer("")
 
 
+def wrong_text(_input: str, _context: AgentContext) -> Steps:
+    yield Infer((user("a"),))
+    return Answer(5)  # type: ignore[arg-type]
+
+
+def wrong_said(_input: str, _context: AgentContext) -> Steps:
+    yield Infer((user("a"),))
+    yield CallTools((ASK_TOOL,), said=5)  # type: ignore[arg-type]
+    return Answer("")
+
+
+def cancelling(_input: str, _context: AgentContext) -> Steps:
+    yield Infer((user("a"),))
+    raise asyncio.CancelledError
+
+
 def no_generator(_input: str, _context: AgentContext) -> Steps:
     return [Tell("a")]  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("kind", [no_effect, endless, raising, no_answer, no_generator])
+@pytest.mark.parametrize("kind", [no_effect, endless, raising, no_answer, wrong_text, wrong_said, cancelling, no_generator])
 async def test_a_kind_that_misbehaves_fails_with_an_internal_error(kind: KindFunction) -> None:
     events = await ScriptedWorld([ScriptedReply("a")]).run(Custom(function=kind))
     assert isinstance(events[-1], Failed)
@@ -341,18 +369,25 @@ async def test_after_an_overflow_no_effect_is_performed_twice() -> None:
     check_answer(events)
 
 
-async def test_a_replay_that_differs_fails_the_turn_with_the_first_error() -> None:
-    def fickle(_input: str, context: AgentContext) -> Steps:
-        if context.conversation:
-            yield Tell("I see a history.")
-        yield Infer((user("a"),))
-        return Answer("Done.")
+def fickle(_input: str, context: AgentContext) -> Steps:
+    if context.conversation:
+        yield Tell("I see a history.")
+    yield Infer((user("a"),))
+    return Answer("Done.")
 
+
+def fragile(_input: str, context: AgentContext) -> Steps:
+    yield Infer((context.conversation[0],))
+    return Answer("Done.")
+
+
+@pytest.mark.parametrize("kind", [fickle, fragile])
+async def test_a_replay_that_differs_fails_the_turn_with_the_first_error(kind: KindFunction) -> None:
     async def shorten() -> Sequence[Message]:
         return ()
 
     world = ScriptedWorld([ContextLengthExceeded("Too long."), ScriptedReply("Done.")])
-    events = await world.run(Custom(function=fickle), "?", AgentContext(conversation=(user("old"),)), shorten)
+    events = await world.run(Custom(function=kind), "?", AgentContext(conversation=(user("old"),)), shorten)
     assert isinstance(events[-1], Failed)
     assert isinstance(events[-1].error, ContextLengthExceeded)
 
