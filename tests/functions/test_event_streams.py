@@ -2,19 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spass.agents.kinds.registry import KINDS
+from spass.aws.invocation import AwsCall
+from spass.core.errors import storage_timeout
 from spass.core.events import ToolCallDelta
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.testing.faults import FaultPlan, inject
 from spass.testing.model import Deltas, in_turn
 from tests.functions.event_streams import (
     answer_text,
@@ -28,6 +31,7 @@ from tests.functions.event_streams import (
 )
 from tests.functions.gateway import Gateway, Reply
 
+T = TypeVar("T")
 KEY = {"Idempotency-Key": "key-1"}
 SUM = ChatDelta(
     tool_calls=(ToolCallDelta(0, "call_1", "calculator", '{"expression": "6*7"}'),),
@@ -406,3 +410,21 @@ def test_a_repeated_stream_is_refused_by_a_status_while_the_first_runs(gateway: 
     headers = KEY if route != "ask" else KEY | {"SPASS-User-Id": "ada"}
     assert answer_text(read_events(send(gateway, to, headers=headers))) == "Hello there."
     assert [(reply.status, reply.code) for reply in replies] == [(409, "idempotency_in_progress")]
+
+
+class LostCommits(FaultPlan):
+    """The transactions of turns get no reply and have no effect."""
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if call.operation == "TransactWriteItems" and "#SES#" in str(call.parameters):
+            raise storage_timeout()
+        return await super().around(call, run)
+
+
+def test_a_turn_whose_commit_fails_ends_its_stream_without_done(gateway: Gateway) -> None:
+    to = target(gateway, "messages")
+    with inject(LostCommits()):
+        events = read_events(send(gateway, to))
+    assert answer_text(events) == "Hello there."
+    assert events[-1]["error"]["code"] == "storage_unavailable"
+    assert history(gateway, to) == []
