@@ -18,6 +18,7 @@ import pytest
 from spass.aws.invocation import AwsCall
 from spass.aws.table import ConditionFailed, TransactionConflict, TransactionFailed
 from spass.core.errors import storage_timeout
+from spass.core.ids import AscendingNumbers
 from spass.testing.faults import Crash, FaultPlan, inject
 from tests.unit.virtual_time import VirtualLoop
 
@@ -261,6 +262,7 @@ def _patch_clock_and_randomness(schedule: Schedule, loop: asyncio.AbstractEventL
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.core.time.time", clock)
         patch.setattr("spass.core.ids.time", clock)
+        patch.setattr("spass.core.ids._ascending", AscendingNumbers())
         patch.setattr("spass.core.ids.os", SimpleNamespace(urandom=rng.randbytes))
         patch.setattr(random, "uniform", rng.uniform)
         yield

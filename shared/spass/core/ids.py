@@ -44,29 +44,30 @@ _RANDOM_CHARS: Final = 16  # 80 random bits
 def new_id(prefix: Prefix) -> str:
     """Return a new id such as ``ses_01k9…``: 48 bits of Unix milliseconds, then 80 random bits (https://github.com/ulid/spec).
 
-    The ids of a process increase, also within a millisecond. The random part comes from the system and not from a seeded
-    generator, because Lambda may restore one snapshot of a process many times.
+    The ids of a process increase while its clock does, also within a millisecond. The random part comes from the system and not
+    from a seeded generator, because Lambda may restore one snapshot of a process many times.
     """
     return f"{prefix}_{_base32(_ascending.next(), _TIME_CHARS + _RANDOM_CHARS)}"
 
 
-class _AscendingNumbers:
-    """Numbers of 48 bits of Unix milliseconds and 80 random bits, each greater than the one before."""
+class AscendingNumbers:
+    """Numbers of 48 bits of Unix milliseconds and 80 random bits. Within a millisecond, each is greater than the one before."""
 
     def __init__(self) -> None:
         self._last = 0
         self._lock = threading.Lock()
 
     def next(self) -> int:
-        number = (time.time_ns() // 1_000_000 << 80) + _random_number(10)
+        milliseconds = time.time_ns() // 1_000_000
+        number = (milliseconds << 80) + _random_number(10)
         with self._lock:
-            if number <= self._last:
+            if milliseconds == self._last >> 80 and number <= self._last:
                 number = self._last + 1 + _random_number(8)  # 64 random bits, so that an id cannot be guessed from the one before
             self._last = number
         return number
 
 
-_ascending: Final = _AscendingNumbers()
+_ascending: Final = AscendingNumbers()
 
 
 def _random_number(count: int) -> int:

@@ -53,7 +53,7 @@ class RecordedHistory:
 @pytest.fixture(scope="module")
 def recorded() -> RecordedHistory:
     """Run one client that sends about sixty questions in sequence and reads in between, while the session is compacted."""
-    schedule = Schedule(1, NO_FAULTS)
+    schedule = Schedule(2, NO_FAULTS)
     gateway = Gateway(schedule)
 
     async def story() -> Sequence[ChainMember]:

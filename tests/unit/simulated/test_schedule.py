@@ -180,7 +180,7 @@ def run_questions(seed: int) -> tuple[Any, ...]:
 
 
 def test_a_seed_always_gives_the_same_run() -> None:
-    first = run_questions(7)
-    assert first == run_questions(7)
+    first = run_questions(4)
+    assert first == run_questions(4)
     assert first[0] != run_questions(8)[0]
     assert sum(first[3].values()) > 5
