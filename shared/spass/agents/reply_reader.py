@@ -34,7 +34,8 @@ class ReplyReader:
         """Add a piece of the reply. Return the text that can be shown now."""
         self._builder.add(delta)
         self.started = self.started or bool(delta.content or delta.refusal or delta.tool_calls)
-        return self._show(self._think_filter.feed(delta.content + delta.refusal))
+        written = delta.content + delta.refusal
+        return self._show(self._think_filter.feed(written)) if written else ""
 
     def end(self) -> str:
         """Return the rest of the text that can be shown, once the reply has ended."""

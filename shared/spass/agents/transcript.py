@@ -1,6 +1,6 @@
 """What a turn shows and records: the text of each step, and the message that is recorded of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,11 +49,12 @@ class Transcript:
         self._open = _OpenStep(self._step)
         return InferenceStarted(self._step)
 
-    def show(self, text: str) -> Iterator[Token]:
+    def show(self, text: str) -> Sequence[Token]:
         """Show more text of the open step."""
-        if self._open is not None and text:
-            self._open.pieces.append(text)
-            yield from self._tokens(text, self._open.number)
+        if self._open is None or not text:
+            return ()
+        self._open.pieces.append(text)
+        return self._tokens(text, self._open.number)
 
     def end_step(self, reply: AssistantReply) -> None:
         """Note the whole reply of the open step."""
@@ -96,7 +97,11 @@ class Transcript:
             yield Token("", self._step)
         yield recorded
 
-    def _tokens(self, text: str, step: int) -> Iterator[Token]:
-        for start in range(0, len(text), _MAX_TOKEN_CHARACTERS):
-            self._token_step = step
-            yield Token(text[start : start + _MAX_TOKEN_CHARACTERS], step)
+    def _tokens(self, text: str, step: int) -> Sequence[Token]:
+        if not text:
+            return ()
+        self._token_step = step
+        if len(text) <= _MAX_TOKEN_CHARACTERS:
+            return (Token(text, step),)
+        starts = range(0, len(text), _MAX_TOKEN_CHARACTERS)
+        return [Token(text[start : start + _MAX_TOKEN_CHARACTERS], step) for start in starts]

@@ -37,7 +37,8 @@ class ThinkFilter:
     def feed(self, piece: str) -> str:
         """Return the text that can be shown after ``piece`` has arrived."""
         if "<" not in piece and not self._incomplete_tag and not self._depth:  # most pieces of most answers
-            return self._joined_tags.feed(self._gap.feed(piece))
+            shown = self._gap.feed(piece)
+            return self._joined_tags.feed(shown) if self._joined_tags.is_open else shown
         text = self._incomplete_tag + piece
         incomplete = _INCOMPLETE_TAG.search(text, max(0, len(text) - _MAX_INCOMPLETE_TAG))
         self._incomplete_tag = incomplete[0] if incomplete else ""
@@ -136,6 +137,11 @@ class _JoinedTags:
 
     def __init__(self) -> None:
         self._parts: list[str] = []  # incomplete tags, each directly after the other
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the next text may complete a tag."""
+        return bool(self._parts)
 
     def feed(self, text: str) -> str:
         if not self._parts and "<" not in text:
