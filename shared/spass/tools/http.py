@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
 
+from spass.aws.log import failure_line, write_line
+from spass.core.json import dump_bytes
 from spass.core.messages import Json
 
 _MAX_BYTES: Final = 1024 * 1024
@@ -37,9 +40,13 @@ class ToolAnswer:
     body: bytes = b""
 
     def read_object(self) -> Mapping[str, Json] | None:
-        """Return the JSON object in the body, or None if it is something else."""
+        """Return the JSON object in the body, or None if it is something else. Halves of surrogate pairs become question marks:
+        no model and no table takes them."""
         try:
-            value = json.loads(self.body)
+            text = self.body.decode("utf-8-sig", "replace")
+            value = json.loads(text)
+            if "\\u" in text:
+                value = json.loads(dump_bytes(value))
         except (ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) else None
@@ -50,14 +57,15 @@ async def send(request: ToolRequest) -> ToolAnswer:
 
     Raises:
         AnswerTooLong: the body is longer than 1 MiB.
-        httpx.HTTPError: the server cannot be reached, is silent for eight seconds or breaks the connection.
+        httpx.HTTPError: the server cannot be reached, is silent for eight seconds or breaks the connection, or a variable for
+            proxies or certificates is wrong.
     """
     # A compressed body could grow a thousandfold when it is decoded.
     headers = {"Accept": "application/json", "Accept-Encoding": "identity", **request.headers}
     method = "GET" if request.body is None else "POST"
     body = bytearray()
     async with (
-        httpx.AsyncClient(headers=headers, timeout=_TIMEOUT, verify=_tls()) as client,
+        _open_client(request.url, headers) as client,
         client.stream(method, request.url, params=request.query or None, json=request.body) as response,
     ):
         if response.status_code != 200:
@@ -67,6 +75,16 @@ async def send(request: ToolRequest) -> ToolAnswer:
             if len(body) > _MAX_BYTES:
                 raise AnswerTooLong
     return ToolAnswer(200, bytes(body))
+
+
+def _open_client(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
+    # A proxy of the environment cannot reach the addresses of this machine.
+    trust_env = urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")
+    try:
+        return httpx.AsyncClient(headers=headers, timeout=_TIMEOUT, verify=_tls(), trust_env=trust_env)
+    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+        write_line({**failure_line(error, ""), "event": "proxy_settings_failed"})
+        raise httpx.ProxyError("The proxy or the certificates of the environment cannot be used.") from None
 
 
 @cache

@@ -242,6 +242,39 @@ async def test_a_broken_connection_is_an_error_without_the_address(server: Searc
         await WebSearch(query="x").run(context_with(SearchConfig(provider="searxng", base_url="http://127.0.0.1:9")))
 
 
+async def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
+    server: SearchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    await WebSearch(query="x").run(searxng(server, "SEARXNG_KEY"))
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("proxy", ["socks5://user:secret@127.0.0.1:9", "gopher://user:secret@x", "http://user:secret"])
+async def test_a_proxy_that_cannot_be_used_does_not_end_the_turn(
+    proxy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    config = SearchConfig(provider="tavily", base_url="https://search.example", api_key_env="TAVILY_API_KEY")
+    with pytest.raises(ToolError, match="cannot be reached") as caught:
+        await WebSearch(query="x").run(context_with(config))
+    log = capsys.readouterr().out
+    assert "proxy_settings_failed" in log
+    assert "secret" not in f"{caught.value}{log}"
+
+
+async def test_halves_of_surrogate_pairs_become_question_marks(server: SearchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPASS_WIKIPEDIA_URL", server.url)
+    server.answer = HttpAnswer([b'{"query": {"search": [{"title": "a\\ud800b", "snippet": "\\udfff"}]}}'])
+    expected = {"title": "a?b", "url": f"{server.url}/wiki/a%3Fb", "snippet": "?"}
+    assert results_of(await WebSearch(query="x").run(context_for())) == [expected]
+    server.answer = HttpAnswer(
+        [b'{"results": [{"title": "\xed\xa0\x80 \\ud800", "url": "https://a.example/\\ud800", "content": ""}]}']
+    )
+    (result,) = results_of(await WebSearch(query="x").run(searxng(server)))
+    assert json.dumps(result, ensure_ascii=False).encode()
+
+
 async def test_a_slow_server_can_be_cancelled_at_once(server: SearchServer) -> None:
     def wait() -> HttpAnswer:
         server.requests[0].wait_for_disconnect(5)
