@@ -265,11 +265,11 @@ async def test_a_proxy_that_cannot_be_used_does_not_end_the_turn(
 
 async def test_halves_of_surrogate_pairs_become_question_marks(server: SearchServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPASS_WIKIPEDIA_URL", server.url)
-    server.answer = HttpAnswer([b'{"query": {"search": [{"title": "a\\ud800b", "snippet": "\\udfff"}]}}'])
+    server.answer = HttpAnswer(b'{"query": {"search": [{"title": "a\\ud800b", "snippet": "\\udfff"}]}}')
     expected = {"title": "a?b", "url": f"{server.url}/wiki/a%3Fb", "snippet": "?"}
     assert results_of(await WebSearch(query="x").run(context_for())) == [expected]
     server.answer = HttpAnswer(
-        [b'{"results": [{"title": "\xed\xa0\x80 \\ud800", "url": "https://a.example/\\ud800", "content": ""}]}']
+        b'{"results": [{"title": "\xed\xa0\x80 \\ud800", "url": "https://a.example/\\ud800", "content": ""}]}'
     )
     (result,) = results_of(await WebSearch(query="x").run(searxng(server)))
     assert json.dumps(result, ensure_ascii=False).encode()
