@@ -33,12 +33,12 @@ async def append(
     name: AgentParameter, session_id: SessionParameter, body: MessageBody, request: Request, exchange: CurrentExchange
 ) -> Response:
     """Send a message to a session. The message, the agent's tool calls and its answer are stored together or not at all."""
-    services, scope = exchange.services, exchange.scope.streaming if body.stream else exchange.scope
-    agent = services.agents.get(name)
+    services, agent = exchange.services, exchange.services.agents.get(name)
+    scope = (exchange.scope.streaming if body.stream else exchange.scope).for_agent(name, session_id)
     services.engine.check(scope, agent)
 
     def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
-        return services.engine.run(scope.for_turn(name, lambda: turn.session), agent, body.message, load, shorten)
+        return services.engine.run(scope, agent, body.message, load, shorten)
 
     run, window = agent.run(exchange.request_id), services.config.model(agent.model).context_window
     turn_request = TurnRequest(session_id, require_user(scope), body.message, run, window, exchange.idempotency)

@@ -1,6 +1,5 @@
 """The scope of one piece of work: caller, store, deadline, cost."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypedDict
 
@@ -41,17 +40,22 @@ class EventFields(TypedDict):
     session_id: SessionId | None
 
 
+@dataclass(slots=True)
+class CurrentSession:
+    """The session of some work. A turn that compacts its session sets ``id`` to that of the successor."""
+
+    id: SessionId
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The scope of one request or job.
 
-    ``find_session`` returns the session of the work. A turn that compacts its session goes on in the successor.
-
-    All its work shares ``tally`` and ``deadline``. ``depth`` is the number of gateway calls that led to it. ``parent`` is the
-    call for which this work is done, or None if it is done for the request itself. ``max_wait`` is the number of seconds that one
-    call may wait for capacity. With ``bypass_cache``, the tenant's settings are read from the table and not from the cache,
-    because an admin may have changed them through another process a moment ago. ``kind`` is the key of the agent's kind. ``bus``
-    gets the events of the calls.
+    All its work shares ``tally``, ``deadline`` and ``current_session``. ``depth`` is the number of gateway calls that led to it.
+    ``parent`` is the call for which this work is done, or None if it is done for the request itself. ``max_wait`` is the number
+    of seconds that one call may wait for capacity. With ``bypass_cache``, the tenant's settings are read from the table and not
+    from the cache, because an admin may have changed them through another process a moment ago. ``kind`` is the key of the
+    agent's kind. ``bus`` gets the events of the calls.
     """
 
     caller: Caller
@@ -60,7 +64,7 @@ class Scope:
     tally: CostTally
     depth: int
     agent: AgentName | None = None
-    find_session: Callable[[], SessionId] | None = None
+    current_session: CurrentSession | None = None
     parent: RequestId | None = None
     max_wait: float = REQUEST_MAX_WAIT
     bypass_cache: bool = False
@@ -101,7 +105,7 @@ class Scope:
     @property
     def session(self) -> SessionId | None:
         """Return the session of the work, or None if it has none."""
-        return self.find_session() if self.find_session is not None else None
+        return self.current_session.id if self.current_session is not None else None
 
     @property
     def streaming(self) -> "Scope":
@@ -120,11 +124,12 @@ class Scope:
 
     def for_agent(self, agent: AgentName, session: SessionId | None = None, *, kind: str | None = None) -> "Scope":
         """Return the scope of the work of ``agent``, in ``session`` if there is one. ``kind`` is the key of its kind."""
-        return replace(self, agent=agent, find_session=None if session is None else lambda: session, kind=kind)
+        return replace(self, agent=agent, current_session=CurrentSession(session) if session is not None else None, kind=kind)
 
-    def for_turn(self, agent: AgentName, find_session: Callable[[], SessionId]) -> "Scope":
-        """Return the scope of a turn of ``agent``. ``find_session`` returns the turn's session at the time of the call."""
-        return replace(self, agent=agent, find_session=find_session)
+    def continue_in(self, successor: SessionId) -> None:
+        """Change the session of this work to ``successor``, if it has a session."""
+        if self.current_session is not None:
+            self.current_session.id = successor
 
     @property
     def parent_request_id(self) -> RequestId:

@@ -116,13 +116,13 @@ class Sessions:
         await delete_session(scope.store, session, agent, require_user(scope), self._clock())
 
     def turn(self, scope: Scope, request: TurnRequest, respond: Respond) -> Turn:
-        """Start a turn in a new task. ``respond`` runs the agent."""
+        """Start a turn in a new task. ``respond`` runs the agent with ``scope``, whose session is the turn's."""
         from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
 
-        scope = scope.for_agent(request.agent, request.session)
+        source = scope.for_agent(request.agent, request.session)
         model, window = request.run.model, request.context_window
-        compactor = Compactor(self._summarizer, scope, model=model, context_window=window, clock=self._clock)
-        return Turn(scope.store, request, respond, compactor, scope.tally, self._clock)
+        compactor = Compactor(self._summarizer, source, model=model, context_window=window, clock=self._clock)
+        return Turn(scope, request, respond, compactor, self._clock)
 
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config

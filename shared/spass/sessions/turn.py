@@ -18,12 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spass.aws import idempotency
-from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.aws.leases import renewing
 from spass.aws.objects import ObjectMissing
 from spass.aws.writes import Write
-from spass.core.cost import CostTally
+from spass.calls.scope import Scope
 from spass.core.errors import CompactionInProgress, IdempotencyInProgress, InternalError, SessionArchived, SessionBusy, SpassError
 from spass.core.event_task import EventTask
 from spass.core.events import Event, Failed, TurnFinished
@@ -92,33 +91,31 @@ class Turn:
 
     ``task`` yields the events of the turn. If the turn is refused, it raises before the first event. After that it does not
     raise: the last event is ``TurnFinished``, which follows the commit, or ``Failed``. A turn that an earlier attempt committed
-    has no events, only an answer. ``tally`` is the cost of the request.
+    has no events, only an answer. ``scope`` is that of the agent: after a compaction, it continues in the successor.
     """
 
     def __init__(
         self,
-        store: TenantStore,
+        scope: Scope,
         request: TurnRequest,
         respond: Respond,
         compactor: "Compactor",
-        tally: CostTally,
         clock: Clock = time.time,
     ) -> None:
         self.id = new_id("turn")
         self.compactor = compactor
-        self._store = store
+        self._scope = scope
+        self._store = scope.store
         self._request = request
         self._respond = respond
-        self._tally = tally
         self._clock = clock
-        self._held: HeldSession | None = None
         self._answer: TurnAnswer | None = None
         self.task: EventTask[Event] = EventTask(self._run())
 
     @property
     def session(self) -> SessionId:
-        """Return the id of the session in which the turn runs. After a compaction it is that of the successor."""
-        return self._held.session.id if self._held is not None else self._request.session
+        """Return the id of the session to which the message was sent."""
+        return self._request.session
 
     async def start(self) -> TurnAnswer | None:
         """Wait for the first event. Return the answer if an earlier attempt of the request recorded one.
@@ -174,7 +171,7 @@ class Turn:
         session = await self._begin()
         if session is None:
             return
-        held = self._held = HeldSession(self._store, self.id, session, self._clock)
+        held = HeldSession(self._store, self.id, session, self._clock)
         try:
             last_event: TurnFinished | None = None
             async with renewing(held.renew):
@@ -250,7 +247,10 @@ class Turn:
             return new_hold(self.id, HoldKind.TURN, request.hashes if request else None, self._clock())
 
         compaction = await self.compactor.compact(held, turns, hold)
-        return _messages([compaction.first]) if compaction is not None else None
+        if compaction is None:
+            return None
+        self._scope.continue_in(held.session.id)
+        return _messages([compaction.first])
 
     async def _commit(self, held: HeldSession, recorder: TurnRecorder) -> None:
         store, request = self._store, self._request
@@ -268,7 +268,7 @@ class Turn:
         compaction, error = self.compactor.result, self.compactor.error
         summary = compaction.summary if compaction is not None else None
         return replace(
-            TurnOutcome.of(self._request.run, recorder.outcome, self._tally.total, turn.answer.created_at),
+            TurnOutcome.of(self._request.run, recorder.outcome, self._scope.tally.total, turn.answer.created_at),
             session_id=session,
             message_id=turn.answer.id,
             seq=turn.answer.seq,

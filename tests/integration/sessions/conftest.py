@@ -12,7 +12,6 @@ from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.writes import Put, Update
 from spass.calls.scope import Scope
-from spass.core.cost import CostTally
 from spass.core.effects import ToolOutcome
 from spass.core.errors import ContextLengthExceeded
 from spass.core.events import (
@@ -111,7 +110,7 @@ class SessionHarness:
         compactor = Compactor(
             lambda: self.summarizer, self.scope, model="talker", context_window=self.context_window, clock=lambda: self.now
         )
-        return Turn(self.store, request, respond, compactor, CostTally(), clock=lambda: self.now)
+        return Turn(self.scope, request, respond, compactor, clock=lambda: self.now)
 
     @property
     def scope(self) -> Scope:

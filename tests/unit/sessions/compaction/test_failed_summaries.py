@@ -110,7 +110,8 @@ async def test_a_failed_job_releases_the_unchanged_session(store: TenantStore, m
     assert job.failure is not None
     assert (job.failure.code, job.failure.details["reason"]) == ("summary_failed", reason)
     assert (await setup.history(), await setup.head()) == before
-    assert (await setup.say("Go on.")).session == setup.session
+    turn = await setup.say("Go on.")
+    assert (await turn.answer()).outcome.session_id == setup.session
     setup.model_answer = summary_deltas("Ana has 300 Euro.")
     retry = await setup.compact()
     assert retry.status is JobStatus.SUCCEEDED
