@@ -36,8 +36,8 @@ class Anthropic(HttpProvider[ServerSentEvent]):
     def headers(self) -> Mapping[str, str]:
         return {"anthropic-version": _VERSION, **({"x-api-key": self.key} if self.key else {})}
 
-    def path(self, request: ChatRequest) -> str:
-        del request
+    def path(self, model: str, *, stream: bool) -> str:
+        del model, stream
         return "/v1/messages"
 
     def body(self, request: ChatRequest) -> dict[str, Json]:

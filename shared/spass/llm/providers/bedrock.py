@@ -52,8 +52,8 @@ class Bedrock(HttpProvider[StreamMessage]):
     def auth(self) -> httpx.Auth | None:
         return None if self.key else _SigV4Auth(self.backend, self._signer)
 
-    def path(self, request: ChatRequest) -> str:
-        return _path(request.model, "converse-stream" if request.stream else "converse")
+    def path(self, model: str, *, stream: bool) -> str:
+        return _path(model, "converse-stream" if stream else "converse")
 
     def body(self, request: ChatRequest) -> dict[str, Json]:
         return converse_body(request)

@@ -60,7 +60,7 @@ class HttpProvider(ABC, Generic[E]):
         """Return the base URL of the provider."""
 
     @abstractmethod
-    def path(self, request: ChatRequest) -> str:
+    def path(self, model: str, *, stream: bool) -> str:
         """Return the path of a chat request below the base URL."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class HttpProvider(ABC, Generic[E]):
     async def _complete(
         self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
     ) -> AsyncGenerator[ChatDelta, None]:
-        answer = await self.connection.post(self.path(request), body, context, generates=True)
+        answer = await self.connection.post(self.path(request.model, stream=request.stream), body, context, generates=True)
         if context.on_body is not None:
             context.on_body(answer)
         yield self.reader().read_whole(answer)
@@ -128,7 +128,7 @@ class HttpProvider(ABC, Generic[E]):
         self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
     ) -> AsyncGenerator[ChatDelta, None]:
         reader = self.reader()
-        stream = self.connection.stream(self.path(request), body, context, parser=reader.parser, is_last=reader.is_last)
+        stream = self.connection.stream(self.path(request.model, stream=request.stream), body, context, parser=reader.parser, is_last=reader.is_last)
         async with aclosing(stream) as events:
             async for event in events:
                 if (delta := reader.read(event)) is not None:

@@ -24,8 +24,8 @@ class OpenAiCompatible(HttpProvider[ServerSentEvent]):
     def address(self) -> str:
         return self.backend.base_url or self.base_url
 
-    def path(self, request: ChatRequest) -> str:
-        del request
+    def path(self, model: str, *, stream: bool) -> str:
+        del model, stream
         return "/chat/completions"
 
     def body(self, request: ChatRequest) -> dict[str, Json]:
