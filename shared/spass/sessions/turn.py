@@ -235,7 +235,7 @@ class Turn:
     async def _load_history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:
         """Return the messages before the new one. Compact the session first if it is full."""
         live = _messages(turns)
-        if self.compactor.should_compact(held.session, live, self._request.message):
+        if self.compactor.should_compact(held.session, live, len(self._request.message)):
             return await self._shorten_history(held, turns) or live
         return live
 

@@ -46,15 +46,15 @@ class Compactor:
         self._clock = clock
         self._attempted = False
 
-    def should_compact(self, session: Session, live: Sequence[Message], message: str) -> bool:
-        """Return whether to compact ``session`` before a turn that starts with ``message``.
+    def should_compact(self, session: Session, live: Sequence[Message], new_characters: int) -> bool:
+        """Return whether to compact ``session`` before a turn that starts with a message of ``new_characters``.
 
-        That is the case if its strategy is ``auto``, it has more ``live`` messages than it keeps, and these and ``message`` fill
-        more than 80 % of the model's context window by an estimate.
+        That is the case if its strategy is ``auto``, it has more ``live`` messages than it keeps, and these and the new message
+        fill more than 80 % of the model's context window by an estimate.
         """
         if session.compact_strategy != "auto" or len(live) <= session.compact_keep_last_n:
             return False
-        characters = sum(map(count_characters, live)) + len(message)
+        characters = sum(map(count_characters, live)) + new_characters
         return 100 * characters > _FULL_PERCENT * CHARACTERS_PER_TOKEN * self._context_window
 
     async def compact(

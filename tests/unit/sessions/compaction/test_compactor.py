@@ -33,7 +33,7 @@ def should_compact(session: Session, live: Sequence[Message], message: str, wind
         raise AssertionError("asking whether to compact needs no summary")
 
     compactor = Compactor(summarizer, cast("Scope", None), model="small", context_window=window, clock=lambda: 0.0)
-    return compactor.should_compact(session, live, message)
+    return compactor.should_compact(session, live, len(message))
 
 
 @given(
