@@ -99,7 +99,7 @@ class BaseAgent(ABC):
         """Return the messages of the first model call: system prompt, conversation, memory results and other ``data``, input."""
         system = (Message(Role.SYSTEM, self.system_prompt),) if self.system_prompt.strip() else ()
         texts = [result if isinstance(result, str) else dump(result) for result in context.memory_results]
-        return (*system, *context.conversation, *(user(text, data=True) for text in (*texts, *data)), user(input))
+        return (*system, *context.conversation, *(user(text, data=True) for text in (*texts, *data)), Message(Role.USER, input))
 
 
 @dataclass(frozen=True, slots=True)

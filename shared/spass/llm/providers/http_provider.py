@@ -128,7 +128,9 @@ class HttpProvider(ABC, Generic[E]):
         self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
     ) -> AsyncGenerator[ChatDelta, None]:
         reader = self.reader()
-        stream = self.connection.stream(self.path(request.model, stream=request.stream), body, context, parser=reader.parser, is_last=reader.is_last)
+        stream = self.connection.stream(
+            self.path(request.model, stream=request.stream), body, context, parser=reader.parser, is_last=reader.is_last
+        )
         async with aclosing(stream) as events:
             async for event in events:
                 if (delta := reader.read(event)) is not None:
