@@ -177,3 +177,24 @@ def test_an_answer_without_deltas_is_an_empty_text() -> None:
             "finish_reason": "stop",
         }
     ]
+
+
+def test_an_answer_that_the_release_before_stored_is_replayed() -> None:
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    call = {"id": "call_a", "type": "function", "function": function}
+    message = {"role": "assistant", "content": "Let me see.", "refusal": None, "tool_calls": [call]}
+    details = {"eur": "0.0000115", "usd": "0.0000125", "source": "catalog", "sub_calls": 2}
+    stored: dict[str, Any] = {
+        "id": "chatcmpl-01m82",
+        "object": "chat.completion",
+        "created": 1795000000,
+        "model": "small",
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "cost": 0.0000125, "cost_details": details},
+    }
+    first, last = replay_chunks(stored, include_usage=False)
+    assert first["choices"] == [
+        {"index": 0, "delta": {**message, "tool_calls": [{"index": 0, **call}]}, "logprobs": None, "finish_reason": None}
+    ]
+    assert last["usage"] == stored["usage"]
+    assert collect_chunks([first, last]).to_dict() == stored
