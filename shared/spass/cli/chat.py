@@ -56,8 +56,9 @@ class Conversation:
             self._session = str(self._client.create_session(self.agent)["id"])
         printer = StreamPrinter()
         printer.print_all(self._client.send(self.agent, self._session, message))
-        # A compaction replaces the session by a successor.
-        self._session = printer.done.get("session_id") or self._session
+        successor = printer.done.get("session_id")  # a compaction replaces the session by a successor
+        if isinstance(successor, str) and successor:
+            self._session = successor
 
 
 def _first_agent(client: Spass) -> str:

@@ -104,8 +104,11 @@ class Spass:
     def agents(self) -> list[AgentSummary]:
         """Return the agents that have a file."""
         page = self._transport.get("/a1/agents", AgentPage)
-        agents = [*page.agents]
+        agents, cursors = [*page.agents], {""}
         while page.next_cursor:
+            if page.next_cursor in cursors:  # another server answers each request with the same page
+                raise invalid_answer(200)
+            cursors.add(page.next_cursor)
             page = self._transport.get(f"/a1/agents?cursor={_quoted(page.next_cursor)}", AgentPage)
             agents += page.agents
         return agents
@@ -139,16 +142,17 @@ class Spass:
             raise invalid_answer(308)
 
     def _turn(self, agent: str, session_id: str, message: str) -> Generator[Event, None, None]:
-        for _ in range(_MAX_SUCCESSORS):
+        visited = {session_id}
+        while True:
             path = f"{_sessions_path(agent)}/{_quoted(session_id)}/messages"
             redirect = yield from self._transport.events(path, {"message": message})
             if redirect is None:
                 return
             # Do not use Location: the token must not be sent to another host.
             successor = redirect.get("successor_session_id")
-            if not isinstance(successor, str):
+            if not isinstance(successor, str) or successor in visited or len(visited) > _MAX_SUCCESSORS:
                 break
-            session_id = successor
+            visited.add(session_id := successor)
         raise invalid_answer(308)
 
 

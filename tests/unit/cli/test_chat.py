@@ -67,6 +67,15 @@ def test_session_shows_the_session_and_changes_it() -> None:
     assert gateway.paths[-1] == "POST /a1/agents/a/sessions/ses_9/messages"
 
 
+def test_a_session_of_another_type_is_ignored() -> None:
+    def answer(request: HttpRequest) -> HttpAnswer:
+        return events_answer([{"type": "done", "session_id": 5}]) if request.path.endswith("/messages") else respond(request)
+
+    with fake_gateway(answer) as gateway:
+        assert spass(gateway.url, "chat", "--agent", "a", stdin="one\ntwo\n").code == 0
+    assert gateway.paths[-1] == "POST /a1/agents/a/sessions/ses_1/messages"
+
+
 def test_an_unknown_command_is_not_sent() -> None:
     with fake_gateway(respond) as gateway:
         assert "/sesion is not a command" in spass(gateway.url, "chat", "--agent", "a", stdin="/sesion ses_1\n").err

@@ -376,6 +376,23 @@ def test_a_message_follows_a_compacted_session_to_its_newest_successor() -> None
     assert gateway.requests[3].json == {"message": "Hello", "stream": True}
 
 
+@pytest.mark.parametrize(
+    ("answer", "call"),
+    [
+        (json_answer({"agents": [], "next_cursor": "c"}), lambda spass: spass.agents()),
+        (json_answer({"successor_session_id": "ses_1"}, 308), lambda spass: [*spass.send("a", "ses_1", "Hello")]),
+        (json_answer({"successor_session_id": "ses_2"}, 308), lambda spass: [*spass.send("a", "ses_1", "Hello")]),
+    ],
+    ids=["a cursor that repeats", "a session that is its own successor", "successors in a circle"],
+)
+def test_a_server_that_leads_in_a_circle_is_an_error(answer: HttpAnswer, call: Callable[[Spass], object]) -> None:
+    with fake_gateway(lambda _: answer) as gateway, Spass(gateway.url) as spass:
+        with pytest.raises(SpassApiError) as raised:
+            call(spass)
+        assert len(gateway.requests) <= 3
+    assert raised.value.code == "invalid_answer"
+
+
 def test_one_name_instead_of_a_list_of_tools_is_refused() -> None:
     with Spass() as spass, pytest.raises(TypeError, match=r"tools=\['calculator'\]"):
         spass.ask("Hello", tools="calculator")

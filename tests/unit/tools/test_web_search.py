@@ -358,3 +358,8 @@ async def test_a_key_that_cannot_be_read_does_not_end_the_turn(server: SearchSer
 def test_invalid_arguments_are_refused(arguments: dict[str, Json]) -> None:
     with pytest.raises(ValidationError):
         WebSearch.model_validate(arguments)
+
+
+def test_a_query_that_is_too_long_is_told_its_characters() -> None:
+    with pytest.raises(ValidationError, match="at most 400 characters"):
+        WebSearch.model_validate({"query": "x" * 401})

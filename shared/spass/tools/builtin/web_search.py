@@ -24,7 +24,7 @@ class WebSearch(Tool):
     timeout: ClassVar[float] = 15.0
 
     query: Annotated[
-        str, AfterValidator(reject_blank), Field(min_length=1, max_length=400, description="A few words to search for.")
+        str, Field(min_length=1, max_length=400, description="A few words to search for."), AfterValidator(reject_blank)
     ]
     max_results: Annotated[int, Field(ge=1, le=20, description="How many pages to return at most.")] = 5
 
