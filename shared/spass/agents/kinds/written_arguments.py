@@ -21,9 +21,10 @@ _CONTINUATIONS: Final = (*_OPENING, *_CLOSING, ",", ":", "+")
 """Text after an object that makes it a part of something else."""
 
 _FENCED: Final = re.compile(
-    r"(?P<fence>```|~~~)[ \t]*[\w+-]*[ \t]*\r?\n(?P<inside>.*?)(?:^[ \t]*(?P=fence)|\Z)", re.DOTALL | re.MULTILINE
+    r"(?P<fence>```|~~~)[ \t]*+[\w+-]*+[ \t]*+\r?\n(?P<inside>.*?)(?:^[ \t]*+(?P=fence)|\Z)", re.DOTALL | re.MULTILINE
 )
-_STRING_OR_BRACKET: Final = re.compile(r""" "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' | [\[\]{}()] """, re.DOTALL | re.VERBOSE)
+# A string without an end goes on to the end of the text: a search from each of its quotes would take quadratic time.
+_STRING_OR_BRACKET: Final = re.compile(r""" "(?:[^"\\]|\\.)*+"? | '(?:[^'\\]|\\.)*+'? | [\[\]{}()] """, re.DOTALL | re.VERBOSE)
 
 # The tokens of Python literals that JSON can represent. Other texts never reach Python's parser, so it gives no warnings.
 _ESCAPE: Final = r"""\\(?:[\\'"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"""

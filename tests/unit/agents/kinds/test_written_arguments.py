@@ -1,6 +1,7 @@
 """The arguments of a written call are those that the model wrote, or the text stays as it is and the toolbox refuses it."""
 
 import json
+import time
 import warnings
 from collections.abc import Mapping
 from typing import Final
@@ -190,3 +191,19 @@ def test_any_python_literal_is_read_exactly_or_not_at_all(value: Mapping[str, Js
 def test_any_text_is_an_object_or_stays_as_it_is(text: str) -> None:
     read = arguments_text(text, TWO_STRINGS)
     assert read == text or isinstance(json.loads(read), dict)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```" + 60_000 * " " + "(",
+        "```" + 30_000 * " " + "x" + 30_000 * " " + "(",
+        "{" + 32_000 * '\\"',
+        "{" + 32_000 * "\\'" + "\\",
+    ],
+    ids=["blanks-after-a-fence", "blanks-around-a-language", "escaped-quotes", "escaped-apostrophes"],
+)
+def test_hostile_text_is_read_in_linear_time(text: str) -> None:
+    started = time.process_time()
+    assert arguments_text(text, NOTHING) == text
+    assert time.process_time() - started < 1
