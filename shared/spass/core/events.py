@@ -1,5 +1,6 @@
 """The events of a turn. A JSON reply is their collection; each server-sent format renders them."""
 
+from bisect import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -7,7 +8,7 @@ from typing import TypeAlias
 from spass.core.cost import NO_COST, Cost
 from spass.core.effects import ToolOutcome
 from spass.core.errors import SpassError
-from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, TokenUsage, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,9 @@ class Outcome:
     turns: int = 0
     finish_reason: FinishReason = FinishReason.STOP
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    # Of the last assistant message: the place of each call, and the places of those that have a result, in ascending order.
+    _places: Mapping[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _places_of_results: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def content(self) -> str:
@@ -154,8 +158,7 @@ class Outcome:
             case InferenceStarted():
                 self.turns += 1
             case InferenceFinished(message=message) | MessageWritten(message=message):
-                self.messages.append(message)
-                return len(self.messages) - 1
+                return self._add_message(message)
             case ToolCallFinished(outcome=outcome):
                 return self._add_result(outcome)
             case TurnFinished():
@@ -165,15 +168,20 @@ class Outcome:
                 pass
         return None
 
+    def _add_message(self, message: Message) -> int:
+        self.messages.append(message)
+        self._places = {call.id: place for place, call in enumerate(message.tool_calls)}
+        self._places_of_results = []
+        return len(self.messages) - 1
+
     def _add_result(self, outcome: ToolOutcome) -> int:
         """Insert a tool result behind the results of the calls that precede its call."""
-        calls_at = max(index for index, message in enumerate(self.messages) if message.role is Role.ASSISTANT)
-        order = [call.id for call in self.messages[calls_at].tool_calls]
-        place = order.index(outcome.call.id)
-        earlier = sum(order.index(str(result.tool_call_id)) < place for result in self.messages[calls_at + 1 :])
-        later = len(self.messages) - calls_at - 1 - earlier
+        place = self._places[outcome.call.id]
+        earlier = bisect(self._places_of_results, place)
+        later = len(self._places_of_results) - earlier
+        self._places_of_results.insert(earlier, place)
         self.tool_calls.insert(len(self.tool_calls) - later, outcome)
-        index = calls_at + 1 + earlier
+        index = len(self.messages) - later
         self.messages.insert(index, outcome.message)
         return index
 

@@ -1,3 +1,4 @@
+import time
 from decimal import Decimal
 
 from hypothesis import given
@@ -56,6 +57,16 @@ def test_results_are_recorded_in_the_order_of_their_calls() -> None:
     outcome = collect([ask("a", "b", "c"), result("c"), result("a"), result("b"), ask("d", "e"), result("e"), result("d")])
     assert [message.tool_call_id for message in outcome.messages] == [None, "a", "b", "c", None, "d", "e"]
     assert [tool.call.id for tool in outcome.tool_calls] == ["a", "b", "c", "d", "e"]
+
+
+def test_the_results_of_a_reply_with_very_many_calls_are_collected_in_linear_time() -> None:
+    calls = tuple(ToolCall(f"call_{number}", "calculator", "{}") for number in range(10_000))
+    results = [ToolCallFinished(ToolOutcome(call, {}, 1, Message(Role.TOOL, "1", tool_call_id=call.id), 1)) for call in calls]
+    started = time.process_time()
+    asking = InferenceFinished(Message(Role.ASSISTANT, "", tool_calls=calls), FinishReason.TOOL_CALLS)
+    outcome = collect([asking, *results[5000:], *results[:5000]])
+    assert time.process_time() - started < 1
+    assert [tool.call for tool in outcome.tool_calls] == [*calls]
 
 
 MONEY = st.decimals(0, 10, places=6)
