@@ -242,10 +242,14 @@ def _archived_session(gateway: Gateway) -> str:
     path = f"/a1/agents/plain/sessions/{session}/messages"
     for message in ("x" * 26_000, "And now?"):
         gateway.send("POST", path, body={"message": message})
-    events = read_events(send(gateway, Target(path, {"message": "And then?"})))
+    to = Target(path, {"message": "And then?"})
+    events = read_events(send(gateway, to, headers=KEY))
     (done,) = of_type(events, "done")
     assert done["compaction"]["source_session_id"] == events[0]["session_id"] == session
     assert done["session_id"] == done["compaction"]["successor_session_id"] != session
+    for repeated in (to, to._replace(path=path.replace(session, done["session_id"]))):
+        replayed = read_events(send(gateway, repeated, headers=KEY))
+        assert (replayed[0], replayed[-1]) == (events[0], done), "a replay begins and ends as the first stream"
     return session
 
 

@@ -56,8 +56,9 @@ class EventWriter:
                 pass
 
     def replay(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
-        """Yield the stream of a recorded outcome."""
-        yield self._planning(outcome.run.request_id, outcome.session_id)
+        """Yield the stream of a recorded outcome. It begins as the first one did: with the session before a compaction."""
+        session = outcome.compaction.source if outcome.compaction is not None else outcome.session_id
+        yield self._planning(outcome.run.request_id, session)
         yield from map(_tool_call, outcome.tools)
         yield from self.write(Token(outcome.content, max(1, outcome.turns)))
         yield from self._end(outcome)
