@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from bench.processes import ROOT
-from spass.agents.driver import Driver, ToolEvent
+from spass.agents.driver import Driver
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
@@ -26,7 +26,7 @@ from spass.agents.kinds.simple import SimpleAgent
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.effects import Infer, ToolOutcome, user
-from spass.core.events import ToolCallDelta, collect
+from spass.core.events import ToolCallDelta, ToolEvent, collect
 from spass.core.ids import RequestId, TenantId
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.llm.types import ChatDelta

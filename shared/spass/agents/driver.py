@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from spass.agents.kind_run import KindRun
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.agents.reply_reader import CUT_OFF, ClientReplyReader, ReplyReader, give_ids
+from spass.agents.reply_reader import ClientReplyReader, ReplyReader, give_ids
 from spass.agents.transcript import Transcript
 from spass.calls.scope import Scope
 from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, EMPTY_BUS, EventBus
@@ -26,12 +26,13 @@ from spass.core.events import (
     Status,
     ToolCallFinished,
     ToolCallStarted,
+    ToolEvent,
     ToolProgress,
     TurnFinished,
     TurnStarted,
 )
 from spass.core.json import dump
-from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, ToolCall
+from spass.core.messages import CUT_OFF, NO_TOKENS, FinishReason, Json, Message, Role, ToolCall
 from spass.llm.types import ChatDelta
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
 """Return a shorter history, or None if there is none. The driver calls it at most once, when the provider reports that the
 conversation is too long."""
-ToolEvent: TypeAlias = ToolCallStarted | ToolProgress | ToolCallFinished
 CallToolsPerformer: TypeAlias = Callable[[Sequence[ToolCall]], AsyncGenerator[ToolEvent, None]]
 """Execute tool calls side by side and yield their events as they happen. When it is closed, it cancels the calls."""
 

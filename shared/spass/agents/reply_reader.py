@@ -2,17 +2,14 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Final
 
 from spass.agents.kinds.markers import ShowFilter
 from spass.core.effects import AssistantReply, Show
 from spass.core.events import RefusalDelta, ToolCallDelta
 from spass.core.ids import new_id
-from spass.core.messages import NO_TOKENS, FinishReason, ToolCall
+from spass.core.messages import CUT_OFF, NO_TOKENS, ToolCall, replayable_name
 from spass.core.think_filter import ThinkFilter
-from spass.llm.types import ChatDelta, ReplyBuilder, replayable_name
-
-CUT_OFF: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+from spass.llm.types import ChatDelta, ReplyBuilder
 
 
 class ReplyReader:

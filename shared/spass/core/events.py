@@ -111,6 +111,9 @@ class Failed:
     error: SpassError
 
 
+ToolEvent: TypeAlias = ToolCallStarted | ToolProgress | ToolCallFinished
+"""An event of a tool call that runs."""
+
 Event: TypeAlias = (
     TurnStarted
     | InferenceStarted
@@ -119,9 +122,7 @@ Event: TypeAlias = (
     | ToolCallDelta
     | InferenceFinished
     | MessageWritten
-    | ToolCallStarted
-    | ToolProgress
-    | ToolCallFinished
+    | ToolEvent
     | Status
     | TurnFinished
     | Failed

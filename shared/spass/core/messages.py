@@ -1,5 +1,6 @@
 """Messages of a conversation, as agents, sessions and models share them."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -11,6 +12,11 @@ Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[st
 
 CHARACTERS_PER_TOKEN: Final = 4
 """The estimate for providers that do not count tokens."""
+
+MAX_OUTPUT_TOKENS: Final = 2**31 - 1
+"""Tokens. Providers accept a 32-bit integer, and the table cannot store larger sums."""
+
+_DISALLOWED_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Role(StrEnum):
@@ -103,3 +109,12 @@ class FinishReason(StrEnum):
     TOOL_CALLS = "tool_calls"
     CONTENT_FILTER = "content_filter"
     MAX_TURNS = "max_turns"
+
+
+CUT_OFF: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+"""The reasons of a reply that is incomplete."""
+
+
+def replayable_name(name: str) -> str:
+    """Return the name of a tool, as a model wrote it, in a form that providers accept."""
+    return _DISALLOWED_IN_NAME.sub("_", name)[:64] or "_"

@@ -1,23 +1,17 @@
 """Define the requests and the answers of model calls. They are the same for every provider."""
 
-import re
 import sys
 from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from spass.core.events import ToolCallDelta
 from spass.core.ids import RequestId
-from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
+from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec, replayable_name
 from spass.core.time import Deadline
 from spass.llm.attempt import Attempt
-
-MAX_OUTPUT_TOKENS: Final = 2**31 - 1
-"""Tokens. Providers accept a 32-bit integer, and the table cannot store larger sums."""
-
-_DISALLOWED_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +105,6 @@ class ChatReply:
         """
         calls = [replace(call, name=replayable_name(call.name)) for call in self.message.tool_calls]
         return replace(self.message, tool_calls=tuple(calls))
-
-
-def replayable_name(name: str) -> str:
-    """Return the name of a tool, as a model wrote it, in a form that providers accept."""
-    return _DISALLOWED_IN_NAME.sub("_", name)[:64] or "_"
 
 
 def _is_never(_: str) -> bool:

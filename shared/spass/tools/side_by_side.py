@@ -8,13 +8,11 @@ from typing import Final, TypeAlias
 
 from spass.aws.tasks import run_concurrently, run_shielded
 from spass.core.effects import ToolOutcome
-from spass.core.events import ToolCallFinished, ToolCallStarted, ToolProgress
+from spass.core.events import ToolCallFinished, ToolCallStarted, ToolEvent, ToolProgress
 from spass.core.json import replace_surrogates
 from spass.core.messages import ToolCall
 from spass.tools.base import ReportProgress
 from spass.tools.outcomes import outcome_of_failure
-
-ToolEvent: TypeAlias = ToolCallStarted | ToolProgress | ToolCallFinished
 
 RunCall: TypeAlias = Callable[[ToolCall, ReportProgress], Awaitable[ToolOutcome]]
 """Run one call. An error that it raises ends all calls."""

@@ -33,7 +33,7 @@ from spass.core.errors import (
     Unavailable,
     Upstream,
 )
-from spass.core.events import ToolCallFinished, ToolCallStarted
+from spass.core.events import ToolCallFinished, ToolCallStarted, ToolEvent
 from spass.core.json import replace_surrogates
 from spass.core.messages import Json, ToolCall, ToolSpec
 from spass.core.time import now_s
@@ -50,7 +50,7 @@ from spass.tools.lineage_searcher import LineageSearcher
 from spass.tools.outcomes import CallResult, error_result, outcome_of
 from spass.tools.registry import TOOLS, load_tool
 from spass.tools.results import ToolAnswer, truncate_result
-from spass.tools.side_by_side import ToolEvent, run_side_by_side
+from spass.tools.side_by_side import run_side_by_side
 from spass.tools.two_step import TwoStepTool
 
 if TYPE_CHECKING:  # most calls need neither

@@ -20,7 +20,7 @@ from spass.tenancy.identity import Caller
 from spass.tenancy.response_model import ResponseModel
 from spass.web.exchange import Exchange
 from spass.web.json import json_response
-from spass.web.sse import Chunk, stream_response
+from spass.web.sse import Chunk, stream_response, yield_chunks
 
 REPLAYED_HEADER: Final = "Idempotency-Replayed"
 _KEY: Final = re.compile(r"[!-~]{1,255}")
@@ -138,13 +138,8 @@ async def stream_idempotently(
         return await stream_response(chunks(), exchange.request_id, redact=exchange.services.redact, client=client)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
     if isinstance(claim, StoredAnswer):
-        return await stream_response(_to_async(replay(claim.body)), exchange.request_id, headers={REPLAYED_HEADER: "true"})
+        return await stream_response(yield_chunks(replay(claim.body)), exchange.request_id, headers={REPLAYED_HEADER: "true"})
     return await stream_response(_record_stream(claim, chunks, answer), exchange.request_id, redact=exchange.services.redact)
-
-
-async def _to_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
-    for chunk in chunks:
-        yield chunk
 
 
 async def _record_stream(

@@ -1,6 +1,6 @@
 """Answer with the run of an agent: its outcome as JSON with headers, or a stream of its events."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from spass.tenancy.response_model import ResponseModel
 from spass.web.exchange import Exchange, render_cost_headers
 from spass.web.idempotency import REPLAYED_HEADER, holding
 from spass.web.json import json_response
-from spass.web.sse import Chunk, StreamFormat, stream_response
+from spass.web.sse import Chunk, StreamFormat, stream_response, yield_chunks
 
 if TYPE_CHECKING:
     from spass.sessions.turn import Turn  # not needed by a run without a session
@@ -105,12 +105,7 @@ async def _render(writer: EventWriter, items: AsyncGenerator[Event | TurnOutcome
 
 
 async def _replay(exchange: Exchange, writer: EventWriter, outcome: TurnOutcome) -> Response:
-    return await _stream(exchange, _to_async(writer.replay(outcome)), headers={REPLAYED_HEADER: "true"})
-
-
-async def _to_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
-    for chunk in chunks:
-        yield chunk
+    return await _stream(exchange, yield_chunks(writer.replay(outcome)), headers={REPLAYED_HEADER: "true"})
 
 
 async def _stream(

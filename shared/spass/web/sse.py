@@ -4,7 +4,7 @@ Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,6 +71,12 @@ async def stream_response(
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
     events = render_events(running, request_id, redact=redact, stream_format=stream_format)
     return _EventStream(events, headers, running if client else None)
+
+
+async def yield_chunks(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
+    """Yield the chunks of a recorded answer."""
+    for chunk in chunks:
+        yield chunk
 
 
 async def _wait_for_first_chunk(work: EventTask[Chunk], client: Receive) -> None:

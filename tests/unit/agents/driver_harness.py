@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from spass.agents.driver import Driver, ShortenHistory, ToolEvent
+from spass.agents.driver import Driver, ShortenHistory
 from spass.agents.kinds import AgentContext, BaseAgent
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.effects import Infer, ToolOutcome
@@ -16,6 +16,7 @@ from spass.core.events import (
     ToolCallDelta,
     ToolCallFinished,
     ToolCallStarted,
+    ToolEvent,
     TurnFinished,
     TurnStarted,
 )

@@ -13,13 +13,12 @@ import pytest
 from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome
 from spass.core.errors import StorageUnavailable
-from spass.core.events import ToolCallFinished, ToolCallStarted, ToolProgress
+from spass.core.events import ToolCallFinished, ToolCallStarted, ToolEvent, ToolProgress
 from spass.core.messages import Json, ToolCall
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.registry import TOOLS
-from spass.tools.side_by_side import ToolEvent
 from spass.tools.toolbox import MAX_CALLS, Toolbox
 from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
 

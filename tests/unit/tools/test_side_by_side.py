@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from spass.core.effects import ToolOutcome
 from spass.core.errors import StorageUnavailable
-from spass.core.events import ToolCallFinished, ToolCallStarted, ToolProgress
+from spass.core.events import ToolCallFinished, ToolCallStarted, ToolEvent, ToolProgress
 from spass.core.messages import ToolCall
 from spass.tools.base import ReportProgress
 from spass.tools.outcomes import CallResult, outcome_of
-from spass.tools.side_by_side import ToolEvent, run_side_by_side
+from spass.tools.side_by_side import run_side_by_side
 
 pytestmark = pytest.mark.anyio
 

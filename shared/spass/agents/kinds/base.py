@@ -8,13 +8,11 @@ from typing import ClassVar, Final, Protocol, TypeVar
 from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Steps, ToolOutcome, user
 from spass.core.events import Event, collect
 from spass.core.json import dump
-from spass.core.messages import Json, Message, Role, ToolSpec
+from spass.core.messages import MAX_OUTPUT_TOKENS, Json, Message, Role, ToolSpec
 
 T = TypeVar("T")
 
 MAX_TURNS: Final = 100
-MAX_OUTPUT_TOKENS: Final = 2**31 - 1
-"""Tokens. Providers accept a 32-bit integer, and the table cannot store larger sums."""
 
 
 def parameter(default: T, description: str, *, ge: float | None = None, le: float | None = None) -> T:

@@ -1,20 +1,14 @@
 """Tool calls of kinds that send no ``tools``: a prompt describes them, and the model writes its calls as text."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from spass.agents.kinds.base import AgentContext, CallFormat, Correction, ToolUsingAgent
 from spass.agents.kinds.protocols import Protocol, WrittenCall, history_as_text, observation, parse_reply, write_call
 from spass.agents.kinds.written_arguments import arguments_text
 from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Steps, ToolOutcome, user
 from spass.core.json import dump
-from spass.core.messages import FinishReason, Json, Message, Role, ToolCall, ToolSpec
-
-_CUT_OFF: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
-_DISALLOWED_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
-_MAX_NAME: Final = 64  # characters
+from spass.core.messages import CUT_OFF, Json, Message, Role, ToolCall, ToolSpec, replayable_name
 
 
 def text_loop(agent: ToolUsingAgent, input: str, context: AgentContext, protocol: Protocol) -> Steps:
@@ -42,7 +36,7 @@ class WrittenCalls(CallFormat):
         parsed = parse_reply(reply.content, self.protocol)
         if parsed.answer is not None and (parsed.answer or not reply.tool_calls):
             return Answer(parsed.answer)
-        if reply.finish_reason in _CUT_OFF:
+        if reply.finish_reason in CUT_OFF:
             return Answer(parsed.said)
         if parsed.call is None:
             return Correction((*_spoken(parsed.said), user(_how_to_continue(self.protocol))), parsed.said)
@@ -106,7 +100,7 @@ def _tool_call(written: WrittenCall, specs: Sequence[ToolSpec]) -> ToolCall:
     accept, because the history contains the call."""
     similar = [spec for spec in specs if spec.name.casefold() == written.name.casefold()]
     spec = next((spec for spec in similar if spec.name == written.name or len(similar) == 1), None)
-    name = _DISALLOWED_IN_NAME.sub("_", written.name)[:_MAX_NAME] if spec is None else spec.name
+    name = replayable_name(written.name) if spec is None else spec.name
     return ToolCall("", name, arguments_text(written.input, spec, is_marked=written.is_marked))
 
 
