@@ -19,6 +19,7 @@ from local.demo_calls import DemoFailed
 from local.demo_walk import walk
 from local.home import ROOT
 from local.processes import free_port
+from spass.cli.terminal import note
 
 _START_SECONDS: Final = 60
 _TOKEN: Final = "demo-token"
@@ -99,7 +100,7 @@ def main() -> int:
                 print(f"and leaves two sessions of the user {_USER}. Its model calls may cost money.")
             walk(client)
     except (DemoFailed, httpx.HTTPError) as error:
-        print(f"\nThe demo failed: {error}", file=sys.stderr)
+        note(f"The demo failed: {error}")
         return 1
     except KeyboardInterrupt:
         return 130

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import httpx
 
+from spass.cli.terminal import write
+
 _ASK: Final = "/v1/ask"
 _WIDTH: Final = 600  # characters of a body that are shown
 _JOB_SECONDS: Final = 120
@@ -24,18 +26,18 @@ class Walk:
         self._client = client
 
     def title(self, text: str) -> None:
-        print(f"\n=== {text}")
+        _print(f"\n=== {text}")
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send a request, print it and its answer, and return the answer's JSON."""
-        print(f"\n→ {method} {path}" + (f"\n  {_abbreviate(body)}" if body is not None else ""))
+        _print(f"\n→ {method} {path}" + (f"\n  {_abbreviate(body)}" if body is not None else ""))
         answer = self._client.request(method, path, json=body, follow_redirects=True)
         for hop in answer.history:
-            print(f"← {hop.status_code}\n→ {method} {hop.headers['Location']}")
+            _print(f"← {hop.status_code}\n→ {method} {hop.headers['Location']}")
         cost = answer.headers.get("SPASS-Cost-Usd")
-        print(f"← {answer.status_code}" + (f", {cost} USD" if cost else ""))
+        _print(f"← {answer.status_code}" + (f", {cost} USD" if cost else ""))
         payload: dict[str, Any] = answer.json()
-        print(f"  {_abbreviate(payload)}")
+        _print(f"  {_abbreviate(payload)}")
         if answer.is_error:
             raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
         return payload
@@ -48,7 +50,7 @@ class Walk:
         """
         reply = self.call("POST", path, {"message": message})
         content = reply["message"]["content"]
-        print(f"\n  {message}\n  » {content}")
+        _print(f"\n  {message}\n  » {content}")
         if expect.lower() not in content.lower():
             raise DemoFailed(f"The answer should say '{expect}': {content}")
         used = [call["name"] for call in reply["tool_calls"]]
@@ -73,16 +75,16 @@ class Walk:
             DemoFailed: as for ``ask_kind``, or the stream does not begin with ``planning`` and end with ``done``.
         """
         request = {**request, "stream": True}
-        print(f"\n→ POST {_ASK}\n  {_abbreviate(request)}")
+        _print(f"\n→ POST {_ASK}\n  {_abbreviate(request)}")
         events: list[dict[str, Any]] = []
         with self._client.stream("POST", _ASK, json=request) as answer:
-            print(f"← {answer.status_code}")
+            _print(f"← {answer.status_code}")
             if answer.is_error:
                 raise DemoFailed(f"POST {_ASK} was answered with {answer.status_code}")
             for line in answer.iter_lines():
                 if line.startswith("data: "):
                     events.append(json.loads(line.removeprefix("data: ")))
-                    print(f"  {_abbreviate(events[-1])}")
+                    _print(f"  {_abbreviate(events[-1])}")
         if not events or events[0].get("status") != "planning" or events[-1]["type"] != "done":
             raise DemoFailed(f"The stream should begin with planning and end with done; it had {len(events)} events")
         tokens = [event for event in events if event["type"] == "token"]
@@ -92,7 +94,7 @@ class Walk:
     def _check(
         self, request: Mapping[str, Any], answer: Mapping[str, Any], content: str, used: Sequence[str], expect: str
     ) -> None:
-        print(f"\n  {request['input']}\n  » {content}")
+        _print(f"\n  {request['input']}\n  » {content}")
         if expect.lower() not in content.lower():
             raise DemoFailed(f"The answer should say '{expect}': {content}")
         tools = request.get("tools", ())
@@ -105,7 +107,7 @@ class Walk:
         """Upload a file with a presigned form, and wait until the gateway has ingested it."""
         uploads = f"/a1/rag/indices/{index}/uploads"
         ticket = self.call("POST", uploads, {"filename": filename, "content_type": content_type, "size": len(file)})
-        print(f"\n→ POST {ticket['url']}\n  (a form: the fields, then the file of {len(file)} bytes; no token)")
+        _print(f"\n→ POST {ticket['url']}\n  (a form: the fields, then the file of {len(file)} bytes; no token)")
         # The form needs no token, so this request does not use the client with the token.
         response = httpx.post(
             ticket["url"],
@@ -114,7 +116,7 @@ class Walk:
             timeout=60,
             trust_env=False,
         )
-        print(f"← {response.status_code}")
+        _print(f"← {response.status_code}")
         if response.is_error:
             raise DemoFailed(f"The bucket refused the file with {response.status_code}")
         return self._wait_for(f"{uploads}/{ticket['upload_id']}", "The file did not become documents")
@@ -133,14 +135,14 @@ class Walk:
         Raises:
             DemoFailed: the work failed or took over two minutes; the message is ``failure``.
         """
-        print(f"\n→ GET {path}")
+        _print(f"\n→ GET {path}")
         last_progress = ""
         until = time.monotonic() + _JOB_SECONDS
         while time.monotonic() < until:
             work: dict[str, Any] = self._client.get(path).raise_for_status().json()
             if (progress := _abbreviate(work)) != last_progress:
                 last_progress = progress
-                print(f"← {progress}")
+                _print(f"← {progress}")
             if work["status"] == "succeeded":
                 return work
             if work["status"] == "failed":
@@ -152,6 +154,11 @@ class Walk:
         """Run a server tool, and return its result."""
         result: dict[str, Any] = self.call("POST", "/v1/tools/execute", {"name": name, "arguments": arguments})["result"]
         return result
+
+
+def _print(text: str) -> None:
+    """Print ``text``, without control characters in a terminal: it may contain words of a model."""
+    write(f"{text}\n")
 
 
 def _abbreviate(body: object) -> str:

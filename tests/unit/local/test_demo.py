@@ -118,6 +118,16 @@ def test_a_redirected_call_prints_each_request(capsys: pytest.CaptureFixture[str
     assert "← 308\n→ POST /new\n← 200" in capsys.readouterr().out
 
 
+def test_a_terminal_gets_no_control_characters_of_a_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    walk(200, reply("6 * 7 = \x1b]0;title\x0742\x9b2J")).ask("/chat", "?", expect="42")
+    shown = capsys.readouterr().out
+    assert "» 6 * 7 = ]0;title422J\n" in shown
+    assert "\x1b" not in shown
+
+
 def test_the_demo_waits_for_a_compaction_that_is_still_running(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     statuses = iter(["queued", "running", "succeeded"])

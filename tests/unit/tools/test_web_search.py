@@ -148,6 +148,14 @@ async def test_texts_are_plain_and_bounded(server: SearchServer) -> None:
     assert (second["title"], second["snippet"]) == ("https://example.org/2", "a <b> c d")
 
 
+async def test_a_page_with_an_endless_character_number_does_not_end_the_turn(server: SearchServer) -> None:
+    number = "9" * 6000
+    hostile = page(1, title=f"a &#{number}; b", content=f"&#<i>{number} &#65;&#x{'f' * 6000};")
+    server.answer = json_answer({"results": [hostile]})
+    (result,) = results_of(await WebSearch(query="x").run(searxng(server)))
+    assert (result["title"], result["snippet"]) == ("a \ufffd b", "\ufffd A\ufffd")
+
+
 @pytest.mark.parametrize(
     "url",
     [

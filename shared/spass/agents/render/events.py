@@ -11,15 +11,14 @@ from spass.agents.answers import Reply
 from spass.core.cost import cost_json
 from spass.core.events import Event, Status, Token, ToolCallFinished, ToolCallStarted, ToolProgress, TurnStarted
 from spass.core.ids import RequestId, SessionId
-from spass.core.json import InvalidJson, read_object, replace_surrogates
 from spass.core.messages import Json
 from spass.core.outcome import ToolRecord, TurnOutcome
+from spass.tools.arguments import arguments_for_display
 
 StreamEvent: TypeAlias = dict[str, Json]
 """One event of the stream, as JSON."""
 
 _MAX_TOKEN_BYTES: Final = 32 * 1024
-_MAX_ARGUMENT_CHARACTERS: Final = 64 * 1024
 _DONE: Final = ("request_id", "agent", "model", "session_id", "turns", "finish_reason", "compaction", "metadata")
 _DONE_MESSAGE: Final = ("id", "seq", "created_at")
 
@@ -42,7 +41,7 @@ class EventWriter:
             case TurnStarted():
                 yield self._planning(self._request_id, self._session_id)
             case ToolCallStarted(call=call):
-                started: Json = {"id": call.id, "tool": call.name, "args": _display_arguments(call.arguments)}
+                started: Json = {"id": call.id, "tool": call.name, "args": arguments_for_display(call.arguments)}
                 yield {**_status("executing"), "tool_call": started}
             case ToolProgress(call_id=call_id, detail=detail):
                 yield {**_status("executing"), "tool_call_id": call_id, "progress": detail}
@@ -102,14 +101,6 @@ def _tool_call(tool: ToolRecord) -> StreamEvent:
         "parent_id": None,
         "rich": None,
     }
-
-
-def _display_arguments(text: str) -> Json:
-    """Return the arguments as JSON, or the text if the model did not write a JSON object."""
-    try:
-        return read_object(text) if text.strip() else {}
-    except InvalidJson:
-        return replace_surrogates(text[:_MAX_ARGUMENT_CHARACTERS])
 
 
 def _split(text: str) -> Iterator[str]:

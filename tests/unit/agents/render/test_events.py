@@ -77,6 +77,13 @@ def test_arguments_that_are_not_an_object_are_shown_as_text() -> None:
         assert event["tool_call"]["args"] == shown
 
 
+def test_the_arguments_of_a_call_that_starts_are_those_of_its_end_and_bounded() -> None:
+    nested = '{"a":' * 40 + "1" + "}" * 40
+    for arguments in ('{"thought": "' + "x" * 3_000_000 + '"}', "y" * 3_000_000, nested):
+        (event,) = written(ToolCallStarted(ToolCall("call_1", "think", arguments)))
+        assert event["tool_call"]["args"] == arguments[: 64 * 1024]
+
+
 def test_a_status_has_its_detail_and_other_events_are_not_shown() -> None:
     assert written(Status("reading")) == [{"type": "status_update", "status": "executing", "detail": "reading"}]
     assert written(InferenceStarted(1)) == written(RefusalDelta("No.")) == []
