@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from spass.aws.log import log_to_stderr
 from spass.calls.answer_redaction import build_redactor
+from spass.calls.call_price import price_call
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import expected_usage
 from spass.calls.plain_messages import read_messages
@@ -30,7 +31,6 @@ from spass.llm.router import Router, RoutingRecord
 from spass.llm.types import CallContext, ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
 from spass.metering.audit import CallKind
-from spass.metering.pricing import price
 from spass.tenancy.config import GatewayConfig, ModelConfig
 
 _UNKNOWN_WINDOW: Final = 2**31 - 1  # tokens: the context window of a model that is not in the catalogue
@@ -188,17 +188,15 @@ class InProcessCalls:
                 status = audit.CANCELLED
                 raise
             finally:
-                await opened.finish(status, routing=call.routing, cost=self._cost(model, call), finish_reason=call.finish_reason)
+                await opened.finish(
+                    status, routing=call.routing, cost=self._cost(model, call, status), finish_reason=call.finish_reason
+                )
 
-    def _cost(self, model: str, call: _RunningCall) -> Cost:
+    def _cost(self, model: str, call: _RunningCall, status: str) -> Cost:
         config = self._models.get(model)
-        if config is None or call.routing.usage == TokenUsage():
+        if config is None:
             return NO_COST
-        usd_to_eur, routing = self._config.usd_to_eur, call.routing
-        cost = price(config, routing.answered_usage, reported_usd=call.reported_usd, usd_to_eur=usd_to_eur)
-        if routing.lost_usage == TokenUsage():
-            return cost
-        return replace(cost + price(config, routing.lost_usage, reported_usd=None, usd_to_eur=usd_to_eur), sub_calls=1)
+        return price_call(config, call.routing, status, reported_usd=call.reported_usd, usd_to_eur=self._config.usd_to_eur)
 
 
 def _agent(name: str) -> AgentName:

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from spass.calls.admission import Admission, CallReservation
 from spass.calls.answer_redaction import AnswerRedactor, build_redactor
+from spass.calls.call_price import price_call
 from spass.calls.defence import count_request_characters, sanitize_request
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimate_tokens, expected_usage
@@ -192,26 +192,14 @@ class Calls:
             reply = call.builder.reply
             finish_reason = reply.finish_reason if status == audit.OK and kind is CallKind.CHAT else None
             try:
-                call.cost = self._cost(model, call.routing, status, reply.cost_usd)
+                call.cost = price_call(
+                    model, call.routing, status, reported_usd=reply.cost_usd, usd_to_eur=self._config.usd_to_eur
+                )
             finally:
                 await recorder.finish(status, routing=call.routing, cost=call.cost, finish_reason=finish_reason)
 
-    def _cost(self, model: ModelConfig, routing: RoutingRecord, status: str, reported_usd: Decimal | None) -> Cost:
-        """Return the cost of one call, including its lost attempts.
-
-        ``reported_usd`` is the price that the provider reported. Ignore a price of 0 if the provider did not count tokens either.
-        """
-        if status != audit.OK and routing.usage == NO_TOKENS:
-            return NO_COST
-        if routing.estimated and not reported_usd:
-            reported_usd = None
-        cost = self._price(model, routing.answered_usage, reported_usd)
-        if routing.lost_usage == NO_TOKENS:
-            return cost
-        return replace(cost + self._price(model, routing.lost_usage), sub_calls=1)
-
-    def _price(self, model: ModelConfig, usage: TokenUsage, reported_usd: Decimal | None = None) -> Cost:
-        return price(model, usage, reported_usd=reported_usd, usd_to_eur=self._config.usd_to_eur)
+    def _price(self, model: ModelConfig, usage: TokenUsage) -> Cost:
+        return price(model, usage, reported_usd=None, usd_to_eur=self._config.usd_to_eur)
 
 
 _KIND_NAMES: Final = {"chat": "a chat model", "embedding": "an embedding model"}

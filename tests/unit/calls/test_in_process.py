@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -263,6 +264,22 @@ def test_with_a_table_usage_and_audit_are_the_tenants(tmp_path: Path, store: Ten
             assert calls.get_agent_usage("researcher").request_count == 2
             calls.reset_agent_usage("researcher")
             assert calls.get_agent_usage("researcher") == AgentUsage()
+            await calls.aclose()
+
+        asyncio.run(work())
+
+
+def test_a_reported_price_of_0_without_tokens_is_replaced_by_that_of_the_catalogue(tmp_path: Path, store: TenantStore) -> None:
+    free = {key: value for key, value in answer().items() if key != "usage"} | {"usage": {"cost": 0}}
+    with serve(lambda _: json_answer(free)) as url, folder_with(tmp_path, CONFIG.format(url=url, more="")):
+        config: GatewayConfig = load_gateway_config(tmp_path / "gateway.yaml")
+        calls = InProcessCalls(config, Router(config.llm, config.models, lambda _: KEY), TableUsageLog(store))
+
+        async def work() -> None:
+            await calls.complete("m", MESSAGES, agent_id="researcher")
+            (group,) = (await stored_usage(store, UsageQuery())).usage
+            expected = Decimal(group.prompt_tokens + 2 * group.completion_tokens) / 10**6
+            assert Decimal(group.cost_usd) == expected > 0
             await calls.aclose()
 
         asyncio.run(work())
