@@ -13,8 +13,12 @@ from local.standin.words import content_stems, fold, match
 from spass.core.messages import Json
 
 _NUMBER: Final = r"\d+(?:[.,]\d+)*"
-_OPERATOR: Final = r"(?:\*\*|[+*/×·÷^%]|[-−x](?=\s*[\d(]))"
-_EXPRESSION: Final = re.compile(rf"(?<![\w./:-])[(\s]*-?{_NUMBER}[\s)]*(?:{_OPERATOR}[(\s]*-?{_NUMBER}[\s)]*)+(?![\w/:-])")
+_CALL: Final = rf"(?:sqrt|cbrt|ln|log|log2|log10|sin|cos|tan|abs|factorial)\(\s*-?{_NUMBER}\s*\)"
+_OPERAND: Final = rf"(?:{_CALL}|{_NUMBER})"
+_OPERATOR: Final = rf"(?:\*\*|[+*/×·÷^%]|[-−x](?=\s*(?:[\d(]|{_CALL})))"
+_EXPRESSION: Final = re.compile(
+    rf"(?<![\w./:-])(?:[(\s]*-?{_OPERAND}[\s)]*(?:{_OPERATOR}[(\s]*-?{_OPERAND}[\s)]*)+|{_CALL})(?![\w/:-])"
+)
 _WORDS_TO_SIGNS: Final = (
     (r"\b(?:mal|times|multiplied by|multipliziert mit)\b", "*"),
     (r"\b(?:plus)\b", "+"),

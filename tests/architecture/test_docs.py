@@ -20,7 +20,7 @@ from spass.agents.parameters import parameters_of
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import file_model
 from spass.completions.chat_request import ChatCompletionRequest
-from spass.core.effects import AssistantReply, ToolOutcome
+from spass.core.effects import ToolOutcome
 from spass.core.messages import ToolCall
 from spass.tenancy.config import GatewayConfig, TenantDefaults, load_gateway_config
 from spass.tenancy.settings import Cascade
@@ -172,7 +172,9 @@ def test_the_example_of_a_kind_and_its_test_run_unchanged(monkeypatch: pytest.Mo
     example = ModuleType(module)
     monkeypatch.setitem(sys.modules, module, example)
     exec(compile(source, "kind.py", "exec"), vars(example))
-    exec(compile(test, "test_kind.py", "exec"), {**vars(example), "AssistantReply": AssistantReply, "pytest": pytest})
+    tests: dict[str, Any] = {}
+    exec(compile(test, "test_kind.py", "exec"), tests)
+    tests["test_the_corrected_answer_is_the_answer"]()
 
     monkeypatch.setattr(KINDS, "_registered", {key: vars(example)[name]})
     (tmp_path / "careful.yaml").write_text(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])

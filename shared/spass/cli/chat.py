@@ -27,6 +27,8 @@ def chat(client: Spass, agent: str | None, report: Callable[[SpassApiError], Non
             conversation.read(line)
         except SpassApiError as error:
             report(error)
+            if error.code == "agent_not_found":
+                note("`spass agents` lists the agents. A kind has no sessions; ask it with `spass ask --agent KIND`.")
             if not is_terminal(sys.stdin):
                 return True
     return False

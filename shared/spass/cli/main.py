@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from spass.cli.parser import build_parser
+from spass.cli.parser import parse
 from spass.cli.terminal import note, prepare
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _HINTS: Final = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command in ``arguments`` (default: those of the process) and return its exit code."""
     try:
-        options = build_parser().parse_args(arguments)
+        options = parse(arguments)
         prepare()
         return _run(options)
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Final
 
 _ENVIRONMENT: Final = """
@@ -42,6 +43,18 @@ _LISTS: Final = {
 }
 
 
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options in ``arguments`` (default: those of the process), or exit with the usage of the command.
+
+    argparse itself reports an unknown argument with the usage of the whole program.
+    """
+    options, unknown = build_parser().parse_known_args(arguments)
+    if unknown:
+        advice = "" if unknown[0].startswith("-") or options.command != "ask" else ". Write the question in quotes"
+        options.refuse(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+    return options
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser. ``command`` of its result is the chosen command."""
     parser = argparse.ArgumentParser(
@@ -63,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_command(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str, epilog: str
 ) -> argparse.ArgumentParser:
-    return commands.add_parser(
+    command = commands.add_parser(
         name,
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
@@ -71,6 +84,8 @@ def _add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    command.set_defaults(refuse=command.error)
+    return command
 
 
 def _add_ask(ask: argparse.ArgumentParser) -> None:

@@ -50,10 +50,10 @@ class ConfigProblem:
 
 
 class ConfigError(Exception):
-    """Raised when a file of the operator cannot be used. It has all problems, in the order of lines."""
+    """Raised when a file of the operator cannot be used. It has all problems, by file and line."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
-        self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
+        self.problems = tuple(sorted(problems, key=lambda problem: (problem.file, problem.line or 0)))
         super().__init__("\n".join(map(str, self.problems)))
 
 
@@ -113,7 +113,8 @@ def parse_yaml(text: str, file: str, *, loader: type = _LOADER) -> YamlSource:
 def _suggest_check(error: yaml.MarkedYAMLError, line: int | None) -> str:
     # The parser reports the place where parsing fails, which may be lines after the mistake.
     if error.context_mark and re.search("quoted scalar|flow", error.context or ""):
-        return f"check the quote or bracket that opens in line {error.context_mark.line + 1}"
+        opened = error.context_mark.line + 1
+        return f"check the quote or bracket that opens in line {min(opened, line or opened)}"
     return "check indentation, colons and tabs" + (f" around line {line}" if line else "")
 
 

@@ -172,9 +172,9 @@ def test_a_file_that_is_not_an_agent_is_refused(tmp_path: Path, text: str) -> No
 
 
 def test_one_error_reports_all_invalid_files(tmp_path: Path) -> None:
-    message = load_error(tmp_path, good=GOOD, one="name: one\nmodel: unknown\n", two="name: two\nmodel: talker\nfoo: 1\n")
-    assert "one.yaml" in message
-    assert "two.yaml" in message
+    message = load_error(tmp_path, good=GOOD, one="name: one\nmodel: talker\nfoo: 1\n", two="name: two\nmodel: unknown\n")
+    files = [line.split(":")[0].rpartition("/")[2] for line in message.splitlines()]
+    assert files == ["one.yaml", "two.yaml"]
     assert "good.yaml" not in message
 
 

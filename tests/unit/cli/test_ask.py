@@ -169,6 +169,14 @@ def test_wrong_usage_exits_with_2_and_sends_nothing(arguments: list[str], tmp_pa
     assert gateway.requests == []
 
 
+def test_an_unknown_argument_is_reported_with_the_usage_of_its_command() -> None:
+    err = spass(NOBODY, "ask", "Hello", "world").err
+    assert "spass ask: error: unrecognized arguments: world. Write the question in quotes" in err
+    assert "--tools A,B" in err
+    assert "in quotes" not in spass(NOBODY, "ask", "Hello", "--nonsense").err
+    assert "spass tools: error: unrecognized arguments: --all" in spass(NOBODY, "tools", "--all").err
+
+
 @pytest.mark.parametrize(
     ("variables", "shown"), [({"SPASS_URL": "localhost"}, "SPASS_URL"), ({"SPASS_TOKEN": "two words"}, "SPASS_TOKEN")]
 )

@@ -110,3 +110,10 @@ def test_a_chat_without_an_agent_fails_at_once(answer: Callable[[HttpRequest], H
     with fake_gateway(answer) as gateway:
         output = spass(gateway.url, "chat", stdin="one\n")
     assert (output.code, output.out) == (code, "")
+
+
+def test_a_chat_with_a_kind_is_told_how_to_ask_it() -> None:
+    with fake_gateway(lambda _: error_answer(404, "agent_not_found", "The agent 'react' does not exist.")) as gateway:
+        output = spass(gateway.url, "chat", "--agent", "react", stdin="one\n")
+    assert output.code == 1
+    assert "spass ask --agent KIND" in output.err

@@ -62,6 +62,7 @@ def test_refused_yaml_is_reported_with_its_line(text: str, message: str) -> None
         ("a:\n  b: 1\n c: 2", "x.yaml:3: not valid YAML: check indentation, colons and tabs around line 3 ("),
         ("a: 'open\nb: 1\nc: 2", "x.yaml:3: not valid YAML: check the quote or bracket that opens in line 1 ("),
         ("a:\n  [1,\n  2\nb: 3\nc: 4", "x.yaml:4: not valid YAML: check the quote or bracket that opens in line 2 ("),
+        ("a: 1\nb: [\n", "x.yaml:2: not valid YAML: check the quote or bracket that opens in line 2 ("),
     ],
 )
 def test_a_syntax_error_is_reported_with_the_place_to_check(text: str, message: str) -> None:

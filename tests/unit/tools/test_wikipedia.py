@@ -185,6 +185,9 @@ async def test_an_unreachable_wikipedia_is_reported_without_its_address(monkeypa
     with pytest.raises(ToolError, match="cannot be reached") as caught:
         await WikipediaSearch(query="x").run(CONTEXT)
     assert "127.0.0.1" not in caught.value.message
+    assert "language" not in caught.value.message
+    with pytest.raises(ToolError, match="'xx' Wikipedia cannot be reached"):
+        await WikipediaSearch(query="x", language="xx").run(CONTEXT)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ async def query_api(language: str, parameters: Mapping[str, str | int]) -> Mappi
     except httpx.TimeoutException:
         raise ToolError("Wikipedia did not answer in time. Try once more, or answer without it.") from None
     except httpx.HTTPError:
-        raise ToolError(f"The {language!r} Wikipedia cannot be reached. Check the language code, or answer without it.") from None
+        raise ToolError(_unreachable(language)) from None
     except AnswerTooLong:
         raise ToolError("Wikipedia's answer is too long. Ask for less.") from None
     _check_status(response, language)
@@ -56,6 +56,13 @@ def article_url(language: str, title: str) -> str:
 
 def _server(language: str) -> str:
     return os.environ.get("SPASS_WIKIPEDIA_URL", _DEFAULT_URL).replace("{language}", language).rstrip("/")
+
+
+def _unreachable(language: str) -> str:
+    # The host of a language that does not exist has no address, so the language may be the reason. English exists.
+    if language == "en":
+        return "Wikipedia cannot be reached from this gateway. Answer without it."
+    return f"The {language!r} Wikipedia cannot be reached. Check the language code, or answer without it."
 
 
 def _check_status(response: ToolAnswer, language: str) -> None:
