@@ -25,8 +25,7 @@ from bench.processes import TOKEN, USER, silence_logs, write_config
 from functions.agents.chat import router
 from spass.core.bus import EVENT_TYPES, EventBus, EventType
 from spass.core.bus_events import BusEvent
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, Role, TokenUsage
+from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.metering.telemetry import Telemetry
 from spass.metering.traces import Traces

@@ -26,9 +26,9 @@ from spass.agents.kinds.simple import SimpleAgent
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.effects import Infer, ToolOutcome, user
-from spass.core.events import ToolCallDelta, ToolEvent, collect
+from spass.core.events import ToolEvent, collect
 from spass.core.ids import RequestId, TenantId
-from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
+from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta, ToolSpec
 from spass.llm.types import ChatDelta
 from spass.tenancy.identity import Caller, Identity
 from spass.tools.base import ReportProgress

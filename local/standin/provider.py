@@ -4,8 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import cast
 
 from local.standin.wire import complete
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.providers.openai_wire import chat_body
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 

@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, Role, TokenUsage
+from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import ScriptedModel
 from tests.functions.gateway import Gateway, Reply

@@ -9,8 +9,7 @@ import pytest
 
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent, parameter
 from spass.core.effects import Answer, Infer, Steps
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, Role, TokenUsage
+from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.types import ChatDelta
 from spass.testing.model import in_turn
 from tests.functions.gateway import Gateway, Reply

@@ -10,9 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from spass.core.events import ToolCallDelta
 from spass.core.ids import TenantId
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.providers.openai import OpenAi
 from spass.llm.router import Router
 from spass.llm.types import ChatDelta

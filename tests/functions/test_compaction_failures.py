@@ -6,8 +6,7 @@ from typing import Final
 
 import pytest
 
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason
+from spass.core.messages import FinishReason, ToolCallDelta
 from spass.llm.errors import (
     BackendAuthError,
     BackendBadRequest,

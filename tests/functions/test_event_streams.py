@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from spass.agents.kinds.registry import KINDS
 from spass.aws.invocation import AwsCall
 from spass.core.errors import storage_timeout
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.faults import FaultPlan, inject

@@ -10,8 +10,7 @@ from typing import Any, Final
 import pytest
 
 from spass.core.bus import INFERENCE_END, TOOL_CALL_END
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendError
 from spass.llm.types import ChatDelta
 from spass.testing.event_log import EventLog

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway
 

@@ -21,8 +21,7 @@ from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.react import ReActAgent
 from spass.core.bus import EVENT_TYPES
 from spass.core.effects import HIDDEN, Answer, AssistantReply, Infer, Steps
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, Json, Role, TokenUsage
+from spass.core.messages import FinishReason, Json, Role, TokenUsage, ToolCallDelta
 from spass.llm.types import ChatDelta
 from spass.testing.event_log import EventLog
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve

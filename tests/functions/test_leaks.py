@@ -15,8 +15,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from functions.workers import compaction_step, jobs
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider
 from spass.redaction import text as redaction

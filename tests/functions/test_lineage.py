@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from spass.core.events import ToolCallDelta
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
-from spass.core.messages import FinishReason, Role
+from spass.core.messages import FinishReason, Role, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway
 from tests.unit.sessions.session_chains import ChainBuilder

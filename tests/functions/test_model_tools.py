@@ -2,8 +2,7 @@
 
 import json
 
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason
+from spass.core.messages import FinishReason, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer

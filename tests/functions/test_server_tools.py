@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from spass.calls.datamark import NOTE, remove_marks
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
 from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_files
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from spass.agents.kinds.markers import ShowFilter
 from spass.core.effects import AssistantReply, Show
-from spass.core.events import RefusalDelta, ToolCallDelta
+from spass.core.events import RefusalDelta
 from spass.core.ids import new_id
-from spass.core.messages import CUT_OFF, NO_TOKENS, ToolCall, replayable_name
+from spass.core.messages import CUT_OFF, NO_TOKENS, ToolCall, ToolCallDelta, replayable_name
 from spass.core.think_filter import ThinkFilter
 from spass.llm.types import ChatDelta, ReplyBuilder
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from functools import cached_property
 
-from spass.core.events import ToolCallDelta
+from spass.core.messages import ToolCallDelta
 from spass.llm.backends import all_key_variables
 from spass.llm.types import ChatDelta
 from spass.redaction.detector import SecretSet

@@ -9,8 +9,7 @@ from spass.calls.datamark import NOTE, MarkRemover, choose_mark, wrap_as_data
 from spass.calls.invisible_characters import strip_invisible
 from spass.calls.role_tokens import escape_role_tokens
 from spass.core.errors import InputRefused
-from spass.core.events import ToolCallDelta
-from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolSpec
+from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolCallDelta, ToolSpec
 from spass.llm.types import ChatDelta, ChatRequest
 
 MAX_CHARACTERS: Final = 1_000_000

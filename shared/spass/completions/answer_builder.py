@@ -4,8 +4,9 @@ import time
 
 from spass.agents.render.chunks import AnswerHead, render_usage
 from spass.completions.answers import ChatCompletion, Choice, CompletionMessage, CompletionUsage
-from spass.core.events import Event, RefusalDelta, Token, ToolCallDelta, TurnFinished
+from spass.core.events import Event, RefusalDelta, Token, TurnFinished
 from spass.core.ids import new_id
+from spass.core.messages import ToolCallDelta
 from spass.llm.answers import CalledFunction, FunctionCall
 from spass.llm.types import ChatDelta, ReplyBuilder
 

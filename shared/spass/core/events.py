@@ -8,7 +8,7 @@ from typing import TypeAlias
 from spass.core.cost import NO_COST, Cost
 from spass.core.effects import ToolOutcome
 from spass.core.errors import SpassError
-from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, TokenUsage, ToolCall
+from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, TokenUsage, ToolCall, ToolCallDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,6 @@ class RefusalDelta:
     """A piece of a refusal, for a client whose format separates refusals from text."""
 
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """A piece of tool call number ``index`` of a reply. ``id`` and ``name`` arrive in one piece; ``arguments`` is a part to
-    append. As an event of a turn, it is a piece of a call that is left to the client.
-    """
-
-    index: int
-    id: str | None = None
-    name: str | None = None
-    arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,18 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of tool call number ``index`` of a reply. ``id`` and ``name`` arrive in one piece; ``arguments`` is a part to
+    append. As an event of a turn, it is a piece of a call that is left to the client.
+    """
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Image:
     """An image in a user's message.
 

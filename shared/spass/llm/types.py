@@ -7,9 +7,19 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Literal, Protocol, TypeAlias
 
-from spass.core.events import ToolCallDelta
 from spass.core.ids import RequestId
-from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec, replayable_name
+from spass.core.messages import (
+    NO_TOKENS,
+    FinishReason,
+    Json,
+    Message,
+    Role,
+    TokenUsage,
+    ToolCall,
+    ToolCallDelta,
+    ToolSpec,
+    replayable_name,
+)
 from spass.core.time import Deadline
 from spass.llm.attempt import Attempt
 

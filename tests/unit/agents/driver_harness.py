@@ -13,14 +13,13 @@ from spass.core.events import (
     Failed,
     InferenceFinished,
     InferenceStarted,
-    ToolCallDelta,
     ToolCallFinished,
     ToolCallStarted,
     ToolEvent,
     TurnFinished,
     TurnStarted,
 )
-from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall, ToolCallDelta
 from spass.llm.types import ChatDelta
 from tests.unit.tools.fakes import scope_for
 

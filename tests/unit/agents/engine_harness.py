@@ -10,8 +10,8 @@ from spass.agents.engine import Engine
 from spass.agents.spec import DEFAULT_KIND, AgentSpec, file_model
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
-from spass.core.events import Event, ToolCallDelta
-from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+from spass.core.events import Event
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall, ToolCallDelta
 from spass.core.outcome import TurnOutcome
 from spass.llm.errors import BackendError
 from spass.llm.router import Router

@@ -16,9 +16,9 @@ from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.protocols import REACT, STRUCTURED, Protocol
 from spass.core.effects import Infer
-from spass.core.events import ToolCallDelta, collect
+from spass.core.events import collect
 from spass.core.json import dump_canonical
-from spass.core.messages import FinishReason, Json
+from spass.core.messages import FinishReason, Json, ToolCallDelta
 from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

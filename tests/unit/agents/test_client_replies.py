@@ -7,8 +7,8 @@ from spass.agents.driver import Driver
 from spass.agents.kinds import AgentContext, user
 from spass.agents.kinds.server_tools import ServerToolsAgent
 from spass.core.effects import Infer
-from spass.core.events import Event, InferenceFinished, RefusalDelta, Token, ToolCallDelta, ToolCallStarted, TurnFinished
-from spass.core.messages import FinishReason, ToolCall
+from spass.core.events import Event, InferenceFinished, RefusalDelta, Token, ToolCallStarted, TurnFinished
+from spass.core.messages import FinishReason, ToolCall, ToolCallDelta
 from spass.llm.types import ChatDelta
 from tests.unit.agents.driver_harness import ScriptedWorld, check_events
 from tests.unit.tools.fakes import scope_for

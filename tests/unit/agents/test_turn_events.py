@@ -20,9 +20,9 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, INFERENCE_END, TOOL_CALL_END, EventBus
 from spass.core.errors import StorageUnavailable, UpstreamError
-from spass.core.events import Failed, ToolCallDelta, TurnFinished
+from spass.core.events import Failed, TurnFinished
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
-from spass.core.messages import FinishReason, Json, TokenUsage
+from spass.core.messages import FinishReason, Json, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest

@@ -19,8 +19,7 @@ from spass.core.errors import (
     UpstreamError,
     UpstreamRejected,
 )
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendBadRequest, BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.testing.model import ScriptedModel, in_turn

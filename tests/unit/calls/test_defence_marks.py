@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from spass.calls.datamark import NOTE, remove_marks
 from spass.calls.defence import SanitizedRequest, sanitize_request
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, Message, Role, ToolCall
+from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallDelta
 from spass.llm.types import ChatDelta, ChatRequest, collect_deltas
 
 SYSTEM = Message(Role.SYSTEM, "Answer.")

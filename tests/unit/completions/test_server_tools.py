@@ -19,8 +19,7 @@ from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.messages import check_tool_answers
 from spass.completions.service import Completions
 from spass.core.errors import StorageUnavailable, UpstreamError
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, NamedTool
 from spass.tenancy.config import GatewayConfig

@@ -12,8 +12,7 @@ from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.embeddings import EmbeddingsRequest
 from spass.completions.service import Completions
 from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig

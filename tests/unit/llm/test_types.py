@@ -6,8 +6,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, Role, TokenUsage, ToolCall
+from spass.core.messages import FinishReason, Role, TokenUsage, ToolCall, ToolCallDelta
 from spass.llm.types import ChatDelta, EmbeddingReply, ReplyBuilder, collect_deltas, pack_rows
 
 

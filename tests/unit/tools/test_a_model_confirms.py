@@ -11,9 +11,9 @@ from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
 from spass.calls.datamark import remove_marks
 from spass.calls.pipeline import Calls
-from spass.core.events import ToolCallDelta, ToolCallFinished
+from spass.core.events import ToolCallFinished
 from spass.core.ids import IndexId, UserId
-from spass.core.messages import FinishReason, Role
+from spass.core.messages import FinishReason, Role, ToolCallDelta
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.rag.index.documents import NewDocument

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from spass.core.cost import Cost, cost_json
-from spass.core.events import Event, RefusalDelta, Token, ToolCallDelta, TurnFinished
-from spass.core.messages import FinishReason, Json, TokenUsage
+from spass.core.events import Event, RefusalDelta, Token, TurnFinished
+from spass.core.messages import FinishReason, Json, TokenUsage, ToolCallDelta
 
 Chunk: TypeAlias = dict[str, Json]
 """One ``chat.completion.chunk``."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from spass.core.events import ToolCallDelta
+from spass.core.messages import ToolCallDelta
 from spass.llm.providers.http import malformed_response
 from spass.llm.providers.payloads import SurrogateJoiner, join_surrogates
 from spass.llm.types import ChatDelta

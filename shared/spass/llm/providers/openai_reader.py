@@ -8,9 +8,8 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from spass.core.events import ToolCallDelta
 from spass.core.ids import new_id
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.providers.error_responses import error_inside_answer
 from spass.llm.providers.http import malformed_response

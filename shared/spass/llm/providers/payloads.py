@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from spass.core.events import ToolCallDelta
+from spass.core.messages import ToolCallDelta
 from spass.llm.providers.http import malformed_response
 from spass.llm.types import ChatDelta
 

@@ -14,8 +14,8 @@ from spass.completions.answer_builder import AnswerBuilder
 from spass.completions.answers import ChatCompletion
 from spass.completions.pipeline_events import pipeline_events
 from spass.core.cost import Cost, CostSource, CostTally
-from spass.core.events import Event, ToolCallDelta, TurnFinished
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.events import Event, TurnFinished
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import ChatDelta, collect_deltas
 from tests.unit.completions.chunk_collector import collect_chunks
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spass.calls.pipeline import Calls
-from spass.core.events import ToolCallDelta
-from spass.core.messages import FinishReason, Message, Role, ToolCall
+from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallDelta
 from spass.llm import errors as llm
 from spass.llm.router import Router
 from spass.llm.types import ChatDelta, ChatRequest
