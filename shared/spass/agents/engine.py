@@ -87,7 +87,7 @@ class Engine:
 
         async def shorten() -> Sequence[Message] | None:
             shorter = await shorten_history() if shorten_history is not None else None
-            return _with_content(shorter) if shorter is not None else None
+            return _with_content([*shorter, *given.conversation]) if shorter is not None else None
 
         return driver.run(agent, message, prepare, shorten)
 

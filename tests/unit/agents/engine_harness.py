@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from spass.agents.answers import Reply
 from spass.agents.chat import run_without_session
 from spass.agents.driver import ShortenHistory
-from spass.agents.engine import Engine
+from spass.agents.engine import NOTHING_GIVEN, Engine
+from spass.agents.kinds.base import AgentContext
 from spass.agents.spec import DEFAULT_KIND, AgentSpec, file_model
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
@@ -65,13 +66,14 @@ class EngineHarness:
         message: str,
         *,
         shorten_history: ShortenHistory | None = None,
+        given: AgentContext = NOTHING_GIVEN,
     ) -> list[Event]:
         """Return the events of a turn after ``history``."""
 
         async def load() -> Sequence[Message]:
             return history
 
-        return [event async for event in self.engine.run(scope, spec, message, load, shorten_history)]
+        return [event async for event in self.engine.run(scope, spec, message, load, shorten_history, given=given)]
 
     async def chat(self, scope: Scope, agent: AgentSpec, message: str) -> Reply:
         """Return the reply to a message outside of a session."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spass.agents.kinds.base import AgentContext
 from spass.calls.datamark import remove_marks
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBusy, UpstreamRejected
@@ -273,6 +274,15 @@ async def test_passages_stay_in_the_shortened_conversation(harness: EngineHarnes
     collect(await harness.events(scope, spec, LONG, "Wann?", shorten_history=CountingShortener(SHORT)))
     _, shorter, context, question = harness.model.requests[1].messages
     assert (shorter.content, context.data, question.content) == ("in short", True, "Wann?")
+
+
+async def test_messages_that_the_caller_gives_stay_behind_the_shortened_history(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(TOO_LONG, says("Hi."))
+    given = AgentContext((Message(Role.USER, "given"),))
+    collect(await harness.events(scope, agent(), LONG, "?", shorten_history=CountingShortener(SHORT), given=given))
+    first, second = ([message.content for message in request.messages] for request in harness.model.requests)
+    assert first == ["Be brief.", "old", "older", "given", "?"]
+    assert second == ["Be brief.", "in short", "given", "?"]
 
 
 @pytest.mark.parametrize("shorter", [None, SHORT])
