@@ -1,6 +1,7 @@
 """Run the commands and examples of the README and of ``docs/sessions.md``. Only their address is replaced."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,15 @@ def test_the_openai_example_of_the_page_about_sessions_works(gateway: Gateway, t
     assert '"http://127.0.0.1:3000/v1"' in code
     output = run_python(code, gateway, tmp_path)
     assert "'seq': 2" in output, output
+
+
+def test_the_command_of_the_readme_prints_the_answer(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    (command,) = re.findall(r"(?m)^\.venv/bin/python (-m spass .*)$", (ROOT / "README.md").read_text(encoding="utf-8"))
+    monkeypatch.setenv("SPASS_URL", gateway.url)
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "sqrt(256) = 16\n"
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["openai", "langchain"])

@@ -17,7 +17,12 @@ _PLACES: Final = {
 
 def __getattr__(name: str) -> object:
     if name in _PLACES:
-        return getattr(import_module(_PLACES[name]), name)
+        try:
+            return getattr(import_module(_PLACES[name]), name)
+        except ModuleNotFoundError as error:  # `pip install .` installs the client only
+            advice = "Install them with pip install -r requirements/local.txt, from a checkout of Spass."
+            message = f"spass.llm needs the packages of the gateway, and {error.name} is missing. {advice}"
+            raise ModuleNotFoundError(message, name=error.name) from error
     if name == "BackendError":  # what a caller of ``complete`` catches: every failure of a call
         return import_module("spass.core.errors").SpassError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -289,3 +291,11 @@ models:
     assert lines[0] == "Hello there. llama-4-scout stop 14"
     assert lines[-1] == "14 1"
     assert used.total_tokens == 0
+
+
+def test_a_client_without_the_packages_of_the_gateway_is_told_what_to_install(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['boto3'] = None; from spass.llm import complete"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "boto3 is missing" in done.stderr
+    assert "requirements/local.txt" in done.stderr.splitlines()[-1]

@@ -37,7 +37,7 @@ def test_it_lists_the_backend_of_each_model_and_models_without_one(shown: str) -
 
 
 def test_it_shows_how_to_upload_a_file(shown: str) -> None:
-    assert "    curl -T notes.md http://127.0.0.1:4999/spass-local/uploads/demo/my-index/\n" in shown
+    assert "    curl -T notes.md http://127.0.0.1:4999/spass-local/uploads/demo/my-index/ " in shown
 
 
 def test_it_shows_notes(shown: str) -> None:
