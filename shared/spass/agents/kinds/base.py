@@ -111,6 +111,10 @@ class Correction:
 class CallFormat:
     """The form in which a model calls tools and reads their results. Here the provider parses the calls."""
 
+    def opening(self, agent: BaseAgent, input: str, context: AgentContext) -> tuple[Message, ...]:
+        """Return the messages of the first model call."""
+        return agent.opening(input, context)
+
     def infer(self, messages: tuple[Message, ...]) -> Infer:
         """Return the next model call."""
         return Infer(messages)
@@ -157,3 +161,16 @@ class ToolUsingAgent(BaseAgent):
                     messages = (*messages, *calls.record(reply, step, outcomes))
         except MaxTurns:
             return calls.answer_at_limit(texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolLoopAgent(ToolUsingAgent):
+    """A kind whose steps are the tool loop."""
+
+    @abstractmethod
+    def call_format(self, context: AgentContext) -> CallFormat:
+        """Return the form in which the model calls tools."""
+
+    def steps(self, input: str, context: AgentContext) -> Steps:
+        calls = self.call_format(context)
+        return self.tool_loop(calls.opening(self, input, context), calls)

@@ -3,15 +3,14 @@ https://arxiv.org/abs/2210.03629), so it also works with models that have no fun
 
 from dataclasses import dataclass
 
-from spass.agents.kinds.base import AgentContext, ToolUsingAgent
+from spass.agents.kinds.base import AgentContext, CallFormat, ToolLoopAgent
 from spass.agents.kinds.protocols import REACT
-from spass.agents.kinds.text_loop import text_loop
-from spass.core.effects import Steps
+from spass.agents.kinds.written_calls import WrittenCalls
 
 
 @dataclass(frozen=True, kw_only=True)
-class NativeReActAgent(ToolUsingAgent):
+class NativeReActAgent(ToolLoopAgent):
     """Reason and act in text (Thought, Action, Observation) until a final answer, with any model."""
 
-    def steps(self, input: str, context: AgentContext) -> Steps:
-        return text_loop(self, input, context, REACT)
+    def call_format(self, context: AgentContext) -> CallFormat:
+        return WrittenCalls(REACT, context.specs)

@@ -13,8 +13,8 @@ The client gets one assistant message, as from a model without server tools:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spass.agents.kinds.base import NATIVE_CALLS, AgentContext, CallFormat, Correction, ToolUsingAgent
-from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Infer, Steps
+from spass.agents.kinds.base import NATIVE_CALLS, AgentContext, BaseAgent, CallFormat, Correction, ToolLoopAgent
+from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Infer
 from spass.core.messages import Message
 
 
@@ -24,6 +24,9 @@ class _ClientCalls(CallFormat):
 
     client_tools: frozenset[str]
     answers_with_json: bool
+
+    def opening(self, agent: BaseAgent, input: str, context: AgentContext) -> tuple[Message, ...]:  # noqa: ARG002
+        return context.conversation  # it ends with the input
 
     def infer(self, messages: tuple[Message, ...]) -> Infer:
         return Infer(messages, show=HIDDEN if self.answers_with_json else None)
@@ -38,7 +41,7 @@ class _ClientCalls(CallFormat):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerToolsAgent(ToolUsingAgent):
+class ServerToolsAgent(ToolLoopAgent):
     """Answer a client's conversation and call the gateway's tools on the way.
 
     ``client_tools`` are the names of the tools that the client executes. The client's request supplies the sampling values.
@@ -47,5 +50,5 @@ class ServerToolsAgent(ToolUsingAgent):
     client_tools: frozenset[str] = frozenset()
     answers_with_json: bool = False
 
-    def steps(self, input: str, context: AgentContext) -> Steps:  # noqa: ARG002 (the conversation ends with the input)
-        return self.tool_loop(context.conversation, _ClientCalls(self.client_tools, self.answers_with_json))
+    def call_format(self, context: AgentContext) -> CallFormat:  # noqa: ARG002
+        return _ClientCalls(self.client_tools, self.answers_with_json)

@@ -3,19 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spass.agents.kinds.base import AgentContext, CallFormat, Correction, ToolUsingAgent
+from spass.agents.kinds.base import AgentContext, BaseAgent, CallFormat, Correction
 from spass.agents.kinds.protocols import Protocol, WrittenCall, history_as_text, observation, parse_reply, write_call
 from spass.agents.kinds.written_arguments import arguments_text
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Steps, ToolOutcome, user
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, ToolOutcome, user
 from spass.core.json import dump
 from spass.core.messages import CUT_OFF, Json, Message, Role, ToolCall, ToolSpec, replayable_name
-
-
-def text_loop(agent: ToolUsingAgent, input: str, context: AgentContext, protocol: Protocol) -> Steps:
-    """Call the model and the tools that its replies name until a reply has a final answer, and return that answer."""
-    prompt = "\n\n".join(filter(str.strip, (agent.system_prompt, instructions(protocol, context.specs))))
-    past = replace(context, conversation=history_as_text(context.conversation, protocol))
-    return agent.tool_loop(replace(agent, system_prompt=prompt).opening(input, past), WrittenCalls(protocol, context.specs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +21,11 @@ class WrittenCalls(CallFormat):
 
     protocol: Protocol
     specs: Sequence[ToolSpec]
+
+    def opening(self, agent: BaseAgent, input: str, context: AgentContext) -> tuple[Message, ...]:
+        prompt = "\n\n".join(filter(str.strip, (agent.system_prompt, instructions(self.protocol, self.specs))))
+        past = replace(context, conversation=history_as_text(context.conversation, self.protocol))
+        return replace(agent, system_prompt=prompt).opening(input, past)
 
     def infer(self, messages: tuple[Message, ...]) -> Infer:
         return Infer(messages, "none", show=self.protocol.show)
