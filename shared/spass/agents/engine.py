@@ -9,9 +9,9 @@ from spass.agents.driver import Driver, ShortenHistory
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.spec import AgentSpec
-from spass.calls.invisible_characters import strip_invisible
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
+from spass.calls.text_cleaning import strip_invisible
 from spass.core.errors import ModelNotAllowed
 from spass.core.events import Event
 from spass.core.ids import AgentName, IndexId

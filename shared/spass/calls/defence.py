@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spass.calls.datamark import NOTE, MarkRemover, choose_mark, wrap_as_data
-from spass.calls.invisible_characters import strip_invisible
-from spass.calls.role_tokens import escape_role_tokens
+from spass.calls.text_cleaning import clean_text
 from spass.core.errors import InputRefused
 from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolCallDelta, ToolSpec
 from spass.llm.types import ChatDelta, ChatRequest
@@ -85,23 +84,19 @@ def _sanitize_message(message: Message) -> Message:
         raise InputRefused(
             f"A message has more than {MAX_CHARACTERS} characters.", param="messages", details={"reason": "message_too_long"}
         )
-    content = _clean(message.content)
+    content = clean_text(message.content)
     calls = tuple(_sanitize_call(call) for call in message.tool_calls)
-    name, call_id = message.name and _clean(message.name), message.tool_call_id and _clean_id(message.tool_call_id)
+    name, call_id = message.name and clean_text(message.name), message.tool_call_id and _clean_id(message.tool_call_id)
     if content is message.content and _same((*calls, name, call_id), (*message.tool_calls, message.name, message.tool_call_id)):
         return message
     _check_visible(message, content)
-    clean = message.rewritten(_clean) if message.parts else replace(message, content=content)
+    clean = message.rewritten(clean_text) if message.parts else replace(message, content=content)
     return replace(clean, tool_calls=calls, name=name or None, tool_call_id=call_id)
-
-
-def _clean(text: str) -> str:
-    return escape_role_tokens(strip_invisible(text))
 
 
 def _clean_id(identity: str) -> str:
     """Return the clean id of a call. It is the same for the call and for its result, so that they stay a pair."""
-    return _clean(identity) or "call"
+    return clean_text(identity) or "call"
 
 
 def _check_visible(message: Message, content: str) -> None:
@@ -113,7 +108,7 @@ def _check_visible(message: Message, content: str) -> None:
 def _sanitize_call(call: ToolCall) -> ToolCall:
     """Clean an earlier call of the model, which may contain text that the model read. Some providers parse the JSON and so decode
     its escapes. So clean the decoded values too."""
-    arguments = _clean(call.arguments)
+    arguments = clean_text(call.arguments)
     if "\\u" in arguments:
         try:
             value: Json = json.loads(arguments)
@@ -122,16 +117,16 @@ def _sanitize_call(call: ToolCall) -> ToolCall:
                 arguments = json.dumps(clean, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             pass
-    identity, name = call.id and _clean_id(call.id), _clean(call.name) or "tool"
+    identity, name = call.id and _clean_id(call.id), clean_text(call.name) or "tool"
     unchanged = arguments is call.arguments and identity is call.id and name is call.name
     return call if unchanged else replace(call, id=identity, name=name, arguments=arguments)
 
 
 def _clean_value(value: Json) -> Json:
     if isinstance(value, str):
-        return _clean(value)
+        return clean_text(value)
     if isinstance(value, dict):
-        return {_clean(name): _clean_value(inner) for name, inner in value.items()}
+        return {clean_text(name): _clean_value(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_clean_value(inner) for inner in value]
     return value
@@ -140,10 +135,10 @@ def _clean_value(value: Json) -> Json:
 def _sanitize_tools(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
     """Return ``tools`` with clean descriptions, because a client may copy them from elsewhere. Names and values do not change."""
     descriptions = "\n".join(text for tool in tools for text in (tool.description, *_descriptions(tool.parameters)))
-    if _clean(descriptions) is descriptions:
+    if clean_text(descriptions) is descriptions:
         return tools
     return tuple(
-        replace(tool, description=_clean(tool.description), parameters=_with_clean_descriptions(tool.parameters))
+        replace(tool, description=clean_text(tool.description), parameters=_with_clean_descriptions(tool.parameters))
         for tool in tools
     )
 
@@ -151,7 +146,7 @@ def _sanitize_tools(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
 def _sanitize_format(schema: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
     """Return ``schema`` with clean descriptions: some chat templates write the schema of the answer into the prompt."""
     descriptions = "\n".join(_descriptions(schema))
-    return schema if schema is None or _clean(descriptions) is descriptions else _with_clean_descriptions(schema)
+    return schema if schema is None or clean_text(descriptions) is descriptions else _with_clean_descriptions(schema)
 
 
 def _descriptions(schema: Json) -> Iterator[str]:
@@ -168,7 +163,7 @@ def _descriptions(schema: Json) -> Iterator[str]:
 
 def _with_clean_descriptions(schema: Mapping[str, Json]) -> Mapping[str, Json]:
     def clean_object(part: dict[str, Json]) -> dict[str, Json]:
-        return part | {name: _clean(text) for name in _DESCRIPTION_FIELDS if isinstance(text := part.get(name), str)}
+        return part | {name: clean_text(text) for name in _DESCRIPTION_FIELDS if isinstance(text := part.get(name), str)}
 
     clean_schema: Mapping[str, Json] = json.loads(json.dumps(schema), object_hook=clean_object)
     return clean_schema

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from spass.calls.invisible_characters import strip_invisible
+from spass.calls.text_cleaning import strip_invisible
 from spass.core.confusables import TagSanitizer
 from spass.core.messages import Message, Role
 

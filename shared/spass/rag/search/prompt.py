@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from spass.calls.invisible_characters import strip_invisible
+from spass.calls.text_cleaning import strip_invisible
 from spass.core.confusables import TagSanitizer
 from spass.core.ids import IndexId
 from spass.rag.index.answers import Hit

@@ -8,9 +8,9 @@ from typing import Final, Self
 
 from spass.aws.tasks import run_concurrently
 from spass.calls.defence import MAX_CHARACTERS
-from spass.calls.invisible_characters import strip_invisible
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
+from spass.calls.text_cleaning import strip_invisible
 from spass.core.errors import (
     BudgetExceeded,
     ContextLengthExceeded,

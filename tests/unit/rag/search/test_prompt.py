@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.invisible_characters import strip_invisible
+from spass.calls.text_cleaning import strip_invisible
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.answers import Hit
 from spass.rag.search.prompt import render_context

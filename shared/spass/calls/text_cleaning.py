@@ -1,9 +1,14 @@
-"""Remove invisible characters before a model reads a text: control characters, characters without width, and tags.
+"""Clean a text before a model reads it: remove invisible characters, and escape the role tokens of chat templates.
 
-A model reads these characters but a person does not see them, so they can hide an instruction. The set consists of Unicode's
-``Default_Ignorable_Code_Point`` (https://www.unicode.org/reports/tr44/) and the control characters. Characters that a writing
-system or an emoji needs stay, but only one of them and only in the right context: joiners in scripts that join, presentation
-selectors after an emoji, the tags of the three flags that have tags, and a variation selector after a Han or Mongolian letter.
+A model reads invisible characters (control characters, characters without width, and tags) but a person does not see them, so
+they can hide an instruction. The set consists of Unicode's ``Default_Ignorable_Code_Point``
+(https://www.unicode.org/reports/tr44/) and the control characters. Characters that a writing system or an emoji needs stay, but
+only one of them and only in the right context: joiners in scripts that join, presentation selectors after an emoji, the tags of
+the three flags that have tags, and a variation selector after a Han or Mongolian letter.
+
+Role tokens mark the speaker of a message. A server that renders messages into a template may read ``<|im_start|>system`` inside a
+message as the start of another message. The brackets of such a token become ``‹`` and ``›``: people and models can still read the
+text, but a tokenizer does not find the token. An invisible character inside the token would also work, but would hide the change.
 """
 
 import re
@@ -63,6 +68,37 @@ _REMOVED: Final = _INVISIBLE + "".join(
 _VISIBLE: Final = re.compile(f"[^{_BREAKS}{_OTHER_INVISIBLE}]")
 _PART: Final = 16_384  # characters of one search, approximately: a search blocks all other threads
 
+# ChatML, Llama 3 and 4, Phi, Harmony, Qwen, GLM, Granite, Command R; with full-width bars DeepSeek; in square brackets EXAONE.
+_BARRED: Final = r"[|｜](?:[\w▁.:/-]{1,64}| {0,2}(?:im_start|im_end|im_sep|system|user|assistant|eot_id|endoftext) {0,2})[|｜]"
+_ANGLED: Final = (
+    rf"(?:(?:{_BARRED}"
+    r"|</?SYS>"  # Llama 2
+    r'|[|｜](?:turn|channel|tool|tool_call|tool_response|think|"[|｜])'  # Gemma 4, which closes with <turn|>
+    r"|(?:turn|channel|tool|tool_call|tool_response)[|｜]"
+    # Seed, Nemotron, Baichuan
+    r"|seed:[a-z]{1,8}|SPECIAL_\d{1,3}|extra_id_\d{1,3}|reserved_\d{1,4}"
+    # Gemma, Llama 2 and Mistral, GLM, Qwen, Hermes
+    r"|/?(?:start_of_turn|end_of_turn|start_of_image|end_of_image|bos|eos|sop|eop|s|tool_call|tool_response))[>＞])"
+)
+_SQUARED: Final = (
+    rf"(?:(?:{_BARRED}"
+    # Llama 2, Mistral, GLM
+    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|THINK|MODEL_SETTINGS|[gs]MASK))\]"
+    r"|e~\[)"  # MiniMax
+)
+# Every branch starts with a different character, so that the search can skip to the next such character.
+_TOKEN: Final = re.compile(rf"(<{_ANGLED}|＜{_ANGLED}|\[{_SQUARED}|\]~!?b[\[\]])")
+_BRACKETS: Final = dict.fromkeys("<＜[", "‹") | dict.fromkeys(">＞]", "›")
+_OPENS: Final = ("<", "[", "]", "＜")
+
+# Anthropic's first format. In JSON the line break is escaped.
+_SPEAKER: Final = re.compile(r"((?:\A|\n|\\n)[ \t]{0,8})(Human|Assistant)(?=:)")
+
+
+def clean_text(text: str) -> str:
+    """Return ``text`` without invisible characters and with role tokens escaped, or the same object if it has neither."""
+    return _escape_role_tokens(strip_invisible(text))
+
 
 def strip_invisible(text: str) -> str:
     """Return ``text`` without invisible characters, or the same object if it has none."""
@@ -97,3 +133,22 @@ def _has_invisible(text: str) -> bool:
     except UnicodeEncodeError:
         return bool(_ONE.search(text))
     return len(encoded.translate(None, _INVISIBLE_BYTES)) != len(encoded)
+
+
+def _escape_role_tokens(text: str) -> str:
+    """Return ``text`` with every role token escaped, or the same object if there is none."""
+    if any(bracket in text for bracket in _OPENS) and _TOKEN.search(text):
+        pieces = _TOKEN.split(text)
+        pieces[1::2] = _escape_brackets(pieces[1::2])
+        text = "".join(pieces)
+    if "Human:" in text or "Assistant:" in text:
+        text = _SPEAKER.sub(r"\1‹\2›", text)
+    return text
+
+
+def _escape_brackets(tokens: list[str]) -> list[str]:
+    """Return ``tokens`` with the other brackets. Replace them in one joined text, because there may be a million tokens."""
+    joined = "\0".join(tokens)
+    for bracket, replacement in _BRACKETS.items():
+        joined = joined.replace(bracket, replacement)
+    return joined.split("\0")
