@@ -53,14 +53,6 @@ def sanitize_request(request: ChatRequest) -> SanitizedRequest:
     return SanitizedRequest(replace(request, messages=tuple(messages)))
 
 
-def count_request_characters(request: ChatRequest) -> int:
-    """Return the number of characters that ``sanitize_request`` reads."""
-    texts = [text for message in request.messages for text in _texts(message)]
-    for tool in request.tools:
-        texts += (tool.description, *_descriptions(tool.parameters))
-    return sum(map(len, (*texts, *_descriptions(request.response_format))))
-
-
 def _is_data(message: Message) -> bool:
     return message.data or message.role is Role.TOOL
 

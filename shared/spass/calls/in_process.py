@@ -98,7 +98,8 @@ class InProcessCalls:
         """
         config = self._model(model, "chat")
         request = ChatRequest(model, read_messages(messages), temperature=temperature, max_tokens=max_tokens)
-        expected = expected_usage(request, config.context_window if config else _UNKNOWN_WINDOW)
+        window = config.context_window if config else _UNKNOWN_WINDOW
+        expected = expected_usage(request.count_characters(), max_tokens, window)
         bodies: list[bytes] = []
         async with self._call(CallKind.CHAT, model, agent_id) as call:
             context = replace(call.context, expected_usage=expected, on_body=bodies.append)

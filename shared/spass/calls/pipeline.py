@@ -9,7 +9,7 @@ from typing import Final, Literal
 from spass.calls.admission import Admission, CallReservation
 from spass.calls.answer_redaction import AnswerRedactor, build_redactor
 from spass.calls.call_price import price_call
-from spass.calls.defence import count_request_characters, sanitize_request
+from spass.calls.defence import sanitize_request
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimate_tokens, expected_usage
 from spass.calls.recorder import Recorder
@@ -77,9 +77,10 @@ class Calls:
         return self._chat(scope, model, request)
 
     async def _chat(self, scope: Scope, model: ModelConfig, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
-        expected = expected_usage(request, model.context_window)
+        characters = request.count_characters()
+        expected = expected_usage(characters, request.max_tokens, model.context_window)
         async with self._admission.admit(scope, expected, self._price(model, expected)) as reservation:
-            sanitized = await run_in_worker_thread(count_request_characters(request), sanitize_request, request)
+            sanitized = await run_in_worker_thread(characters, sanitize_request, request)
             redacted = AnswerRedactor(self._redactor)
 
             def redact(delta: ChatDelta) -> ChatDelta:

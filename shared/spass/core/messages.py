@@ -12,6 +12,7 @@ Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[st
 
 CHARACTERS_PER_TOKEN: Final = 4
 """The estimate for providers that do not count tokens."""
+_TOKENS_PER_IMAGE: Final = 1000  # OpenAI and Anthropic count 700 to 1600 tokens for an image of a screen's size
 
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 """Tokens. Providers accept a 32-bit integer, and the table cannot store larger sums."""
@@ -74,6 +75,12 @@ class Message:
     name: str | None = None
     parts: tuple[str | Image, ...] = ()
     data: bool = False
+
+    def count_characters(self) -> int:
+        """Return the length of the text and of the tool calls, and an equivalent for the images."""
+        images = sum(isinstance(part, Image) for part in self.parts)
+        calls = sum(len(call.name) + len(call.arguments) for call in self.tool_calls)
+        return len(self.content) + calls + images * _TOKENS_PER_IMAGE * CHARACTERS_PER_TOKEN
 
     def rewritten(self, change: Callable[[str], str]) -> "Message":
         """Return the message with ``change`` applied to each of its texts."""

@@ -1,5 +1,6 @@
 """Define the requests and the answers of model calls. They are the same for every provider."""
 
+import json
 import sys
 from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -56,6 +57,15 @@ class ChatRequest:
     response_format: Mapping[str, Json] | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
     stream: bool = False
+
+    def count_characters(self) -> int:
+        """Return the length of the prompt: of the messages, the tools and the schema of the answer."""
+        characters = sum(message.count_characters() for message in self.messages)
+        characters += sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in self.tools)
+        answer_format = self.response_format or {}
+        if answer_format.get("type") == "json_schema":
+            characters += len(json.dumps(answer_format))
+        return characters
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from spass.calls.estimate import count_characters
 from spass.calls.scope import Scope
 from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
@@ -54,7 +53,7 @@ class Compactor:
         """
         if session.compact_strategy != "auto" or len(live) <= session.compact_keep_last_n:
             return False
-        characters = sum(map(count_characters, live)) + new_characters
+        characters = sum(message.count_characters() for message in live) + new_characters
         return 100 * characters > _FULL_PERCENT * CHARACTERS_PER_TOKEN * self._context_window
 
     async def compact(
