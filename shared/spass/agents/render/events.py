@@ -108,8 +108,8 @@ def _split(text: str) -> Iterator[str]:
     if 4 * len(text) <= _MAX_TOKEN_BYTES:
         yield text
         return
-    data = text.encode("utf-8", "replace")
-    while data:
-        piece = data[:_MAX_TOKEN_BYTES].decode("utf-8", "ignore")
+    data, start = text.encode("utf-8", "replace"), 0
+    while start < len(data):
+        piece = data[start : start + _MAX_TOKEN_BYTES].decode("utf-8", "ignore")
         yield piece
-        data = data[len(piece.encode()) :]
+        start += len(piece.encode())
