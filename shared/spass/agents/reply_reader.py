@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Final
 
 from spass.agents.kinds.markers import ShowFilter
 from spass.core.effects import AssistantReply, Show
@@ -10,6 +11,10 @@ from spass.core.ids import new_id
 from spass.core.messages import CUT_OFF, NO_TOKENS, ToolCall, ToolCallDelta, replayable_name
 from spass.core.think_filter import ThinkFilter
 from spass.llm.types import ChatDelta, ReplyBuilder
+
+MAX_CALLS: Final = 128
+"""Tool calls of one reply that are kept. The toolbox answers those that it does not run with errors, so without a limit a model
+that repeats a call thousands of times would make the next prompt much more expensive than its reply."""
 
 
 class ReplyReader:
@@ -46,10 +51,11 @@ class ReplyReader:
 
     @property
     def reply(self) -> AssistantReply:
-        """Return the whole reply. A refusal is part of its text. Tool calls of a reply that was cut off are dropped."""
+        """Return the whole reply. A refusal is part of its text. Tool calls of a reply that was cut off are dropped, and so are
+        those after the first ``MAX_CALLS``."""
         reply = self._builder.reply.with_refusal_as_text
         reason = reply.finish_reason
-        calls = () if reason in CUT_OFF else give_ids(reply.replayable_message.tool_calls)
+        calls = () if reason in CUT_OFF else give_ids(reply.replayable_message.tool_calls[:MAX_CALLS])
         return AssistantReply("".join(self._text), calls, reason, reply.usage or NO_TOKENS)
 
 
@@ -72,11 +78,13 @@ class ClientReplyReader(ReplyReader):
 
     @property
     def reply(self) -> AssistantReply:
-        """Return the whole reply without its refusal. Of a reply that was cut off, only the client's calls remain."""
+        """Return the whole reply without its refusal. Of a reply that was cut off, only the client's calls remain.
+        Of other calls, the first ``MAX_CALLS`` remain."""
         reply = self._builder.reply
         calls = give_ids(reply.replayable_message.tool_calls)
-        if reply.finish_reason in CUT_OFF:
-            calls = tuple(call for call in calls if self._is_for_client(call.name))
+        others = [call.id for call in calls if not self._is_for_client(call.name)]
+        dropped = {*(others if reply.finish_reason in CUT_OFF else others[MAX_CALLS:])}
+        calls = tuple(call for call in calls if call.id not in dropped)
         return AssistantReply("".join(self._text), calls, reply.finish_reason, reply.usage or NO_TOKENS)
 
     def _is_for_client(self, name: str) -> bool:

@@ -90,3 +90,12 @@ def test_other_calls_are_executed_and_not_passed_to_the_client() -> None:
     assert isinstance(events[-1], TurnFinished)
     assert events[-1].finish_reason is FinishReason.MAX_TURNS
     assert [effect.tools for effect in world.effects] == ["offered", "named"]
+
+
+def test_all_calls_of_the_client_remain_but_only_128_others() -> None:
+    events, world = chat(ChatDelta(tool_calls=calls(*["calculator"] * 500)))
+    assert len(of_type(events, ToolCallStarted)) == len(world.executed) == 128
+    events, world = chat(ChatDelta(tool_calls=calls(*["calculator"] * 500, *["weather"] * 200)))
+    (finished,) = [event for event in events if isinstance(event, InferenceFinished)]
+    assert len(finished.message.tool_calls) == 200
+    assert not world.executed

@@ -429,6 +429,14 @@ async def test_closing_the_driver_leaves_nothing_open(script: list[ScriptedReply
     assert len(world.effects) + len(world.executed) == calls
 
 
+async def test_a_reply_keeps_128_calls_so_that_the_next_prompt_stays_small() -> None:
+    world = ScriptedWorld([ScriptedReply("", ("calculator",) * 5000), ScriptedReply("Done.")])
+    outcome = await outcome_of(world)
+    assert (len(outcome.tool_calls), len(world.executed), outcome.content) == (128, 128, "Done.")
+    _, asking, *results = world.effects[1].messages
+    assert [call.id for call in asking.tool_calls] == [result.tool_call_id for result in results]
+
+
 def test_the_harness_detects_a_list_without_an_end() -> None:
     with pytest.raises(AssertionError):
         check_events([TurnStarted(), InferenceStarted(1)])
