@@ -17,13 +17,15 @@ def read_question(text: str) -> str:
     """Return ``text``, or the standard input if it is ``-``, without the line break at its end.
 
     Raises:
-        UsageError: the standard input is not a text that can be sent.
+        UsageError: there is no text that can be sent.
     """
-    if text != "-":
-        return text
-    if sys.stdin is None:
-        raise UsageError("the standard input is closed.")
-    return _read(sys.stdin.buffer, "the standard input").removesuffix("\n").removesuffix("\r")
+    if text == "-":
+        if sys.stdin is None:
+            raise UsageError("the standard input is closed.")
+        text = _read(sys.stdin.buffer, "the standard input").removesuffix("\n").removesuffix("\r")
+    if not text.strip():
+        raise UsageError("the question is empty.")
+    return text
 
 
 def read_context(path: str) -> str | dict[str, Any]:

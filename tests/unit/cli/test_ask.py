@@ -144,6 +144,8 @@ def test_a_connection_that_breaks_in_the_middle_exits_with_3() -> None:
         ["ask"],
         ["ask", "--nonsense", "Hello"],
         ["ask", "Hello", "world"],
+        ["ask", " "],
+        ["ask", "-"],
         ["ask", "--param", "max_turns", "Hello"],
         ["ask", "--param", "=5", "Hello"],
         ["ask", "--context", "/nonexistent/file", "Hello"],
