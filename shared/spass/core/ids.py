@@ -42,7 +42,7 @@ _RANDOM_CHARS: Final = 16  # 80 random bits
 
 
 def new_id(prefix: Prefix) -> str:
-    """Return a new id such as ``ses_01k9…``: 48 bits of Unix milliseconds, then 80 random bits (https://github.com/ulid/spec).
+    """Return a new id such as ``ses_01k9…``: 48 bits of Unix milliseconds, then 79 random bits (https://github.com/ulid/spec).
 
     The ids of a process increase while its clock does, also within a millisecond. The random part comes from the system and not
     from a seeded generator, because Lambda may restore one snapshot of a process many times.
@@ -51,7 +51,7 @@ def new_id(prefix: Prefix) -> str:
 
 
 class AscendingNumbers:
-    """Numbers of 48 bits of Unix milliseconds and 80 random bits. Within a millisecond, each is greater than the one before."""
+    """Numbers of 48 bits of Unix milliseconds and 79 random bits. Within a millisecond, each is greater than the one before."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -59,7 +59,7 @@ class AscendingNumbers:
 
     def next(self) -> int:
         milliseconds = time.time_ns() // 1_000_000
-        number = (milliseconds << 80) + _random_number(10)
+        number = (milliseconds << 80) + (_random_number(10) >> 1)  # one bit is room for the ids that follow in this millisecond
         with self._lock:
             if milliseconds == self._last >> 80 and number <= self._last:
                 number = self._last + 1 + _random_number(8)  # 64 random bits, so that an id cannot be guessed from the one before
