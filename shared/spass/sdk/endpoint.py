@@ -1,4 +1,4 @@
-"""Where the gateway is and who calls it: arguments, then ``SPASS_*`` variables, then the values of ``make run``."""
+"""Find the gateway's URL, the token and the user: in the arguments, in ``SPASS_*`` variables, or as ``make run`` has them."""
 
 import re
 from collections.abc import Mapping

@@ -33,8 +33,8 @@ Chunk = dict[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
-    """What the formats do not share: ``failure`` returns the chunks that report an error, and the bytes ``end`` follow the last
-    chunk of a stream that did not fail."""
+    """A format of streams. ``failure`` returns the chunks that report an error. The bytes ``end`` follow the last chunk of a
+    stream that did not fail."""
 
     failure: Callable[[Error], Sequence[Chunk]]
     end: bytes = b""

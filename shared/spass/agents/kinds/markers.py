@@ -1,7 +1,7 @@
 """Find the markers of a text protocol, such as ``Action:``, in a reply that arrives in pieces, and show the reply by them.
 
-A marker stands at the start of a line, in any case, after at most 64 blanks. It may be emphasized (``**Action:** x``,
-``**Action**: x``) or a heading (``### Action: x``), and it may stand in a code fence. ``Final_Answer:`` equals ``Final Answer:``.
+A marker begins a line, in any case, after at most 64 blanks. It may be emphasized (``**Action:** x``, ``**Action**: x``) or a
+heading (``### Action: x``), and it may be inside a code fence. ``Final_Answer:`` equals ``Final Answer:``.
 
 The parser of the text protocols takes its sections from the same ``Scanner`` and the final answer from the same ``ShowFilter``
 that shows a reply while it arrives, so shown text and parsed text cannot differ. The borders of the pieces do not matter.
