@@ -7,6 +7,7 @@ from spass.core.time import Timestamp
 
 _SEQ_DIGITS = 10
 _PART_DIGITS = 6
+_FRAME_DIGITS = 10
 
 
 class Key(NamedTuple):
@@ -37,6 +38,40 @@ def session_turn(tenant: TenantId, session: SessionId, first_seq: int) -> Key:
 def session_summary(tenant: TenantId, session: SessionId, summary: SummaryId) -> Key:
     """Return the key of the summary that a session begins with. It is in the session's partition and is deleted with it."""
     return Key(session_partition(tenant, session), f"SUM#{summary}")
+
+
+def stream_head(tenant: TenantId, digest: str) -> Key:
+    """Return the key of the head of a stream. ``digest`` is the SHA-256 (hex) of the stream's name."""
+    return Key(f"{tenant_prefix(tenant)}STREAM#{digest}", "HEAD")
+
+
+STREAM_PREFIX = "STREAM#"
+
+
+def stream_chunk_prefix(digest: str, attempt: int) -> str:
+    """Return the prefix of the sort keys of an attempt's chunks, which are in the partition of its session."""
+    return f"{STREAM_PREFIX}{digest}#{attempt}#"
+
+
+def stream_chunk(tenant: TenantId, session: SessionId, digest: str, attempt: int, n: int) -> Key:
+    """Return the key of a chunk. It contains the number of its first frame, padded so that keys sort as numbers."""
+    return Key(session_partition(tenant, session), f"{stream_chunk_prefix(digest, attempt)}{n:0{_FRAME_DIGITS}d}")
+
+
+class StreamChunkKey(NamedTuple):
+    """The parts of a chunk's sort key. ``n`` is the number of its first frame."""
+
+    digest: str
+    attempt: int
+    n: int
+
+
+def parse_stream_chunk(sk: str) -> StreamChunkKey | None:
+    """Return the parts of a chunk's sort key, or None if another kind of item has this sort key."""
+    if not sk.startswith(STREAM_PREFIX):
+        return None
+    digest, attempt, n = sk.removeprefix(STREAM_PREFIX).split("#")
+    return StreamChunkKey(digest, int(attempt), int(n))
 
 
 def user_sessions_partition(tenant: TenantId, user: UserId, agent: AgentName) -> str:

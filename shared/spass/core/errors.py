@@ -9,7 +9,7 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── Unauthenticated     MissingToken · InvalidToken
     ├── Forbidden           ModelNotAllowed · AdminRequired
     ├── NotFound            AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
-    │                       JobNotFound · UploadNotFound · RequestNotFound · RouteNotFound
+    │                       JobNotFound · UploadNotFound · RequestNotFound · StreamNotFound · RouteNotFound
     ├── WrongMethod         MethodNotAllowed
     ├── Conflict            SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
     │                       EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress ·
@@ -18,12 +18,13 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── KeyMismatch         IdempotencyKeyReused
     ├── LimitExceeded       RateLimited · BudgetExceeded
     ├── Upstream            UpstreamError · SummaryFailed
-    ├── Unavailable         NoBackendAvailable · StorageUnavailable (LeaseLost · CompactionNotStarted)
+    ├── Unavailable         NoBackendAvailable · StorageUnavailable (LeaseLost · CompactionNotStarted) · TurnLost
     ├── DeadlineExceeded    UpstreamTimeout · SurveyTooLong
     ├── DepthExceeded       RecursionDepthExceeded
     └── Internal            InternalError
 
-Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong``.
+Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong``. Only a
+stream shows that of ``TurnLost``.
 Other exceptions do not reach a caller of the gateway; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · IndexChanged · BackendError ·
 EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · InvalidExpression · IngestRefused · StopWork ·
@@ -152,6 +153,10 @@ class UploadNotFound(NotFound, code="upload_not_found"): ...
 class RequestNotFound(NotFound, code="request_not_found"): ...
 
 
+class StreamNotFound(NotFound, code="stream_not_found"):
+    """No such stream for this tenant, user and agent, or no longer."""
+
+
 class RouteNotFound(NotFound, code="route_not_found"): ...
 
 
@@ -232,6 +237,10 @@ class NoBackendAvailable(Unavailable, code="no_backend_available"): ...
 
 class StorageUnavailable(Unavailable, code="storage_unavailable"):
     """The table or the bucket did not answer in time, or throttled every retry."""
+
+
+class TurnLost(Unavailable, code="turn_lost"):
+    """The worker that ran the turn died. Nothing of the turn was recorded."""
 
 
 def storage_timeout() -> StorageUnavailable:

@@ -1,6 +1,6 @@
-"""Run work in a separate task and keep its events in one append-only list.
+"""An append-only list of events that any number of readers follow, and a task whose events are such a list.
 
-A reader is an index into that list. So a slow reader costs nothing, several readers can read, and a reader can resume later.
+A reader is an index into the list. So a slow reader costs nothing, several readers can read, and a reader can resume later.
 """
 
 import asyncio
@@ -10,27 +10,30 @@ from typing import Generic, TypeVar
 E = TypeVar("E")
 
 
-class EventTask(Generic[E]):
-    """Run ``events`` to its end, independently of its readers.
+class EventList(Generic[E]):
+    """A list of events that grows until its writer ends it. ``events`` must be changed by ``append`` alone."""
 
-    An exception of the work ends the list. ``follow`` raises it after the last event, ``result`` as soon as the work ends.
-    """
-
-    def __init__(self, events: AsyncIterator[E]) -> None:
+    def __init__(self) -> None:
         self.events: list[E] = []
+        self._ended = False
+        self._error: BaseException | None = None
         self._waiting: list[asyncio.Future[None]] = []
-        self._task = asyncio.create_task(self._run(events))
-        self._task.add_done_callback(self._handle_end)
 
-    async def _run(self, events: AsyncIterator[E]) -> None:
-        async for event in events:
-            self.events.append(event)
+    def append(self, event: E) -> None:
+        if self._ended:
+            raise RuntimeError("the list of events has ended")
+        self.events.append(event)
+        self._wake()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the list. ``follow`` raises ``error`` after the last event. A second call has no effect."""
+        if not self._ended:
+            self._ended, self._error = True, error
             self._wake()
 
-    def _handle_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            task.exception()  # retrieve it: asyncio logs an error for a task whose exception is never retrieved
-        self._wake()
+    @property
+    def has_ended(self) -> bool:
+        return self._ended
 
     def _wake(self) -> None:
         for reader in self._waiting:
@@ -38,19 +41,16 @@ class EventTask(Generic[E]):
                 reader.set_result(None)
         self._waiting.clear()
 
-    def cancel(self) -> None:
-        """Cancel the work, unless it has ended. It cleans up before it ends."""
-        self._task.cancel()
-
     async def wait_for_event(self, index: int, seconds: float | None = None) -> bool:
-        """Wait until event ``index`` exists or the work has ended. Return False if neither happened within ``seconds``."""
-        if index < len(self.events) or self._task.done():
+        """Wait until event ``index`` exists or the list has ended. Return False if neither happened within ``seconds``."""
+        if index < len(self.events) or self._ended:
             return True
-        reader = asyncio.get_running_loop().create_future()
-        self._waiting.append(reader)
         try:
             async with asyncio.timeout(seconds):
-                await reader
+                while index >= len(self.events) and not self._ended:
+                    reader = asyncio.get_running_loop().create_future()
+                    self._waiting.append(reader)
+                    await reader
         except TimeoutError:
             return False
         return True
@@ -68,6 +68,36 @@ class EventTask(Generic[E]):
                 index += 1
 
     async def result(self) -> list[E]:
-        """Return all events once the work has ended. Cancelling the wait does not cancel the work."""
-        await asyncio.shield(self._task)
+        """Return all events once the list has ended, or raise its error."""
+        await self._wait_for_end()
+        if self._error is not None:
+            raise self._error
         return self.events
+
+    async def _wait_for_end(self) -> None:
+        while not self._ended:
+            await self.wait_for_event(len(self.events))
+
+
+class EventTask(EventList[E]):
+    """Run ``events`` to its end in a task, independently of its readers.
+
+    An exception of the work ends the list. ``follow`` raises it after the last event, ``result`` as soon as the work ends.
+    """
+
+    def __init__(self, events: AsyncIterator[E]) -> None:
+        super().__init__()
+        self._task = asyncio.create_task(self._run(events))
+        self._task.add_done_callback(self._handle_end)
+
+    async def _run(self, events: AsyncIterator[E]) -> None:
+        async for event in events:
+            self.append(event)
+
+    def _handle_end(self, task: asyncio.Task[None]) -> None:
+        # Retrieve the exception: asyncio logs an error for a task whose exception is never retrieved.
+        self.end(asyncio.CancelledError() if task.cancelled() else task.exception())
+
+    def cancel(self) -> None:
+        """Cancel the work, unless it has ended. It cleans up before it ends."""
+        self._task.cancel()

@@ -1,12 +1,16 @@
 """Timestamps (RFC 3339, UTC, milliseconds) and the deadline of a request."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NewType
+from typing import NewType, TypeAlias
 
 Timestamp = NewType("Timestamp", str)
 """``2026-04-30T08:14:22.123Z``. Timestamps sort by time as text."""
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds since the epoch."""
 
 
 def now_s() -> int:

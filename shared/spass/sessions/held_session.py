@@ -1,18 +1,15 @@
 """The session that a turn holds. A compaction during the turn replaces it by its successor."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TypeAlias
 
 from spass.aws.clients import TenantStore
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import SessionId
+from spass.core.time import Clock
 from spass.sessions.hold import release_hold, renew_hold
 from spass.sessions.session import Session
-
-Clock: TypeAlias = Callable[[], float]
-"""Seconds since the epoch."""
 
 
 class HeldSession:

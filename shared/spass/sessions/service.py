@@ -13,9 +13,8 @@ from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import SessionArchived, SessionNotFound
 from spass.core.ids import AgentName, SessionId, id_pattern, new_id
-from spass.core.time import timestamp
+from spass.core.time import Clock, timestamp
 from spass.sessions.deletion import delete_session
-from spass.sessions.held_session import Clock
 from spass.sessions.history import HistoryPage, read_history
 from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session, require_user
 from spass.sessions.turn import Respond, Turn, TurnRequest

@@ -29,9 +29,9 @@ from spass.core.events import Event, Failed, TurnFinished
 from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.messages import Message
 from spass.core.outcome import AgentRun, CompactionIds, TurnOutcome, decode_outcome, encode_outcome
-from spass.core.time import timestamp
+from spass.core.time import Clock, timestamp
 from spass.sessions.commit import commit_turn
-from spass.sessions.held_session import Clock, HeldSession
+from spass.sessions.held_session import HeldSession
 from spass.sessions.hold import acquire_hold, new_hold
 from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
 from spass.sessions.session import Hold, HoldKind, Session

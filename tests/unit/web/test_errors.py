@@ -23,6 +23,7 @@ CONTRACT = {
     404: {
         *("agent_not_found", "session_not_found", "index_not_found", "document_not_found"),
         *("model_not_found", "tool_not_found", "upload_not_found", "job_not_found", "request_not_found", "route_not_found"),
+        "stream_not_found",
     },
     405: {"method_not_allowed"},
     409: {
@@ -42,7 +43,7 @@ CONTRACT = {
     429: {"rate_limited", "budget_exceeded"},
     500: {"internal_error"},
     502: {"upstream_error", "summary_failed"},
-    503: {"no_backend_available", "storage_unavailable"},
+    503: {"no_backend_available", "storage_unavailable", "turn_lost"},
     504: {"upstream_timeout"},
     508: {"recursion_depth_exceeded"},
 }

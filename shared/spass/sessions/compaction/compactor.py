@@ -8,10 +8,10 @@ from spass.calls.scope import Scope
 from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.core.messages import CHARACTERS_PER_TOKEN, Message
-from spass.core.time import Deadline
+from spass.core.time import Clock, Deadline
 from spass.sessions.compaction.commit import CompactionNotStarted, CompactionResult, commit_compaction
 from spass.sessions.compaction.plan import plan_compaction
-from spass.sessions.held_session import Clock, HeldSession
+from spass.sessions.held_session import HeldSession
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Hold, Session
 

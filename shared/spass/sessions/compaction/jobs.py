@@ -20,7 +20,7 @@ from spass.calls.scope import Scope
 from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, StorageUnavailable
 from spass.core.ids import AgentName, JobId, SessionId, new_id
 from spass.core.jobs import StartCompaction
-from spass.core.time import timestamp
+from spass.core.time import Clock, timestamp
 from spass.sessions.compaction.answers import Compaction
 from spass.sessions.compaction.job import (
     JOB_SECONDS,
@@ -34,7 +34,6 @@ from spass.sessions.compaction.job import (
 )
 from spass.sessions.compaction.plan import plan_compaction
 from spass.sessions.compaction.summary_record import read_summary
-from spass.sessions.held_session import Clock
 from spass.sessions.hold import hold_error, new_hold, not_held_by_others, release_hold
 from spass.sessions.record import load_turns
 from spass.sessions.session import HoldKind, Session, decode_owned_session, read_session, require_user

@@ -28,7 +28,7 @@ from spass.core.errors import (
     StorageUnavailable,
 )
 from spass.core.ids import JobId, random_suffix
-from spass.core.time import Deadline
+from spass.core.time import Clock, Deadline
 from spass.sessions.compaction.commit import CompactionResult, commit_compaction
 from spass.sessions.compaction.job import (
     RETRIES_EXHAUSTED,
@@ -43,7 +43,6 @@ from spass.sessions.compaction.job import (
     read_job,
 )
 from spass.sessions.compaction.summary_record import Summary
-from spass.sessions.held_session import Clock
 from spass.sessions.hold import acquire_hold, new_hold, release_hold, renew_hold
 from spass.sessions.record import load_turns
 from spass.sessions.session import HoldKind, Session, decode_session
