@@ -26,7 +26,7 @@ router = api_router()
     openapi_extra={"parameters": [AUGMENT_HEADER]},
 )
 async def complete_chat(body: ChatCompletionRequest, request: Request, exchange: CurrentExchange) -> Response:
-    """Return a model's answer in OpenAI's format, as JSON or as a stream."""
+    """Return the answer of a model or of an agent in OpenAI's format, as JSON or as a stream."""
     augment = parse_augment(request.headers)
     completions, scope = exchange.services.completions, exchange.scope
     if body.stream:

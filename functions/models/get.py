@@ -14,9 +14,12 @@ router = api_router()
 
 
 @router.get("/v1/models/{model:path}")
-async def get_model(model: Annotated[str, Path(description="A model's name.")], exchange: CurrentExchange) -> Model:
-    """Return a model that this token may use and a backend serves."""
-    return available_model(exchange.services.config, exchange.scope.caller.identity, model)
+async def get_model(
+    model: Annotated[str, Path(description="A model's name, or `agent/` and an agent's name.")], exchange: CurrentExchange
+) -> Model:
+    """Return a model that this token may use and a backend serves, or an agent with such a model."""
+    services = exchange.services
+    return available_model(services.config, services.agents, exchange.scope.caller.identity, model)
 
 
 handler = lambda_handler(router)

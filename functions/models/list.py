@@ -1,4 +1,4 @@
-"""GET /v1/models: the models that a backend serves and the caller's token may use."""
+"""GET /v1/models: the models that a backend serves and the caller's token may use, and the agents with such a model."""
 
 from spass.completions.answers import ModelList
 from spass.completions.models import available_models
@@ -11,8 +11,9 @@ router = api_router()
 
 @router.get("/v1/models")
 async def list_models(exchange: CurrentExchange) -> ModelList:
-    """List the models that this token may use and a backend serves."""
-    return available_models(exchange.services.config, exchange.scope.caller.identity)
+    """List the models that this token may use and a backend serves, and the agents with such a model."""
+    services = exchange.services
+    return available_models(services.config, services.agents, exchange.scope.caller.identity)
 
 
 handler = lambda_handler(router)

@@ -38,8 +38,8 @@ def test_agents_are_sorted_by_name_and_paged(gateway: Gateway) -> None:
 
 def test_the_list_of_models_depends_on_the_token(gateway: Gateway) -> None:
     names = [model["id"] for model in ok(gateway.send("GET", "/v1/models"))["data"]]
-    assert names == ["small", "mini-embed"]
-    assert len(ok(gateway.send("GET", "/v1/models", token="demo-admin-token"))["data"]) == 3
+    assert names == ["small", "mini-embed", "agent/counting", "agent/plain", "agent/reading"]
+    assert len(ok(gateway.send("GET", "/v1/models", token="demo-admin-token"))["data"]) == 7
 
 
 def test_the_list_has_summaries_and_an_agent_has_all_fields(gateway: Gateway) -> None:

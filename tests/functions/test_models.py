@@ -17,8 +17,10 @@ MORE_MODELS = f"""models:
 
 @pytest.fixture
 def catalogue(gateway: Gateway, tmp_path: Path) -> Gateway:
-    """A gateway with one model that no backend serves, and one whose name has slashes and colons."""
+    """A gateway without agents, with one model that no backend serves, and one whose name has slashes and colons."""
     served = gateway.reconfigure(tmp_path / "served", "[small, dear, mini-embed]", f'[small, dear, mini-embed, "{LLAMA}"]')
+    for file in served.services.settings.agents.iterdir():
+        file.unlink()
     config = served.services.settings.config
     config.write_text(config.read_text().replace("models:\n", MORE_MODELS))
     return served

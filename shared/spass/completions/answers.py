@@ -10,7 +10,7 @@ from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DecimalText,
 
 
 class Model(ResponseModel):
-    """A model that the caller's token may use."""
+    """A model that the caller's token may use, or an agent with such a model."""
 
     id: ModelName
     object: Literal["model"] = "model"

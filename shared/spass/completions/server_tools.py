@@ -1,10 +1,9 @@
 """Run a chat with the gateway's tools: the kind ``server_tools`` on the driver."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spass.agents.driver import Driver
 from spass.agents.kinds.base import AgentContext
@@ -12,14 +11,13 @@ from spass.agents.kinds.server_tools import ServerToolsAgent
 from spass.agents.performers.infer import InferPerformer
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
-from spass.core.events import Event, Failed, Token, TurnFinished
-from spass.core.messages import FinishReason, ToolSpec
+from spass.completions.one_answer import all_texts
+from spass.core.events import Event
+from spass.core.messages import ToolSpec
 from spass.llm.types import ChatRequest
 
 if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
-
-_TEXT_SEPARATOR: Final = "\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +38,4 @@ class ServerTools:
         call_tools = partial(self.toolbox.run_all, scope, allowed=[tool.name for tool in self.specs], model=request.model)
         driver = Driver(infer, call_tools, scope, client_tools=client_tools)
         agent = ServerToolsAgent(client_tools=client_tools, answers_with_json=answers_with_json)
-        return _as_one_answer(driver.run(agent, "", AgentContext(request.messages)))
-
-
-async def _as_one_answer(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """Yield ``events`` as those of one answer: separate the texts of the model calls, and replace the finish reason that OpenAI
-    does not know.
-
-    Raises:
-        SpassError: the turn failed.
-    """
-    last_step: int | None = None
-    async with aclosing(events):
-        async for event in events:
-            match event:
-                case Token(text=text, step=step) if text:
-                    yield event if last_step in (None, step) else Token(_TEXT_SEPARATOR + text, step)
-                    last_step = step
-                case TurnFinished(finish_reason=FinishReason.MAX_TURNS):
-                    yield replace(event, finish_reason=FinishReason.LENGTH)
-                case Failed(error=error):
-                    raise error
-                case _:
-                    yield event
+        return all_texts(driver.run(agent, "", AgentContext(request.messages)))

@@ -14,11 +14,13 @@ from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
 from spass.completions.embeddings import EmbeddingsRequest, check_count, check_dimensions, embeddings_response
 from spass.completions.pipeline_events import pipeline_events
 from spass.core.events import Event
+from spass.core.ids import AGENT_MODEL_PREFIX
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tenancy.stored_settings import ConfigValues
 
 if TYPE_CHECKING:
+    from spass.completions.agent_models import AgentModels
     from spass.completions.server_tools import ServerTools
     from spass.tools.toolbox import Toolbox
 
@@ -26,14 +28,23 @@ if TYPE_CHECKING:
 class Completions:
     """Chat and embeddings in OpenAI's format.
 
-    ``toolbox`` is called only if a tenant has server tools in its chats: it imports numpy.
+    ``toolbox`` is called only if a tenant has server tools in its chats, and ``agent_models`` only if a chat names an agent: both
+    import numpy.
     """
 
-    def __init__(self, calls: Calls, config: GatewayConfig, cascade: Cascade, toolbox: "Callable[[], Toolbox]") -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        config: GatewayConfig,
+        cascade: Cascade,
+        toolbox: "Callable[[], Toolbox]",
+        agent_models: "Callable[[], AgentModels]",
+    ) -> None:
         self._calls = calls
         self._config = config
         self._cascade = cascade
         self._toolbox = toolbox
+        self._agent_models = agent_models
 
     def prepare(self) -> None:
         """Load the toolbox and the driver if a tenant has server tools, so that its first chat does not wait for them."""
@@ -51,10 +62,12 @@ class Completions:
         answer: AnswerBuilder | None = None,
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the answer as chunks. The last one has the usage with the cost of the whole request. ``augment`` selects what is
-        added to the chat: the tenant's system prompt, its memory, and server tools. ``answer`` collects the answer.
+        added to the chat: the tenant's system prompt, its memory, and server tools. Nothing is added to an agent's.
+        ``answer`` collects the answer.
 
         Raises:
-            SpassError: the same as ``Calls.chat``; before the first chunk unless an answer had started.
+            SpassError: the same as ``Calls.chat`` and ``AgentModels.events``; before the first chunk, unless an answer had
+                started.
         """
         answer = answer or AnswerBuilder(request.model)
         writer = ChunkWriter(answer.head, include_usage=request.include_usage)
@@ -70,7 +83,7 @@ class Completions:
         """Return the whole answer.
 
         Raises:
-            SpassError: the same as ``Calls.chat``.
+            SpassError: the same as ``Calls.chat`` and ``AgentModels.events``.
         """
         answer = AnswerBuilder(request.model)
         async with aclosing(await self._events(scope, request, augment)) as events:
@@ -79,6 +92,8 @@ class Completions:
         return answer.build()
 
     async def _events(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[Event, None]:
+        if request.model.startswith(AGENT_MODEL_PREFIX):
+            return self._agent_models().events(scope, request)
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         augmented = add_tenant_messages(request.chat_request(), settings, augment)
         server_tools = self._server_tools(scope, settings, request) if augment.server_tools else None

@@ -27,6 +27,9 @@ characters. The pattern does not check this, because pydantic's engine has no lo
 AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
 """The pattern of an agent's name in a path or a parameter. (``agents.spec`` allows only 64 characters in a file.)"""
 
+AGENT_MODEL_PREFIX: Final = "agent/"
+"""The beginning of the name under which an agent is a model of ``/v1``: ``agent/<name>``. No model of the catalogue begins so."""
+
 Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl"]
 
 

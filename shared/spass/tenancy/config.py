@@ -15,6 +15,7 @@ from spass.tenancy.config_checks import BackendCheck, find_problems, find_warnin
 from spass.tenancy.scalars import (
     ANY_MODEL,
     BaseUrl,
+    CatalogueName,
     CompactStrategy,
     Count,
     Day,
@@ -113,7 +114,7 @@ class ModelConfig(_Section):
     show its first second (UTC).
     """
 
-    name: Name
+    name: CatalogueName
     kind: Literal["chat", "embedding"] = "chat"
     context_window: Positive
     dimensions: Annotated[int, Field(gt=0, le=16384, strict=True)] | None = None

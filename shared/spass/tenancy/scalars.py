@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from spass.core.ids import AGENT_MODEL_PREFIX
+
 ANY_MODEL: Final = "*"
 """The entry of a token's ``allowed_models`` that allows every model."""
 
@@ -55,7 +57,17 @@ def _check_tenant_id(value: str) -> str:
     return value
 
 
+def _check_model_name(value: str) -> str:
+    if value.startswith(AGENT_MODEL_PREFIX):
+        raise ValueError(
+            f"must not begin with {AGENT_MODEL_PREFIX}: such a name is that of an agent; write another name, and map it to the "
+            "provider's name in model_names of its backend"
+        )
+    return value
+
+
 Name = Annotated[str, Field(min_length=1, max_length=128)]
+CatalogueName = Annotated[Name, AfterValidator(_check_model_name)]
 EnvironmentVariable = Annotated[str, AfterValidator(_check_variable)]
 Sha256 = Annotated[str, AfterValidator(_check_sha256)]
 BaseUrl = Annotated[str, AfterValidator(_check_base_url)]

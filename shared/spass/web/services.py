@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spass.aws.provider_keys import ProviderKeys
     from spass.calls.pipeline import Calls
     from spass.calls.scope import Scope
+    from spass.completions.agent_models import AgentModels
     from spass.completions.service import Completions
     from spass.core.bus import EventBus
     from spass.llm.router import Router
@@ -176,7 +177,13 @@ class Services:
     def completions(self) -> "Completions":
         from spass.completions.service import Completions
 
-        return Completions(self.calls, self.config, self.cascade, lambda: self.toolbox)
+        return Completions(self.calls, self.config, self.cascade, lambda: self.toolbox, lambda: self.agent_models)
+
+    @cached_property
+    def agent_models(self) -> "AgentModels":
+        from spass.completions.agent_models import AgentModels
+
+        return AgentModels(self.engine, lambda: self.agents)
 
     @cached_property
     def object_cache(self) -> "ObjectCache":

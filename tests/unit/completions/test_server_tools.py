@@ -28,6 +28,7 @@ from spass.testing.model import Deltas, ScriptedModel
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope
 from tests.unit.completions.chunk_collector import collect_chunks
+from tests.unit.completions.no_services import no_agents
 from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +51,7 @@ class Model(ScriptedModel):
 
     def completions(self, config: GatewayConfig = WITH_TOOLS) -> Completions:
         return Completions(
-            calls_of(self, config), config, Cascade(config), lambda: Toolbox(rag_with(FakeReader()), Cascade(config))
+            calls_of(self, config), config, Cascade(config), lambda: Toolbox(rag_with(FakeReader()), Cascade(config)), no_agents
         )
 
 
@@ -398,7 +399,7 @@ async def test_without_server_tools_no_toolbox_is_created(store: TenantStore) ->
         raise AssertionError("no tenant has tools")
 
     model = Model(turns=[says("Hello.")])
-    service = Completions(calls_of(model), CONFIG, Cascade(CONFIG), fail)
+    service = Completions(calls_of(model), CONFIG, Cascade(CONFIG), fail, no_agents)
     service.prepare()
     await service.complete(make_scope(store), chat(tools=[WEATHER]))
     assert model.requests == [chat(tools=[WEATHER]).chat_request()]
@@ -413,7 +414,7 @@ def test_prepare_creates_the_toolbox_if_any_tenant_has_server_tools() -> None:
 
     tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["calculator"]}}
     config = GatewayConfig.model_validate(CONFIG.model_dump() | {"tenants": [tenant]})
-    Completions(calls_of(Model(), config), config, Cascade(config), create).prepare()
+    Completions(calls_of(Model(), config), config, Cascade(config), create, no_agents).prepare()
     assert toolboxes == [True]
 
 
@@ -422,7 +423,11 @@ async def test_a_server_tool_acts_for_the_callers_tenant() -> None:
     reader = FakeReader({("demo", "notes"): ["Bonn is a town."]})
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "Bonn?"}'), says("A town.")])
     await Completions(
-        calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(rag_with(reader), Cascade(WITH_TOOLS))
+        calls_of(model, WITH_TOOLS),
+        WITH_TOOLS,
+        Cascade(WITH_TOOLS),
+        lambda: Toolbox(rag_with(reader), Cascade(WITH_TOOLS)),
+        no_agents,
     ).complete(scope, chat())
     assert reader.queries == [("demo", "notes", "Bonn?", 5)]
     assert table_of(scope).audited("tool") == [("rag_query", "ok")]
@@ -443,7 +448,11 @@ async def test_unavailable_storage_in_a_tool_fails_the_request() -> None:
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
     with pytest.raises(StorageUnavailable):
         await Completions(
-            calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(rag_with(Broken()), Cascade(WITH_TOOLS))
+            calls_of(model, WITH_TOOLS),
+            WITH_TOOLS,
+            Cascade(WITH_TOOLS),
+            lambda: Toolbox(rag_with(Broken()), Cascade(WITH_TOOLS)),
+            no_agents,
         ).complete(scope_for(), chat())
     assert len(model.requests) == 1
 
@@ -461,7 +470,11 @@ async def test_a_cancelled_request_cancels_its_running_tools(store: TenantStore)
 
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
     service = Completions(
-        calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(rag_with(Slow()), Cascade(WITH_TOOLS))
+        calls_of(model, WITH_TOOLS),
+        WITH_TOOLS,
+        Cascade(WITH_TOOLS),
+        lambda: Toolbox(rag_with(Slow()), Cascade(WITH_TOOLS)),
+        no_agents,
     )
     task = asyncio.create_task(service.complete(make_scope(store), chat()))
     await started.wait()

@@ -2,7 +2,7 @@
 
 import base64
 from array import array
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, scripted_model
 from tests.unit.completions.chunk_collector import collect_chunks
+from tests.unit.completions.no_services import no_agents, no_toolbox
 
 pytestmark = pytest.mark.anyio
 
@@ -32,12 +33,8 @@ ANSWER = [
 ]
 
 
-def no_toolbox() -> NoReturn:
-    raise AssertionError("no tenant has server tools")
-
-
 def completions(provider: ScriptedModel) -> Completions:
-    return Completions(calls_of(provider), CONFIG, Cascade(CONFIG), no_toolbox)
+    return Completions(calls_of(provider), CONFIG, Cascade(CONFIG), no_toolbox, no_agents)
 
 
 def chat(**fields: Any) -> ChatCompletionRequest:
@@ -137,7 +134,7 @@ async def test_too_many_texts_are_refused_with_the_name_of_the_setting(store: Te
 async def test_many_texts_are_split_for_the_provider_and_keep_their_order(store: TenantStore) -> None:
     config = GatewayConfig.model_validate({**CONFIG.model_dump(exclude_unset=True), "limits": {"embedding_inputs": 2048}})
     provider = scripted_model()
-    service = Completions(calls_of(provider, config), config, Cascade(config), no_toolbox)
+    service = Completions(calls_of(provider, config), config, Cascade(config), no_toolbox, no_agents)
     answer = await service.embed(make_scope(store), embeddings(input=["a" * (1 + number % 97) for number in range(2048)]))
     data: Any = answer.to_dict()["data"]
     assert [(entry["index"], entry["embedding"][0]) for entry in data] == [(number, 1 + number % 97) for number in range(2048)]

@@ -318,6 +318,19 @@ def test_ids_are_unique(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["agent/researcher", "agent/"])
+def test_a_model_must_not_have_the_name_of_an_agent(tmp_path: Path, name: str) -> None:
+    (problem,) = load_problems(tmp_path, VALID.replace("models:\n  -", f"models:\n  - {{name: {name}, context_window: 1}}\n  -"))
+    assert "models[0].name: must not begin with agent/: such a name is that of an agent; write another name" in problem
+    assert "model_names" in problem
+
+
+@pytest.mark.parametrize("name", ["agent", "agents/small", "my/agent/small"])
+def test_a_model_may_have_a_name_that_is_similar_to_an_agents(tmp_path: Path, name: str) -> None:
+    text = VALID.replace("models:\n  -", f"models:\n  - {{name: {name}, context_window: 1}}\n  -")
+    assert load(tmp_path, text).model(name).name == name
+
+
 @pytest.mark.parametrize("name", ["Acme", "-acme", "a#b", "a" * 64, "acme\n", "ü"])
 def test_a_malformed_tenant_id_is_refused(tmp_path: Path, name: str) -> None:
     (problem,) = load_problems(tmp_path, VALID + f"tenants:\n  - id: {name!r}\n".replace("'", '"'))

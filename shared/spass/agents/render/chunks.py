@@ -31,11 +31,13 @@ class ChunkWriter:
         self._started = False
 
     def write(self, event: Event) -> Iterator[Chunk]:
-        """Yield the chunks of one event. Most events have none: a client sees only text, refusals and calls of its own tools."""
+        """Yield the chunks of one event. Most events have none: a client sees only text, refusals and calls of its own tools.
+        An empty token begins the answer."""
         match event:
-            case Token(text=text) if text:
+            case Token(text=text):
                 yield from self._begin("")
-                yield self._chunk({"content": text})
+                if text:
+                    yield self._chunk({"content": text})
             case RefusalDelta(text=text):
                 yield from self._begin(None)
                 yield self._chunk({"refusal": text})
