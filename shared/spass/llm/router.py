@@ -168,8 +168,8 @@ class Router:
 
     async def _chat(self, request: ChatRequest, context: CallContext, routing: RoutingRecord) -> AsyncGenerator[ChatDelta, None]:
         schedule = await self._schedule(request.model, context)
-        if (model := self._models.get(request.model)) and not model.sampling:
-            request = _without_sampling(request)
+        if model := self._models.get(request.model):
+            request = _for_model(request, model)
         while True:
             backend = await schedule.next()
             attempt_context = context.new_attempt()
@@ -246,8 +246,11 @@ def _with_backend_model(backend: BackendConfig, request: R) -> R:
     return replace(request, model=backend.model_names.get(request.model, request.model))
 
 
-def _without_sampling(request: ChatRequest) -> ChatRequest:
-    """Return ``request`` without its sampling parameters."""
+def _for_model(request: ChatRequest, model: ModelConfig) -> ChatRequest:
+    """Return ``request`` with the model's context window, and without sampling parameters if the model accepts none."""
+    request = replace(request, context_window=model.context_window)
+    if model.sampling:
+        return request
     extra = {name: value for name, value in request.extra.items() if name not in _SAMPLING_FIELDS}
     return replace(request, temperature=None, top_p=None, extra=extra)
 

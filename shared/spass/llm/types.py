@@ -42,7 +42,8 @@ class ChatRequest:
     ``model`` is the name of the model in the catalogue. ``response_format`` and ``extra`` are in OpenAI's format. ``extra`` holds
     the request's other fields of that format. Providers with another format translate or reject them
     (``llm.providers.unsupported_fields``). If ``stream`` is True, the provider sends the answer in pieces.
-    ``Provider.chat`` returns an iterator in both cases.
+    ``Provider.chat`` returns an iterator in both cases. ``context_window`` is the window that the catalogue states for the model,
+    in tokens: the router sets it, and some providers need it.
     """
 
     model: str
@@ -57,6 +58,7 @@ class ChatRequest:
     response_format: Mapping[str, Json] | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
     stream: bool = False
+    context_window: int | None = None
 
     def count_characters(self) -> int:
         """Return the length of the prompt: of the messages, the tools and the schema of the answer."""

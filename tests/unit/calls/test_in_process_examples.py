@@ -26,6 +26,7 @@ ANSWER: Mapping[str, Any] = {
     "usage": {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14},
     "x_of_the_provider": [1, {"a": None}],
 }
+OLLAMA_ANSWER: Mapping[str, Any] = {"message": {"role": "assistant", "content": "Hello there."}, "done": True}
 
 SIMPLE_CALL = """
 from spass.llm import complete
@@ -163,7 +164,9 @@ def requests(tmp_path: Path) -> Iterator[list[HttpRequest]]:
 
     def respond(request: HttpRequest) -> HttpAnswer:
         received.append(request)
-        return json_answer({"error": {"message": "no"}}, 500) if request.json["model"] == "grok-down" else json_answer(ANSWER)
+        if request.json["model"] == "grok-down":
+            return json_answer({"error": {"message": "no"}}, 500)
+        return json_answer(OLLAMA_ANSWER if request.path == "/api/chat" else ANSWER)
 
     dotenv = {"XAI_API_KEY": "xai-abc123", "ANTHROPIC_API_KEY": "sk-ant-1"}
     with serve(respond) as url, folder_with(tmp_path, CONFIG.format(url=url, strategy="failover"), dotenv):
@@ -254,6 +257,7 @@ def test_the_model_name_selects_the_backend(requests: list[HttpRequest], model: 
 def test_ollama_serves_its_supported_models_without_a_key(requests: list[HttpRequest], model: str) -> None:
     assert run(WITH_AGENT.replace('"grok-4.1"', repr(model)))["response"].content == "Hello there."
     assert "Authorization" not in requests[0].headers
+    assert requests[0].json["options"]["num_ctx"] == 8192
 
 
 def test_a_model_whose_key_is_missing_has_no_backend(requests: list[HttpRequest]) -> None:
@@ -277,7 +281,7 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path, capsys: pytest.Ca
     config = """
 llm:
   backends:
-    - {{provider: ollama, base_url: "{url}/v1", supported_models: [llama-4-scout, all-minilm-l6-v2]}}
+    - {{provider: openai, base_url: "{url}/v1", supported_models: [llama-4-scout, all-minilm-l6-v2]}}
 models:
   - {{name: llama-4-scout, context_window: 8192}}
   - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 8, context_window: 256}}

@@ -344,12 +344,13 @@ SAMPLING_REQUEST = ChatRequest(
 
 
 @pytest.mark.parametrize("sampling", [True, False])
-async def test_sampling_fields_are_removed_for_models_without_sampling(sampling: bool) -> None:
+async def test_a_provider_gets_the_models_window_and_only_sampling_it_accepts(sampling: bool) -> None:
     harness = RouterHarness(BUSY, HELLO)
     harness.models = [ModelConfig(name="m", context_window=10, sampling=sampling)]
     await text_of(harness.router.chat(SAMPLING_REQUEST, harness.context()))
     plain = replace(SAMPLING_REQUEST, temperature=None, top_p=None, extra={"user": "u"})
-    assert [provider.requests for provider in harness.providers.values()] == [[SAMPLING_REQUEST if sampling else plain]] * 2
+    expected = replace(SAMPLING_REQUEST if sampling else plain, context_window=10)
+    assert [provider.requests for provider in harness.providers.values()] == [[expected]] * 2
 
 
 async def test_an_error_raised_by_chat_itself_is_handled() -> None:

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from spass.llm.errors import (
     BackendAuthError,
@@ -87,7 +87,7 @@ _TOO_LONG_MESSAGES: Final = re.compile(
     r"|The input token count (?:\(\d+\) )?exceeds the maximum number of tokens allowed"  # Google
     r"|Input is too long for requested model|Too many input tokens"  # Bedrock
     r"|(?:the )?request (?:\(\d+ tokens\) )?exceeds the available context size"  # llama.cpp
-    r"|(?:the )?input (?:length )?exceeds the context length"  # Ollama
+    r"|(?:the )?input (?:length )?exceeds the context length|prompt too long; exceeded (?:max )?context length"  # Ollama
     r"|You passed \d+ input tokens|The decoder prompt \(length \d+\) is longer than the maximum model length"  # vLLM
     r"|Prompt contains \d+ tokens .{0,40}too large for model with \d+ maximum context length"  # Mistral
     r"|Requested token count exceeds the model's maximum context length"  # SGLang
@@ -163,8 +163,9 @@ def error_inside_answer(error: object, *, secrets: Sequence[str] = ()) -> Backen
     names = [str(value).lower() for value in values if isinstance(value, str | int)]
     numbers = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) == 3]
     statuses = [*numbers, *(_STATUSES_OF_CODES[name] for name in names if name in _STATUSES_OF_CODES)]
-    status = next((status for status in statuses if 400 <= status <= 599), _UNKNOWN_ERROR)
-    return _error_from_status(status, _parse_error_payload({"error": error}), secrets=secrets)
+    details = _parse_error_payload({"error": error})
+    unknown = 400 if _is_too_long(details) else _UNKNOWN_ERROR
+    return _error_from_status(next((status for status in statuses if 400 <= status <= 599), unknown), details, secrets=secrets)
 
 
 def aws_code(exception: str) -> str:
@@ -196,19 +197,27 @@ def _error_from_status(
     if status in _REQUEST_STATUSES:
         if _CANNOT_STREAM_MESSAGES.match(details.message):
             return BackendCannotStream(message, status=status)
-        is_too_long = details.codes & _TOO_LONG_CODES or _TOO_LONG_MESSAGES.match(details.message)
-        return (BackendContextLength if is_too_long else BackendBadRequest)(message, status=status)
+        return (BackendContextLength if _is_too_long(details) else BackendBadRequest)(message, status=status)
     if status == 403 and _CONTENT_MESSAGE.match(details.message):
         return BackendBadRequest(message, status=status)
     return BackendForbidden(message, status=status)
 
 
+def _is_too_long(details: ErrorDetails) -> bool:
+    return bool(details.codes & _TOO_LONG_CODES or _TOO_LONG_MESSAGES.match(details.message))
+
+
 def parse_error_body(body: bytes) -> ErrorDetails:
     """Return the message and codes of an error body. They are empty if the body is not JSON."""
+    return _parse_error_payload(_load_json(body))
+
+
+def _load_json(text: str | bytes) -> object:
+    """Return the JSON value in ``text``, or None."""
     try:
-        return _parse_error_payload(json.loads(body))
+        return cast(object, json.loads(text))
     except (ValueError, RecursionError):
-        return ErrorDetails()
+        return None
 
 
 def _parse_error_payload(payload: object) -> ErrorDetails:
@@ -221,6 +230,8 @@ def _parse_error_payload(payload: object) -> ErrorDetails:
             break
         codes.update(_codes(payload))
         payload = next((inner for key in ("error", "message", "detail") if (inner := payload.get(key))), None)
+        if isinstance(payload, str) and payload.startswith('{"error":'):  # Ollama quotes the error body of its runner
+            payload = _load_json(payload) or payload
     return ErrorDetails(payload if isinstance(payload, str) else "", frozenset(codes))
 
 

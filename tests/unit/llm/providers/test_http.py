@@ -366,7 +366,9 @@ async def test_errors_do_not_contain_the_address_of_the_backend(provider: str, s
         "type": "rate_limit_error",
         "code": 400,
     }
-    if inside and stream:
+    if inside and provider == "ollama":
+        upstream = Upstream(json_answer({"error": error}))
+    elif inside and stream:
         name = "event: error\n" if provider == "anthropic" else ""
         upstream = Upstream(text(f"{name}data: {json.dumps({'type': 'error', 'error': error})}\n\n"))
     else:

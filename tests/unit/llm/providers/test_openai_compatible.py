@@ -1,4 +1,4 @@
-"""OpenAI, xAI and Ollama: three providers with one format."""
+"""OpenAI and xAI: two providers with one format. Ollama has it for embeddings."""
 
 import base64
 import json
@@ -96,9 +96,6 @@ BLOCKING = answer({"role": "assistant", "content": "In Köln 😀", "tool_calls"
         ("openai", None, "https://api.openai.com/v1/chat/completions"),
         ("openai", "http://127.0.0.1:9/compatible/v1/", "http://127.0.0.1:9/compatible/v1/chat/completions"),
         ("xai", None, "https://api.x.ai/v1/chat/completions"),
-        ("ollama", None, "http://127.0.0.1:11434/v1/chat/completions"),
-        ("ollama", "http://gpu:11434", "http://gpu:11434/v1/chat/completions"),
-        ("ollama", "http://gpu:11434/v1", "http://gpu:11434/v1/chat/completions"),
     ],
 )
 async def test_each_provider_has_its_address(provider: str, base_url: str | None, url: str) -> None:
@@ -110,7 +107,7 @@ async def test_each_provider_has_its_address(provider: str, base_url: str | None
 async def test_the_key_is_a_bearer_token() -> None:
     upstream = Upstream(json_answer(answer({"content": "Hi"})))
     await reply_of(provider_at(upstream))
-    await reply_of(provider_at(upstream, "ollama", key=None))
+    await reply_of(provider_at(upstream, "xai", key=None))
     assert [chat_request.headers.get("authorization") for chat_request in upstream.requests] == [f"Bearer {KEY}", None]
 
 
@@ -220,7 +217,7 @@ async def test_a_stream_requests_its_usage() -> None:
     assert upstream.body["stream_options"] == {"include_usage": True}
 
 
-@pytest.mark.parametrize("provider", ["openai", "xai", "ollama"])
+@pytest.mark.parametrize("provider", ["openai", "xai"])
 async def test_a_collected_stream_equals_the_blocking_reply(provider: str) -> None:
     blocking = await reply_of(provider_at(Upstream(json_answer(BLOCKING)), provider))
     streamed = await reply_of(provider_at(Upstream(text(STREAM)), provider), request(stream=True))
@@ -591,7 +588,7 @@ def test_halves_of_surrogate_pairs_are_joined_or_replaced(pieces: list[str]) -> 
     assert (reply.message.content, reply.refusal, reply.message.tool_calls[0].arguments) == (expected, expected, expected)
 
 
-@pytest.mark.parametrize("provider", ["openai", "xai", "ollama"])
+@pytest.mark.parametrize("provider", ["openai", "xai"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_refusal_is_separate_from_the_content(provider: str, stream: bool) -> None:
     blocking = json_answer(answer({"content": None, "refusal": "I cannot."}))

@@ -1,13 +1,16 @@
 """Documented answers of real providers (``tests/unit/llm/recorded``, each with its source), replayed over a socket."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
+from spass.core.ids import id_pattern
 from spass.core.messages import FinishReason, TokenUsage, ToolCall
 from spass.llm.errors import (
     BackendAuthError,
@@ -28,6 +31,9 @@ pytestmark = pytest.mark.anyio
 
 ROOT: Final = Path(__file__).parents[1] / "recorded"
 PIECE_BYTES: Final = 37  # an odd size, so that events and characters are split
+OWN_CALL: Final = re.compile(id_pattern("call"))
+OWN_ID: Final = "an id of ours"
+"""Stands for the id of a call whose provider sends none."""
 
 
 class Expected(NamedTuple):
@@ -82,13 +88,16 @@ REPLIES: Final = {
         TokenUsage(47, 20),
         (ToolCall("tooluse_kZJMlvQmRJ6eAyJE5GIl7Q", "top_song", '{"sign": "WZPZ"}'),),
     ),
-    "ollama/blocking": Expected(("This is a test.",), STOP, TokenUsage(14, 22)),
+    "ollama/blocking": Expected(("Hello! How are you today?",), STOP, TokenUsage(26, 298)),
     "ollama/blocking_tool_call": Expected(
-        (), TOOLS, TokenUsage(164, 18), (ToolCall("call_ws2damtb", "get_current_weather", '{"city":"Toronto"}'),)
+        (),
+        TOOLS,
+        TokenUsage(122, 33),
+        (ToolCall(OWN_ID, "get_current_weather", '{"format": "celsius", "location": "Paris, FR"}'),),
     ),
-    "ollama/streamed": Expected(("This", " is a test."), STOP, TokenUsage(14, 22)),
+    "ollama/streamed": Expected(("The",), STOP, TokenUsage(26, 282)),
     "ollama/streamed_tool_call": Expected(
-        (), TOOLS, TokenUsage(164, 18), (ToolCall("call_ws2damtb", "get_current_weather", '{"city":"Toronto"}'),)
+        (), TOOLS, TokenUsage(169, 15), (ToolCall(OWN_ID, "get_weather", '{"city": "Tokyo"}'),)
     ),
     "xai/blocking": Expected(("101 multiplied by 3 is 303.",), STOP, TokenUsage(32, 103)),
     "xai/streamed": Expected(("Ah", ","), STOP, TokenUsage(41, 2)),
@@ -139,6 +148,7 @@ ERRORS: Final = {
 }
 
 BROKEN_STREAMS: Final = {
+    "ollama/streamed_error": ((" Yes", "."), BackendUnavailable, "an error was encountered while running the model"),
     "anthropic/streamed_error": (("Hello",), BackendUnavailable, "Overloaded"),
     "bedrock/streamed_error": (
         (" Title",),
@@ -169,6 +179,9 @@ def answer_of(name: str) -> HttpAnswer:
     if "sse" in recorded:
         body = "".join(f"{text}\n\n" for text in recorded["sse"]).encode()
         return HttpAnswer(_pieces(body), content_type="text/event-stream", headers=headers)
+    if "ndjson" in recorded:
+        body = "".join(f"{line}\n" for line in recorded["ndjson"]).encode()
+        return HttpAnswer(_pieces(body), content_type="application/x-ndjson", headers=headers)
     body = b"".join(
         exception(kind.removeprefix("exception:"), payload) if kind.startswith("exception:") else event(kind, payload)
         for kind, payload in recorded["eventstream"]
@@ -203,7 +216,8 @@ async def test_a_documented_answer_is_read(name: str) -> None:
         deltas = await deltas_of(provider, request(stream="/streamed" in name))
     reply = collect_deltas(deltas)
     assert tuple(delta.content for delta in deltas if delta.content) == expected.pieces
-    assert (reply.finish_reason, reply.usage, reply.message.tool_calls, reply.refusal) == expected[1:]
+    calls = tuple(replace(call, id=OWN_ID) if OWN_CALL.fullmatch(call.id) else call for call in reply.message.tool_calls)
+    assert (reply.finish_reason, reply.usage, calls, reply.refusal) == expected[1:]
 
 
 @pytest.mark.parametrize("name", ERRORS)

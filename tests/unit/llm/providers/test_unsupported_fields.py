@@ -70,6 +70,7 @@ UNSUPPORTED = {
     },
 }
 ANSWERS = {
+    "ollama": json_answer({"message": {"role": "assistant", "content": "Hi"}, "done": True}),
     "anthropic": json_answer({"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}),
     "bedrock": json_answer({"output": {"message": {"content": [{"text": "Hi"}]}}, "stopReason": "end_turn"}),
 }
@@ -108,17 +109,25 @@ async def test_a_temperature_above_the_maximum_is_limited_to_it(provider: str) -
     for temperature, limited in ((0.5, 0.5), (1.0, 1.0), (1.5, 1.0)):
         upstream = Upstream(ANSWERS.get(provider, ANSWER))
         await reply_of(provider_at(upstream, provider), replace(request(), temperature=temperature))
-        sent = upstream.body.get("inferenceConfig", upstream.body)
+        sent = upstream.body.get("inferenceConfig") or upstream.body.get("options") or upstream.body
         assert isinstance(sent, dict)
         assert sent["temperature"] == (limited if provider in {"anthropic", "bedrock"} else temperature)
 
 
 async def test_ollama_gets_no_tools_if_the_choice_is_none() -> None:
-    upstream = Upstream(ANSWER)
+    upstream = Upstream(ANSWERS["ollama"])
     await reply_of(provider_at(upstream, "ollama"), replace(TOOLS, tool_choice="none"))
     assert not {"tools", "tool_choice"} & set(upstream.body)
     await reply_of(provider_at(upstream, "ollama"), TOOLS)
     assert "tools" in upstream.body
+
+
+@pytest.mark.parametrize("effort", ["minimal", "xhigh"])
+async def test_ollama_rejects_an_effort_that_it_would_ignore(effort: str) -> None:
+    upstream = Upstream(ANSWERS["ollama"])
+    with pytest.raises(BackendUnsupported, match="Use one of: none, low, medium, high") as raised:
+        await reply_of(provider_at(upstream, "ollama"), extra(reasoning_effort=effort))
+    assert (raised.value.param, upstream.requests) == ("reasoning_effort", [])
 
 
 @pytest.mark.parametrize("choice", ["required", NamedTool("weather")])
@@ -169,7 +178,7 @@ async def test_the_failure_of_a_backend_that_supports_the_request_is_raised(answ
 
 
 async def test_rejecting_a_request_does_not_stop_the_backend() -> None:
-    upstream = Upstream(ANSWER)
+    upstream = Upstream(ANSWERS["ollama"])
     with pytest.raises(InvalidRequest):
         await route(IMAGE_URL, {"ollama": upstream})
     assert await route(request(QUESTION), {"ollama": upstream}) == "Hi"
