@@ -26,9 +26,9 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
 Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong``. Only a
 stream shows that of ``TurnLost``.
 Other exceptions do not reach a caller of the gateway; the room that raises one, or the room above it, handles it:
-ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · IndexChanged · BackendError ·
-EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · InvalidExpression · IngestRefused · StopWork ·
-NotHandled · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong · UsageError · SpassApiError ·
+ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · StreamRestarted · IndexChanged ·
+BackendError · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · InvalidExpression · IngestRefused ·
+StopWork · NotHandled · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong · UsageError · SpassApiError ·
 SpassUnreachable
 """
 

@@ -115,11 +115,14 @@ class StreamClaim:
             ConditionFailed: another attempt owns the stream, or the stream was deleted.
             StorageUnavailable: the outcome is unknown.
         """
+        expires_at = int(now) + LEASE_SECONDS
         try:
-            await self._update({"expires_at": int(now) + LEASE_SECONDS})
+            await self.store.table.write(Update(self.key, set={"expires_at": expires_at}, when=self.is_mine))
         except ConditionFailed as failure:
             if not failure.item or failure.item.get("owner") != self.head.owner:
                 raise
+        else:
+            self.head = replace(self.head, expires_at=expires_at)
 
     async def use_session(self, session: SessionId) -> None:
         """Continue in another session than the claim chose. Call this before the first chunk is written.
@@ -128,11 +131,13 @@ class StreamClaim:
             LeaseLost: another attempt owns the stream.
             StorageUnavailable: the outcome is unknown.
         """
-        await self._update_owned({"session": session})
+        await self._set("session", session)
+        self.head = replace(self.head, session=session)
 
     async def move_to(self, successor: SessionId) -> None:
         """Store that the stream continues in the partition of ``successor``. Errors are those of ``use_session``."""
-        await self._update_owned({"successor": successor})
+        await self._set("successor", successor)
+        self.head = replace(self.head, successor=successor)
 
     async def is_stop_requested(self) -> bool:
         """Return whether a client asked to stop this attempt, eventually consistent. An unreachable table counts as no."""
@@ -161,15 +166,11 @@ class StreamClaim:
         """Return the condition of every write of the owner."""
         return Equals("owner", self.head.owner) & Equals("state", StreamState.RUNNING)
 
-    async def _update_owned(self, values: dict[str, Value]) -> None:
+    async def _set(self, name: str, value: Value) -> None:
         try:
-            await self._update(values)
+            await self.store.table.write(Update(self.key, set={name: value}, when=self.is_mine))
         except ConditionFailed:
-            raise LeaseLost("Another attempt of this request has taken over; try again.", retry_after=1) from None
-
-    async def _update(self, values: dict[str, Value]) -> None:
-        item = await self.store.table.write(Update(self.key, set=values, when=self.is_mine))
-        self.head = _decode_head(self.head.digest, item or {})
+            raise lease_lost() from None
 
 
 async def claim(
@@ -239,6 +240,11 @@ async def request_stop(store: TenantStore, digest: str, now: float) -> StopState
     if head.is_live(now):
         return StopState.CANCELLING
     return StopState.DONE if head.state is StreamState.DONE else StopState.FAILED
+
+
+def lease_lost() -> LeaseLost:
+    """Return the error of an attempt that has lost its stream, or may have."""
+    return LeaseLost("Another attempt of this request has taken over; try again.", retry_after=1)
 
 
 def stream_not_found() -> StreamNotFound:

@@ -1,0 +1,175 @@
+"""Follow a stream on any worker: read its frames from the journal while they are written, or afterwards."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.core.errors import StorageUnavailable, TurnLost
+from spass.core.ids import SessionId
+from spass.core.time import Clock
+from spass.journal.chunks import Chunk
+from spass.journal.frames import EventId, Frame
+from spass.journal.head import StreamHead, StreamState, read_head, stream_not_found
+
+FIRST_POLLS: Final = 10
+"""The number of polls with the short interval."""
+FIRST_POLL_SECONDS: Final = 0.3
+POLL_SECONDS: Final = 1.0
+_CHUNKS_PER_PAGE: Final = 32  # a chunk has up to 300 KB
+_FAILED_POLLS: Final = 5  # in a row, after which a follower gives up
+
+
+_LOST: Final = "The worker that ran this turn died, and nothing of the turn was recorded. Send the request again."
+
+
+class StreamRestarted(Exception):
+    """The attempt that is followed was undone or replaced before its first frame was delivered. Start over: claim the stream
+    or follow it anew."""
+
+
+async def follow(
+    store: TenantStore, digest: str, after: EventId | None = None, clock: Clock = time.time, head: StreamHead | None = None
+) -> "Follower":
+    """Return a reader of the newest attempt of a stream, behind event ``after`` if that is of the same attempt.
+
+    ``head`` is the head if the caller has just read it.
+
+    Raises:
+        StreamNotFound: there is no such stream, or its session was deleted.
+        StorageUnavailable: the table does not answer.
+    """
+    if head is None:
+        head = await read_head(store, digest)
+    if head is None:
+        raise stream_not_found()
+    follower = Follower(store, head, after, clock)
+    await follower.start()
+    return follower
+
+
+class Follower:
+    """A reader of one attempt, created by ``follow``. ``head`` is the head as it was last read."""
+
+    def __init__(self, store: TenantStore, head: StreamHead, after: EventId | None, clock: Clock) -> None:
+        self.head = head
+        self._store = store
+        self._clock = clock
+        self._session = head.session  # the partition that is read now
+        self._after_key: str | None = None
+        self._next = 1  # the number of the next frame to read
+        self._skipped = after.n if after is not None and after.attempt == head.attempt else 0
+        self._unread: deque[tuple[EventId, Frame]] = deque()
+        self._has_chunks = False
+        self._is_page_full = False
+        self._has_last_chunk = False
+        self._has_ended = False  # no further chunk will be written
+        self._has_delivered = False
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the stream has ended and its reader has all frames."""
+        return self._has_last_chunk and not self._unread
+
+    async def start(self) -> None:
+        """Read the first frames, if there are any. Errors are those of ``follow``."""
+        sessions = [session for session in (self.head.session, self.head.successor) if session is not None]
+        found, *are_live = await asyncio.gather(self._read_page(), *map(self._is_live, sessions))
+        while found and not self._unread and not self._has_last_chunk:
+            found = await self._read_page()
+        is_removed = self.head.state is not StreamState.RUNNING and not (self._unread or self._has_last_chunk)
+        if is_removed or (self._has_chunks and not all(are_live)):
+            raise stream_not_found()
+
+    async def frames(self, seconds: float) -> AsyncGenerator[tuple[EventId, Frame], None]:
+        """Yield the frames with their ids, without gaps, until the last one or for ``seconds``.
+
+        Raises:
+            StreamRestarted: the attempt was undone or replaced before this reader delivered a frame.
+            TurnLost: the worker that runs the attempt died.
+            StreamNotFound: the stream was deleted meanwhile.
+            StorageUnavailable: the table did not answer several polls in a row.
+        """
+        loop = asyncio.get_running_loop()
+        until, waits, failures = loop.time() + seconds, 0, 0
+        while True:
+            while self._unread:
+                self._has_delivered = True
+                yield self._unread.popleft()
+            if self._has_last_chunk or loop.time() >= until:
+                return
+            try:
+                is_more_expected = await self._poll()
+            except StorageUnavailable:
+                failures += 1
+                if failures == _FAILED_POLLS:
+                    raise
+                is_more_expected = False
+            else:
+                failures = 0
+            if not is_more_expected:
+                interval = FIRST_POLL_SECONDS if waits < FIRST_POLLS else POLL_SECONDS
+                waits += 1
+                await asyncio.sleep(max(0.0, min(interval, until - loop.time())))
+
+    async def _poll(self) -> bool:
+        """Read the next frames. Return whether to poll again at once. Errors are those of ``frames``."""
+        if await self._read_page():
+            self._has_ended = False
+            return self._is_page_full or self._session != self.head.last_session
+        if self._has_ended:
+            raise TurnLost(_LOST) if self.head.state is StreamState.RUNNING else stream_not_found()
+        head = await read_head(self._store, self.head.digest)
+        if head is None or not self.head.is_same_attempt(head):
+            raise self._replaced(head)
+        is_moved = head.successor != self.head.successor
+        self.head = head
+        # Chunks may have been written since the query, so the reader queries once more before it moves or gives up.
+        self._has_ended = not head.is_live(self._clock())
+        return is_moved or self._has_ended
+
+    def _replaced(self, head: StreamHead | None) -> Exception:
+        if not self._has_delivered:
+            return StreamRestarted()
+        return stream_not_found() if head is None else TurnLost(_LOST)
+
+    async def _read_page(self) -> bool:
+        """Read the next chunks. Return False if there are none yet.
+
+        Nothing is written to the partition of the session after the head names its successor. So when an empty answer follows
+        such a head, the reader continues in the successor's partition.
+        """
+        if await self._read_chunks():
+            return True
+        if self._session == self.head.last_session:
+            return False
+        self._session, self._after_key = self.head.last_session, None
+        return await self._read_chunks()
+
+    async def _read_chunks(self) -> bool:
+        items = await self._store.table.query(
+            keys.session_partition(self._store.tenant, self._session),
+            prefix=keys.stream_chunk_prefix(self.head.digest, self.head.attempt),
+            after=self._after_key,
+            limit=_CHUNKS_PER_PAGE,
+        )
+        self._is_page_full = len(items) == _CHUNKS_PER_PAGE
+        self._has_chunks |= bool(items)
+        for number, item in enumerate(items):
+            chunk = Chunk.of(item)
+            if chunk.first > self._next:  # a chunk is missing, because its session is being deleted
+                return number > 0
+            for n, frame in enumerate(chunk.frames, chunk.first):
+                if n >= self._next and n > self._skipped:
+                    self._unread.append((EventId(self.head.attempt, n), frame))
+            self._next = max(self._next, chunk.end)
+            self._after_key = str(item["sk"])
+            self._has_last_chunk = chunk.is_last
+        return bool(items)
+
+    async def _is_live(self, session: SessionId) -> bool:
+        item = await self._store.table.get(keys.session_head(self._store.tenant, session))
+        return item is not None and "deleted_at" not in item

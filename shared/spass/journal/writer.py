@@ -1,0 +1,200 @@
+"""Write the frames of a running attempt to the journal, behind the turn and never in its way.
+
+Writes are sequential, and the chunks of an attempt are contiguous. A follower may have read a chunk whose write has an unknown
+outcome. So it is written again with exactly the same frames under the same key, and later frames go into further chunks.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.leases import LeaseLost
+from spass.aws.table import TransactionFailed
+from spass.aws.writes import Put, Write
+from spass.core.errors import SpassError, StorageUnavailable
+from spass.core.event_task import EventList
+from spass.core.ids import SessionId, random_suffix
+from spass.core.time import Clock
+from spass.journal.chunks import Chunk, split
+from spass.journal.frames import Frame
+from spass.journal.head import StreamClaim, StreamState, lease_lost, read_head
+
+FLUSH_SECONDS: Final = 1.0
+"""Seconds for which tokens wait for a flush, and for which the writer waits after a failed one."""
+FLUSH_CHARACTERS: Final = 8192
+"""Characters of waiting tokens that are flushed at once."""
+_LAST_RETRY_DELAYS: Final = (0.1, 0.4, 1.0)  # seconds before each retry of the last flush
+_FAIL_ATTEMPTS: Final = 3
+
+
+class JournalWriter:
+    """Write ``frames`` under ``claim`` while they arrive. Frame number ``n`` of the stream is ``frames.events[n - 1]``."""
+
+    def __init__(self, claim: StreamClaim, frames: EventList[Frame], clock: Clock = time.time) -> None:
+        self._claim = claim
+        self._frames = frames
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._closed = asyncio.Event()
+        self._written = 0
+        self._successor: SessionId | None = None
+        self._unsettled: tuple[Chunk, Put] | None = None
+
+    async def run(self) -> None:
+        """Flush the frames until the list has ended and is written, or until ``final_writes`` or ``fail``.
+
+        A failed flush does not end it: its frames go with a later one.
+        """
+        flushing = asyncio.create_task(self._flush_repeatedly())
+        closing = asyncio.create_task(self._closed.wait())
+        try:
+            await asyncio.wait({flushing, closing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closing.cancel()
+            flushing.cancel()  # it waits; or this task was cancelled, and an AWS call is still waited for
+            await asyncio.wait({flushing})
+        if not flushing.cancelled():
+            flushing.result()
+
+    def continue_in(self, successor: SessionId) -> None:
+        """Write further chunks to the partition of ``successor``, once the head names it."""
+        self._successor = successor
+
+    async def final_writes(self, last: Sequence[Frame]) -> list[Write]:
+        """Flush what waits, and return the writes that end the stream with ``last`` as done, for the transaction of the turn.
+
+        They fail if the claim was lost. Append ``last`` to the list of frames after the transaction has succeeded.
+
+        Raises:
+            StorageUnavailable: the waiting frames cannot be written, or the lease has expired; the turn must not be committed.
+        """
+        async with self._lock:
+            self._closed.set()
+            return await self._end(last, StreamState.DONE)
+
+    async def fail(self, last: Sequence[Frame]) -> bool:
+        """Flush what waits, and end the stream with ``last`` as failed. Return False if the claim is lost or storage fails.
+
+        The lease of a stream that could not be ended expires. Call this also after the transaction with ``final_writes`` failed.
+        """
+        async with self._lock:
+            self._closed.set()
+            try:
+                writes = await self._end(last, StreamState.FAILED)
+                return await self._commit_failure(writes)
+            except SpassError:
+                return False
+
+    async def _flush_repeatedly(self) -> None:
+        while await self._wait_until_due():
+            async with self._lock:
+                try:
+                    await self._flush()
+                except SpassError:
+                    is_flushed = False
+                else:
+                    is_flushed = True
+            if not is_flushed:
+                if self._frames.has_ended and not self._has_lease():
+                    return
+                await asyncio.sleep(FLUSH_SECONDS)
+
+    async def _wait_until_due(self) -> bool:
+        """Wait until waiting frames should be flushed. Return False if the list has ended and none is waiting."""
+        loop, events = asyncio.get_running_loop(), self._frames.events
+        index, characters = self._written, 0
+        due: float | None = None
+        while characters < FLUSH_CHARACTERS:
+            if not await self._frames.wait_for_event(index, None if due is None else max(0.0, due - loop.time())):
+                return True
+            if index == len(events):
+                return index > self._written
+            frame = events[index]
+            if not frame.is_token:
+                return True
+            due = loop.time() + FLUSH_SECONDS if due is None else due
+            characters += len(frame.text)
+            index += 1
+        return True
+
+    async def _flush(self) -> None:
+        """Write the frames that wait now.
+
+        Raises:
+            SpassError: some of them still wait.
+        """
+        end = len(self._frames.events)
+        while self._written < end:
+            if self._unsettled is None:
+                await self._move()
+                frames = next(split(self._frames.events[self._written : end]))
+                self._unsettled = self._put(Chunk(self._written + 1, frames))
+            chunk, put = self._unsettled
+            self._check_lease()
+            await self._claim.store.table.write(put)
+            self._written = chunk.end - 1
+            self._unsettled = None
+
+    async def _move(self) -> None:
+        """Store that the stream continues in the successor, before the first chunk in its partition."""
+        if self._successor is not None and self._claim.head.successor != self._successor:
+            self._check_lease()
+            await self._claim.move_to(self._successor)
+
+    async def _end(self, last: Sequence[Frame], state: StreamState) -> list[Write]:
+        """Flush what waits, and return the writes that end the stream.
+
+        Raises:
+            SpassError: what waits cannot be written.
+        """
+        for delay in _LAST_RETRY_DELAYS:
+            try:
+                await self._flush()
+                await self._move()
+                break
+            except LeaseLost:
+                raise
+            except StorageUnavailable:
+                await asyncio.sleep(delay)
+        else:
+            await self._flush()
+            await self._move()
+        self._check_lease()
+        return [*self._last_chunks(last), self._claim.ending(state)]
+
+    def _last_chunks(self, last: Sequence[Frame]) -> list[Put]:
+        parts = list(split(last)) or [()]
+        puts, first = list[Put](), self._written + 1
+        for part in parts:
+            chunk, put = self._put(Chunk(first, part, is_last=part is parts[-1]))
+            puts.append(put)
+            first = chunk.end
+        return puts
+
+    async def _commit_failure(self, writes: Sequence[Write]) -> bool:
+        table, token = self._claim.store.table, random_suffix()
+        for _ in range(_FAIL_ATTEMPTS):
+            try:
+                await table.transact(writes, token=token)
+            except TransactionFailed:
+                break  # lost, or this is the failure of a retry whose first attempt took effect
+            except StorageUnavailable:
+                continue
+            return True
+        head = await read_head(self._claim.store, self._claim.head.digest)
+        return head is not None and self._claim.head.is_same_attempt(head) and head.state is StreamState.FAILED
+
+    def _put(self, chunk: Chunk) -> tuple[Chunk, Put]:
+        head, store = self._claim.head, self._claim.store
+        key = keys.stream_chunk(store.tenant, head.last_session, head.digest, head.attempt, chunk.first)
+        return chunk, Put(key, chunk.attributes(head.ttl))
+
+    def _has_lease(self) -> bool:
+        return self._clock() < self._claim.head.expires_at
+
+    def _check_lease(self) -> None:
+        """Raise ``LeaseLost`` if the lease has expired by this process's own clock: another attempt may run."""
+        if not self._has_lease():
+            raise lease_lost()
