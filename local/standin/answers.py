@@ -1,4 +1,4 @@
-"""Choose the answer: the sentence that matches best, a tool's result, a condensed text, or the statement that nothing matches."""
+"""Choose the answer: the best sentence, a tool's result, a condensed text, a count, or the statement that nothing matches."""
 
 import json
 import re
@@ -7,6 +7,7 @@ from typing import Final
 
 from local.standin.condense import asks_to_condense, condense
 from local.standin.conversation import Candidate, Conversation, ToolResult, result_sentences, sentences
+from local.standin.counting import requested_count
 from local.standin.second_person import second_person
 from local.standin.words import content_stems, fold, match, rarity
 
@@ -26,6 +27,8 @@ def answer(conversation: Conversation) -> str:
         return condense(conversation) or _nothing_to_keep(conversation.is_german)
     if conversation.results:
         return _from_results(conversation)
+    if count := requested_count(conversation.question_text):
+        return count.text
     answers = _answers(conversation)
     texts = list(dict.fromkeys(_phrase(candidate, conversation) for candidate in answers if candidate))
     if texts and (conversation.is_question or any(candidate and candidate.source == "document" for candidate in answers)):

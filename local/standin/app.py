@@ -1,5 +1,6 @@
 """The HTTP API of the stand-in: `/v1/chat/completions` and `/v1/models`."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
@@ -33,6 +34,8 @@ async def models(_: Request) -> Response:
 async def _events(completion: Completion, *, include_usage: bool) -> AsyncIterator[str]:
     for event in as_events(completion, include_usage=include_usage):
         yield event
+        if completion.pause_seconds:
+            await asyncio.sleep(completion.pause_seconds)
 
 
 def _refusal(message: str) -> Response:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from local.standin.answers import answer
 from local.standin.conversation import Conversation, strip_markers, text_of
+from local.standin.counting import requested_count
 from local.standin.text_protocol import answer_as_text, requested_protocol
 from local.standin.toolchoice import choose, fill
 from local.standin.words import count_tokens
@@ -19,7 +20,7 @@ _CREATED: Final = 1_700_000_000  # the same for every answer: the stand-in reads
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A complete answer, for one body or for many chunks."""
+    """A complete answer, for one body or for many chunks. ``pause_seconds`` is the time between two words of its stream."""
 
     id: str
     model: str
@@ -27,17 +28,20 @@ class Completion:
     tool_calls: list[dict[str, Any]]
     finish_reason: str
     usage: dict[str, int]
+    pause_seconds: float = 0.0
 
 
 def complete(request: Mapping[str, Any]) -> Completion:
     """Answer a request. The same request always gets the same answer."""
     messages = strip_markers([message for message in request["messages"] if isinstance(message, Mapping)])
+    pause_seconds = 0.0
     if protocol := requested_protocol(messages):
         calls, text = [], answer_as_text(protocol, messages)
     else:
         conversation = Conversation.read(messages)
         calls = choose(request, conversation)
         text = "" if calls else _shaped(answer(conversation), request)
+        pause_seconds = _pause_seconds(conversation, text)
     content, finish_reason = (None, "tool_calls") if calls else _cut(text, request)
     prompt_tokens = sum(count_tokens(text_of(m)) + _TOKENS_PER_MESSAGE for m in messages) + count_tokens(
         json.dumps(request.get("tools") or "")
@@ -50,7 +54,13 @@ def complete(request: Mapping[str, Any]) -> Completion:
         tool_calls=calls,
         finish_reason=finish_reason,
         usage={"prompt_tokens": prompt_tokens, "completion_tokens": written, "total_tokens": prompt_tokens + written},
+        pause_seconds=pause_seconds,
     )
+
+
+def _pause_seconds(conversation: Conversation, text: str) -> float:
+    count = requested_count(conversation.question_text)
+    return count.pause_seconds if count and text == count.text else 0.0
 
 
 def as_body(completion: Completion) -> dict[str, Any]:
