@@ -119,8 +119,14 @@ def _keys_for(config: GatewayConfig, model: str) -> tuple[str, ...]:
 
 
 def overlay(config: GatewayConfig, choice: ModelChoice) -> dict[str, Any]:
-    """Return the operator's file with the chosen backends instead of its own, and with the laptop's tenants and tokens."""
+    """Return the operator's file with the chosen backends instead of its own, and with the laptop's tenants and tokens.
+
+    The models that Ollama answers in the stand-in's place have a window that fits into a laptop.
+    """
     file: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    for model in file.get("models") or ():
+        if model["name"] in choice.substitutes:
+            model["context_window"] = min(model["context_window"], ollama.STAND_IN_WINDOW)
     file["llm"] = {**file.get("llm", {}), "backends": [_dump_backend(backend) for backend in choice.backends]}
     operators = {tenant["id"]: tenant for tenant in file.get("tenants") or []}
     used_digests = {token.sha256 for tenant in config.tenants for token in tenant.tokens}

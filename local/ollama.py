@@ -12,6 +12,9 @@ from spass.tenancy.config import BackendConfig, GatewayConfig
 
 PROVIDER: Final = "ollama"
 STAND_IN: Final = "SPASS_OLLAMA_MODEL"
+STAND_IN_WINDOW: Final = 16_384
+"""Tokens. Ollama reserves memory for the whole window, and that of a cloud's model would not fit into a laptop."""
+
 _DEFAULT_ADDRESS: Final = "http://localhost:11434"
 _PROBE_SECONDS: Final = 0.5
 _EMBEDDING_NAME: Final = re.compile(r"embed|minilm|bge|e5-", re.IGNORECASE)

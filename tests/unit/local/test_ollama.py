@@ -136,6 +136,24 @@ def test_the_model_of_spass_ollama_model_replaces_the_stand_in(
     assert choice.substitutes["grok-4"] == "llama3.2:latest"
 
 
+def test_a_model_that_ollama_replaces_has_a_window_for_a_laptop(
+    shipped: GatewayConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ollama gets the window as ``num_ctx`` and reserves memory for it."""
+    monkeypatch.setenv("SPASS_OLLAMA_MODEL", "llama3.2")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
+    choice_of(shipped, {DEFAULT_ADDRESS: ["llama3.2:latest"]}, tmp_path)
+    windows = {model.name: model.context_window for model in load_gateway_config(tmp_path / "served.yaml").models}
+    assert (windows["grok-4"], windows["llama-4-scout"]) == (16_384, 16_384)
+    assert (windows["claude-opus-4.7"], windows["all-minilm-l6-v2"]) == (200_000, 256)
+
+
+def test_a_model_that_its_own_ollama_serves_keeps_its_window(shipped: GatewayConfig, tmp_path: Path) -> None:
+    choice_of(shipped, {DEFAULT_ADDRESS: ["llama4:scout"]}, tmp_path)
+    windows = {model.name: model.context_window for model in load_gateway_config(tmp_path / "served.yaml").models}
+    assert (windows["llama-4-scout"], windows["grok-4"]) == (131_072, 256_000)
+
+
 def test_a_named_model_that_is_not_installed_replaces_nothing(
     shipped: GatewayConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,15 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import (
@@ -254,6 +259,62 @@ async def test_a_collected_stream_equals_the_blocking_reply() -> None:
     for one in (blocking, reply):
         assert (one.message.content, named_calls(one)) == ("In Köln 😀", CALLS)
         assert (one.finish_reason, one.usage) == (FinishReason.TOOL_CALLS, TokenUsage(26, 7))
+
+
+words = st.text(max_size=8)
+calls_of_a_line = st.lists(
+    st.tuples(st.text("ab_", min_size=1, max_size=4), st.dictionaries(words, words, max_size=2)), max_size=3
+)
+
+
+@given(st.lists(st.tuples(words, words, calls_of_a_line), max_size=4), st.sampled_from(["stop", "length"]), st.integers(1, 40))
+def test_any_collected_stream_equals_the_blocking_reply(
+    lines: list[tuple[str, str, list[tuple[str, dict[str, str]]]]], reason: str, size: int
+) -> None:
+    parts = [line(content, thinking=thought, tool_calls=[call(*one) for one in calls]) for content, thought, calls in lines]
+    last: Payload = {"done": True, "done_reason": reason, **COUNTS}
+    whole: Payload = {
+        **last,
+        "message": {
+            "content": "".join(content for content, _, _ in lines),
+            "thinking": "".join(thought for _, thought, _ in lines),
+            "tool_calls": [call(*one) for _, _, calls in lines for one in calls],
+        },
+    }
+    body = ndjson(*parts, last)
+
+    async def read(answer: Answer, *, stream: bool) -> tuple[Message, FinishReason, TokenUsage | None, int]:
+        deltas = await deltas_of(provider_at(Upstream(answer), "ollama"), request(stream=stream))
+        reply = collect_deltas(deltas)
+        message = replace(reply.message, tool_calls=tuple(replace(one, id="") for one in reply.message.tool_calls))
+        return message, reply.finish_reason, reply.usage, sum(delta.reasoning_characters for delta in deltas)
+
+    chunks = [body[at : at + size] for at in range(0, len(body), size)]
+    assert anyio.run(partial(read, Answer(chunks=chunks), stream=True)) == anyio.run(
+        partial(read, json_answer(whole), stream=False)
+    )
+
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["message", "content", "tool_calls", "function", "name", "arguments", "done", "error", "eval_count"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(any_json, max_size=4), st.booleans())
+def test_any_lines_give_deltas_or_a_failure(lines: list[Json], stream: bool) -> None:
+    body = "".join(json.dumps(one) + "\n" for one in lines)
+    with suppress(BackendError):
+        deltas = anyio.run(deltas_of, provider_at(Upstream(text(body)), "ollama"), request(stream=stream))
+        assert deltas[-1].finish_reason is not None
 
 
 async def test_calls_get_ids_in_their_order() -> None:

@@ -122,7 +122,7 @@ async def test_a_request_that_the_provider_rejects_as_too_long_is_split(store: T
 
 
 async def test_a_silently_truncated_request_is_split(store: TenantStore) -> None:
-    """Ollama silently truncates a prompt that exceeds its ``num_ctx``; only the token count reveals it."""
+    """Some servers silently truncate a prompt that exceeds their window; only the token count reveals it."""
     window = 4096
 
     def write(request: ChatRequest) -> Answer:
