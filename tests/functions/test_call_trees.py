@@ -87,6 +87,9 @@ TURN: Shape = [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
     [
         (CHAT, QUESTION, (TOOL_CALL, ANSWER), TURN),
         (CHAT, QUESTION | {"stream": True, "stream_options": {"include_usage": True}}, (TOOL_CALL, ANSWER), TURN),
+        (CHAT, QUESTION | {"model": "agent/counting"}, (TOOL_CALL, ANSWER), TURN),
+        (CHAT, QUESTION | {"model": "agent/counting", "stream": True}, (TOOL_CALL, ANSWER), TURN),
+        (CHAT, QUESTION | {"model": "agent/reading", "stream": True}, (), [("embedding", []), ("chat", [])]),
         ("/a1/agents/counting/chat", {"message": "Which gate?"}, (TOOL_CALL, ANSWER), TURN),
         ("/v1/ask", {"input": "Which gate?", "tools": ["rag_query"], "model": "small"}, (TOOL_CALL, ANSWER), TURN),
         ("/v1/ask", {"input": "Which gate?", "agent": "reading"}, (), [("embedding", []), ("chat", [])]),

@@ -46,6 +46,11 @@ def post_routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[s
             {"model": "small", "messages": [{"role": "user", "content": "one"}]},
             {"model": "small", "messages": [{"role": "user", "content": "two"}]},
         ),
+        "agent": (
+            "/v1/chat/completions",
+            {"model": "agent/counting", "messages": [{"role": "user", "content": "one"}]},
+            {"model": "agent/counting", "messages": [{"role": "user", "content": "two"}]},
+        ),
         "embedding": (
             "/v1/embeddings",
             {"model": "mini-embed", "input": "one"},
@@ -54,7 +59,9 @@ def post_routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[s
     }
 
 
-ROUTE_NAMES = ["chat", "ask", "create", "append", "replace", "extend", "query", "upload", "execute", "completion", "embedding"]
+ROUTE_NAMES = [
+    *("chat", "ask", "create", "append", "replace", "extend", "query", "upload", "execute", "completion", "agent", "embedding"),
+]
 MODEL_ROUTE_NAMES = [name for name in ROUTE_NAMES if name not in {"create", "upload", "execute"}]
 
 
@@ -124,7 +131,7 @@ def test_a_failed_tool_call_may_be_repeated_with_its_key(gateway: Gateway) -> No
     assert send(gateway, "/v1/tools/execute", call).headers["idempotency-replayed"] == "true"
 
 
-@pytest.mark.parametrize("name", ["chat", "append", "completion", "a stream"])
+@pytest.mark.parametrize("name", ["chat", "append", "completion", "agent", "a stream"])
 def test_a_repeated_request_is_refused_while_the_first_runs(gateway: Gateway, name: str) -> None:
     path, body, other_body = post_routes(gateway)["completion" if name == "a stream" else name]
     if name == "a stream":

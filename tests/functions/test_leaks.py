@@ -49,6 +49,7 @@ def share(*path: str) -> list[dict[str, str]]:
 Send = Callable[[Gateway], Reply]
 
 CHAT: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
+AGENT_CHAT = CHAT | {"model": "agent/plain"}
 DOCUMENTS = {"documents": [{"id": "a", "text": "alpha"}]}
 
 
@@ -61,6 +62,10 @@ CHATS: Mapping[str, Send] = {
     "chat": lambda gateway: gateway.send("POST", "/v1/chat/completions", body=CHAT),
     "stream": lambda gateway: gateway.send("POST", "/v1/chat/completions", body=CHAT | {"stream": True}),
     "agent": lambda gateway: gateway.send("POST", "/a1/agents/plain/chat", body={"message": "Hi"}),
+    "agent as a model": lambda gateway: gateway.send("POST", "/v1/chat/completions", body=AGENT_CHAT),
+    "stream of an agent as a model": lambda gateway: gateway.send(
+        "POST", "/v1/chat/completions", body=AGENT_CHAT | {"stream": True}
+    ),
     "turn": _turn,
     "ask": lambda gateway: gateway.send("POST", "/v1/ask", body={"input": "Hi", "agent": "simple"}),
     "ask in text": lambda gateway: gateway.send("POST", "/v1/ask", body={"input": "Hi", "agent": "react"}),
@@ -99,7 +104,7 @@ def route(gateway: Gateway, create_provider: Callable[[BackendConfig, str | None
     services.__dict__["router"] = Router(
         services.config.llm, services.config.models, lambda _: PROVIDER_KEY, provider_of=create_provider
     )
-    for dependent in ("calls", "completions", "engine", "asker", "rag", "toolbox"):
+    for dependent in ("calls", "completions", "agent_models", "engine", "asker", "rag", "toolbox"):
         services.__dict__.pop(dependent, None)
 
 
@@ -129,6 +134,9 @@ ECHOES: Mapping[str, Callable[[Gateway, str], Reply]] = {
     "model": lambda gateway, secret: gateway.send("POST", "/v1/chat/completions", body=CHAT | {"model": secret}),
     "streamed": lambda gateway, secret: gateway.send(
         "POST", "/v1/chat/completions", body=CHAT | {"model": secret, "stream": True}
+    ),
+    "agent as a model": lambda gateway, secret: gateway.send(
+        "POST", "/v1/chat/completions", body=CHAT | {"model": f"agent/{secret}"}
     ),
     "field": lambda gateway, secret: gateway.send("POST", "/v1/embeddings", body={"model": "m", "input": "Hi", secret: 1}),
     "setting": lambda gateway, secret: gateway.send("PUT", "/v1/tenant/config", body={secret: 1}, token="demo-admin-token"),
@@ -169,7 +177,7 @@ def test_a_models_answer_does_not_leak(planted_gateway: Gateway, capsys: pytest.
     planted_gateway.model.script = answer
     reply = CHATS[surface](planted_gateway)
     assert reply.status == 200
-    if surface == "stream":
+    if reply.headers["content-type"].startswith("text/event-stream"):
         chunks = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
         whole_text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
     else:

@@ -144,10 +144,15 @@ def stream_text(reply: Reply) -> str:
     return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
 
 
-_START = "import sys, functions.chat.completions; print('numpy' in sys.modules, 'spass.tools.toolbox' in sys.modules)"
+_START = """
+import sys, functions.chat.completions
+print(*(name in sys.modules for name in ("numpy", "spass.tools.toolbox", "spass.agents.engine")))
+"""
 
 
-@pytest.mark.parametrize(("tools", "imported"), [(NO_TOOLS, "False False"), (TOOLS, "True True")], ids=["without", "with"])
+@pytest.mark.parametrize(
+    ("tools", "imported"), [(NO_TOOLS, "False False False"), (TOOLS, "True True False")], ids=["without", "with"]
+)
 def test_the_function_imports_the_tools_at_its_start_if_there_are_any(tmp_path: Path, tools: str, imported: str) -> None:
     settings = write_operators_files(tmp_path)
     settings.config.write_text(CONFIG.replace(NO_TOOLS, tools))
