@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -109,7 +110,7 @@ async def test_invisible_or_empty_settings_add_nothing(store: TenantStore, empty
     model = Model(turns=[says("42")])
     empty_config = config(system_prompt=empty, memory=empty, tools_enabled_default=[])
     await model.completions(empty_config).complete(make_scope(store), chat(messages=MESSAGES))
-    assert model.requests == [chat(messages=MESSAGES).chat_request()]
+    assert model.requests == [replace(chat(messages=MESSAGES).chat_request(), context_window=1000)]
 
 
 async def test_every_model_call_of_a_chat_has_the_same_augmentations(store: TenantStore) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -402,7 +403,7 @@ async def test_without_server_tools_no_toolbox_is_created(store: TenantStore) ->
     service = Completions(calls_of(model), CONFIG, Cascade(CONFIG), fail, no_agents)
     service.prepare()
     await service.complete(make_scope(store), chat(tools=[WEATHER]))
-    assert model.requests == [chat(tools=[WEATHER]).chat_request()]
+    assert model.requests == [replace(chat(tools=[WEATHER]).chat_request(), context_window=1000)]
 
 
 def test_prepare_creates_the_toolbox_if_any_tenant_has_server_tools() -> None:
