@@ -37,7 +37,7 @@ from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, require_user
-from spass.sessions.turn import LoadHistory, ShortenHistory, TurnRequest
+from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade

@@ -10,7 +10,7 @@ from spass.agents.spec import MessageBody
 from spass.core.errors import SessionArchived
 from spass.core.events import Event
 from spass.sessions.session import Successor, require_user
-from spass.sessions.turn import LoadHistory, ShortenHistory, TurnRequest, messages_path
+from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app

@@ -11,7 +11,8 @@ router = api_router()
 @router.get("/a1/agents/{name}/sessions/{session_id}")
 async def get_session(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> SessionView:
     """Return a session and the number of its messages. This also works after the operator has removed the agent."""
-    return SessionView.of(await exchange.services.sessions.get(exchange.scope, name, session_id))
+    sessions = exchange.services.sessions
+    return sessions.view(await sessions.get(exchange.scope, name, session_id))
 
 
 handler = lambda_handler(router)

@@ -36,7 +36,7 @@ from spass.sessions.compaction.summary_record import Summary, read_summary
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, decode_session
-from spass.sessions.turn import LoadHistory, ShortenHistory, TurnRequest, messages_path
+from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade

@@ -85,6 +85,11 @@ def user_session(tenant: TenantId, user: UserId, agent: AgentName, session: Sess
     return Key(user_sessions_partition(tenant, user, agent), f"{USER_SESSION_PREFIX}{session}")
 
 
+def session_name(tenant: TenantId, user: UserId, agent: AgentName, name: str) -> Key:
+    """Return the key of the item with the id of the session to which the user's client gave ``name``."""
+    return Key(user_sessions_partition(tenant, user, agent), f"NAME#{name}")
+
+
 def job(tenant: TenantId, job_id: JobId) -> Key:
     return Key(f"{tenant_prefix(tenant)}JOB#{job_id}", "JOB")
 

@@ -53,6 +53,15 @@ def sanitize_request(request: ChatRequest) -> SanitizedRequest:
     return SanitizedRequest(replace(request, messages=tuple(messages)))
 
 
+def is_blank(text: str) -> bool:
+    """Return whether ``text`` has no character that a model can see."""
+    return _is_invisible(clean_text(text))
+
+
+def _is_invisible(clean: str) -> bool:
+    return not clean.strip().strip(_BLANK_LETTERS)
+
+
 def _is_data(message: Message) -> bool:
     return message.data or message.role is Role.TOOL
 
@@ -93,7 +102,7 @@ def _clean_id(identity: str) -> str:
 
 def _check_visible(message: Message, content: str) -> None:
     has_image = any(isinstance(part, Image) for part in message.parts)
-    if message.role is Role.USER and not has_image and not content.strip().strip(_BLANK_LETTERS):
+    if message.role is Role.USER and not has_image and _is_invisible(content):
         raise InputRefused("A message has no visible character.", param="messages", details={"reason": "nothing_visible"})
 
 

@@ -1,9 +1,12 @@
-"""Delete a session: one transaction hides it, then its items are removed. A repeated delete continues an interrupted one.
+"""Delete a session: one transaction hides it, then its name, its streams and its items are removed. A repeated delete continues
+an interrupted one: it finds the name in the head and the streams by their chunks, which are removed after them.
 
 A deleted session can neither be compacted nor become a successor, so its place in a chain is final. If it is a
 member of a chain, its head stays without any text, because its neighbours refer to it.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from spass.aws import keys
@@ -15,15 +18,17 @@ from spass.aws.writes import Absent, Delete, Equals, Update
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
 from spass.core.time import timestamp
 from spass.sessions.hold import hold_error, not_held_by_others
+from spass.sessions.names import name_removal
 from spass.sessions.record import session_overflow_prefix
-from spass.sessions.session import decode_owned_session
+from spass.sessions.session import decode_owned_session, decode_session
 
 _ITEMS_PER_BATCH: Final = 25
 _NOT_IN_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_id")
 
 
 async def delete_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
-    """Delete the session with all its messages and the summary that it starts with. Other sessions of its chain do not change.
+    """Delete the session with all its messages, its streams and the summary that it starts with. Other sessions of its chain do
+    not change.
 
     Raises:
         SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``. An interrupted delete may be repeated.
@@ -36,7 +41,7 @@ async def delete_session(store: TenantStore, session: SessionId, agent: AgentNam
     try:
         await store.table.write(Delete(head, _NOT_IN_CHAIN))
     except ConditionFailed:
-        await store.table.write(Update(head, set={"removed": True}))
+        await store.table.write(Update(head, set={"removed": True}, remove=("name",)))
 
 
 async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
@@ -62,14 +67,31 @@ def _is_unfinished_delete(item: Item, agent: AgentName, user: UserId) -> bool:
     return "deleted_at" in item and "removed" not in item and (item["user"], item["agent"]) == (user, agent)
 
 
+def _references(store: TenantStore, head: keys.Key, items: Sequence[Item]) -> list[Delete]:
+    """Return the writes that remove what ``items`` of a session refer to: its name, and the heads of the streams with chunks
+    here."""
+    sessions = [decode_session(item) for item in items if item["sk"] == head.sk]
+    names = [name_removal(store, session, session.name) for session in sessions if session.name is not None]
+    chunks = [chunk for item in items if (chunk := keys.parse_stream_chunk(str(item["sk"]))) is not None]
+    return [*names, *(Delete(keys.stream_head(store.tenant, digest)) for digest in {chunk.digest for chunk in chunks})]
+
+
+async def _remove_reference(store: TenantStore, removal: Delete) -> None:
+    with suppress(ConditionFailed):  # the successor has the name, or the client has given it to another session
+        await store.table.write(removal)
+
+
 async def _remove_messages(store: TenantStore, session: SessionId) -> None:
-    """Delete all items in the session's partition except the head, and all objects in its folder of the bucket, including bodies
-    that were never committed.
+    """Delete all items in the session's partition except the head, the name and the streams that they refer to, and all objects
+    in its folder of the bucket, including bodies that were never committed.
     """
     partition = keys.session_partition(store.tenant, session)
-    after = keys.session_head(store.tenant, session).sk
+    head = keys.session_head(store.tenant, session)
+    after: str | None = None
     while items := await store.table.query(partition, after=after, limit=_ITEMS_PER_BATCH):
-        await run_concurrently([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in items])
-        after = str(items[-1]["sk"])
+        await run_concurrently([_remove_reference(store, reference) for reference in _references(store, head, items)])
+        found = [keys.Key(partition, str(item["sk"])) for item in items]
+        await run_concurrently([store.table.write(Delete(key)) for key in found if key != head])
+        after = found[-1].sk
     if bodies := await store.objects.list_keys(session_overflow_prefix(session)):
         await store.objects.delete(bodies)

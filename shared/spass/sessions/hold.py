@@ -23,15 +23,16 @@ from spass.core.ids import AgentName, SessionId, UserId
 from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
 
 
-def new_hold(owner: str, kind: HoldKind, request: RequestHashes | None, now: float) -> Hold:
-    """Return the hold of the turn or job ``owner`` that starts ``now``. ``request`` is the request that started it."""
+def new_hold(owner: str, kind: HoldKind, request: RequestHashes | None, now: float, *, message_id: str | None = None) -> Hold:
+    """Return the hold of the turn or job ``owner`` that starts ``now``. ``request`` is the request that started it.
+    ``message_id`` names the stream of a streamed turn."""
     key_hash, body_hash = (request.digest, request.body_hash) if request else (None, None)
-    return Hold(owner, kind, int(now) + LEASE_SECONDS, key_hash, body_hash)
+    return Hold(owner, kind, int(now) + LEASE_SECONDS, key_hash, body_hash, message_id)
 
 
-def not_held_by_others(now: float, owner: str = "") -> AnyOf:
-    """Require that the session is free, expired, or held by ``owner``."""
-    return AnyOf((Absent("hold"), AtMost("hold.expires_at", int(now)), held_by(owner)))
+def not_held_by_others(now: float, *owners: str) -> AnyOf:
+    """Require that the session is free, expired, or held by one of ``owners``."""
+    return AnyOf((Absent("hold"), AtMost("hold.expires_at", int(now)), *map(held_by, owners)))
 
 
 def held_by(owner: str) -> Equals:
@@ -39,8 +40,18 @@ def held_by(owner: str) -> Equals:
     return Equals("hold.owner", owner)
 
 
-async def acquire_hold(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, hold: Hold, now: float) -> Session:
-    """Acquire the hold with one write and return the session.
+async def acquire_hold(
+    store: TenantStore,
+    session: SessionId,
+    agent: AgentName,
+    user: UserId,
+    hold: Hold,
+    now: float,
+    *,
+    previous_owner: str | None = None,
+) -> Session:
+    """Acquire the hold with one write and return the session. Take it over from ``previous_owner``, the earlier attempt of the
+    same stream, even if its hold has not expired.
 
     Raises:
         SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``.
@@ -49,10 +60,11 @@ async def acquire_hold(store: TenantStore, session: SessionId, agent: AgentName,
         StorageUnavailable: the outcome is unknown; the hold, if taken, expires.
     """
     is_owner = Equals("user", user) & Equals("agent", agent)
+    own_attempts = [hold.owner] if previous_owner is None else [hold.owner, previous_owner]
     write = Update(
         keys.session_head(store.tenant, session),
         set={"hold": encode(hold)},
-        when=is_owner & Absent("deleted_at") & Absent("archived_at") & not_held_by_others(now, hold.owner),
+        when=is_owner & Absent("deleted_at") & Absent("archived_at") & not_held_by_others(now, *own_attempts),
     )
     try:
         head = await store.table.write(write)
@@ -107,7 +119,8 @@ def hold_error(session: Session, now: float, wanted: Hold | None = None) -> Spas
             "This session is being compacted; try again.", details={"job_id": hold.owner}, retry_after=seconds
         )
     if wanted is None or wanted.key_hash is None or hold.key_hash != wanted.key_hash:
-        return SessionBusy("Another turn is running in this session; try again.", retry_after=seconds)
+        stream = {"message_id": hold.message_id} if hold.message_id is not None else None
+        return SessionBusy("Another turn is running in this session; try again.", details=stream, retry_after=seconds)
     if hold.body_hash != wanted.body_hash:
         return IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
     return IdempotencyInProgress("A request with this Idempotency-Key is still running.", retry_after=seconds)

@@ -138,13 +138,17 @@ def stored_overflow_key(item: Item) -> str | None:
 
 def _encode(record: TurnRecord) -> bytes:
     body: dict[str, Json] = {
-        "messages": [message_json(message) for message in record.messages],
+        "messages": [_encode_message(message) for message in record.messages],
         "usage": [record.usage.prompt_tokens, record.usage.completion_tokens],
         "turns": record.turns,
         "finish_reason": record.finish_reason.value,
         "tools": [[run.call_id, run.name, run.duration_ms] for run in record.tools],
     }
     return dump_bytes(body)
+
+
+def _encode_message(stored: StoredMessage) -> dict[str, Json]:
+    return {**message_json(stored), "data": True} if stored.message.data else message_json(stored)
 
 
 def _decode(turn_id: str, body: str | bytes) -> TurnRecord:
@@ -161,7 +165,7 @@ def _decode(turn_id: str, body: str | bytes) -> TurnRecord:
 
 
 def message_json(stored: StoredMessage) -> dict[str, Json]:
-    """Return the message as it is stored."""
+    """Return the message as a client sees it. It is stored in the same form, with a mark if it is data."""
     message = stored.message
     return {
         "id": stored.id,
@@ -181,5 +185,6 @@ def tool_calls_json(calls: Sequence[ToolCall]) -> list[Json]:
 
 def _decode_message(stored: Mapping[str, Any]) -> StoredMessage:
     calls = tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in stored["tool_calls"])
-    message = Message(Role(stored["role"]), stored["content"], calls, stored["tool_call_id"])
+    is_data = stored.get("data", False)
+    message = Message(Role(stored["role"]), stored["content"], calls, stored["tool_call_id"], data=is_data)
     return StoredMessage(MessageId(stored["id"]), stored["seq"], Timestamp(stored["created_at"]), message)

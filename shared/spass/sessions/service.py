@@ -1,8 +1,9 @@
 """The sessions API of the routes. Each call acts for the tenant and user of the scope, with one agent."""
 
+import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +14,16 @@ from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import SessionArchived, SessionNotFound
 from spass.core.ids import AgentName, SessionId, id_pattern, new_id
+from spass.core.messages import Message
 from spass.core.time import Clock, timestamp
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
+from spass.sessions.imported import import_messages
+from spass.sessions.names import parse_session_id, read_name
+from spass.sessions.opening import Opening
 from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session, require_user
-from spass.sessions.turn import Respond, Turn, TurnRequest
+from spass.sessions.turn import Turn
+from spass.sessions.turn_request import Respond, TurnRequest
 from spass.tenancy.response_model import NextCursor, ResponseModel
 from spass.tenancy.settings import Cascade
 
@@ -114,13 +120,34 @@ class Sessions:
         """Delete the session and all its messages. Errors are those of ``delete_session``."""
         await delete_session(scope.store, session, agent, require_user(scope), self._clock())
 
+    def view(self, session: Session) -> SessionView:
+        """Return the session as its user sees it, with its active turn."""
+        return SessionView.of(session, self._clock())
+
+    async def open(self, scope: Scope, agent: AgentName, wanted: str | None, imported: Sequence[Message]) -> Opening:
+        """Return how a chat opens its session. ``wanted`` is the id of a session, a name that the client chooses, or None for a
+        new session. ``imported`` are the entries before the chat's message; only a new session stores them.
+
+        Raises:
+            SessionNotFound: ``wanted`` begins like an id, but is none.
+            InvalidRequest, InputRefused: ``wanted`` is neither, or the entries cannot be stored (``import_messages``).
+            StorageUnavailable: AWS throttled all retries or was unreachable.
+        """
+        session = parse_session_id(wanted) if wanted is not None else None
+        if session is not None:
+            return Opening(session)
+        messages, name = import_messages(imported), wanted
+        template, named = await asyncio.gather(
+            self._new(scope, agent, CreateSession(title=name)), read_name(scope.store, require_user(scope), agent, name)
+        )
+        return Opening(named or template.id, replace(template, name=name), named, messages)
+
     def turn(self, scope: Scope, request: TurnRequest, respond: Respond) -> Turn:
         """Start a turn in a new task. ``respond`` runs the agent with ``scope``, whose session is the turn's."""
         from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
 
-        source = scope.for_agent(request.agent, request.session)
         model, window = request.run.model, request.context_window
-        compactor = Compactor(self._summarizer, source, model=model, context_window=window, clock=self._clock)
+        compactor = Compactor(self._summarizer, scope, model=model, context_window=window, clock=self._clock)
         return Turn(scope, request, respond, compactor, self._clock)
 
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:

@@ -48,6 +48,7 @@ class Hold:
     """The right to write to a session until ``expires_at`` (seconds since the epoch).
 
     ``owner`` is the id of the turn or job. ``key_hash`` and ``body_hash`` are the hashes of its idempotency key and its body.
+    ``message_id`` names the stream of a streamed turn.
     """
 
     owner: str
@@ -55,6 +56,7 @@ class Hold:
     expires_at: int
     key_hash: str | None = None
     body_hash: str | None = None
+    message_id: str | None = None
 
     def live(self, now: float) -> bool:
         return self.expires_at > now
@@ -69,7 +71,7 @@ class Session:
     computed from these two numbers, so they cannot disagree with the history.
 
     A successor begins with the message of the summary ``summary_id``. ``archived_by`` is the turn or job
-    whose compaction made the successor.
+    whose compaction made the successor. ``name`` is the client's own name for the session. The newest session of a chain has it.
     """
 
     id: SessionId
@@ -90,6 +92,7 @@ class Session:
     archived_by: str | None = None
     deleted_at: Timestamp | None = None
     hold: Hold | None = None
+    name: str | None = None
 
     @property
     def message_count(self) -> int:
@@ -108,8 +111,15 @@ class Session:
         return encode(replace(self, hold=None))
 
 
+class ActiveTurn(ResponseModel):
+    """The stream of the turn that runs in a session. Follow or stop it under `/c1/agents/{name}/chat/{message_id}`."""
+
+    message_id: str
+
+
 class SessionView(ResponseModel):
-    """A session as a client sees it."""
+    """A session as a client sees it. `active_turn` is the turn that runs in the session, if it is a stream with a `message_id`.
+    It is always null in a list of sessions; read the session to see it."""
 
     id: SessionIdText
     agent: AgentName
@@ -124,10 +134,16 @@ class SessionView(ResponseModel):
     parent_session_id: SessionIdText | None
     successor_session_id: SessionIdText | None
     archived_at: DateTime | None
+    active_turn: ActiveTurn | None = None
 
     @classmethod
-    def of(cls, session: Session) -> "SessionView":
-        return cls.model_validate(session, from_attributes=True)
+    def of(cls, session: Session, now: float | None = None) -> "SessionView":
+        """Return the view of ``session``. Only with ``now`` (seconds since the epoch) does it show the active turn."""
+        view = cls.model_validate(session, from_attributes=True)
+        hold = session.hold
+        if now is None or hold is None or hold.message_id is None or not hold.live(now):
+            return view
+        return view.model_copy(update={"active_turn": ActiveTurn(message_id=hold.message_id)})
 
 
 class Successor(ResponseModel):

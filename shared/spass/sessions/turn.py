@@ -11,14 +11,14 @@ the session stays compacted and nothing of the turn is recorded.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spass.aws import idempotency
-from spass.aws.idempotency import IdempotentRequest, StoredAnswer
+from spass.aws.idempotency import StoredAnswer
 from spass.aws.leases import renewing
 from spass.aws.objects import ObjectMissing
 from spass.aws.writes import Write
@@ -26,56 +26,23 @@ from spass.calls.scope import Scope
 from spass.core.errors import CompactionInProgress, IdempotencyInProgress, InternalError, SessionArchived, SessionBusy, SpassError
 from spass.core.event_task import EventTask
 from spass.core.events import Event, Failed, TurnFinished
-from spass.core.ids import AgentName, SessionId, UserId, new_id
+from spass.core.ids import SessionId, new_id
 from spass.core.messages import Message
-from spass.core.outcome import AgentRun, CompactionIds, TurnOutcome, decode_outcome, encode_outcome
+from spass.core.outcome import CompactionIds, TurnOutcome, decode_outcome, encode_outcome
 from spass.core.time import Clock, timestamp
 from spass.sessions.commit import commit_turn
 from spass.sessions.held_session import HeldSession
-from spass.sessions.hold import acquire_hold, new_hold
+from spass.sessions.hold import new_hold
+from spass.sessions.opening import OpenedSession, SessionOpener
 from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
 from spass.sessions.session import Hold, HoldKind, Session
+from spass.sessions.turn_request import CommitWith, Respond, TurnRequest
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.compactor import Compactor
 
-ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
-"""Compact the session and return the shorter history, or None if it cannot be compacted. Call it when the provider rejects the
-conversation as too long."""
-LoadHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
-"""Return the messages before the new one. It may compact the session first, which takes seconds. Call it once, after the first
-event."""
-Respond: TypeAlias = Callable[[LoadHistory, ShortenHistory], AsyncGenerator[Event, None]]
-"""Return the events of a turn."""
-
 # After one of these errors the turn may have been committed already, by an earlier attempt of the same request.
 _POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """A user's message to a session. The hold checks ``user`` and the agent's name against the session. ``context_window`` is
-    that of the agent's model, in tokens."""
-
-    session: SessionId
-    user: UserId
-    message: str
-    run: AgentRun
-    context_window: int
-    idempotency: IdempotentRequest | None = None
-
-    @property
-    def agent(self) -> AgentName:
-        return AgentName(self.run.agent)
-
-    def idempotency_at(self, session: SessionId) -> IdempotentRequest | None:
-        """Return the request as a client repeats it to ``session``, the successor, after ``SessionArchived``."""
-        return self.idempotency.at(messages_path(self.agent, session)) if self.idempotency is not None else None
-
-
-def messages_path(agent: AgentName, session: SessionId) -> str:
-    """Return the path, from the API's root, to which the messages of a session are sent."""
-    return f"/a1/agents/{agent}/sessions/{session}/messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +51,14 @@ class TurnAnswer:
 
     outcome: TurnOutcome
     replayed: bool
+
+
+class _Recorded(NamedTuple):
+    """A turn to commit: its record, its outcome, and the session after it."""
+
+    session: Session
+    turn: TurnRecord
+    outcome: TurnOutcome
 
 
 class Turn:
@@ -102,11 +77,12 @@ class Turn:
         compactor: "Compactor",
         clock: Clock = time.time,
     ) -> None:
-        self.id = new_id("turn")
+        self.id = request.stream.head.owner if request.stream is not None else new_id("turn")
         self.compactor = compactor
         self._scope = scope
         self._store = scope.store
         self._request = request
+        self._session = request.session
         self._respond = respond
         self._clock = clock
         self._answer: TurnAnswer | None = None
@@ -114,8 +90,8 @@ class Turn:
 
     @property
     def session(self) -> SessionId:
-        """Return the id of the session to which the message was sent."""
-        return self._request.session
+        """Return the id of the session to which the message was sent. For a chat, it may change before the first event."""
+        return self._session
 
     async def start(self) -> TurnAnswer | None:
         """Wait for the first event. Return the answer if an earlier attempt of the request recorded one.
@@ -168,52 +144,60 @@ class Turn:
             yield Failed(error if isinstance(error, SpassError) else _internal_error(error))
 
     async def _perform(self) -> AsyncGenerator[Event, None]:
-        session = await self._begin()
-        if session is None:
+        opened = await self._begin()
+        if opened is None:
             return
-        held = HeldSession(self._store, self.id, session, self._clock)
+        held = HeldSession(self._scope, self.id, opened.session, self._clock, self._request.stream)
         try:
-            last_event: TurnFinished | None = None
             async with renewing(held.renew):
-                turns = await self._load(session)
+                turns = await self._load(opened)
                 if turns is None:
                     return
                 recorder = TurnRecorder(self.id, self._request.message, timestamp(self._clock()))
                 load, shorten = partial(self._load_history, held, turns), partial(self._shorten_history, held, turns)
                 async with aclosing(self._respond(load, shorten)) as events:
                     async for event in events:
+                        if isinstance(event, CommitWith):
+                            raise InternalError("The turn named its writes before its last event.")
                         recorder.add(event, timestamp(self._clock()))
                         match event:
                             case TurnFinished():
                                 last_event = event
+                                break
                             case Failed(error):
                                 raise error
                             case _:
                                 yield event
-            if last_event is None or not recorder.outcome.messages:
-                raise InternalError("The turn ended without an answer.")
-            await self._commit(held, recorder)
+                    else:
+                        raise InternalError("The turn ended without an answer.")
+                    recorded = self._record(held, recorder)
+                    writes = await _read_writes(events, recorded.outcome)
+            await self._commit(held, recorded, writes)
             yield last_event
         finally:
             await held.release()
 
-    async def _begin(self) -> Session | None:
+    async def _begin(self) -> OpenedSession | None:
         """Hold the session and return it, or None if an earlier attempt of the request was committed."""
         request, now = self._request, self._clock()
         hashes = request.idempotency.hashes if request.idempotency else None
-        hold = new_hold(self.id, HoldKind.TURN, hashes, now)
+        hold = new_hold(self.id, HoldKind.TURN, hashes, now, message_id=request.message_id)
+        opener = SessionOpener(self._store, request.agent, request.user, hold, self._clock, request.stream)
         try:
-            return await acquire_hold(self._store, request.session, request.agent, request.user, hold, now)
+            if request.opening is None:
+                return OpenedSession(await opener.hold(request.session))
+            opened = await opener.open(request.opening)
         except _POSSIBLY_COMMITTED:
             if await self._replay():
                 return None
             raise
+        self._session = opened.session.id
+        self._scope.continue_in(self._session)
+        return opened
 
-    async def _load(self, session: Session) -> list[TurnRecord] | None:
+    async def _load(self, opened: OpenedSession) -> Sequence[TurnRecord] | None:
         """Return the turns that are not compacted yet, or None if an earlier attempt of the request was committed."""
-        turns, replayed = await asyncio.gather(
-            load_turns(self._store, session.id, session.compacted_before), self._replay(), return_exceptions=True
-        )
+        turns, replayed = await asyncio.gather(self._turns(opened), self._replay(), return_exceptions=True)
         if isinstance(replayed, BaseException):
             raise replayed
         if replayed:
@@ -223,6 +207,11 @@ class Turn:
         if isinstance(turns, BaseException):
             raise turns
         return turns
+
+    async def _turns(self, opened: OpenedSession) -> Sequence[TurnRecord]:
+        if opened.turns is not None:
+            return opened.turns
+        return await load_turns(self._store, opened.session.id, opened.session.compacted_before)
 
     async def _replay(self) -> bool:
         """Use the outcome that an earlier attempt of this request recorded. Return False if there is none."""
@@ -244,23 +233,25 @@ class Turn:
 
         def hold(successor: SessionId) -> Hold:
             request = self._request.idempotency_at(successor)
-            return new_hold(self.id, HoldKind.TURN, request.hashes if request else None, self._clock())
+            hashes, message_id = request.hashes if request else None, self._request.message_id
+            return new_hold(self.id, HoldKind.TURN, hashes, self._clock(), message_id=message_id)
 
         compaction = await self.compactor.compact(held, turns, hold)
-        if compaction is None:
-            return None
-        self._scope.continue_in(held.session.id)
-        return _messages([compaction.first])
+        return _messages([compaction.first]) if compaction is not None else None
 
-    async def _commit(self, held: HeldSession, recorder: TurnRecorder) -> None:
-        store, request = self._store, self._request
+    def _record(self, held: HeldSession, recorder: TurnRecorder) -> _Recorded:
+        if not recorder.outcome.messages:
+            raise InternalError("The turn ended without an answer.")
         turn = recorder.record(held.session.next_seq)
         session = replace(held.session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
-        outcome = self._outcome(session.id, turn, recorder)
+        return _Recorded(session, turn, self._outcome(session.id, turn, recorder))
+
+    async def _commit(self, held: HeldSession, recorded: _Recorded, with_effect: Sequence[Write]) -> None:
+        store, request, (session, turn, outcome) = self._store, self._request, recorded
         answer = StoredAnswer(encode_outcome(outcome), {})
         requests = [request.idempotency, request.idempotency_at(session.id) if self.compactor.result else None]
         answers: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
-        await commit_turn(store, session, turn, answers)
+        await commit_turn(store, session, turn, [*answers, *with_effect])
         held.mark_committed()
         self._answer = TurnAnswer(outcome, replayed=False)
 
@@ -275,6 +266,17 @@ class Turn:
             compaction=CompactionIds(summary.source, summary.successor, summary.id) if summary is not None else None,
             compaction_error=error.code if error is not None else None,
         )
+
+
+async def _read_writes(events: AsyncGenerator[Event | CommitWith, Any], outcome: TurnOutcome) -> Sequence[Write]:
+    """Send the outcome of the turn to its ``events``, which have yielded the last one. Return the writes that they yield."""
+    try:
+        last = await events.asend(outcome)
+    except StopAsyncIteration:
+        return ()
+    if not isinstance(last, CommitWith):
+        raise InternalError("The turn had events after its last one.")
+    return last.writes
 
 
 def _internal_error(cause: Exception) -> InternalError:

@@ -32,7 +32,8 @@ from spass.sessions.compaction.compactor import Compactor
 from spass.sessions.deletion import delete_session
 from spass.sessions.record import StoredMessage, load_turns
 from spass.sessions.session import Session, decode_session
-from spass.sessions.turn import LoadHistory, ShortenHistory, Turn, TurnRequest, messages_path
+from spass.sessions.turn import Turn
+from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
 from spass.tenancy.identity import Caller, Identity
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer

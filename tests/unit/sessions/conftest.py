@@ -16,7 +16,8 @@ from spass.core.messages import FinishReason, Message, Role
 from spass.core.outcome import AgentRun
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn import LoadHistory, Respond, ShortenHistory, Turn, TurnRequest, messages_path
+from spass.sessions.turn import Turn
+from spass.sessions.turn_request import LoadHistory, Respond, ShortenHistory, TurnRequest, messages_path
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade

@@ -28,7 +28,8 @@ from spass.core.messages import Message
 from spass.sessions import turn as turn_module
 from spass.sessions.record import INLINE_BYTES
 from spass.sessions.session import CreateSession, Session
-from spass.sessions.turn import ShortenHistory, TurnAnswer
+from spass.sessions.turn import TurnAnswer
+from spass.sessions.turn_request import ShortenHistory
 from spass.tenancy.scalars import CompactStrategy
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.idempotent_requests import idempotent_request

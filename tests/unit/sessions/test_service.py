@@ -46,6 +46,7 @@ async def test_missing_options_come_from_the_tenants_settings_and_stay_fixed(har
         "parent_session_id": None,
         "successor_session_id": None,
         "archived_at": None,
+        "active_turn": None,
     }
     assert await harness.sessions.get(harness.scope(), AGENT, session.id) == session
 

@@ -37,7 +37,7 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCal
 from spass.core.time import timestamp
 from spass.sessions import turn as turn_module
 from spass.sessions.record import load_turns
-from spass.sessions.turn import ShortenHistory
+from spass.sessions.turn_request import ShortenHistory
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.idempotent_requests import idempotent_request
 

@@ -29,6 +29,7 @@ from spass.core.time import Timestamp, timestamp
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.summary_record import Summary, SummaryRecord, format_summary_message, read_summary
 from spass.sessions.hold import held_by, is_deleted, release_hold
+from spass.sessions.names import name_write
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
 
@@ -195,6 +196,7 @@ def _writes(attempt: _Attempt, first_body: Mapping[str, Value]) -> list[Write]:
         Put(keys.session_summary(tenant, successor.id, summary.id), encode(summary), ITEM_ABSENT),
         Put(keys.user_session(tenant, source.user, source.agent, source.id), entry),
         Put(keys.user_session(tenant, source.user, source.agent, successor.id), successor.entry()),
+        *([name_write(attempt.store, successor, successor.name)] if successor.name is not None else []),
     ]
 
 

@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from spass.aws.tasks import run_shielded
 from spass.calls.scope import Scope
 from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.core.messages import CHARACTERS_PER_TOKEN, Message
 from spass.core.time import Clock, Deadline
 from spass.sessions.compaction.commit import CompactionNotStarted, CompactionResult, commit_compaction
-from spass.sessions.compaction.plan import plan_compaction
+from spass.sessions.compaction.plan import CompactionPlan, plan_compaction
+from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.held_session import HeldSession
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Hold, Session
@@ -62,7 +64,8 @@ class Compactor:
         """Continue the held session, whose turns are ``live``, as a shorter successor that starts under ``hold``.
 
         Afterwards ``held`` is the successor. Return None if the session stays as it is; ``error`` then has the reason if a
-        compaction was attempted.
+        compaction was attempted. Cancelling this interrupts the summary but not the commit: ``held`` is then the session that the
+        turn really holds, and the turn can be committed there.
 
         Raises:
             SessionArchived, SessionBusy, SessionNotFound: another request has taken the session.
@@ -75,19 +78,25 @@ class Compactor:
         messages = [stored for turn in live for stored in turn.messages]
         try:
             plan = plan_compaction(session, messages)
-            scope = replace(self._scope, deadline=Deadline.after(self._scope.deadline.remaining() * _DEADLINE_SHARE))
+            scope = self._scope.for_agent(session.agent, session.id)
+            scope = replace(scope, deadline=Deadline.after(scope.deadline.remaining() * _DEADLINE_SHARE))
             summary = await self._summarizer().summarise_session(scope, session, live, plan, fallback_model=self._model)
         except SpassError as error:
             self.error = error
             return None
+        await run_shielded(self._commit(held, live, plan, summary, hold(plan.successor)))
+        return self.result
+
+    async def _commit(
+        self, held: HeldSession, live: Sequence[TurnRecord], plan: CompactionPlan, summary: Summary, hold: Hold
+    ) -> None:
         try:
             async with held.transfer_to(plan.successor):
                 self.result = await commit_compaction(
-                    held.store, session, live, plan, summary, owner=held.owner, at=self._clock(), hold=hold(plan.successor)
+                    held.store, held.session, live, plan, summary, owner=held.owner, at=self._clock(), hold=hold
                 )
-                held.finish_transfer(self.result.session)
+                await held.finish_transfer(self.result.session)
         except SpassError as error:
             if isinstance(error, _HOLD_LOST_ERRORS) and not isinstance(error, CompactionNotStarted):
                 raise
             self.error = error
-        return self.result

@@ -93,6 +93,8 @@ def join_lines(lines: Sequence[Line]) -> str:
 
 def _message_lines(message: Message, tool: str) -> Iterator[Line]:
     match message.role:
+        case Role.USER if message.data:  # an imported tool result, which has no call
+            yield Line.of(message.content, "result", tool="")
         case Role.USER:
             yield Line.of(message.content, "user")
         case Role.ASSISTANT:

@@ -19,7 +19,8 @@ from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.history import MessageView
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, require_user
-from spass.sessions.turn import LoadHistory, ShortenHistory, Turn, TurnRequest
+from spass.sessions.turn import Turn
+from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest
 from spass.tenancy.settings import Cascade
 from tests.unit.calls.scripted_provider import make_scope
 from tests.unit.sessions.compaction.summary_models import FAILURES, config, summarizer_over, summary_deltas, summary_model

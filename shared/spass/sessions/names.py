@@ -1,0 +1,54 @@
+"""The names that a user's client gives to sessions. The item of a name contains the id of the newest session of its chain.
+
+The transactions that create and compact a session write the item, and the deletion of the session removes it.
+"""
+
+import re
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.writes import Condition, Delete, Equals, Put
+from spass.core.errors import InvalidRequest, SessionNotFound
+from spass.core.ids import AgentName, SessionId, UserId, id_pattern
+from spass.sessions.session import Session
+
+SESSION_NAME: Final = r"[A-Za-z0-9._:-]{1,128}"
+"""The pattern of a client's name for a session. A name does not begin like an id."""
+
+_ID_START: Final = "ses_"
+
+
+def parse_session_id(wanted: str) -> SessionId | None:
+    """Return the id of a session, or None if ``wanted`` is a client's name.
+
+    Raises:
+        SessionNotFound: it begins like an id, but is none.
+        InvalidRequest: it is neither an id nor a name.
+    """
+    if wanted.startswith(_ID_START):
+        if re.fullmatch(id_pattern("ses"), wanted):
+            return SessionId(wanted)
+        raise SessionNotFound("You have no such session.")
+    if not re.fullmatch(SESSION_NAME, wanted):
+        raise InvalidRequest("'session_id' has 1 to 128 of the characters A-Z a-z 0-9 . _ : -", param="session_id")
+    return None
+
+
+async def read_name(store: TenantStore, user: UserId, agent: AgentName, name: str | None) -> SessionId | None:
+    """Return the session that has the name, or None if there is no name or no such session. The session may have been archived or
+    deleted since."""
+    if name is None:
+        return None
+    item = await store.table.get(keys.session_name(store.tenant, user, agent, name))
+    return SessionId(str(item["session"])) if item is not None else None
+
+
+def name_write(store: TenantStore, session: Session, name: str, when: Condition | None = None) -> Put:
+    """Return the write that gives ``name`` to ``session``."""
+    return Put(keys.session_name(store.tenant, session.user, session.agent, name), {"session": session.id}, when)
+
+
+def name_removal(store: TenantStore, session: Session, name: str) -> Delete:
+    """Return the write that removes ``name``. Its condition fails if another session has the name."""
+    return Delete(keys.session_name(store.tenant, session.user, session.agent, name), Equals("session", session.id))

@@ -1,0 +1,206 @@
+"""Open the session of a chat: continue one, or create it with its imported history and the turn's hold in one transaction.
+
+A new attempt of a stream continues the session of the attempt before, which may exist or not: so it tries to create it first.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from spass.aws import keys
+from spass.aws.attributes import Value
+from spass.aws.clients import TenantStore
+from spass.aws.table import TransactionFailed
+from spass.aws.writes import ITEM_ABSENT, Equals, Put, Write
+from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable
+from spass.core.ids import AgentName, SessionId, UserId, new_id, random_suffix
+from spass.core.messages import Message
+from spass.core.time import Clock
+from spass.sessions.hold import acquire_hold
+from spass.sessions.imported import imported_turn
+from spass.sessions.names import name_write
+from spass.sessions.record import TurnRecord, store_body, stored_overflow_key
+from spass.sessions.session import Hold, Session, decode_session
+
+if TYPE_CHECKING:
+    from spass.journal.head import StreamClaim
+
+_ATTEMPTS: Final = 8
+"""Each attempt meets another request that creates, compacts or deletes the session at the same moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The session that a chat wants. Before the chat holds it, ``session`` is a guess: of an existing session's id, or of a new
+    one's.
+
+    ``template`` is the session to create, with a new id and the client's name, or None if the chat continues a session by its id.
+    ``named`` is the session that had the name when the name was read. ``imported`` opens the history of a new session.
+    """
+
+    session: SessionId
+    template: Session | None = None
+    named: SessionId | None = None
+    imported: Sequence[Message] = ()
+
+
+class _Existing(NamedTuple):
+    """A session that exists under the id of the one to create, or under its name."""
+
+    session: SessionId
+    has_name: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSession:
+    """A session that the turn holds. ``turns`` is the history of a new session, and None if it must be read."""
+
+    session: Session
+    turns: Sequence[TurnRecord] | None = None
+
+
+class SessionOpener:
+    """Open the session of one turn. The stream's head names a session before the turn holds it."""
+
+    def __init__(
+        self,
+        store: TenantStore,
+        agent: AgentName,
+        user: UserId,
+        hold: Hold,
+        clock: Clock,
+        stream: "StreamClaim | None" = None,
+    ) -> None:
+        self._store = store
+        self._agent = agent
+        self._user = user
+        self._hold = hold
+        self._clock = clock
+        self._stream = stream
+        self._previous_owner = stream.previous_owner if stream is not None else None
+        self._claimed = stream.head.session if stream is not None else None
+
+    async def open(self, opening: Opening) -> OpenedSession:
+        """Hold the session that ``opening`` describes.
+
+        Raises:
+            SessionNotFound, SessionAgentMismatch: the same as ``acquire_hold``; or the newest session of the chain is deleted.
+            SessionBusy, CompactionInProgress: another request holds the session.
+            StorageUnavailable: the outcome is unknown; the hold, if taken, expires.
+        """
+        template, named = opening.template, opening.named
+        if template is None:
+            return await self._continue_from(opening.session)
+        candidate, new = named, template.id if named is not None else self._claimed or template.id
+        for _ in range(_ATTEMPTS):
+            if candidate is not None:
+                try:
+                    return await self._continue_from(candidate, follow_deleted=True)
+                except SessionNotFound:
+                    candidate = None
+            created = await self._create(replace(template, id=new), named, opening.imported)
+            if isinstance(created, OpenedSession):
+                return created
+            candidate, named = created.session, created.session if created.has_name else named
+            new = SessionId(new_id("ses"))
+        raise SessionBusy("Other requests keep changing this session; try again.", retry_after=1)
+
+    async def hold(self, session: SessionId) -> Session:
+        """Hold ``session`` itself. Errors are those of ``acquire_hold``."""
+        await self._use(session)
+        return await acquire_hold(
+            self._store,
+            session,
+            self._agent,
+            self._user,
+            self._hold,
+            self._clock(),
+            previous_owner=self._previous_owner,
+        )
+
+    async def _continue_from(self, session: SessionId, *, follow_deleted: bool = False) -> OpenedSession:
+        """Hold ``session``, or the newest session of its chain. With ``follow_deleted``, ``session`` itself may be a deleted
+        member of the chain."""
+        first = session
+        for _ in range(_ATTEMPTS):
+            try:
+                return OpenedSession(await self.hold(session))
+            except SessionArchived as archived:
+                link: SessionId | None = SessionId(str(archived.details["successor_session_id"]))
+            except SessionNotFound:
+                if session == first and not follow_deleted:
+                    raise
+                link = session
+            newest = await self._newest(link)
+            if newest is None:
+                raise SessionNotFound("This session was compacted, and its successor has been deleted.")
+            session = newest
+        raise SessionBusy("Other requests keep compacting this session; try again.", retry_after=1)
+
+    async def _newest(self, session: SessionId | None) -> SessionId | None:
+        """Return the newest session of the chain that continues with ``session``; None if it is deleted. A deleted member between
+        two others keeps its links."""
+        while session is not None:
+            item = await self._store.table.get(keys.session_head(self._store.tenant, session))
+            head = decode_session(item) if item is not None else None
+            if head is None or head.user != self._user:
+                return None
+            if head.successor_session_id is None:
+                return head.id if head.deleted_at is None else None
+            session = head.successor_session_id
+        return None
+
+    async def _create(self, template: Session, named: SessionId | None, imported: Sequence[Message]) -> OpenedSession | _Existing:
+        """Create the session ``template`` with its first turn and our hold, unless one exists. ``named`` is the deleted session
+        that has the name, if there is one.
+
+        Raises:
+            StorageUnavailable: the session was not created, or the outcome is unknown.
+        """
+        await self._use(template.id)
+        first = imported_turn(imported, template.created_at) if imported else None
+        body = await store_body(self._store, template.id, first) if first is not None else None
+        session = replace(template, next_seq=first.next_seq if first is not None else 1, hold=self._hold)
+        opened = OpenedSession(session, (first,) if first is not None else ())
+        writes = self._writes(session, body, named)
+        token = random_suffix()
+        try:
+            await self._store.table.transact(writes, token=token)
+        except TransactionFailed as failure:
+            if self._is_ours(failure.failures.get(0)):
+                return opened
+            if body is not None and (key := stored_overflow_key(dict(body))):
+                with suppress(StorageUnavailable):
+                    await self._store.objects.delete([key])
+            # The name is the last write, and only the condition of its item can fail beside that of the head.
+            other = failure.failures.get(len(writes) - 1) if template.name is not None else None
+            return _Existing(SessionId(str(other["session"])), True) if other is not None else _Existing(session.id, False)
+        except StorageUnavailable:
+            if self._is_ours(await self._store.table.get(keys.session_head(self._store.tenant, session.id))):
+                return opened
+            raise
+        return opened
+
+    def _writes(self, session: Session, body: Mapping[str, Value] | None, named: SessionId | None) -> list[Write]:
+        tenant = self._store.tenant
+        writes: list[Write] = [
+            Put(keys.session_head(tenant, session.id), session.attributes(), ITEM_ABSENT),
+            Put(keys.user_session(tenant, session.user, session.agent, session.id), session.entry()),
+        ]
+        if body is not None:
+            writes.append(Put(keys.session_turn(tenant, session.id, 1), body, ITEM_ABSENT))
+        if session.name is not None:
+            free = ITEM_ABSENT if named is None else ITEM_ABSENT | Equals("session", named)
+            writes.append(name_write(self._store, session, session.name, free))
+        return writes
+
+    def _is_ours(self, head: Mapping[str, Value] | None) -> bool:
+        hold = decode_session(dict(head)).hold if head is not None else None
+        return hold is not None and hold.owner == self._hold.owner
+
+    async def _use(self, session: SessionId) -> None:
+        """Let the stream's head name ``session``, if the turn has a stream."""
+        if self._stream is not None and session != self._claimed:
+            await self._stream.use_session(session)
+            self._claimed = session

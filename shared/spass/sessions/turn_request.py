@@ -1,0 +1,68 @@
+"""What a turn needs from the room above: the user's message, and a function that runs the agent."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spass.aws.idempotency import IdempotentRequest
+from spass.aws.writes import Write
+from spass.core.events import Event
+from spass.core.ids import AgentName, SessionId, UserId
+from spass.core.messages import Message
+from spass.core.outcome import AgentRun
+from spass.sessions.opening import Opening
+
+if TYPE_CHECKING:
+    from spass.journal.head import StreamClaim
+
+ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
+"""Compact the session and return the shorter history, or None if it cannot be compacted. Call it when the provider rejects the
+conversation as too long."""
+LoadHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
+"""Return the messages before the new one. It may compact the session first, which takes seconds. Call it once, after the first
+event."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitWith:
+    """Writes that join the transaction that records a turn."""
+
+    writes: Sequence[Write]
+
+
+Respond: TypeAlias = Callable[[LoadHistory, ShortenHistory], AsyncGenerator[Event | CommitWith, Any]]
+"""Return the events of a turn. After ``TurnFinished`` the generator receives the ``TurnOutcome`` (``asend``). Then it ends, or it
+yields ``CommitWith`` as its last item. It is closed before the turn is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """A user's message to a session. The hold checks ``user`` and the agent's name against the session. ``context_window`` is
+    that of the agent's model, in tokens.
+
+    ``stream`` is the claim of a streamed turn, which ``message_id`` names. A chat has an ``opening``, which chooses another
+    session if ``session`` cannot be continued.
+    """
+
+    session: SessionId
+    user: UserId
+    message: str
+    run: AgentRun
+    context_window: int
+    idempotency: IdempotentRequest | None = None
+    stream: "StreamClaim | None" = None
+    message_id: str | None = None
+    opening: Opening | None = None
+
+    @property
+    def agent(self) -> AgentName:
+        return AgentName(self.run.agent)
+
+    def idempotency_at(self, session: SessionId) -> IdempotentRequest | None:
+        """Return the request as a client repeats it to ``session``, the successor, after ``SessionArchived``."""
+        return self.idempotency.at(messages_path(self.agent, session)) if self.idempotency is not None else None
+
+
+def messages_path(agent: AgentName, session: SessionId) -> str:
+    """Return the path, from the API's root, to which the messages of a session are sent."""
+    return f"/a1/agents/{agent}/sessions/{session}/messages"

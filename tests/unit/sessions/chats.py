@@ -1,0 +1,133 @@
+"""Chats: streamed turns as the room above runs them: open, claim, run, end the stream with the turn."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from spass.calls.scope import Scope
+from spass.core.errors import SpassError
+from spass.core.events import Event, TurnFinished, TurnStarted
+from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
+from spass.core.messages import Message
+from spass.core.outcome import AgentRun, TurnOutcome
+from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, read_head, stream_digest
+from spass.sessions.service import Sessions
+from spass.sessions.session import require_user
+from spass.sessions.turn import Turn
+from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, ShortenHistory, TurnRequest
+from tests.unit.sessions.conftest import ScriptedAgent, answer_events
+
+AGENT = AgentName("librarian")
+
+
+async def say_yes(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+    for event in answer_events("yes"):
+        yield event
+
+
+@dataclass(slots=True)
+class Chats:
+    """The chats of one user with one agent, whose model has a window of ``window`` tokens. ``now`` is the time of the claims.
+
+    ``histories`` are the messages that each run of the agent received.
+    """
+
+    sessions: Sessions
+    scope: Scope
+    now: float
+    window: int = 250
+    histories: list[list[Message]] = field(default_factory=list)
+
+    @property
+    def user(self) -> UserId:
+        return require_user(self.scope)
+
+    async def claim(self, message_id: str, session: SessionId) -> StreamClaim:
+        """Claim the next attempt of a stream. Assert that it is free."""
+        claimed = await self._claim(message_id, session)
+        assert isinstance(claimed, StreamClaim)
+        return claimed
+
+    async def start(
+        self,
+        message_id: str,
+        wanted: str | None = None,
+        entries: Sequence[Message] = (),
+        agent: ScriptedAgent = say_yes,
+        message: str = "hello",
+    ) -> Turn | StreamHead:
+        """Start a turn, or return the head of the stream that runs or is done.
+
+        Raises:
+            SpassError: the turn was refused; the claim is undone.
+        """
+        opening = await self.sessions.open(self.scope, AGENT, wanted, entries)
+        claimed = await self._claim(message_id, opening.session)
+        if isinstance(claimed, StreamHead):
+            return claimed
+        run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
+        scope = self.scope.for_agent(AGENT, claimed.head.session)
+        request = TurnRequest(
+            claimed.head.session,
+            self.user,
+            message,
+            run,
+            self.window,
+            stream=claimed,
+            message_id=message_id,
+            opening=opening,
+        )
+        turn = self.sessions.turn(scope, request, self._responder(claimed, agent))
+        try:
+            await turn.start()
+        except SpassError:
+            await claimed.undo()
+            raise
+        return turn
+
+    async def send(
+        self,
+        message_id: str,
+        wanted: str | None = None,
+        entries: Sequence[Message] = (),
+        agent: ScriptedAgent = say_yes,
+        message: str = "hello",
+    ) -> TurnOutcome:
+        """Run a turn and return its outcome. Assert that no attempt of its stream runs or is done."""
+        turn = await self.start(message_id, wanted, entries, agent, message)
+        assert isinstance(turn, Turn)
+        return (await turn.answer()).outcome
+
+    async def head(self, message_id: str) -> StreamHead | None:
+        return await read_head(self.scope.store, stream_digest(self.user, AGENT, message_id))
+
+    async def texts(self, session: SessionId | None) -> list[str]:
+        """Return the texts of a session. Assert that its messages are numbered without gaps."""
+        assert session is not None
+        page = await self.sessions.history(self.scope, AGENT, session, None, 1000)
+        assert [message.seq for message in page.messages] == list(range(1, len(page.messages) + 1))
+        return [message.content for message in page.messages]
+
+    async def list_sessions(self) -> list[SessionId]:
+        return [session.id for session in (await self.sessions.page(self.scope, AGENT, None, 100)).sessions]
+
+    async def _claim(self, message_id: str, session: SessionId) -> StreamClaim | StreamHead:
+        digest = stream_digest(self.user, AGENT, message_id)
+        return await claim(self.scope.store, digest, "body", session, new_id("turn"), self.now)
+
+    def _responder(self, claimed: StreamClaim, agent: ScriptedAgent) -> Respond:
+        async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
+            yield TurnStarted()
+            history = await load()
+            self.histories.append(list(history))
+            async with aclosing(agent(history, shorten)) as events:
+                async for event in events:
+                    if isinstance(event, TurnFinished):
+                        outcome = yield event
+                        assert isinstance(outcome, TurnOutcome)
+                    elif event != TurnStarted():
+                        yield event
+            yield CommitWith([claimed.ending(StreamState.DONE)])
+
+        return respond
