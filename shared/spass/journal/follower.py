@@ -95,31 +95,29 @@ class Follower:
         """
         loop = asyncio.get_running_loop()
         until, waits, failures = loop.time() + seconds, 0, 0
+        poll_at_once = self._is_more_stored
         while True:
             while self._unread:
                 self._has_delivered = True
                 yield self._unread.popleft()
             if self._has_last_chunk or loop.time() >= until:
                 return
-            try:
-                is_more_expected = await self._poll()
-            except StorageUnavailable:
-                failures += 1
-                if failures == _FAILED_POLLS:
-                    raise
-                is_more_expected = False
-            else:
-                failures = 0
-            if not is_more_expected:
+            if not poll_at_once:
                 interval = FIRST_POLL_SECONDS if waits < FIRST_POLLS else POLL_SECONDS
                 waits += 1
-                await asyncio.sleep(max(0.0, min(interval, until - loop.time())))
+                await asyncio.sleep(min(interval, until - loop.time()))
+            try:
+                poll_at_once, failures = await self._poll(), 0
+            except StorageUnavailable:
+                poll_at_once, failures = False, failures + 1
+                if failures == _FAILED_POLLS:
+                    raise
 
     async def _poll(self) -> bool:
         """Read the next frames. Return whether to poll again at once. Errors are those of ``frames``."""
         if await self._read_page():
             self._has_ended = False
-            return self._is_page_full or self._session != self.head.last_session
+            return self._is_more_stored
         if self._has_ended:
             raise TurnLost(_LOST) if self.head.state is StreamState.RUNNING else stream_not_found()
         head = await read_head(self._store, self.head.digest)
@@ -130,6 +128,11 @@ class Follower:
         # Chunks may have been written since the query, so the reader queries once more before it moves or gives up.
         self._has_ended = not head.is_live(self._clock())
         return is_moved or self._has_ended
+
+    @property
+    def _is_more_stored(self) -> bool:
+        """Return whether the last page was full, or the stream continues in another partition."""
+        return self._is_page_full or self._session != self.head.last_session
 
     def _replaced(self, head: StreamHead | None) -> Exception:
         if not self._has_delivered:

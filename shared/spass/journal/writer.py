@@ -89,17 +89,18 @@ class JournalWriter:
 
     async def _flush_repeatedly(self) -> None:
         while await self._wait_until_due():
-            async with self._lock:
-                try:
-                    await self._flush()
-                except SpassError:
-                    is_flushed = False
-                else:
-                    is_flushed = True
-            if not is_flushed:
+            while not await self._try_to_flush():
                 if self._frames.has_ended and not self._has_lease():
                     return
                 await asyncio.sleep(FLUSH_SECONDS)
+
+    async def _try_to_flush(self) -> bool:
+        async with self._lock:
+            try:
+                await self._flush()
+            except SpassError:
+                return False
+        return True
 
     async def _wait_until_due(self) -> bool:
         """Wait until waiting frames should be flushed. Return False if the list has ended and none is waiting."""

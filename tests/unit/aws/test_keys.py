@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from spass.aws import keys
 from spass.aws.keys import Key
-from spass.core.ids import AgentName, IndexId, RequestId, SessionId, TenantId, UserId
+from spass.core.ids import AgentName, IndexId, RequestId, SessionId, SummaryId, TenantId, UserId
 from spass.core.time import Timestamp
 
 TENANTS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,8}", fullmatch=True).map(TenantId)
@@ -18,6 +18,8 @@ def all_keys(draw: st.DrawFn, tenant: TenantId) -> list[Key]:
     return [
         keys.session_head(tenant, session),
         keys.session_turn(tenant, session, draw(st.integers(1, 10**9))),
+        keys.stream_head(tenant, draw(NAMES)),
+        keys.stream_chunk(tenant, session, draw(NAMES), draw(st.integers(1, 99)), draw(st.integers(1, 10**9))),
         keys.user_session(tenant, draw(USERS), agent, session),
         keys.idempotency(tenant, draw(NAMES)),
         keys.rag_manifest(tenant, draw(INDICES)),
@@ -55,6 +57,26 @@ def test_two_users_or_agents_never_share_a_partition(
 def test_turns_sort_by_sequence_number(one: int, other: int) -> None:
     tenant, session = TenantId("t"), SessionId("s")
     assert (keys.session_turn(tenant, session, one).sk < keys.session_turn(tenant, session, other).sk) == (one < other)
+
+
+@given(NAMES, st.tuples(st.integers(1, 99), st.integers(1, 10**9)), st.tuples(st.integers(1, 99), st.integers(1, 10**9)))
+def test_chunks_sort_by_number_within_their_attempt(digest: str, one: tuple[int, int], other: tuple[int, int]) -> None:
+    tenant, session = TenantId("t"), SessionId("s")
+    first, second = (keys.stream_chunk(tenant, session, digest, *place) for place in (one, other))
+    assert keys.parse_stream_chunk(first.sk) == (digest, *one)
+    assert first.sk.startswith(keys.stream_chunk_prefix(digest, other[0])) == (one[0] == other[0])
+    if one[0] == other[0]:
+        assert (first.sk < second.sk) == (one[1] < other[1])
+
+
+def test_only_chunks_have_the_sort_keys_of_chunks() -> None:
+    tenant, session = TenantId("t"), SessionId("s")
+    others = [
+        keys.session_head(tenant, session),
+        keys.session_turn(tenant, session, 1),
+        keys.session_summary(tenant, session, SummaryId("1")),
+    ]
+    assert [keys.parse_stream_chunk(key.sk) for key in others] == [None, None, None]
 
 
 @given(

@@ -1,7 +1,7 @@
 """Streams on a table in memory, in virtual time. No thread runs, so a test decides what happens when."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -10,6 +10,7 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
+from spass.aws.invocation import AwsCall
 from spass.aws.writes import Put
 from spass.core.event_task import EventList
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
@@ -19,7 +20,7 @@ from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
 from spass.journal.writer import JournalWriter
 from spass.testing.aws import MemoryAws
-from spass.testing.faults import FaultPlan, inject
+from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 T = TypeVar("T")
@@ -31,10 +32,23 @@ SUCCESSOR: Final = SessionId("ses_b")
 FOLLOW_SECONDS: Final = 600.0
 
 
+@dataclass
 class DirectCalls(FaultPlan):
-    """Make each AWS call in the loop, after ``latency`` seconds."""
+    """Make each AWS call in the loop, after ``latency`` seconds. ``faults`` maps the numbers of calls to faults."""
 
     latency: float = 0.005
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+
+    def fail_next(self, times: int, fault: Fault = Fault.THROTTLE) -> None:
+        """Let the next ``times`` calls fail. The table calls twice before it raises an error."""
+        self.faults = dict.fromkeys(range(len(self.calls), len(self.calls) + times), fault)
+
+    def next_fault(self, call: AwsCall) -> Fault | None:
+        self.calls.append(call)
+        return self.faults.get(len(self.calls) - 1)
+
+    def operations(self, since: int = 0) -> list[str]:
+        return [call.operation for call in self.calls[since:]]
 
     async def run_call(self, run: Callable[[], T]) -> T:
         await asyncio.sleep(self.latency)
