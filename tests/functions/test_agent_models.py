@@ -1,6 +1,7 @@
 """Agents as models of ``/v1``: ``agent/<name>`` in the list of models and in chat completions."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spass.agents.registry import AgentRegistry
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendError
@@ -146,6 +148,22 @@ def test_text_of_an_agent_without_tools_is_sent_as_it_arrives(gateway: Gateway) 
 def test_a_failure_before_the_first_text_has_its_own_status(gateway: Gateway, stream: bool) -> None:
     gateway.model.script = BackendError("Down.")
     assert (ask(gateway, stream=stream).status, ask(gateway, stream=stream).code) == (502, "upstream_error")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_agent_is_refused_at_the_depth_at_which_a_model_is(gateway: Gateway, stream: bool) -> None:
+    body = {"model": "agent/plain", "messages": [{"role": "user", "content": QUESTION}], "stream": stream}
+    reply = gateway.send("POST", CHAT, body=body, headers={"SPASS-Caller-Depth": "3"})
+    assert (reply.status, reply.code) == (508, "recursion_depth_exceeded")
+
+
+def test_an_agent_whose_file_changes_answers_with_its_new_file(gateway: Gateway) -> None:
+    gateway.model.script = says("Hi.")
+    ok(ask(gateway, "plain"))
+    gateway.services.agents = AgentRegistry([replace(gateway.services.agents.get("plain"), name="renamed")])
+    assert [model["id"] for model in ok(gateway.send("GET", "/v1/models"))["data"]][2:] == ["agent/renamed"]
+    assert ask(gateway, "plain").code == "model_not_found"
+    assert ok(ask(gateway, "renamed"))["model"] == "agent/renamed"
 
 
 def test_the_last_model_call_ends_an_answer_with_length(gateway: Gateway) -> None:

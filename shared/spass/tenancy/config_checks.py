@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
+from spass.core.ids import AGENT_MODEL_PREFIX
 from spass.core.text_checks import did_you_mean
 from spass.tenancy.scalars import ANY_MODEL
 from spass.tenancy.yaml_source import ConfigProblem, Loc, YamlSource
@@ -111,7 +112,10 @@ def _check_references(source: YamlSource, config: "GatewayConfig") -> Iterator[C
         for token_number, token in enumerate(tenant.tokens):
             for position, name in enumerate(token.allowed_models):
                 where: Loc = ("tenants", number, "tokens", token_number, "allowed_models", position)
-                yield from _check_name(source, where, name, [ANY_MODEL, *chat, *embedding], "a model")
+                if name.startswith(AGENT_MODEL_PREFIX):
+                    yield source.problem(where, f"'{name}' is an agent; write the name of the agent's model instead")
+                else:
+                    yield from _check_name(source, where, name, [ANY_MODEL, *chat, *embedding], "a model")
 
 
 def _iterate_defaults(config: "GatewayConfig") -> Iterator[tuple[Loc, "TenantDefaults"]]:

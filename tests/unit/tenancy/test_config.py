@@ -346,6 +346,14 @@ def test_an_allow_list_names_models_that_exist(tmp_path: Path) -> None:
     assert problem.endswith("did you mean 'llama-4-scout'?")
 
 
+def test_an_allow_list_names_the_model_of_an_agent_and_not_the_agent(tmp_path: Path) -> None:
+    (problem,) = load_problems(
+        tmp_path,
+        with_tenants("- id: acme", "  tokens:", "    - {id: a, sha256: " + HASH + ", allowed_models: [agent/researcher]}"),
+    )
+    assert problem.endswith("allowed_models[0]: 'agent/researcher' is an agent; write the name of the agent's model instead")
+
+
 def test_an_absent_or_empty_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name the operator's file in SPASS_CONFIG"):
         load_gateway_config(tmp_path / "absent.yaml")
