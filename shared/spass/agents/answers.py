@@ -101,7 +101,8 @@ class ReplyCompaction(ResponseModel):
 
 
 _FinishReason = Annotated[
-    FinishReason, WithJsonSchema({"type": "string", "enum": ["stop", "length", "max_turns", "content_filter"]})
+    FinishReason,
+    WithJsonSchema({"type": "string", "enum": ["stop", "length", "max_turns", "content_filter", "cancelled", "deadline"]}),
 ]
 
 

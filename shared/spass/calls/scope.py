@@ -17,6 +17,10 @@ REQUEST_SECONDS: Final = 270.0
 STREAM_SECONDS: Final = 840.0
 """The deadline of a request that is answered with a stream of events. Only the function's limit of 15 minutes ends a stream."""
 
+CUT_SECONDS: Final = 10.0
+"""Seconds in which a turn that is cut at its deadline closes its calls. Their own deadline is that much later: otherwise a call
+could fail at the same moment, and the turn would fail instead of being kept."""
+
 REQUEST_MAX_WAIT: Final = 2.0
 """Seconds that a call waits for capacity in its tenant's limits. A waiting call occupies a function, and all tenants share
 those."""
@@ -111,6 +115,11 @@ class Scope:
     def streaming(self) -> "Scope":
         """Return the same scope with the deadline of a stream of events."""
         return replace(self, deadline=Deadline(self.deadline.at + STREAM_SECONDS - REQUEST_SECONDS))
+
+    @property
+    def with_time_for_cut(self) -> "Scope":
+        """Return the scope for the calls of a turn that is cut at the deadline of this scope."""
+        return replace(self, deadline=Deadline(self.deadline.at + CUT_SECONDS))
 
     @property
     def with_any_model(self) -> "Scope":

@@ -23,6 +23,9 @@ _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _MAX_KEY_CHARACTERS: Final = 64  # characters of a key
 _CONTAINERS: Final = (dict, list, tuple)  # a check against the abstract types takes five times as long
 
+# Only CR and LF end a line of a server-sent event or of a log, but some readers also split lines at these.
+_LINE_ENDS: Final = tuple((chr(code), f"\\u{code:04x}") for code in (0x85, 0x2028, 0x2029))
+
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -95,6 +98,21 @@ def dump_bytes(value: Json) -> bytes:
         ValueError: it holds NaN or an infinite number.
     """
     return _encode(value).encode("utf-8", "replace")
+
+
+def dump_line(value: Json) -> str:
+    """Return ``value`` as JSON without blanks, as one line for every reader: the three characters at which some readers split
+    lines are escaped. Half of a surrogate pair becomes a question mark.
+
+    Raises:
+        ValueError: it holds NaN or an infinite number.
+    """
+    text = _encode(value)
+    if text.isascii():
+        return text
+    for character, escape in _LINE_ENDS:
+        text = text.replace(character, escape)
+    return replace_surrogates(text)
 
 
 def dump_canonical(value: Json) -> bytes:

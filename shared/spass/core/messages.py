@@ -121,13 +121,16 @@ NO_TOKENS: Final = TokenUsage()
 
 
 class FinishReason(StrEnum):
-    """Why a model stopped (``tool_calls``: it waits for results), or an agent's turn did (``max_turns``)."""
+    """Why a model stopped (``tool_calls``: it waits for results), or an agent's turn did (``max_turns`` and what follows).
+    OpenAI's format knows only the first four."""
 
     STOP = "stop"
     LENGTH = "length"
     TOOL_CALLS = "tool_calls"
     CONTENT_FILTER = "content_filter"
     MAX_TURNS = "max_turns"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
 
 
 CUT_OFF: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)

@@ -16,7 +16,7 @@ from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
-from spass.core.json import dump_bytes
+from spass.core.json import dump_line
 from spass.core.messages import Json
 from spass.redaction.text import redact
 from spass.web.errors import Error, envelope, unexpected_error
@@ -24,9 +24,6 @@ from spass.web.errors import Error, envelope, unexpected_error
 KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
-
-# Only CR and LF end a line of an event, but some clients also split lines at these.
-_LINE_ENDS: Final = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x85, 0x2028, 0x2029))
 
 Chunk = dict[str, Json]
 
@@ -164,7 +161,4 @@ async def render_events(
 
 
 def _encode_event(value: Chunk) -> bytes:
-    data = dump_bytes(value)
-    for character, escape in _LINE_ENDS:
-        data = data.replace(character, escape)
-    return b"data: " + data + b"\n\n"
+    return b"data: " + dump_line(value).encode() + b"\n\n"

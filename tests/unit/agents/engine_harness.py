@@ -20,6 +20,7 @@ from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel
+from spass.tools.chat_models import ChatModels
 from spass.tools.toolbox import Toolbox
 from tests.unit.tools.fakes import FakeReader, rag_with
 
@@ -56,7 +57,9 @@ class EngineHarness:
         self.model = ScriptedModel(lambda request, _: spoken(self.answers.pop(0), stream=request.stream))
         router = Router(CONFIG.llm, CONFIG.models, lambda name: "key", provider_of=lambda *_: self.model)
         cascade = Cascade(CONFIG)
-        self.engine = Engine(Calls(CONFIG, router, cascade), Toolbox(rag_with(self.reader), cascade), self.reader, cascade)
+        calls = Calls(CONFIG, router, cascade)
+        toolbox = Toolbox(rag_with(self.reader), cascade, chat_models=lambda: ChatModels(calls, CONFIG))
+        self.engine = Engine(calls, toolbox, self.reader, cascade)
 
     async def events(
         self,

@@ -5,6 +5,7 @@ one end. The tokens of the last step, joined, are the answer. The fields are in 
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from spass.agents.answers import Reply
@@ -23,20 +24,36 @@ _DONE: Final = ("request_id", "agent", "model", "session_id", "turns", "finish_r
 _DONE_MESSAGE: Final = ("id", "seq", "created_at")
 
 
-class EventWriter:
-    """Render the items of one run. ``session_id`` is the session to which the request was sent, or None. With ``shows_kind``, the
-    last event names the agent's kind."""
+@dataclass(frozen=True, slots=True)
+class StreamName:
+    """The name of a stream that can be followed, and the number of the attempt that writes it."""
 
-    def __init__(self, request_id: RequestId, session_id: SessionId | None = None, *, shows_kind: bool = False) -> None:
+    message_id: str
+    attempt: int
+
+
+class EventWriter:
+    """Render the items of one run. ``session_id`` is the session to which the request was sent, or None. ``stream`` is the name
+    of a stream that can be followed. With ``shows_kind``, the last event names the agent's kind."""
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        session_id: SessionId | None = None,
+        *,
+        stream: StreamName | None = None,
+        shows_kind: bool = False,
+    ) -> None:
         self._request_id = request_id
         self._session_id = session_id
+        self._stream = stream
         self._shows_kind = shows_kind
 
     def write(self, item: Event | TurnOutcome) -> Iterator[StreamEvent]:
         """Yield the events of the stream for one event of the run, or for its outcome, which ends the stream."""
         match item:
             case Token():
-                for piece in _split(item.text):
+                for piece in split_token(item.text):
                     yield {"type": "token", "content": piece, "step": item.step}
             case TurnStarted():
                 yield self._planning(self._request_id, self._session_id)
@@ -54,6 +71,11 @@ class EventWriter:
             case _:
                 pass
 
+    def move(self, successor: SessionId) -> StreamEvent:
+        """Return the event that names the session in which the turn goes on after a compaction."""
+        self._session_id = successor
+        return self._planning(self._request_id, successor)
+
     def replay(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
         """Yield the stream of a recorded outcome. It begins as the first one did: with the session before a compaction."""
         session = outcome.compaction.source if outcome.compaction is not None else outcome.session_id
@@ -63,7 +85,10 @@ class EventWriter:
         yield from self._end(outcome)
 
     def _planning(self, request_id: RequestId, session_id: SessionId | None) -> StreamEvent:
-        return {**_status("planning"), "request_id": request_id, "session_id": session_id}
+        planning: StreamEvent = {**_status("planning"), "request_id": request_id, "session_id": session_id}
+        if self._stream is not None:
+            planning |= {"message_id": self._stream.message_id, "attempt": self._stream.attempt}
+        return planning
 
     def _end(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
         reply = Reply.of(outcome)
@@ -103,7 +128,7 @@ def _tool_call(tool: ToolRecord) -> StreamEvent:
     }
 
 
-def _split(text: str) -> Iterator[str]:
+def split_token(text: str) -> Iterator[str]:
     """Yield ``text`` in pieces of at most 32 KiB of UTF-8, without splitting a character."""
     if 4 * len(text) <= _MAX_TOKEN_BYTES:
         yield text
