@@ -357,13 +357,17 @@ STEPS = st.sampled_from(
         says("", "Half", reason=FinishReason.LENGTH),
         says("<think>No</think>", "Yes."),
         says(reason=FinishReason.STOP),
+        says('Action: calculator\nAction Input: {"expression": "6*7"}'),
+        says("Thought: I know it.\nFinal Ans", "wer: It is", " 42."),
+        says('TOOL: calculator\nINPUT: {"expression": "6*7"}'),
+        says("THOUGHT: hm\nFINAL_ANSWER: 42", "\nTOOL: calculator"),
         [ChatDelta(refusal="I "), ChatDelta(refusal="will not."), END],
         says("Blocked", reason=FinishReason.CONTENT_FILTER),
     ]
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     script=st.lists(STEPS, min_size=1, max_size=5), max_turns=st.integers(1, 3), kind=st.sampled_from(["orchestrator", "react"])
 )
