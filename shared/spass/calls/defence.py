@@ -25,6 +25,11 @@ class SanitizedRequest:
     request: ChatRequest
     mark_remover: "_DeltaMarkRemover | None" = None
 
+    @property
+    def mark(self) -> str | None:
+        """Return the character that stands for blanks in marked text, or None."""
+        return self.mark_remover.mark if self.mark_remover else None
+
     def feed(self, delta: ChatDelta) -> ChatDelta:
         """Return the next delta of the answer without our marks, which a model may repeat."""
         return self.mark_remover.feed(delta) if self.mark_remover else delta
@@ -178,7 +183,7 @@ class _DeltaMarkRemover:
     """Remove marks from the deltas of one answer: from its text, its refusal, and the arguments of each call separately."""
 
     def __init__(self, mark: str) -> None:
-        self._mark = mark
+        self.mark = mark
         self._content = MarkRemover(mark)
         self._refusal = MarkRemover(mark)
         self._calls: dict[int, MarkRemover] = {}
@@ -194,5 +199,5 @@ class _DeltaMarkRemover:
         return replace(delta, content=content, refusal=refusal, tool_calls=calls)
 
     def _feed_call(self, call: ToolCallDelta) -> ToolCallDelta:
-        remover = self._calls.setdefault(call.index, MarkRemover(self._mark, json=True))
+        remover = self._calls.setdefault(call.index, MarkRemover(self.mark, json=True))
         return replace(call, arguments=remover.feed(call.arguments))

@@ -1,4 +1,5 @@
-"""Call a model. Every call passes, in this order: allow-list, depth, admission, defence, router, redaction, cost and audit."""
+"""Call a model. Every call passes, in this order: allow-list, depth, admission, defence, router, calls that the model wrote as text,
+redaction, cost and audit."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -12,6 +13,7 @@ from spass.calls.call_price import price_call
 from spass.calls.defence import sanitize_request
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimate_tokens, expected_usage
+from spass.calls.json_calls import json_call_reader
 from spass.calls.recorder import Recorder
 from spass.calls.scope import MAX_CALLER_DEPTH, Scope
 from spass.calls.worker_thread import run_in_worker_thread
@@ -82,6 +84,7 @@ class Calls:
         async with self._admission.admit(scope, expected, self._price(model, expected)) as reservation:
             sanitized = await run_in_worker_thread(characters, sanitize_request, request)
             redacted = AnswerRedactor(self._redactor)
+            json_calls = json_call_reader(model, sanitized.request, sanitized.mark)
 
             def redact(delta: ChatDelta) -> ChatDelta:
                 return redacted.feed(sanitized.feed(delta))
@@ -92,9 +95,14 @@ class Calls:
                     aclosing(self._router.chat(sanitized.request, call.context.with_expected_usage(expected))) as deltas,
                 ):
                     call.routing = deltas.routing
-                    async for delta in deltas:
+                    async for raw in deltas:
+                        delta = raw if json_calls is None else json_calls.feed(raw)
                         call.builder.add(delta)
                         if text := _text_of(await run_in_worker_thread(_count_characters(delta), redact, delta)):
+                            yield text
+                    if json_calls is not None:
+                        call.builder.add(held := json_calls.flush())
+                        if text := _text_of(redact(held)):
                             yield text
                     if text := _text_of(redacted.flush()):
                         yield text

@@ -40,9 +40,8 @@ class ThinkFilter:
             shown = self._gap.feed(piece)
             return self._joined_tags.feed(shown) if self._joined_tags.is_open else shown
         text = self._incomplete_tag + piece
-        incomplete = _INCOMPLETE_TAG.search(text, max(0, len(text) - _MAX_INCOMPLETE_TAG))
-        self._incomplete_tag = incomplete[0] if incomplete else ""
-        return self._joined_tags.feed(self._scan(text[: incomplete.start()] if incomplete else text))
+        self._incomplete_tag = _incomplete_tag_of(text)
+        return self._joined_tags.feed(self._scan(text.removesuffix(self._incomplete_tag)))
 
     def flush(self) -> str:
         """Return the rest of the text, which has ended."""
@@ -90,6 +89,45 @@ class ThinkFilter:
         held = "".join(self._held)
         self._held.clear()
         return held
+
+
+class ThinkBlocks:
+    """Find the end of the think text at the start of a text, which arrives in pieces. Blocks nest as in ``ThinkFilter``."""
+
+    __slots__ = ("_depth", "_incomplete_tag", "_nested", "is_open")
+
+    def __init__(self, *, begins_thinking: bool = False) -> None:
+        self.is_open = True
+        self._depth = int(begins_thinking)
+        self._nested = not begins_thinking
+        self._incomplete_tag = ""
+
+    def split(self, piece: str) -> tuple[str, str]:
+        """Return ``piece`` in two parts: to the end of the block, and after it. The second is empty while ``is_open``."""
+        text = self._incomplete_tag + piece
+        for tag in _TAG.finditer(text):
+            if tag[1]:
+                self._depth -= 1
+            elif self._nested or not self._depth:
+                self._depth += 1
+            if self._depth <= 0:
+                self.is_open = False
+                end = tag.end() - len(self._incomplete_tag)
+                return piece[:end], piece[end:]
+        self._incomplete_tag = _incomplete_tag_of(text)
+        return piece, ""
+
+
+def begins_think_block(text: str) -> bool:
+    """Return whether ``text`` begins with an opening tag."""
+    tag = _TAG.match(text)
+    return tag is not None and not tag[1]
+
+
+def _incomplete_tag_of(text: str) -> str:
+    """Return the incomplete tag at the end of ``text``, or nothing."""
+    incomplete = _INCOMPLETE_TAG.search(text, max(0, len(text) - _MAX_INCOMPLETE_TAG))
+    return incomplete[0] if incomplete else ""
 
 
 class _Gap:

@@ -110,8 +110,8 @@ class ModelConfig(_Section):
     """A model of the catalogue. ``context_window`` is in tokens, prices in US dollars per million tokens.
 
     With ``sampling: false``, requests to the model have no ``temperature``, ``top_p`` and the like. With ``begins_thinking``, the
-    model's answers begin with think text that has no opening tag. ``created`` is the day of the model's release; lists of models
-    show its first second (UTC).
+    model's answers begin with think text that has no opening tag. With ``tool_calls: text``, the model may write its calls as
+    JSON text (``calls.json_calls``). ``created`` is the day of the model's release; lists of models show its first second (UTC).
     """
 
     name: CatalogueName
@@ -120,6 +120,7 @@ class ModelConfig(_Section):
     dimensions: Annotated[int, Field(gt=0, le=16384, strict=True)] | None = None
     sampling: Annotated[bool, Field(strict=True)] = True
     begins_thinking: Annotated[bool, Field(strict=True)] = False
+    tool_calls: Literal["native", "text"] = "native"
     created: Day = date(2026, 11, 1)
     usd_per_mtok_in: Price | None = None
     usd_per_mtok_out: Price | None = None

@@ -1,0 +1,414 @@
+"""Tool calls that a model writes as JSON text: what is a call, what stays text, and when text is shown."""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from spass.calls.json_calls import MAX_CHARACTERS, JsonCallReader, json_call_reader
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta, ToolSpec
+from spass.llm.types import ChatDelta, ChatReply, ChatRequest, NamedTool, ToolChoice, collect_deltas
+from spass.tenancy.config import ModelConfig
+
+NAMES = ("add", "weather")
+ADD = '{"name": "add", "parameters": {"a": 1, "b": [2, {"c": "}]\\""}]}}'
+ADDED = ("add", {"a": 1, "b": [2, {"c": '}]"'}]})
+WEATHER = '{"type":"function","function":{"name":"weather","arguments":"{\\"city\\": \\"Köln\\"}"}}'
+WEATHERED = ("weather", {"city": "Köln"})
+
+CALLS = {
+    ADD: [ADDED],
+    '{"name": "add", "arguments": {}}': [("add", {})],
+    '{"arguments": {"a": 1}, "name": "add"}': [("add", {"a": 1})],
+    '{"name": "add", "arguments": "{\\"a\\": 1}"}': [("add", {"a": 1})],
+    WEATHER: [WEATHERED],
+    '{"type": "function", "function": {"parameters": {"city": "Köln"}, "name": "weather"}}': [WEATHERED],
+    '{"type": "function", "name": "weather", "parameters": {"city": "Köln"}, "id": "call_7"}': [WEATHERED],
+    '{"n\\u0061me": "we\\u0061ther", "parameters": {"city": "K\\u00f6ln"}}': [WEATHERED],
+    f"[{ADD}]": [ADDED],
+    f"\n [ {ADD} ,\t{WEATHER}]\r\n": [ADDED, WEATHERED],
+    f'{{"tool_calls": [{WEATHER}, {ADD}]}}': [WEATHERED, ADDED],
+    f"```json\n{ADD}\n```": [ADDED],
+    f"```\n{ADD}\n```\n": [ADDED],
+    f"  ~~~tool_call \r\n[{ADD},{ADD}]~~~": [ADDED, ADDED],
+    f"```{ADD}```": [ADDED],
+}
+TEXTS = [
+    "",
+    "\n",
+    "Hello there.",
+    f"I call it: {ADD}",
+    f"{ADD} Done.",
+    f"{ADD}{ADD}",
+    f"{ADD}; {ADD}",
+    f"<b>{ADD}",
+    f"```json\n{ADD}",
+    f"```json\n{ADD}\n~~~",
+    f"```json\n{ADD}\n``",
+    f"```json\n{ADD}\n```\nDone.",
+    f"```json\nCall: {ADD}\n```",
+    f"``{ADD}``",
+    "```python\nprint({})\n```",
+    "{}",
+    "[]",
+    "[[]]",
+    "[1] A source.",
+    f"[{ADD}",
+    f"[{ADD},]",
+    f"[[{ADD}]]",
+    f"[{ADD}, 5]",
+    '{"tool_calls": []}',
+    f'{{"tool_calls": {ADD}}}',
+    f'{{"tool_calls": [{ADD}], "id": "x"}}',
+    f'{{"tool_calls": [{{"tool_calls": [{ADD}]}}]}}',
+    '{"answer": 42}',
+    '{"name": "add"}',
+    '{"name": "Anna", "arguments": {}}',
+    '{"name": "adder", "arguments": {}}',
+    '{"name": "", "arguments": {}}',
+    '{"name": 5, "arguments": {}}',
+    '{"name": "add\\ud800", "arguments": {}}',
+    '{"name": "add", "arguments": null}',
+    '{"name": "add", "arguments": [1]}',
+    '{"name": "add", "arguments": "1"}',
+    '{"name": "add", "arguments": "a = 1"}',
+    '{"name": "add", "arguments": {a: 1}}',
+    '{"name": "add", "arguments": {"a": NaN}}',
+    '{"name": "add", "arguments": {"a": 1, "a": 2}}',
+    '{"name": "add", "arguments": {"a": [}]}}',
+    '{"name": "add", "arguments": {"a": ' + "[" * 70 + "]" * 70 + "}}",
+    '{"name": "add", "arguments": {}, "parameters": {}}',
+    '{"name": "add", "name": "add", "arguments": {}}',
+    '{"name": "add", "arguments": {}, "comment": ""}',
+    '{"name": "add", "arguments": {},}',
+    '{"name": "add", "arguments": {}',
+    '{"name": "add" "arguments": {}}',
+    '{"type": "tool", "name": "add", "arguments": {}}',
+    '{"type": "function", "function": {"name": "add"}}',
+    '{"type": "function", "function": "add", "arguments": {}}',
+    '{"name": "add", "function": {"name": "add", "arguments": {}}}',
+    "{'name': 'add', 'arguments': {}}",
+]
+
+
+def read(pieces: Sequence[str], reason: FinishReason | None = FinishReason.STOP, **options: Any) -> ChatReply:
+    reader = JsonCallReader(NAMES, **options)
+    deltas = [reader.feed(ChatDelta(piece)) for piece in pieces]
+    deltas += [reader.feed(ChatDelta(finish_reason=reason))] if reason else []
+    return collect_deltas([*deltas, reader.flush()])
+
+
+def outcome(pieces: Sequence[str], reason: FinishReason | None = FinishReason.STOP, **options: Any) -> tuple[str, object, str]:
+    """Return the text, the calls and the finish reason of a reply that arrives in ``pieces``."""
+    reply = read(pieces, reason, **options)
+    calls = [(call.name, json.loads(call.arguments)) for call in reply.message.tool_calls]
+    return reply.message.content, calls, reply.finish_reason.value
+
+
+@pytest.mark.parametrize("text", CALLS)
+def test_a_reply_of_calls_becomes_calls_wherever_it_is_cut(text: str) -> None:
+    expected = ("", CALLS[text], "tool_calls")
+    for at in range(len(text) + 1):
+        assert outcome([text[:at], text[at:]]) == expected
+    assert outcome([*text], None) == outcome([text], None) == expected
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_other_reply_stays_text_wherever_it_is_cut(text: str) -> None:
+    for at in range(len(text) + 1):
+        assert outcome([text[:at], text[at:]]) == (text, [], "stop")
+    assert outcome([*text]) == outcome([*text], None) == (text, [], "stop")
+
+
+@pytest.mark.parametrize("text", CALLS)
+def test_nothing_of_a_call_is_shown_while_it_arrives(text: str) -> None:
+    reader = JsonCallReader(NAMES)
+    assert [reader.feed(ChatDelta(character)) for character in text] == [ChatDelta()] * len(text)
+
+
+@pytest.mark.parametrize(
+    ("held", "next_character"),
+    [
+        ("", "H"),
+        (" \n", "-"),
+        ("``", " "),
+        ("```python\n", "d"),
+        ("[", "1"),
+        ("[", "]"),
+        ("{", "}"),
+        ('{"a', "n"),
+        ('{"tool_', "x"),
+        ('{"name": "a', "n"),
+        ('{"name": ', "5"),
+        ('{"type": "f', "o"),
+        ('{"name": "add", "arguments": ', "["),
+        ("<th", "e"),
+        (ADD, "."),
+        (f"[{ADD}, ", "]"),
+        (f"```json\n{ADD}\n```\n", "D"),
+    ],
+)
+def test_text_is_released_at_the_first_character_that_no_call_has(held: str, next_character: str) -> None:
+    reader = JsonCallReader(NAMES)
+    assert "".join(reader.feed(ChatDelta(character)).content for character in held) == ""
+    assert reader.feed(ChatDelta(next_character)).content == held + next_character
+    assert reader.feed(ChatDelta(ADD)).content == ADD
+
+
+def test_text_that_begins_unlike_a_call_is_passed_on_unchanged() -> None:
+    reader = JsonCallReader(NAMES)
+    deltas = [ChatDelta(word) for word in ("It", " is", " {", '"name"', ": ", "[", " ```json\n", ADD)]
+    assert [reader.feed(delta) for delta in deltas] == deltas
+
+
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
+def test_a_reply_that_was_cut_off_stays_text(reason: FinishReason) -> None:
+    assert outcome([ADD], reason) == (ADD, [], reason.value)
+    assert outcome([ADD[:20]], reason) == (ADD[:20], [], reason.value)
+
+
+def test_a_finish_reason_of_the_provider_for_calls_stays() -> None:
+    assert outcome([ADD], FinishReason.TOOL_CALLS) == ("", [ADDED], "tool_calls")
+
+
+def test_a_whole_reply_in_one_delta_keeps_its_usage_and_cost() -> None:
+    whole = ChatDelta(ADD, (), FinishReason.STOP, TokenUsage(3, 4), Decimal("0.5"), reasoning_characters=7)
+    delta = JsonCallReader(NAMES).feed(whole)
+    assert (delta.content, delta.finish_reason) == ("", FinishReason.TOOL_CALLS)
+    assert (delta.usage, delta.cost_usd, delta.reasoning_characters) == (TokenUsage(3, 4), Decimal("0.5"), 7)
+    assert [call.name for call in delta.tool_calls] == ["add"]
+
+
+def test_deltas_after_the_finish_reason_are_passed_on() -> None:
+    reader = JsonCallReader(NAMES)
+    assert reader.feed(ChatDelta(ADD, finish_reason=FinishReason.STOP)).tool_calls
+    for delta in (ChatDelta(usage=TokenUsage(3, 4), cost_usd=Decimal(1)), ChatDelta(ADD)):
+        assert reader.feed(delta) is delta
+    assert reader.flush() == ChatDelta()
+
+
+def test_calls_have_different_ids_in_order() -> None:
+    first, second = (read([f"[{ADD},{ADD}]"]).message.tool_calls for _ in range(2))
+    ids = [call.id for call in (*first, *second)]
+    assert len(set(ids)) == 4
+    assert all(re.fullmatch(r"call_\w+", identity) for identity in ids)
+    assert ids == sorted(ids)
+
+
+def test_a_native_call_releases_the_text_before_it() -> None:
+    reader = JsonCallReader(NAMES)
+    native = ToolCallDelta(0, "c1", "weather", "{}")
+    deltas = [reader.feed(ChatDelta(ADD)), reader.feed(ChatDelta(" \n", (native,))), reader.feed(ChatDelta(ADD))]
+    assert deltas == [ChatDelta(), ChatDelta(f"{ADD} \n", (native,)), ChatDelta(ADD)]
+    end = ChatDelta(finish_reason=FinishReason.TOOL_CALLS)
+    assert reader.feed(end) == end
+
+
+def test_a_refusal_is_passed_on_and_releases_the_text_before_it() -> None:
+    reader = JsonCallReader(NAMES)
+    assert reader.feed(ChatDelta(ADD)) == ChatDelta()
+    assert reader.feed(ChatDelta(refusal="No.")) == ChatDelta(ADD, refusal="No.")
+    assert reader.feed(ChatDelta(finish_reason=FinishReason.STOP)) == ChatDelta(finish_reason=FinishReason.STOP)
+
+
+@pytest.mark.parametrize("size", [100, 3 * MAX_CHARACTERS])
+def test_a_reply_that_is_too_long_for_calls_is_released(size: int) -> None:
+    def call(characters: int) -> str:
+        empty = '{"name": "add", "arguments": {"a": ""}}'
+        return empty.replace('""', f'"{"x" * (characters - len(empty))}"')
+
+    def pieces(text: str) -> list[str]:
+        return [text[at : at + size] for at in range(0, len(text), size)]
+
+    largest, larger = call(MAX_CHARACTERS), call(MAX_CHARACTERS + 1)
+    assert outcome(pieces(largest))[::2] == ("", "tool_calls")
+    assert outcome(pieces(larger)) == (larger, [], "stop")
+    assert outcome(pieces("<think>" + "y" * MAX_CHARACTERS + "</think>" + largest))[2] == "tool_calls"
+
+
+def test_a_long_reply_that_looks_like_calls_costs_little_time() -> None:
+    replies = [f"[{ADD}," * 2, " " * 10**5, '{"name": "add", "arguments": {"a": "' + "x\\n" * 10**5, '{"n' + "\\u0061" * 10**5]
+    replies += ['{"name": "add", "arguments": {"a": ' + "[" * 10**5, "```" + "a" * 10**5, "<think>" * 10**4 + ADD]
+    started = time.process_time()
+    for reply in replies:
+        assert outcome([reply])[0] == reply
+        assert outcome([reply[at : at + 10] for at in range(0, len(reply), 10)])[0] == reply
+    assert time.process_time() - started < 3
+
+
+# Think text
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "begins_thinking"),
+    [
+        ("<think>I add.</think>", False),
+        (" \n<THINK>I add.\n</Think>", False),
+        ("<think>one <think>two</think> one</think>", False),
+        ("<think>one</think>\n\n<think>two</think>", False),
+        (f"<think>{ADD}</think>", False),
+        ("I add.</think>", True),
+        (f"{ADD} is it.</think>", True),
+        (f"{ADD}</think>", True),
+        ("<think>I <think>add.</think>", True),
+        ("I add.</think><think>Or not.</think>", True),
+    ],
+)
+def test_think_text_before_calls_stays_text(thoughts: str, begins_thinking: bool) -> None:
+    text = f"{thoughts}\n\n```json\n{ADD}\n```"
+    for at in range(len(text) + 1):
+        assert outcome([text[:at], text[at:]], begins_thinking=begins_thinking) == (thoughts, [ADDED], "tool_calls")
+    assert outcome([*text], begins_thinking=begins_thinking) == (thoughts, [ADDED], "tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("text", "begins_thinking"),
+    [
+        (f"<think>{ADD}", False),
+        (f"<think>I add.</think> So: {ADD}", False),
+        (f"I add.</think>{ADD}", False),
+        (f"<thinking>I add.</thinking>{ADD}", False),
+        (f"I add. {ADD}", True),
+        (f"I add.</think></think>{ADD}", True),
+        (f"I add.</think>Hm.</think>{ADD}", True),
+    ],
+)
+def test_calls_after_other_text_than_thoughts_stay_text(text: str, begins_thinking: bool) -> None:
+    for at in range(len(text) + 1):
+        assert outcome([text[:at], text[at:]], begins_thinking=begins_thinking) == (text, [], "stop")
+
+
+def test_a_model_that_begins_thinking_may_call_without_thoughts() -> None:
+    assert outcome([*ADD], begins_thinking=True) == ("", [ADDED], "tool_calls")
+
+
+def test_thoughts_are_shown_while_they_arrive() -> None:
+    reader = JsonCallReader(NAMES)
+    shown = [reader.feed(ChatDelta(piece)).content for piece in ("<thi", "nk>I", " add", ".</th", "ink>", "\n", ADD)]
+    assert shown == ["", "<think>I", " add", ".</th", "ink>", "", ""]
+
+
+# Marks of looked-up text, which a model imitates
+
+
+def test_marks_between_tokens_are_blanks_and_those_in_strings_stay() -> None:
+    text = 'ˆ```jsonˆ\n{"name":ˆ"add",ˆ"arguments":ˆ{"a":ˆ"Dasˆ\\"Torˆ\\""}}ˆ\n```ˆ'
+    assert outcome([*text], mark="ˆ") == ("", [("add", {"a": 'Dasˆ"Torˆ"'})], "tool_calls")
+    assert outcome([*text]) == (text, [], "stop")
+    inner = '{"name":ˆ"add", "arguments":ˆ"{\\"a\\":ˆ\\"Dasˆ\\"}"}'
+    assert outcome([*inner], mark="ˆ") == ("", [("add", {"a": "Dasˆ"})], "tool_calls")
+
+
+# Which replies are read
+
+SPECS = tuple(ToolSpec(name, "", {}) for name in NAMES)
+TEXT_MODEL = ModelConfig.model_validate({"name": "scout", "context_window": 1000, "tool_calls": "text"})
+
+
+def is_read(
+    model: ModelConfig = TEXT_MODEL, tools: Sequence[ToolSpec] = SPECS, choice: ToolChoice | None = None, **fields: Any
+) -> bool:
+    request = ChatRequest(model.name, (Message(Role.USER, "?"),), tuple(tools), choice, **fields)
+    reader = json_call_reader(model, request, None)
+    return reader is not None and bool(reader.feed(ChatDelta(ADD, finish_reason=FinishReason.STOP)).tool_calls)
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "required", NamedTool("add")])
+def test_calls_of_offered_tools_are_read(choice: ToolChoice | None) -> None:
+    assert is_read(choice=choice)
+    assert is_read(choice=choice, response_format={"type": "json_object"})
+    assert not is_read(TEXT_MODEL.model_copy(update={"tool_calls": "native"}), choice=choice)
+
+
+@pytest.mark.parametrize("choice", ["none", NamedTool("weather"), NamedTool("absent")])
+def test_calls_that_the_tool_choice_excludes_stay_text(choice: ToolChoice) -> None:
+    assert not is_read(choice=choice)
+
+
+def test_without_offered_tools_nothing_is_read() -> None:
+    assert not is_read(tools=())
+    assert not is_read(tools=SPECS[1:])
+
+
+def test_several_calls_stay_text_if_the_request_wants_one() -> None:
+    extra = {"parallel_tool_calls": False}
+    assert is_read(extra=extra)
+    reader = json_call_reader(TEXT_MODEL, ChatRequest("scout", (), SPECS, extra=extra), None)
+    assert reader is not None
+    both = ChatDelta(f"[{ADD}, {WEATHER}]", finish_reason=FinishReason.STOP)
+    assert reader.feed(both) == both
+
+
+# Laws
+
+FRAGMENTS = [
+    *("{", "}", "[", "]", ",", ":", '"', "\\", "```", "`", "~~~", "json", "\n", " ", "<think>", "</think>", "<thi", "Hm."),
+    *('"name": ', '"arguments": ', '"parameters": ', '"function": {', '"tool_calls": [', '"type": "function", ', '"add", ', "{}"),
+    *('"{}"', '{"a": 1}', ADD, WEATHER, f"[{ADD}]", f"```json\n{WEATHER}\n```"),
+]
+texts = st.lists(st.sampled_from(FRAGMENTS), max_size=9).map("".join)
+
+
+def reference(text: str) -> list[tuple[str, Any]] | None:
+    """Return the calls in a whole text without think text, or None."""
+    text = text.strip(" \t\r\n")
+    fenced = re.fullmatch(r"(```|~~~)[\w+-]*[ \t\r\n]*(?=[\[{])(.*)\1", text, re.DOTALL)
+    try:
+        value = parse(fenced[2] if fenced else text)
+        value = value["tool_calls"] if isinstance(value, dict) and [*value] == ["tool_calls"] else value
+        return [reference_call(call) for call in (value if isinstance(value, list) else [value])] or None
+    except ValueError:
+        return None
+
+
+def parse(text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError(pairs)
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)
+
+
+def reference_call(value: Any) -> tuple[str, Any]:
+    match value:
+        case {"type": str(kind), **rest} if kind == "function":
+            return reference_call(rest)
+        case {"function": {"name": _, **_other} as function, **rest} if not rest and not {"type", "function"} & function.keys():
+            return reference_call(function)
+        case {"name": str(name), "arguments": arguments} | {"name": str(name), "parameters": arguments} if len(value) == 2:
+            arguments = parse(arguments) if isinstance(arguments, str) else arguments
+            if name in NAMES and isinstance(arguments, dict):
+                return name, arguments
+    raise ValueError(value)
+
+
+@given(text=texts, cuts=st.lists(st.integers(0, 80), max_size=6), begins_thinking=st.booleans())
+def test_the_result_does_not_depend_on_where_the_text_is_cut(text: str, cuts: list[int], begins_thinking: bool) -> None:
+    ends = [*sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    expected = outcome([text], begins_thinking=begins_thinking)
+    assert outcome(pieces, begins_thinking=begins_thinking) == outcome([*text], begins_thinking=begins_thinking) == expected
+
+
+@given(text=st.one_of(st.text(), texts))
+@example(text='{"name": "add", "arguments": {}}')
+@example(text='{"name": "add", "arguments": ""}')
+@example(text='[{"type": "function", "name": "add", "arguments": "{}"}]')
+@example(text='```json\n{"tool_calls": [{"function": {"name": "add", "parameters": {}}}]}```')
+def test_the_result_is_that_of_a_simple_rule_on_the_whole_text(text: str) -> None:
+    assume("<think>" not in text)
+    calls = reference(text)
+    assert outcome([*text]) == ((text, [], "stop") if calls is None else ("", calls, "tool_calls"))
+
+
+@given(text=texts)
+def test_a_reply_without_calls_arrives_complete_and_in_order(text: str) -> None:
+    content, calls, _ = outcome([*text])
+    assert content == text if not calls else text.startswith(content)
