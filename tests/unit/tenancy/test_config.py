@@ -87,6 +87,17 @@ def test_begins_thinking_is_true_or_false(tmp_path: Path) -> None:
     assert problem == "gateway.yaml:7: models[0].begins_thinking: must be true or false"
 
 
+def test_tool_calls_are_native_or_text(tmp_path: Path) -> None:
+    assert load(tmp_path, VALID).model("llama-4-scout").tool_calls == "native"
+    assert load(tmp_path, VALID.replace("usd_per_mtok_in: 0.15", "tool_calls: text")).model("llama-4-scout").tool_calls == "text"
+    (problem,) = load_problems(tmp_path, VALID.replace("usd_per_mtok_in: 0.15", "tool_calls: json"))
+    assert problem == "gateway.yaml:7: models[0].tool_calls: must be one of 'native' or 'text'"
+
+
+def test_the_shipped_file_marks_the_model_that_writes_its_calls_as_text() -> None:
+    assert load_gateway_config(SHIPPED).model("llama-4-scout").tool_calls == "text"
+
+
 def test_every_model_of_the_shipped_file_has_a_backend() -> None:
     config = load_gateway_config(SHIPPED)
     assert {
