@@ -1,4 +1,4 @@
-"""Call a model. Every call passes, in this order: allow-list, depth, admission, defence, router, calls that the model wrote as text,
+"""Call a model. Every call passes, in this order: allow-list, depth, admission, defence, router, recognition of calls in text,
 redaction, cost and audit."""
 
 import asyncio
