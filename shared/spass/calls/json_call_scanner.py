@@ -25,7 +25,7 @@ _FENCE_LENGTH: Final = 3
 _MAX_DEPTH: Final = 64  # of the arguments; deeper ones could not be stored
 
 
-class _NotCalls(Exception):
+class NotCalls(Exception):
     """The text is not the beginning of tool calls."""
 
 
@@ -60,7 +60,7 @@ class JsonCallScanner:
         self._text, self._at = piece, 0
         try:
             next(self._reply)
-        except _NotCalls:
+        except NotCalls:
             return False
         return True
 
@@ -78,14 +78,14 @@ class JsonCallScanner:
     def _expect(self, characters: str) -> _Steps[None]:
         for character in characters:
             if (yield from self._next()) not in (character, character.upper()):
-                raise _NotCalls
+                raise NotCalls
 
     def _read_reply(self) -> _Steps[None]:
         yield
         first = yield from self._next_visible()
         if first == "<":
             yield from self._expect("think>")
-            raise _NotCalls
+            raise NotCalls
         fence = first * _FENCE_LENGTH if first in "`~" else ""
         if fence:
             yield from self._expect(fence[1:])
@@ -99,25 +99,25 @@ class JsonCallScanner:
         elif first == "{":
             yield from self._read_members(self._top)
         else:
-            raise _NotCalls
+            raise NotCalls
         if fence:
             if (yield from self._next_visible()) != fence[0]:
-                raise _NotCalls
+                raise NotCalls
             yield from self._expect(fence[1:])
         self.is_complete = True
         yield from self._next_visible()
         self.is_complete = False
-        raise _NotCalls
+        raise NotCalls
 
     def _read_list(self) -> _Steps[None]:
         separator = ","
         while separator == ",":
             if (yield from self._next_visible()) != "{":
-                raise _NotCalls
+                raise NotCalls
             yield from self._read_members(self._call)
             separator = yield from self._next_visible()
         if separator != "]":
-            raise _NotCalls
+            raise NotCalls
 
     def _read_members(self, readers: Mapping[str, _Reader]) -> _Steps[None]:
         """Read the members of an object whose bracket has been read. ``readers`` read the values."""
@@ -125,16 +125,16 @@ class JsonCallScanner:
         while separator == ",":
             name = yield from self._read_word(readers)
             if (yield from self._next_visible()) != ":":
-                raise _NotCalls
+                raise NotCalls
             yield from readers[name]()
             separator = yield from self._next_visible()
         if separator != "}":
-            raise _NotCalls
+            raise NotCalls
 
     def _read_word(self, words: Collection[str]) -> _Steps[str]:
         """Read a string that must be one of ``words``."""
         if (yield from self._next_visible()) != '"':
-            raise _NotCalls
+            raise NotCalls
         written, has_escape = "", False
         while (character := (yield from self._next())) != '"':
             written += character
@@ -142,28 +142,28 @@ class JsonCallScanner:
                 has_escape = True
                 written += yield from self._next()
             if not has_escape and not any(word.startswith(written) for word in words):
-                raise _NotCalls
+                raise NotCalls
         try:
             word: str = json.loads(f'"{written}"')
         except ValueError:
-            raise _NotCalls from None
+            raise NotCalls from None
         if word not in words:
-            raise _NotCalls
+            raise NotCalls
         return word
 
     def _read_function(self) -> _Steps[None]:
         if (yield from self._next_visible()) != "{":
-            raise _NotCalls
+            raise NotCalls
         yield from self._read_members(self._function)
 
     def _read_tool_calls(self) -> _Steps[None]:
         if (yield from self._next_visible()) != "[":
-            raise _NotCalls
+            raise NotCalls
         yield from self._read_list()
 
     def _skip_id(self) -> _Steps[None]:
         if (yield from self._next_visible()) != '"':
-            raise _NotCalls
+            raise NotCalls
         yield from self._skip_string()
 
     def _skip_arguments(self) -> _Steps[None]:
@@ -173,7 +173,7 @@ class JsonCallScanner:
             case "{":
                 yield from self._skip_object()
             case _:
-                raise _NotCalls
+                raise NotCalls
 
     def _skip_string(self) -> _Steps[None]:
         while True:
@@ -192,7 +192,7 @@ class JsonCallScanner:
             else:
                 depth += 1 if character in "[{" else -1
             if depth > _MAX_DEPTH:
-                raise _NotCalls
+                raise NotCalls
 
     def _skip(self, pattern: re.Pattern[str]) -> _Steps[None]:
         """Skip all that ``pattern`` matches, in this piece and the next ones."""

@@ -28,8 +28,8 @@ stream shows that of ``TurnLost``.
 Other exceptions do not reach a caller of the gateway; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · StreamRestarted · IndexChanged ·
 BackendError · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · InvalidExpression · IngestRefused ·
-StopWork · NotHandled · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong · UsageError · SpassApiError ·
-SpassUnreachable
+StopWork · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong · UsageError ·
+SpassApiError · SpassUnreachable
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Calls written as JSON text, through the whole pipeline: every provider, cost, audit, redaction and marks."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,7 @@ from spass.aws.clients import TenantStore
 from spass.calls.datamark import MARK
 from spass.calls.pipeline import Calls
 from spass.core.errors import UpstreamError
-from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.llm.errors import BackendUnavailable
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatReply, ChatRequest, Provider, collect_deltas
@@ -22,11 +22,11 @@ from tests.unit.aws.eventstreams import event
 from tests.unit.calls.planted_secrets import BY_FORMAT
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, scripted_model
 from tests.unit.llm.scripted_upstream import KEY, QUESTION, WEATHER, Upstream, json_answer, provider_at, text
+from tests.unit.llm.wire_forms import USAGE, WireForm, WireScript, in_anthropic_form, in_ollama_form, in_openai_form
 
 pytestmark = pytest.mark.anyio
 
 CALL = '{"name": "weather", "parameters": {"city": "Köln"}}'
-USAGE = TokenUsage(10, 5)
 
 
 def marked() -> GatewayConfig:
@@ -60,59 +60,45 @@ def called(reply: ChatReply) -> list[tuple[str, Json]]:
 # Every provider
 
 
-def openai_stream(words: Sequence[str]) -> bytes:
-    chunks: list[Json] = [{"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]} for word in words]
-    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    chunks.append({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}})
-    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+PROMPT_TOKENS, COMPLETION_TOKENS = USAGE.prompt_tokens, USAGE.completion_tokens
 
 
-def openai_answer(words: Sequence[str]) -> Json:
-    message = {"role": "assistant", "content": "".join(words)}
-    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+def openai_answer(text: str) -> Json:
+    usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS}
+    return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}], "usage": usage}
 
 
-def anthropic_stream(words: Sequence[str]) -> bytes:
-    deltas: list[dict[str, Json]] = [
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}} for word in words
-    ]
-    events: list[dict[str, Json]] = [
-        {"type": "message_start", "message": {"content": [], "usage": {"input_tokens": 10, "output_tokens": 1}}},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        *deltas,
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}},
-        {"type": "message_stop"},
-    ]
-    return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
-
-
-def anthropic_answer(words: Sequence[str]) -> Json:
-    content = [{"type": "text", "text": "".join(words)}]
-    usage = {"input_tokens": 10, "output_tokens": 5}
+def anthropic_answer(text: str) -> Json:
+    usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": COMPLETION_TOKENS}
+    content = [{"type": "text", "text": text}]
     return {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn", "usage": usage}
 
 
-def bedrock_stream(words: Sequence[str]) -> bytes:
-    deltas = [event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": word}}) for word in words]
+def ollama_answer(text: str) -> Json:
+    counts = {"prompt_eval_count": PROMPT_TOKENS, "eval_count": COMPLETION_TOKENS}
+    return {"message": {"role": "assistant", "content": text}, "done": True, "done_reason": "stop", **counts}
+
+
+def bedrock_answer(text: str) -> Json:
+    message: Json = {"role": "assistant", "content": [{"text": text}]}
+    return {"output": {"message": message}, "stopReason": "end_turn", "usage": BEDROCK_USAGE}
+
+
+BEDROCK_USAGE: Json = {"inputTokens": PROMPT_TOKENS, "outputTokens": COMPLETION_TOKENS}
+
+
+def in_bedrock_form(script: WireScript) -> list[bytes]:
+    deltas = [event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": word}}) for word in script.text]
     ends = [event("contentBlockStop", {"contentBlockIndex": 0}), event("messageStop", {"stopReason": "end_turn"})]
-    usage: Json = {"usage": {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}}
-    return b"".join([event("messageStart", {"role": "assistant"}), *deltas, *ends, event("metadata", usage)])
+    return [event("messageStart", {"role": "assistant"}), *deltas, *ends, event("metadata", {"usage": BEDROCK_USAGE})]
 
 
-def bedrock_answer(words: Sequence[str]) -> Json:
-    message: Json = {"role": "assistant", "content": [{"text": "".join(words)}]}
-    usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
-    return {"output": {"message": message}, "stopReason": "end_turn", "usage": usage}
-
-
-Wire = tuple[Callable[[Sequence[str]], bytes], Callable[[Sequence[str]], Json]]
-WIRES: dict[str, Wire] = {
-    "openai": (openai_stream, openai_answer),
-    "xai": (openai_stream, openai_answer),
-    "anthropic": (anthropic_stream, anthropic_answer),
-    "bedrock": (bedrock_stream, bedrock_answer),
+WIRES: dict[str, tuple[WireForm, Callable[[str], Json]]] = {
+    "openai": (in_openai_form, openai_answer),
+    "xai": (in_openai_form, openai_answer),
+    "anthropic": (in_anthropic_form, anthropic_answer),
+    "ollama": (in_ollama_form, ollama_answer),
+    "bedrock": (in_bedrock_form, bedrock_answer),
 }
 
 
@@ -130,8 +116,8 @@ async def test_written_calls_are_recognised_from_every_provider(
 ) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     written = f"```json\n[{CALL}, {CALL}]\n```"
-    stream_of, answer_of = WIRES[name]
-    upstream = Upstream(text(stream_of([*written])) if stream else json_answer(answer_of([written])))
+    form, answer_of = WIRES[name]
+    upstream = Upstream(text(b"".join(form(WireScript([*written])))) if stream else json_answer(answer_of(written)))
 
     async def deltas(config: GatewayConfig) -> list[ChatDelta]:
         return await deltas_of(calls_at(provider_at(upstream, name), name, config), store, question(stream=stream))
@@ -141,7 +127,7 @@ async def test_written_calls_are_recognised_from_every_provider(
     assert (recognised.message.content, recognised.finish_reason) == ("", FinishReason.TOOL_CALLS)
     unmarked = collect_deltas(await deltas(CONFIG))
     assert (unmarked.message.content, unmarked.message.tool_calls) == (written, ())
-    assert (recognised.usage, recognised.cost_usd) == (unmarked.usage, unmarked.cost_usd) == (USAGE, Decimal("0.0000125"))
+    assert (recognised.usage, recognised.cost_usd) == (unmarked.usage, unmarked.cost_usd) == (USAGE, Decimal("0.0000235"))
 
 
 # The pipeline around the calls
