@@ -55,13 +55,11 @@ class HeldSession:
             self._session_ids.append(successor)  # release it too: the outcome of the commit may stay unknown
             yield
 
-    async def finish_transfer(self, successor: Session) -> None:
-        """Continue with ``successor``, also the stream. Call this only when its commit has succeeded."""
+    def finish_transfer(self, successor: Session) -> None:
+        """Continue with ``successor``. Call this only when its commit has succeeded."""
         self.session = successor
         self._session_ids = [successor.id]
         self._scope.continue_in(successor.id)
-        if self._stream is not None:
-            await self._stream.move_to(successor.id)
 
     def mark_committed(self) -> None:
         """Record that the commit released the hold."""

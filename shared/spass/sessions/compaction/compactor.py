@@ -95,7 +95,7 @@ class Compactor:
                 self.result = await commit_compaction(
                     held.store, held.session, live, plan, summary, owner=held.owner, at=self._clock(), hold=hold
                 )
-                await held.finish_transfer(self.result.session)
+                held.finish_transfer(self.result.session)
         except SpassError as error:
             if isinstance(error, _HOLD_LOST_ERRORS) and not isinstance(error, CompactionNotStarted):
                 raise

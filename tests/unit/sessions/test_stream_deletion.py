@@ -1,0 +1,124 @@
+"""Delete a session with streams and a name: no word of it stays in the table or the bucket."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.writes import Put
+from spass.core.errors import SessionNotFound, SpassError
+from spass.core.ids import AgentName, SessionId
+from spass.core.messages import Message, Role
+from spass.journal.chunks import Chunk
+from spass.journal.frames import Frame
+from spass.journal.head import StreamHead
+from spass.sessions import record
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
+from tests.unit.sessions.chats import Chats
+from tests.unit.sessions.session_chains import ChainBuilder
+
+if TYPE_CHECKING:
+    from tests.unit.sessions.conftest import SessionsHarness
+
+pytestmark = pytest.mark.anyio
+AGENT = AgentName("librarian")
+SECRET = "Zanzibar"
+ENTRIES = (Message(Role.USER, f"{SECRET}?"), Message(Role.TOOL, f"{SECRET}!", tool_call_id="call_1"))
+
+
+@pytest.fixture
+def chats(harness: "SessionsHarness") -> Chats:
+    return Chats(harness.sessions, harness.scope(), harness.now)
+
+
+async def write_chunks(chats: Chats, message_id: str, session: SessionId, firsts: Sequence[int] = range(1, 31)) -> StreamHead:
+    """Write chunks of a stream into the partition of ``session``, more than one batch of a deletion."""
+    head, store = await chats.head(message_id), chats.scope.store
+    assert head is not None
+    for first in firsts:
+        key = keys.stream_chunk(store.tenant, session, head.digest, head.attempt, first)
+        chunk = Chunk(first, (Frame(SECRET, '{"type":"token","text":"', '"}'),))
+        await store.table.write(Put(key, chunk.attributes(head.ttl)))
+    return head
+
+
+async def chat_in(chats: Chats, name: str | None, *message_ids: str) -> SessionId:
+    """Return a session with one stream per message id. All its texts, and ``name``, contain the secret."""
+    session = name
+    for message_id in message_ids:
+        outcome = await chats.send(message_id, session, ENTRIES, message=f"{SECRET} {message_id}")
+        session = outcome.session_id
+        assert outcome.session_id is not None
+        await write_chunks(chats, message_id, outcome.session_id)
+    return SessionId(str(session))
+
+
+def traces(harness: "SessionsHarness", session: SessionId) -> list[str]:
+    """Return the keys of everything stored that contains the secret or the session's id."""
+    items = [f"{item['pk']} {item['sk']}" for item in harness.stored_items() if SECRET in str(item) or session in str(item)]
+    return items + [key for key in harness.stored_objects() if session in key]
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+async def test_a_deleted_session_leaves_no_word_and_no_stream(
+    harness: "SessionsHarness", chats: Chats, overflow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "INLINE_BYTES", 10 if overflow else record.INLINE_BYTES)
+    other = (await chats.send("m-other")).session_id
+    assert other is not None
+    kept = await write_chunks(chats, "m-other", other, [])
+    session = await chat_in(chats, SECRET, "m-1", "m-2")
+    assert len(traces(harness, session)) > 60
+    await harness.sessions.delete(harness.scope(), AGENT, session)
+    assert traces(harness, session) == []
+    assert [await chats.head(message_id) for message_id in ("m-1", "m-2")] == [None, None]
+    assert await chats.head("m-other") == kept
+    assert await chats.texts(other) == ["hello", "yes"]
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_a_repeated_delete_finds_the_name_and_the_streams(harness: "SessionsHarness", chats: Chats, fault: Fault) -> None:
+    session = await chat_in(chats, SECRET, "m-0")
+    with inject(FaultPlan()) as plan:
+        await harness.sessions.delete(harness.scope(), AGENT, session)
+    points = len(plan.calls)
+    assert points > 30
+    for point in [*range(10), *range(points - 10, points)]:
+        session = await chat_in(chats, SECRET, "m-0")
+        with inject(FaultPlan(fault, at=point, times=2)), suppress(SpassError, Crash):
+            await harness.sessions.delete(harness.scope(), AGENT, session)
+        with suppress(SessionNotFound):
+            await harness.sessions.delete(harness.scope(), AGENT, session)
+        assert traces(harness, session) == [], f"{fault} at {point}"
+        assert await chats.head("m-0") is None
+
+
+async def test_a_stream_that_a_compaction_moved_is_deleted_with_either_session(harness: "SessionsHarness", chats: Chats) -> None:
+    chains = ChainBuilder(chats.scope.store, now=harness.now)
+    for number, deletes_source in enumerate((True, False)):
+        source = await chat_in(chats, SECRET, f"m-{number}")
+        successor = await chains.compact(source, "short")
+        await write_chunks(chats, f"m-{number}", successor, [31, 32])
+        await chains.delete(source if deletes_source else successor)
+        assert await chats.head(f"m-{number}") is None
+        remaining = await chats.send(f"m-after-{number}", SECRET)
+        assert (remaining.session_id == successor) is deletes_source, "the name stays with the successor"
+        assert remaining.session_id is not None
+        for session in {remaining.session_id, source, successor}:
+            with suppress(SessionNotFound):
+                await harness.sessions.delete(harness.scope(), AGENT, session)
+        words = [str(item) for item in harness.stored_items() if SECRET in str(item)]
+        assert words == [], "also the heads that stay in the chain contain no word"
+
+
+async def test_a_name_given_to_another_session_stays_when_a_delete_ends(harness: "SessionsHarness", chats: Chats) -> None:
+    """The delete is interrupted before it removes the name, and a chat uses the name before the delete is repeated."""
+    session = await chat_in(chats, SECRET, "m-1")
+    with inject(FaultPlan(Fault.CRASH_BEFORE, at=1)), pytest.raises(Crash):
+        await harness.sessions.delete(harness.scope(), AGENT, session)
+    outcome = await chats.send("m-2", SECRET)
+    assert outcome.session_id != session
+    await harness.sessions.delete(harness.scope(), AGENT, session)
+    assert (await chats.send("m-3", SECRET)).session_id == outcome.session_id
