@@ -22,7 +22,6 @@ _Reader: TypeAlias = Callable[[], _Steps[object]]
 _TEXT_IN_STRING: Final = re.compile(r'[^"\\]*')
 _TEXT_IN_OBJECT: Final = re.compile(r'[^"\[\]{}]*')
 _FENCE_LENGTH: Final = 3
-_MAX_DEPTH: Final = 64  # of the arguments; deeper ones could not be stored
 
 
 class NotCalls(Exception):
@@ -191,8 +190,6 @@ class JsonCallScanner:
                 yield from self._skip_string()
             else:
                 depth += 1 if character in "[{" else -1
-            if depth > _MAX_DEPTH:
-                raise NotCalls
 
     def _skip(self, pattern: re.Pattern[str]) -> _Steps[None]:
         """Skip all that ``pattern`` matches, in this piece and the next ones."""

@@ -232,6 +232,15 @@ def test_a_reply_that_is_too_long_for_calls_is_released(size: int) -> None:
     assert outcome(pieces("<think>" + "y" * MAX_CHARACTERS + "</think>" + largest))[2] == "tool_calls"
 
 
+def test_text_is_released_as_soon_as_it_is_too_long() -> None:
+    reader = JsonCallReader(NAMES)
+    beginning = '{"name": "add", "arguments": {"a": "'
+    assert reader.feed(ChatDelta(beginning)) == ChatDelta()
+    longer = "x" * (MAX_CHARACTERS + 1 - len(beginning))
+    assert reader.feed(ChatDelta(longer)).content == beginning + longer
+    assert reader.feed(ChatDelta('"')).content == '"'
+
+
 def test_a_long_reply_that_looks_like_calls_costs_little_time() -> None:
     replies = [f"[{ADD}," * 2, " " * 10**5, '{"name": "add", "arguments": {"a": "' + "x\\n" * 10**5, '{"n' + "\\u0061" * 10**5]
     replies += ['{"name": "add", "arguments": {"a": ' + "[" * 10**5, "```" + "a" * 10**5, "<think>" * 10**4 + ADD]
@@ -334,6 +343,14 @@ def test_calls_that_the_tool_choice_excludes_stay_text(choice: ToolChoice) -> No
 def test_without_offered_tools_nothing_is_read() -> None:
     assert not is_read(tools=())
     assert not is_read(tools=SPECS[1:])
+
+
+def test_the_catalogue_says_that_a_model_begins_with_thoughts() -> None:
+    model = TEXT_MODEL.model_copy(update={"begins_thinking": True})
+    reader = json_call_reader(model, ChatRequest("scout", (), SPECS), None)
+    assert reader is not None
+    deltas = [reader.feed(ChatDelta("I add.</think>")), reader.feed(ChatDelta(ADD, finish_reason=FinishReason.STOP))]
+    assert [(delta.content, len(delta.tool_calls)) for delta in deltas] == [("I add.</think>", 0), ("", 1)]
 
 
 def test_several_calls_stay_text_if_the_request_wants_one() -> None:

@@ -150,7 +150,8 @@ async def test_other_text_of_a_marked_model_passes_as_it_would_unmarked(store: T
 
 
 async def test_a_stream_without_a_finish_reason_still_has_its_calls_and_text(store: TenantStore) -> None:
-    assert called(await reply_to(pieces(CALL, None), store)) == [("weather", {"city": "Köln"})]
+    reply = await reply_to(pieces(CALL, None), store)
+    assert (called(reply), reply.finish_reason) == ([("weather", {"city": "Köln"})], FinishReason.TOOL_CALLS)
     assert (await reply_to(pieces(CALL[:-1], None), store)).message.content == CALL[:-1]
 
 
