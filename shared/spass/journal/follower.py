@@ -149,7 +149,7 @@ class Follower:
             return True
         if self._session == self.head.last_session:
             return False
-        self._session, self._after_key = self.head.last_session, None
+        self._session = self.head.last_session
         return await self._read_chunks()
 
     async def _read_chunks(self) -> bool:
@@ -163,12 +163,11 @@ class Follower:
         self._has_chunks |= bool(items)
         for number, item in enumerate(items):
             chunk = Chunk.of(item)
-            if chunk.first > self._next:  # a chunk is missing, because its session is being deleted
+            if chunk.first != self._next:  # a chunk is missing, because its session is being deleted
                 return number > 0
-            for n, frame in enumerate(chunk.frames, chunk.first):
-                if n >= self._next and n > self._skipped:
-                    self._unread.append((EventId(self.head.attempt, n), frame))
-            self._next = max(self._next, chunk.end)
+            events = ((EventId(self.head.attempt, n), frame) for n, frame in enumerate(chunk.frames, chunk.first))
+            self._unread += (event for event in events if event[0].n > self._skipped)
+            self._next = chunk.end
             self._after_key = str(item["sk"])
             self._has_last_chunk = chunk.is_last
         return bool(items)

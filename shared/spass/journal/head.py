@@ -211,14 +211,12 @@ async def claim(
             return claimed
         if head.is_same_attempt(stored):  # the reply to our write was lost
             return claimed
-        if stored is not None and stored.ttl > now:
+        if stored is not None:
             if stored.body_hash != body_hash:
                 raise IdempotencyKeyReused("This message_id was used with another body; use a new one for a new request.")
             if stored.is_live(now) or stored.state is StreamState.DONE:
                 return stored
-            earlier = stored
-        else:
-            earlier = None
+        earlier = stored
     raise StorageUnavailable("Too many requests for this stream at once; try again.", retry_after=1)
 
 

@@ -34,10 +34,17 @@ FOLLOW_SECONDS: Final = 600.0
 
 @dataclass
 class DirectCalls(FaultPlan):
-    """Make each AWS call in the loop, after ``latency`` seconds. ``faults`` maps the numbers of calls to faults."""
+    """Make each AWS call in the loop, after ``latency`` seconds. ``faults`` maps the numbers of calls to faults. Calls of an
+    operation in ``gates`` wait for its event."""
 
     latency: float = 0.005
     faults: Mapping[int, Fault] = field(default_factory=dict)
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if gate := self.gates.get(call.operation):
+            await gate.wait()
+        return await super().around(call, run)
 
     def fail_next(self, times: int, fault: Fault = Fault.THROTTLE) -> None:
         """Let the next ``times`` calls fail. The table calls twice before it raises an error."""
@@ -106,11 +113,14 @@ class Stream:
         self.frames.end()
 
     def stored(self, session: SessionId = SESSION) -> list[int]:
-        """Return the numbers of frames in each chunk of ``session``."""
+        """Return the number of frames in each chunk of ``session``."""
+        return [len(chunk.frames) for chunk in self.chunks(session)]
+
+    def chunks(self, session: SessionId = SESSION) -> list[Chunk]:
         prefix = keys.STREAM_PREFIX
         partition = keys.session_partition(self.store.tenant, session)
         chunks = [item for item in self.aws.table.items() if item["pk"] == partition and str(item["sk"]).startswith(prefix)]
-        return [len(Chunk.of(item).frames) for item in sorted(chunks, key=lambda item: str(item["sk"]))]
+        return [Chunk.of(item) for item in sorted(chunks, key=lambda item: str(item["sk"]))]
 
 
 async def read_all(follower: Follower, seconds: float = FOLLOW_SECONDS) -> list[tuple[EventId, Frame]]:

@@ -46,12 +46,18 @@ def test_half_of_a_surrogate_pair_is_stored_as_it_is_sent() -> None:
 def test_frames_are_split_into_parts_that_fit_in_items(sizes: Sequence[int], is_token: bool) -> None:
     frames = [Frame('"' * size, "{" if is_token else "") for size in sizes]
     parts = list(split(frames))
+    assert all(parts)
     assert [frame for part in parts for frame in part] == frames
     assert all(store_and_read(Chunk(1, part)).frames == list(part) for part in parts)
     assert all(len(part) == 1 or sum(len(frame.data) for frame in part) <= MAX_CHUNK_BYTES < ITEM_BYTES for part in parts)
     assert all(
         sum(len(frame.data) for frame in [*part, following[0]]) > 0.9 * MAX_CHUNK_BYTES for part, following in pairwise(parts)
     )
+
+
+def test_the_size_of_a_part_is_in_bytes() -> None:
+    assert [len(part) for part in split([Frame("ß" * 100_000)] * 2)] == [1, 1]
+    assert [len(part) for part in split([Frame("s" * 100_000)] * 2)] == [2]
 
 
 @pytest.mark.parametrize("text", [" word", "ß", '\\"'])

@@ -13,7 +13,7 @@ from spass.journal.follower import StreamRestarted
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import KEEP_SECONDS, StreamClaim
 from spass.journal.writer import JournalWriter
-from tests.unit.journal.conftest import SESSION, SUCCESSOR, Stream, numbered, read_all, step, token, virtual_now
+from tests.unit.journal.conftest import DIGEST, SESSION, SUCCESSOR, Stream, numbered, read_all, step, token, virtual_now
 
 pytestmark = pytest.mark.anyio
 FRAMES = [step("planning"), *map(token, "abc"), step("complete")]
@@ -195,17 +195,58 @@ async def test_a_dead_worker_is_noticed_within_90_seconds(stream: Stream) -> Non
 
 async def test_frames_written_just_before_a_loss_are_delivered(stream: Stream) -> None:
     """They are written between the follower's query and its reading of the head."""
+    _, writer = await started(stream)
+    running = asyncio.create_task(writer.run())
+    frames = (await stream.follow()).frames(60)
+    gate = stream.plan.gates["GetItem"] = asyncio.Event()
+    following = asyncio.create_task(anext(frames))
+    await asyncio.sleep(1)
+    stream.frames.append(step("planning"))
+    await asyncio.sleep(1)
+    stream.skew += LEASE_SECONDS
+    gate.set()
+    assert await following == (EventId(1, 1), step("planning"))
+    running.cancel()
+
+
+async def test_a_worker_that_renews_its_expired_lease_is_still_followed(stream: Stream) -> None:
     claimed, writer = await started(stream)
     running = asyncio.create_task(writer.run())
     follower = await stream.follow()
-    following = asyncio.create_task(anext(follower.frames(60)))
-    await asyncio.sleep(0)
-    stream.frames.append(step("planning"))  # the query is under way
-    await asyncio.sleep(0.0075)
+    gate = stream.plan.gates["GetItem"] = asyncio.Event()
+    following = asyncio.create_task(read_all(follower))
+    await asyncio.sleep(1)
+    stream.frames.append(step("planning"))
+    await asyncio.sleep(1)
     stream.skew += LEASE_SECONDS
-    assert await following == (EventId(1, 1), step("planning"))
-    running.cancel()
-    assert claimed.head.attempt == 1
+    gate.set()
+    await asyncio.sleep(0.1)
+    await claimed.renew(stream.now())
+    await asyncio.sleep(5)
+    await stream.finish(writer, FRAMES)
+    await running
+    assert await following == numbered([step("planning"), *FRAMES])
+
+
+async def test_frames_written_just_before_a_move_are_delivered(stream: Stream) -> None:
+    """They are written between the follower's query and its reading of the head."""
+    await stream.create_session(SUCCESSOR)
+    _, writer = await started(stream)
+    running = asyncio.create_task(writer.run())
+    follower = await stream.follow()
+    gate = stream.plan.gates["GetItem"] = asyncio.Event()
+    following = asyncio.create_task(read_all(follower, seconds=1.7))
+    await asyncio.sleep(1)
+    stream.frames.append(step("planning"))
+    await asyncio.sleep(0.5)
+    writer.continue_in(SUCCESSOR)
+    stream.frames.append(step("planning again"))
+    await asyncio.sleep(0.1)
+    gate.set()
+    assert await following == numbered([step("planning"), step("planning again")])
+    assert (stream.stored(SESSION), stream.stored(SUCCESSOR)) == ([1], [1])
+    await stream.finish(writer)
+    await running
 
 
 async def test_an_undone_claim_restarts_its_followers(stream: Stream) -> None:
@@ -265,6 +306,43 @@ async def test_a_stream_whose_session_was_deleted_is_not_found(stream: Stream, s
     for after in (None, EventId(1, 1), EventId(1, len(FRAMES)), EventId(1, len(FRAMES) + 1)):
         with pytest.raises(StreamNotFound):
             await stream.follow(after)
+
+
+async def test_a_stream_whose_only_session_was_removed_is_not_found(stream: Stream) -> None:
+    await finished(stream)
+    await delete_session(stream, SESSION, removed=True)
+    with pytest.raises(StreamNotFound):
+        await stream.follow()
+
+
+async def test_no_frame_follows_a_missing_chunk(stream: Stream) -> None:
+    _, writer = await started(stream)
+    running = asyncio.create_task(writer.run())
+    for frame in FRAMES:
+        stream.frames.append(frame)
+        await asyncio.sleep(1.1)
+    await stream.finish(writer)
+    await running
+    await stream.store.table.write(Delete(keys.stream_chunk(stream.store.tenant, SESSION, DIGEST, 1, 3)))
+    seen: list[tuple[EventId, Frame]] = []
+    with pytest.raises(StreamNotFound):
+        async for event in (await stream.follow()).frames(60):
+            seen.append(event)
+    assert seen == numbered(FRAMES)[:2]
+
+
+async def test_a_finished_stream_that_moved_is_read_without_waiting(stream: Stream) -> None:
+    await stream.create_session(SUCCESSOR)
+    _, writer = await started(stream)
+    running = asyncio.create_task(writer.run())
+    stream.frames.append(step("planning"))
+    await asyncio.sleep(0.1)
+    writer.continue_in(SUCCESSOR)
+    await stream.finish(writer, FRAMES)
+    await running
+    before = virtual_now()
+    assert await stream.read() == numbered([step("planning"), *FRAMES])
+    assert virtual_now() - before < 0.1
 
 
 async def test_a_stream_that_is_deleted_while_it_is_read_ends_as_not_found(stream: Stream) -> None:

@@ -83,6 +83,47 @@ async def test_a_running_stream_can_be_claimed_when_its_lease_has_expired(stream
     assert second.head == await head_of(stream)
 
 
+async def between_two_puts(stream: Stream) -> "asyncio.Task[StreamClaim | StreamHead]":
+    """Return a claim that has read that the first attempt is lost, and has not written the second one yet."""
+    stream.skew += LEASE_SECONDS
+    claiming = asyncio.create_task(stream.claim_or_head("turn_2"))
+    await asyncio.sleep(1.5 * stream.plan.latency)
+    stream.plan.latency = 0.0
+    return claiming
+
+
+async def test_an_owner_that_renews_during_a_second_claim_keeps_the_stream(stream: Stream) -> None:
+    first = await stream.claim()
+    claiming = await between_two_puts(stream)
+    await first.renew(stream.now())
+    assert await claiming == first.head == await head_of(stream)
+
+
+async def test_an_owner_that_finishes_during_a_second_claim_keeps_the_stream(stream: Stream) -> None:
+    first = await stream.claim()
+    claiming = await between_two_puts(stream)
+    await stream.store.table.write(first.ending(StreamState.DONE))
+    assert await claiming == replace(first.head, state=StreamState.DONE) == await head_of(stream)
+
+
+async def test_a_stream_that_is_deleted_during_a_second_claim_starts_anew(stream: Stream) -> None:
+    first = await stream.claim()
+    claiming = await between_two_puts(stream)
+    await first.undo()
+    claimed = await claiming
+    assert isinstance(claimed, StreamClaim)
+    assert (claimed.head.attempt, claimed.previous_owner) == (1, None)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.REPEATED])
+async def test_a_claim_whose_reply_was_lost_is_the_own_one(stream: Stream, fault: Fault) -> None:
+    stream.plan.fail_next(1, fault)
+    assert (await stream.claim()).head.attempt == 1
+    stream.skew += LEASE_SECONDS
+    stream.plan.faults = {len(stream.plan.calls) + 1: fault}
+    assert ((await stream.claim("turn_2")).head.attempt, (await head_of(stream)).owner) == (2, "turn_2")
+
+
 async def test_a_failed_stream_can_be_claimed_at_once_and_a_finished_one_cannot(stream: Stream) -> None:
     first = await stream.claim()
     assert await stream.writer(first).fail([step("error")])

@@ -16,7 +16,7 @@ from spass.journal.frames import Frame
 from spass.journal.head import StreamClaim, StreamState, read_head
 from spass.journal.writer import JournalWriter
 from spass.testing.faults import Fault
-from tests.unit.journal.conftest import DIGEST, SESSION, SUCCESSOR, Stream, numbered, step, token
+from tests.unit.journal.conftest import DIGEST, SESSION, SUCCESSOR, Stream, numbered, step, token, virtual_now
 
 pytestmark = pytest.mark.anyio
 LAST = [step("complete"), Frame('{"type":"done"}', event="done")]
@@ -100,6 +100,7 @@ async def test_large_frames_are_written_as_several_items(stream: Stream) -> None
         assert stream.stored() == [2, 2, 1]
         await stream.finish(writer, frames)
     assert stream.stored() == [2, 2, 1, 2, 2, 1]
+    assert [chunk.is_last for chunk in stream.chunks()] == [False] * 5 + [True]
     assert await stream.read() == numbered([*frames, *frames])
 
 
@@ -139,13 +140,37 @@ async def test_nothing_is_written_after_the_lease_has_expired(stream: Stream) ->
         stream.frames.append(step("planning"))
         before = len(stream.plan.calls)
         await asyncio.sleep(10)
+        now = virtual_now()
         with pytest.raises(LeaseLost):
             await writer.final_writes(LAST)
         assert not await writer.fail(ERROR)
+        assert virtual_now() == now
         assert stream.plan.operations(before) == []
         await claimed.renew(stream.now())
         assert await writer.fail(ERROR)
     assert await stream.read() == numbered([step("planning"), *ERROR])
+
+
+async def test_an_attempt_whose_lease_has_expired_cannot_end(stream: Stream) -> None:
+    async with running_writer(stream) as (writer, _):
+        stream.skew += LEASE_SECONDS
+        with pytest.raises(LeaseLost):
+            await writer.final_writes(LAST)
+        assert not await writer.fail(ERROR)
+    assert stream.stored() == []
+
+
+async def test_a_writer_ends_with_its_list_if_its_lease_has_expired(stream: Stream) -> None:
+    await stream.create_session()
+    running = asyncio.create_task(stream.writer(await stream.claim()).run())
+    stream.skew += LEASE_SECONDS
+    stream.frames.append(step("planning"))
+    await asyncio.sleep(5)
+    assert not running.done()
+    stream.frames.end()
+    async with asyncio.timeout(1.1):
+        await running
+    assert stream.stored() == []
 
 
 async def test_final_writes_flush_what_waits(stream: Stream) -> None:
@@ -291,8 +316,8 @@ async def test_a_deleted_stream_cannot_be_finished(stream: Stream) -> None:
 async def test_a_writer_whose_list_ends_writes_the_rest(stream: Stream) -> None:
     async with running_writer(stream):
         stream.plan.fail_next(2)
-        stream.frames.append(step("planning"))
         stream.frames.append(token("a"))
+        stream.frames.append(token("b"))
         stream.frames.end()
         await asyncio.sleep(1.1)
         assert stream.stored() == [2]
