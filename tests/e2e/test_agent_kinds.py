@@ -11,6 +11,7 @@ import pytest
 
 from spass.testing.model_server import Body, Completion, serve_model
 from tests.e2e.conftest import running_gateway
+from tests.stream_grammar import parse_events
 
 TOKEN = "kinds-token"
 TIMEOUT = 2
@@ -53,9 +54,9 @@ class World:
 
     def stream(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the events of a stream."""
-        with self.client.stream("POST", path, json={**body, "stream": True}) as response:
-            assert response.status_code == 200, response.read()
-            return [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line.startswith("data: ")]
+        response = self.client.post(path, json={**body, "stream": True})
+        assert response.status_code == 200, response.text
+        return parse_events(response.content)
 
 
 def say(text: str, *calls: str, pieces: Sequence[str] | None = None, pause: float = 0.0) -> Completion:

@@ -16,7 +16,7 @@ from spass.agents.kinds import KINDS
 from spass.testing.http_server import HttpAnswer
 from spass.testing.model_server import Body, Completion, serve_model
 from tests.e2e.conftest import Gateway, running_gateway
-from tests.functions.event_streams import (
+from tests.stream_grammar import (
     Event,
     answer_text,
     collect_ask,

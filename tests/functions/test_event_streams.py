@@ -18,7 +18,8 @@ from spass.llm.errors import BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.model import Deltas, in_turn
-from tests.functions.event_streams import (
+from tests.functions.gateway import Gateway, Reply
+from tests.stream_grammar import (
     answer_text,
     collect_ask,
     collect_reply,
@@ -28,7 +29,6 @@ from tests.functions.event_streams import (
     parse_events,
     read_events,
 )
-from tests.functions.gateway import Gateway, Reply
 
 T = TypeVar("T")
 KEY = {"Idempotency-Key": "key-1"}

@@ -6,8 +6,8 @@ from spass.core.messages import FinishReason, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer
-from tests.functions.event_streams import read_events
 from tests.functions.gateway import Gateway, Reply
+from tests.stream_grammar import read_events
 
 
 def execute(gateway: Gateway, name: str, arguments: object, token: str = "demo-token", **headers: str) -> Reply:

@@ -10,8 +10,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from tests.functions.event_streams import answer_text, of_type, read_events
 from tests.functions.gateway import CONFIG, Gateway, Reply
+from tests.stream_grammar import answer_text, of_type, read_events
 
 CHAT = "/v1/chat/completions"
 SUM = '```json\n{"name": "calculator", "parameters": {"expression": "6*7"}}\n```'
