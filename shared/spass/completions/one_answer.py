@@ -65,7 +65,7 @@ def _for_clients(event: Event) -> Event:
     match event:
         case Failed(error=error):
             raise error
-        case TurnFinished(finish_reason=FinishReason.MAX_TURNS):
+        case TurnFinished(finish_reason=FinishReason.MAX_TURNS | FinishReason.CANCELLED | FinishReason.DEADLINE):
             return replace(event, finish_reason=FinishReason.LENGTH)
         case _:
             return event
