@@ -1,12 +1,15 @@
 """Chats: streamed turns as the room above runs them: open, claim, run, end the stream with the turn."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from spass.aws import keys
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import Equals, Update
 from spass.calls.scope import Scope
-from spass.core.errors import SpassError
+from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.events import Event, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import Message
@@ -94,10 +97,18 @@ class Chats:
         agent: ScriptedAgent = say_yes,
         message: str = "hello",
     ) -> TurnOutcome:
-        """Run a turn and return its outcome. Assert that no attempt of its stream runs or is done."""
+        """Run a turn and return its outcome. Assert that no attempt of its stream runs or is done.
+
+        Raises:
+            SpassError: the turn was refused, or it failed and so did its stream.
+        """
         turn = await self.start(message_id, wanted, entries, agent, message)
         assert isinstance(turn, Turn)
-        return (await turn.answer()).outcome
+        try:
+            return (await turn.answer()).outcome
+        except SpassError:
+            await self._end_failed(message_id, turn)
+            raise
 
     async def head(self, message_id: str) -> StreamHead | None:
         return await read_head(self.scope.store, stream_digest(self.user, AGENT, message_id))
@@ -115,6 +126,12 @@ class Chats:
     async def _claim(self, message_id: str, session: SessionId) -> StreamClaim | StreamHead:
         digest = stream_digest(self.user, AGENT, message_id)
         return await claim(self.scope.store, digest, "body", session, new_id("turn"), self.now)
+
+    async def _end_failed(self, message_id: str, turn: Turn) -> None:
+        key = keys.stream_head(self.scope.store.tenant, stream_digest(self.user, AGENT, message_id))
+        is_running = Equals("owner", turn.id) & Equals("state", StreamState.RUNNING)
+        with suppress(ConditionFailed, StorageUnavailable):
+            await self.scope.store.table.write(Update(key, set={"state": StreamState.FAILED}, when=is_running))
 
     def _responder(self, claimed: StreamClaim, agent: ScriptedAgent) -> Respond:
         async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
