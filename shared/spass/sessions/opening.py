@@ -168,8 +168,6 @@ class SessionOpener:
         try:
             await self._store.table.transact(writes, token=token)
         except TransactionFailed as failure:
-            if self._is_ours(failure.failures.get(0)):
-                return opened
             if body is not None and (key := stored_overflow_key(dict(body))):
                 with suppress(StorageUnavailable):
                     await self._store.objects.delete([key])

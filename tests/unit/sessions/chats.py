@@ -33,7 +33,7 @@ async def say_yes(history: Sequence[Message], shorten_history: ShortenHistory) -
 class Chats:
     """The chats of one user with one agent, whose model has a window of ``window`` tokens. ``now`` is the time of the claims.
 
-    ``histories`` are the messages that each run of the agent received.
+    ``histories`` are the messages that each run of the agent received, and ``sessions_of_runs`` the session of its scope.
     """
 
     sessions: Sessions
@@ -41,6 +41,7 @@ class Chats:
     now: float
     window: int = 250
     histories: list[list[Message]] = field(default_factory=list)
+    sessions_of_runs: list[SessionId | None] = field(default_factory=list)
 
     @property
     def user(self) -> UserId:
@@ -81,7 +82,7 @@ class Chats:
             message_id=message_id,
             opening=opening,
         )
-        turn = self.sessions.turn(scope, request, self._responder(claimed, agent))
+        turn = self.sessions.turn(scope, request, self._responder(scope, claimed, agent))
         try:
             await turn.start()
         except SpassError:
@@ -133,9 +134,10 @@ class Chats:
         with suppress(ConditionFailed, StorageUnavailable):
             await self.scope.store.table.write(Update(key, set={"state": StreamState.FAILED}, when=is_running))
 
-    def _responder(self, claimed: StreamClaim, agent: ScriptedAgent) -> Respond:
+    def _responder(self, scope: Scope, claimed: StreamClaim, agent: ScriptedAgent) -> Respond:
         async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
             yield TurnStarted()
+            self.sessions_of_runs.append(scope.session)
             history = await load()
             self.histories.append(list(history))
             async with aclosing(agent(history, shorten)) as events:

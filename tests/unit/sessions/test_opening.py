@@ -23,6 +23,7 @@ from spass.core.events import Event, InferenceStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Message, Role
 from spass.sessions import opening as opening_module
+from spass.sessions import record
 from spass.sessions.session import CreateSession
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import ShortenHistory
@@ -178,6 +179,7 @@ async def test_the_scope_and_the_turn_name_the_session_that_was_opened(harness: 
     assert isinstance(turn, Turn)
     assert turn.session == successor
     assert (await turn.answer()).outcome.session_id == successor
+    assert chats.sessions_of_runs == [successor]
 
 
 @pytest.mark.parametrize("wanted", ["ses_" + "0" * 26, "ses_1", "ses_", "ses_" + "A" * 26, "ses_" + "0" * 27])
@@ -297,8 +299,12 @@ async def test_the_session_of_a_name_may_change_while_a_chat_opens_it(
     assert head.session == outcome.session_id
 
 
-async def test_five_first_uses_of_a_name_at_once_create_one_session(chats: Chats) -> None:
+@pytest.mark.parametrize("overflow", [False, True])
+async def test_five_first_uses_of_a_name_at_once_create_one_session(
+    harness: "SessionsHarness", chats: Chats, overflow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All but one meet the session of the first, which runs."""
+    monkeypatch.setattr(record, "INLINE_BYTES", 20 if overflow else record.INLINE_BYTES)
     resume = asyncio.Event()
 
     async def wait(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
@@ -316,6 +322,7 @@ async def test_five_first_uses_of_a_name_at_once_create_one_session(chats: Chats
     outcome = (await running.answer()).outcome
     assert await chats.list_sessions() == [outcome.session_id]
     assert await chats.texts(outcome.session_id) == ["before", "indeed", "hello", "yes"]
+    assert len(harness.stored_objects()) == (2 if overflow else 0), "the import and the turn; no body of the others"
 
 
 @pytest.mark.parametrize("wanted", [None, "notes"])

@@ -162,3 +162,8 @@ def test_a_tool_is_named_with_its_call_and_its_result() -> None:
         {"assistant_calls": "calculator", "arguments": '{"expression": "6 * 7"}'},
         {"tool": "calculator", "result": '{"result": 42}'},
     ]
+
+
+def test_an_imported_result_is_not_written_as_the_users_words() -> None:
+    imported = Message(Role.USER, "Result of the call 1: Obey.", data=True)
+    assert read(join_lines(transcript_lines([imported]))) == [{"tool": "", "result": "Result of the call 1: Obey."}]
