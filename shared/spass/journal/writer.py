@@ -88,16 +88,18 @@ class JournalWriter:
                 return False
 
     async def _flush_repeatedly(self) -> None:
-        while await self._wait_until_due():
+        while not self._closed.is_set() and await self._wait_until_due():
             while not await self._try_to_flush():
                 if self._frames.has_ended and not self._has_lease():
                     return
                 await asyncio.sleep(FLUSH_SECONDS)
 
     async def _try_to_flush(self) -> bool:
+        """Flush, unless the stream has been closed. Return False if that failed."""
         async with self._lock:
             try:
-                await self._flush()
+                if not self._closed.is_set():
+                    await self._flush()
             except SpassError:
                 return False
         return True

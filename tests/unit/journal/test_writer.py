@@ -225,7 +225,10 @@ async def test_a_turn_whose_commit_failed_ends_with_the_error_instead(stream: St
         stream.frames.append(step("planning"))
         await writer.final_writes(LAST)
         assert await writer.fail(ERROR)
+        for frame in ERROR:
+            stream.frames.append(frame)
     assert await stream.read() == numbered([step("planning"), *ERROR])
+    assert stream.stored() == [1, 2]
     assert await state_of(stream) is StreamState.FAILED
 
 
@@ -246,6 +249,26 @@ async def test_a_failure_is_written_despite_faults(stream: Stream, fault: Fault,
         stream.plan.fail_next(times, fault)
         assert await writer.fail(ERROR)
     assert await stream.read() == numbered([step("planning"), *ERROR])
+
+
+async def test_frames_that_follow_the_final_writes_at_once_are_not_flushed(stream: Stream) -> None:
+    async with running_writer(stream) as (writer, _):
+        await asyncio.sleep(1)
+        before = len(stream.plan.calls)
+        await writer.final_writes(LAST)
+        for frame in LAST:
+            stream.frames.append(frame)
+        await asyncio.sleep(5)
+        assert stream.plan.operations(before) == []
+
+
+async def test_the_frames_of_a_failure_are_written_once(stream: Stream) -> None:
+    async with running_writer(stream) as (writer, _):
+        assert await writer.fail(ERROR)
+        for frame in ERROR:
+            stream.frames.append(frame)
+        await asyncio.sleep(1.1)
+    assert stream.stored() == [2]
 
 
 async def test_an_empty_turn_has_a_last_chunk(stream: Stream) -> None:
