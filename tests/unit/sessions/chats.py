@@ -14,6 +14,7 @@ from spass.core.events import Event, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import Message
 from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.time import Clock
 from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, read_head, stream_digest
 from spass.sessions.service import Sessions
 from spass.sessions.session import require_user
@@ -31,7 +32,8 @@ async def say_yes(history: Sequence[Message], shorten_history: ShortenHistory) -
 
 @dataclass(slots=True)
 class Chats:
-    """The chats of one user with one agent, whose model has a window of ``window`` tokens. ``now`` is the time of the claims.
+    """The chats of one user with one agent, whose model has a window of ``window`` tokens. ``now`` is the time of the claims,
+    unless there is a ``clock``.
 
     ``histories`` are the messages that each run of the agent received, and ``sessions_of_runs`` the session of its scope.
     """
@@ -40,6 +42,7 @@ class Chats:
     scope: Scope
     now: float
     window: int = 250
+    clock: Clock | None = None
     histories: list[list[Message]] = field(default_factory=list)
     sessions_of_runs: list[SessionId | None] = field(default_factory=list)
 
@@ -126,7 +129,9 @@ class Chats:
 
     async def _claim(self, message_id: str, session: SessionId) -> StreamClaim | StreamHead:
         digest = stream_digest(self.user, AGENT, message_id)
-        return await claim(self.scope.store, digest, "body", session, new_id("turn"), self.now)
+        return await claim(
+            self.scope.store, digest, "body", session, new_id("turn"), self.clock() if self.clock is not None else self.now
+        )
 
     async def _end_failed(self, message_id: str, turn: Turn) -> None:
         key = keys.stream_head(self.scope.store.tenant, stream_digest(self.user, AGENT, message_id))
