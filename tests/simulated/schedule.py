@@ -29,6 +29,8 @@ EPOCH: Final = 1_800_000_000.0
 _RETRY_SECONDS: Final = 12.0
 # The latency of requests alone orders calls in every way; latency of each reply would double the time of the test.
 _REPLY_LATENCY_ODDS: Final = 0.3
+# In seconds. A timer that is due within a loop's clock resolution fires at once, and the time of the schedule does not advance.
+_SHORTEST_SLEEP: Final = 1e-8
 # The greatest delay of a duplicate call.
 _MAX_DELAY: Final = 150.0
 
@@ -230,7 +232,7 @@ class _InFlightCall:
         until = loop.time() + seconds
         while (rest := max(until, self.process.paused_until) - loop.time()) > 0 and not self.process.crashed:
             try:
-                await asyncio.sleep(rest)
+                await asyncio.sleep(max(rest, _SHORTEST_SLEEP))
             except asyncio.CancelledError:
                 self.cancelled = True
         if self.process.crashed:
