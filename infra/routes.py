@@ -15,6 +15,7 @@ class Surface(StrEnum):
     V1 = "v1"
     AGENTS = "agents"
     RAG = "rag"
+    CHAT = "chat"
 
 
 class Permission(StrEnum):
@@ -97,6 +98,7 @@ _DOCS: Final = frozenset({Permission.SWAGGER_UI})
 _AGENT: Final = "/a1/agents/{name}"
 _SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"
 _INDEX: Final = "/a1/rag/indices/{index_id}"
+_CHAT: Final = "/c1/agents/{name}/chat"
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route(method="GET", path="/healthz", module="meta.health", surface=Surface.V1, memory=256, public=True),
@@ -301,10 +303,24 @@ ROUTES: Final[tuple[Route, ...]] = (
         long=True,
         memory=1769,
     ),
+    Route(
+        method="POST", path=_CHAT, module="streams.create", surface=Surface.CHAT, permissions=_MODEL_CALL, long=True, memory=1769
+    ),
+    Route(
+        method="GET",
+        path=f"{_CHAT}/{{message_id}}",
+        module="streams.get",
+        surface=Surface.CHAT,
+        permissions=_READ,
+        long=True,
+        memory=512,
+    ),
+    Route(method="DELETE", path=f"{_CHAT}/{{message_id}}", module="streams.stop", surface=Surface.CHAT, permissions=_READ_WRITE),
 )
 
 NO_SUCH_ROUTE: Final = (
-    "There is no such route. GET /docs lists all routes. Most begin with /v1/ or /a1/, and no path has an empty segment (//)."
+    "There is no such route. GET /docs lists all routes. Most begin with /v1/, /a1/ or /c1/, and no path has an empty "
+    "segment (//)."
 )
 """The message of the 404 for an unknown path."""
 

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from spass.agents.answers import Reply
 from spass.agents.spec import MessageBody
+from spass.agents.streams import StreamedMessage
 from spass.core.errors import SessionArchived
 from spass.core.events import Event
 from spass.sessions.session import Successor, require_user
@@ -17,6 +18,7 @@ from spass.web.http_function import stream_app
 from spass.web.json import json_response
 from spass.web.outcomes import STREAM_RESPONSE, answer_turn
 from spass.web.routing import AgentParameter, SessionParameter, api_router
+from spass.web.streams import run_stream
 
 router = api_router()
 
@@ -34,23 +36,22 @@ async def append(
 ) -> Response:
     """Send a message to a session. The message, the agent's tool calls and its answer are stored together or not at all."""
     services, agent = exchange.services, exchange.services.agents.get(name)
-    scope = (exchange.scope.streaming if body.stream else exchange.scope).for_agent(name, session_id)
+    scope = exchange.scope.for_agent(name, session_id)
     services.engine.check(scope, agent)
 
     def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
         return services.engine.run(scope, agent, body.message, load, shorten)
 
-    run, window = agent.run(exchange.request_id), services.config.model(agent.model).context_window
-    turn_request = TurnRequest(session_id, require_user(scope), body.message, run, window, exchange.idempotency)
-    turn = services.sessions.turn(scope, turn_request, respond)
     try:
-        return await answer_turn(exchange, request.receive, turn, stream=body.stream)
+        if body.stream:
+            return await run_stream(exchange, agent, StreamedMessage.of(body.message, session_id, exchange.idempotency))
+        run, window = agent.run(exchange.request_id), services.config.model(agent.model).context_window
+        turn = TurnRequest(session_id, require_user(scope), body.message, run, window, exchange.idempotency)
+        return await answer_turn(services.sessions.turn(scope, turn, respond))
     except SessionArchived as archived:
         successor = await services.sessions.successor(scope, name, archived)
         target = location(request, messages_path(name, successor))
         return json_response(Successor(successor_session_id=successor), status=308, headers={"Location": target})
 
 
-app = stream_app(
-    router, warm_up=lambda services: (services.engine, services.agents, services.sessions, services.read_keys(all_models=True))
-)
+app = stream_app(router, warm_up=lambda services: (services.streams, services.agents, services.read_keys(all_models=True)))

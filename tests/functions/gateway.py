@@ -142,7 +142,7 @@ class Gateway:
         sent = {"Host": "gateway.test", "X-Forwarded-Proto": "https", "X-Forwarded-Port": "443"}
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
-        if user is not None and target.startswith("/a1/"):
+        if user is not None and target.startswith(("/a1/", "/c1/")):
             sent["SPASS-User-Id"] = user
         sent |= headers or {}
         content = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
@@ -171,7 +171,7 @@ class Gateway:
         """Send a POST to a long route from a coroutine, for example while another request is running."""
         route = find_route("POST", target)
         assert route is not None
-        user = {"SPASS-User-Id": "ada"} if target.startswith("/a1/") else {}
+        user = {"SPASS-User-Id": "ada"} if target.startswith(("/a1/", "/c1/")) else {}
         sent = {"Authorization": "Bearer demo-admin-token", "Content-Type": "application/json", **user, **headers}
         return await _over_asgi(self._function(route), "POST", target, sent, json.dumps(body).encode())
 

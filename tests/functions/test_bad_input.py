@@ -19,6 +19,7 @@ PARAMETERS = {
     "doc_id": "a",
     "upload_id": "upl_" + "0" * 26,
     "job_id": "job_" + "0" * 26,
+    "message_id": "m1",
     "request_id": "req_" + "0" * 26,
     "file": "swagger-ui.css",
     "model": "small",
@@ -396,7 +397,7 @@ def test_every_get_also_answers_head_and_extra_slashes(gateway: Gateway, session
         if route.method != "GET":
             continue
         get = gateway.send("GET", path)
-        user = {"SPASS-User-Id": "ada"} if path.startswith("/a1/") else {}
+        user = {"SPASS-User-Id": "ada"} if path.startswith(("/a1/", "/c1/")) else {}
         for method, target in (("HEAD", path), ("GET", f"{path}/"), ("GET", f"/{path}")):
             reply = gateway.send(method, target, user=None, headers=user)
             assert reply.status == get.status, target

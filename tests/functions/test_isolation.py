@@ -7,7 +7,7 @@ from spass.agents.registry import AgentRegistry
 from tests.functions.gateway import Gateway
 
 NO_JOB = "job_" + "0" * 26  # tests of jobs check the owner of a job
-NEVER_FOUND = {"jobs.get": "job_not_found", "rag.uploads_get": "upload_not_found"}
+NEVER_FOUND = {"streams.get": "stream_not_found", "jobs.get": "job_not_found", "rag.uploads_get": "upload_not_found"}
 BODIES: dict[str, dict[str, object]] = {
     "sessions.append": {"message": "x"},
     "rag.query": {"query": "alpha"},
@@ -29,6 +29,8 @@ def test_others_cannot_find_a_session_or_an_index(gateway: Gateway, token: str, 
     gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body={"memory": "private-memory"})
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "private-text"}]})
     upload = gateway.send("POST", "/a1/rag/indices/notes/uploads", body=BODIES["rag.uploads_create"]).json["upload_id"]
+    stream = {"message_id": "private-m", "messages": [{"role": "user", "content": "private-word"}]}
+    gateway.send("POST", "/c1/agents/plain/chat", body=stream)
     before = gateway.stored()
     shared = token == "demo-token"
     for route in ROUTES:
@@ -36,7 +38,7 @@ def test_others_cannot_find_a_session_or_an_index(gateway: Gateway, token: str, 
         if on_index and (shared or route.module in {"rag.replace", "rag.append", "rag.uploads_create"}):
             continue
         values = {"name": "plain", "session_id": session, "index_id": "notes", "doc_id": "a", "model": "small", "file": "x.css"}
-        path = route.path.format(**values, upload_id=upload, request_id=request_id, job_id=NO_JOB)
+        path = route.path.format(**values, upload_id=upload, request_id=request_id, job_id=NO_JOB, message_id="private-m")
         if not (on_index or on_session) and route.method != "GET":
             continue
         reply = gateway.send(

@@ -39,6 +39,8 @@ def test_the_openapi_document_has_every_route_and_answer() -> None:
     for item in paths.values():
         for operation in item.values():
             for response in operation["responses"].values():
+                if response["content"].keys() == {"text/event-stream"}:
+                    continue
                 name = response["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
                 assert name in openapi_document()["components"]["schemas"]
 
@@ -68,7 +70,13 @@ def test_short_routes_do_not_import_heavy_packages_while_they_answer(tmp_path: P
     write_operators_files(tmp_path)
     user = {"Authorization": "Bearer demo-admin-token", "SPASS-User-Id": "ada"}
     names = {"name": "plain", "session_id": "ses_" + "0" * 26, "index_id": "notes", "doc_id": "a", "upload_id": "upl_" + "0" * 26}
-    names |= {"request_id": "req_" + "0" * 26, "job_id": "job_" + "0" * 26, "model": "small", "file": "swagger-ui.css"}
+    names |= {
+        "request_id": "req_" + "0" * 26,
+        "job_id": "job_" + "0" * 26,
+        "model": "small",
+        "file": "swagger-ui.css",
+        "message_id": "m1",
+    }
     bodies = {
         "rag.uploads_create": b'{"filename": "a.md", "content_type": "text/markdown", "size": 1}',
         "tenant.config_put": b"{}",

@@ -24,6 +24,9 @@ DOCUMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(#[1-9][0-9]*)?$"
 """The pattern of all document ids: a caller's id, or ``<file>#<number>`` for a piece of an ingested file. An id has at most 128
 characters. The pattern does not check this, because pydantic's engine has no look-ahead."""
 
+CLIENT_ID: Final = r"^[A-Za-z0-9._:-]{1,128}$"
+"""The pattern of the ids that a client of ``/c1`` chooses: that of a message, and its name for a session."""
+
 AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
 """The pattern of an agent's name in a path or a parameter. (``agents.spec`` allows only 64 characters in a file.)"""
 

@@ -213,7 +213,9 @@ async def claim(
             return claimed
         if stored is not None:
             if stored.body_hash != body_hash:
-                raise IdempotencyKeyReused("This message_id was used with another body; use a new one for a new request.")
+                raise IdempotencyKeyReused(
+                    "This message_id or Idempotency-Key was used with another body; use a new one for a new request."
+                )
             if stored.is_live(now) or stored.state is StreamState.DONE:
                 return stored
         earlier = stored

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 from spass.sdk.errors import SpassApiError, SpassUnreachable, invalid_answer
 
 Event: TypeAlias = dict[str, Any]
-"""An event of a stream, as docs/streams.md describes it."""
+"""An event of a stream, as docs/streaming.md describes it."""
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 _STREAM_STATUS: Final = 200

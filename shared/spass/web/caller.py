@@ -26,7 +26,7 @@ _USER_ID: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}")
 _DEPTH: Final = re.compile(r"[0-9]{1,4000}")
 _PARENT: Final = re.compile(r"[!-~]{1,128}")
 _AUGMENT_KEYS: Final = ("server-tools", "system-prompt", "memory")
-_USER_ROUTES: Final = "/a1/"
+_USER_ROUTES: Final = ("/a1/", "/c1/")
 
 AUGMENT_HEADER: Final = {
     "name": "SPASS-Augment",

@@ -183,7 +183,8 @@ def _build_report(problem: Mapping[str, Any], body: object) -> dict[str, Json]:
 def route_not_found() -> errors.RouteNotFound:
     """Return the error for a path that no route has. API Gateway answers in the same words (``infra/routes.py``)."""
     return errors.RouteNotFound(
-        "There is no such route. GET /docs lists all routes. Most begin with /v1/ or /a1/, and no path has an empty segment (//)."
+        "There is no such route. GET /docs lists all routes. Most begin with /v1/, /a1/ or /c1/, and "
+        "no path has an empty segment (//)."
     )
 
 

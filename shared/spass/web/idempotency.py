@@ -53,20 +53,25 @@ class RouteResult:
     answer_to_store: StoredAnswer | None = None
 
 
+def applies_to(path: str) -> bool:
+    """Return whether the key has an effect on the routes at ``path``. Under ``/c1``, ``message_id`` identifies a request."""
+    return not path.startswith("/c1/")
+
+
 def identify_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
     """Return the identity of a POST with a key; None for all other requests.
 
     Raises:
         InvalidRequest: the key is malformed.
     """
-    if request.method != "POST":
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    if request.method != "POST" or not applies_to(path):
         return None
     values = request.headers.getlist("idempotency-key")
     if not values:
         return None
     if len(values) > 1 or not _KEY.fullmatch(values[0]):
         raise InvalidRequest("Send Idempotency-Key once, as 1 to 255 visible ASCII characters.", param="Idempotency-Key")
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     return IdempotentRequest(
         caller.tenant,
         caller.identity.token_id,

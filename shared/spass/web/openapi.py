@@ -78,6 +78,9 @@ def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:
     """Add the token and the headers that ``CallerRoute`` reads."""
     operation["security"] = [{"token": []}]
     operation["tags"] = [path.split("/")[2]]
-    headers = [*caller.describe_headers(path), *([idempotency.HEADER] if method == "POST" else [])]
+    headers = [
+        *caller.describe_headers(path),
+        *([idempotency.HEADER] if method == "POST" and idempotency.applies_to(path) else []),
+    ]
     parameters = ({"in": "header", "required": False, **header} for header in headers)
     operation["parameters"] = [*operation.get("parameters", ()), *parameters]

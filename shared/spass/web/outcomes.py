@@ -69,21 +69,19 @@ async def answer_run(
     raise InternalError("The run ended without an outcome.")
 
 
-async def answer_turn(exchange: Exchange, client: Receive, turn: "Turn", *, stream: bool) -> Response:
-    """Return the reply of a session's turn, or the stream of its events. The turn continues when the client disconnects.
+async def answer_turn(turn: "Turn") -> Response:
+    """Return the reply of a session's turn, which continues when the client disconnects.
 
     Raises:
-        SpassError: the turn was refused, or failed before the answer began.
-        ClientDisconnect: the client disconnected before the first event.
+        SpassError: the turn was refused or failed.
     """
-    if not stream:
-        answer = await turn.answer()
-        return _respond(answer.outcome, Reply.of, replayed=answer.replayed)
-    writer = EventWriter(exchange.request_id, turn.session)
-    recorded = await turn.start()
-    if recorded is not None:
-        return await _replay(exchange, writer, recorded.outcome)
-    return await _stream(exchange, _render(writer, turn.follow()), client=client)
+    answer = await turn.answer()
+    return _respond(answer.outcome, Reply.of, replayed=answer.replayed)
+
+
+async def replay_outcome(exchange: Exchange, outcome: TurnOutcome) -> Response:
+    """Return the stream of a turn that an earlier request recorded."""
+    return await _replay(exchange, EventWriter(exchange.request_id), outcome)
 
 
 async def _record_outcome(

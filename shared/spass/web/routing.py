@@ -19,7 +19,19 @@ from starlette.responses import Response
 
 from spass.calls.scope import MAX_CALLER_DEPTH
 from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, JobNotFound, NotFound, SessionNotFound, UploadNotFound
-from spass.core.ids import AGENT_NAME, DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, JobId, SessionId, UploadId, id_pattern
+from spass.core.ids import (
+    AGENT_NAME,
+    CLIENT_ID,
+    DOCUMENT_ID,
+    RAG_ID,
+    AgentName,
+    DocumentId,
+    IndexId,
+    JobId,
+    SessionId,
+    UploadId,
+    id_pattern,
+)
 from spass.core.messages import Json
 from spass.web.caller import acts_for_user, read_caller, reject_user_id
 from spass.web.exchange import get_exchange
@@ -187,6 +199,7 @@ UploadParameter = Annotated[
 ]
 # The caller chooses these ids, so a malformed one gets a 400.
 IndexParameter = Annotated[IndexId, Path(pattern=RAG_ID, description="An index's id.")]
+MessageIdParameter = Annotated[str, Path(pattern=CLIENT_ID, description="The `message_id` of a turn.")]
 DocumentParameter = Annotated[DocumentId, Path(pattern=DOCUMENT_ID, max_length=128, description="A document's id.")]
 
 

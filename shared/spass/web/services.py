@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spass.agents.ask import Asker
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
+    from spass.agents.streams import Streams
     from spass.aws.clients import Aws
     from spass.aws.provider_keys import ProviderKeys
     from spass.calls.pipeline import Calls
@@ -283,6 +284,12 @@ class Services:
         from spass.sessions.service import Sessions
 
         return Sessions(self.cascade, lambda: self.summarizer)
+
+    @cached_property
+    def streams(self) -> "Streams":
+        from spass.agents.streams import Streams
+
+        return Streams(self.engine, self.sessions, self.config)
 
     @cached_property
     def compaction_jobs(self) -> "CompactionJobs":

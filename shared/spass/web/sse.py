@@ -23,6 +23,7 @@ from spass.web.errors import Error, envelope, unexpected_error
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
+STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 DONE: Final = b"data: [DONE]\n\n"
 
 Chunk = dict[str, Json]
@@ -65,9 +66,8 @@ async def stream_response(
         await _wait_for_first_chunk(running, client)
     if not running.events:
         await running.result()
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
     events = render_events(running, request_id, redact=redact, stream_format=stream_format)
-    return _EventStream(events, headers, running if client else None)
+    return _EventStream(events, {**STREAM_HEADERS, **(headers or {})}, running if client else None)
 
 
 async def yield_chunks(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:

@@ -32,10 +32,11 @@ class OwnedResources:
     session: str
     upload: str
     request: str
+    stream: str
 
     def path(self, route: Route) -> str:
         owned = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
-        owned |= {"request_id": self.request, "job_id": NO_JOB}
+        owned |= {"request_id": self.request, "job_id": NO_JOB, "message_id": self.stream}
         return route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **owned})
 
 
@@ -56,7 +57,11 @@ async def owned(client: httpx.AsyncClient) -> OwnedResources:
     upload = await client.post(f"/a1/rag/indices/{index}/uploads", json=file, headers=owner)
     assert upload.status_code == 200
     query = await client.post(f"/a1/rag/indices/{index}/query", json={"query": SECRET}, headers=owner)
-    return OwnedResources(index, document, created.json()["id"], upload.json()["upload_id"], query.headers["SPASS-Request-Id"])
+    chat = {"message_id": f"m-{unique}", "messages": [{"role": "user", "content": f"{SECRET}?"}]}
+    streamed = await client.post("/c1/agents/concise-de/chat", json=chat, headers=owner)
+    assert streamed.status_code == 200
+    request = query.headers["SPASS-Request-Id"]
+    return OwnedResources(index, document, created.json()["id"], upload.json()["upload_id"], request, f"m-{unique}")
 
 
 BODIES: dict[str, object] = {
@@ -69,6 +74,7 @@ BODIES: dict[str, object] = {
     "rag.uploads_create": {"filename": "mine.md", "content_type": "text/markdown", "size": 10},
     "sessions.create": {},
     "agents.chat": {"message": "Was ist das?"},
+    "streams.create": {"message_id": "m1", "messages": [{"role": "user", "content": "Was ist das?"}]},
     "ask.create": {"input": "Was ist das?", "agent": "simple", "model": "llama-4-scout"},
     "tenant.config_put": {"memory": "Etwas anderes."},
     "chat.completions": {"model": "llama-4-scout", "messages": [{"role": "user", "content": "Was ist das?"}]},
@@ -82,6 +88,7 @@ NOT_FOUND_CODES = {
     "{index_id}": "index_not_found",
     "{request_id}": "request_not_found",
     "{job_id}": "job_not_found",
+    "{message_id}": "stream_not_found",
 }
 # These routes do not require a resource: they act on the caller's own index of that name, and uploads may precede the index.
 OWN_INDEX_ROUTES = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
@@ -138,7 +145,7 @@ async def test_another_user_of_the_tenant_can_neither_read_nor_change_a_session(
 
 async def test_the_answers_for_foreign_and_absent_resources_are_equal(client: httpx.AsyncClient, owned: OwnedResources) -> None:
     """Compare status, code and text."""
-    absent = OwnedResources("no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26)
+    absent = OwnedResources("no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26, "no-such")
     for route in ROUTES:
         if not_found_code(route) is None or route.module in OWN_INDEX_ROUTES:
             continue

@@ -1,7 +1,7 @@
 """Render the run of an agent as a stream of events: the events while they happen, or a recorded outcome once more.
 
 Grammar: ``planning (status_update | token | tool_call)* complete usage done``, or at any point ``error error``. There is exactly
-one end. The tokens of the last step, joined, are the answer. The fields are in docs/streams.md.
+one end. The tokens of the last step, joined, are the answer. The fields are in docs/streaming.md.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,0 +1,71 @@
+"""The body of a chat's turn: ``POST /c1/agents/{name}/chat``."""
+
+import hashlib
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+
+from spass.agents.spec import MAX_MESSAGE_BYTES
+from spass.agents.streams import StreamedMessage
+from spass.core.ids import CLIENT_ID
+from spass.core.json import dump_canonical
+from spass.core.messages import Json, Message, Role
+from spass.core.text_checks import limit_bytes, reject_blank, reject_nul
+from spass.tenancy.strict_body import StrictBody
+
+MAX_MESSAGES: Final = 1000
+
+_Text = Annotated[
+    str,
+    AfterValidator(reject_nul),
+    AfterValidator(limit_bytes(MAX_MESSAGE_BYTES)),
+    WithJsonSchema(
+        {"type": "string", "maxLength": MAX_MESSAGE_BYTES, "description": f"At most {MAX_MESSAGE_BYTES} bytes of UTF-8."}
+    ),
+]
+_ClientId = Annotated[str, Field(pattern=CLIENT_ID)]
+
+
+class ChatMessage(StrictBody):
+    """A message of the conversation."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: _Text
+    tool_call_id: Annotated[str | None, Field(min_length=1, max_length=128, description="Of a `tool` message.")] = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.role == "user":
+            reject_blank(self.content)
+        if self.role != "tool" and self.tool_call_id is not None:
+            raise ValueError("only a message of the role 'tool' has a tool_call_id")
+        return self
+
+
+class ChatBody(StrictBody):
+    """One turn of a chat. The last of `messages` is the user's; the others open the history of a new session."""
+
+    message_id: Annotated[_ClientId, Field(description="Names the stream of this turn. The client chooses it.")]
+    messages: Annotated[tuple[ChatMessage, ...], Field(strict=False, min_length=1, max_length=MAX_MESSAGES)]
+    session_id: Annotated[
+        _ClientId | None,
+        Field(description="The id of a session, or the client's own name for one. Without it, a session is created."),
+    ] = None
+    model: Annotated[
+        Annotated[str, Field(min_length=1, max_length=128)] | None, Field(description="The default is the agent's model.")
+    ] = None
+    agent_id: Annotated[str | None, Field(description="If sent, the name of the agent in the path.")] = None
+
+    @model_validator(mode="after")
+    def _check_last_message(self) -> Self:
+        if self.messages[-1].role != "user":
+            raise ValueError("the last of messages must have the role 'user'")
+        return self
+
+    def streamed(self, body: Json) -> StreamedMessage:
+        """Return the message of the turn. ``body`` is the JSON of this object: requests with equal JSON are the same."""
+        *earlier, last = (Message(Role(entry.role), entry.content, (), entry.tool_call_id) for entry in self.messages)
+        body_hash = hashlib.sha256(dump_canonical(body)).hexdigest()
+        return StreamedMessage(
+            self.message_id, body_hash, last.content, self.session_id, opens_session=True, earlier=tuple(earlier)
+        )

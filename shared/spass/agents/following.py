@@ -1,0 +1,63 @@
+"""Follow and stop turns that are streams, on any worker."""
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Literal, TypeAlias
+
+from spass.calls.scope import Scope
+from spass.core.event_task import EventTask
+from spass.core.ids import AgentName
+from spass.journal.follower import Follower, StreamRestarted, follow
+from spass.journal.frames import EventId, Frame
+from spass.journal.head import request_stop, stream_digest
+from spass.sessions.session import require_user
+from spass.tenancy.response_model import ResponseModel
+
+NumberedFrame: TypeAlias = tuple[EventId | None, Frame]
+"""A frame with its id. One that the journal does not have has none."""
+FollowedStream: TypeAlias = EventTask[NumberedFrame]
+"""A stream that is read from the journal. It raises ``TurnLost`` if the worker of the turn dies."""
+
+
+class StopAnswer(ResponseModel):
+    """What a stop came to. `cancelling`: the turn ends soon, and the `finish_reason` of its `done` says how it ended.
+    `failed`: nothing was recorded."""
+
+    status: Literal["cancelling", "done", "failed"]
+
+
+async def follow_stream(scope: Scope, agent: AgentName, message_id: str, after: EventId | None) -> FollowedStream | None:
+    """Return a stream of the user and the agent, running or finished, from its start or behind the event ``after``.
+
+    Return None if the stream has ended with that event.
+
+    Raises:
+        StreamNotFound: there is no such stream, or no longer.
+        StorageUnavailable: the table does not answer.
+    """
+    digest = stream_digest(require_user(scope), agent, message_id)
+    follower = await follow(scope.store, digest, after)
+    return None if follower.is_over else EventTask(_read(scope, digest, follower))
+
+
+async def _read(scope: Scope, digest: str, follower: Follower) -> AsyncGenerator[NumberedFrame, None]:
+    """Yield the frames of ``follower``. If its attempt was refused before it began, follow the one that comes instead."""
+    while True:
+        try:
+            async for item in follower.frames(scope.streaming.deadline.remaining()):
+                yield item
+        except StreamRestarted:
+            follower = await follow(scope.store, digest)
+        else:
+            return
+
+
+async def stop_turn(scope: Scope, agent: AgentName, message_id: str) -> StopAnswer:
+    """Ask the turn that runs as the stream ``message_id`` to stop.
+
+    Raises:
+        StreamNotFound: the user has no such stream with the agent, or no longer.
+        StorageUnavailable: the outcome is unknown; repeat the request.
+    """
+    digest = stream_digest(require_user(scope), agent, message_id)
+    return StopAnswer(status=(await request_stop(scope.store, digest, time.time())).value)

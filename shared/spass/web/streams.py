@@ -1,0 +1,162 @@
+"""Answer with a stream that can be followed: of a turn that runs in this process, or one that is read from the journal."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from spass.agents.following import FollowedStream, NumberedFrame, follow_stream
+from spass.agents.render.frames import failure_frames
+from spass.aws.log import failure_line, write_line
+from spass.core.errors import InternalError, InvalidRequest, SpassError, StorageUnavailable
+from spass.core.event_task import EventList, EventTask
+from spass.core.ids import AgentName
+from spass.core.messages import Json
+from spass.core.outcome import TurnOutcome
+from spass.journal.frames import EventId, Frame
+from spass.web.errors import envelope
+from spass.web.exchange import Exchange
+from spass.web.idempotency import REPLAYED_HEADER
+from spass.web.outcomes import replay_outcome
+from spass.web.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS, STREAM_HEADERS
+
+if TYPE_CHECKING:
+    # Not needed to follow a stream.
+    from spass.agents.spec import AgentSpec
+    from spass.agents.streams import LiveStream, StreamedMessage
+
+T = TypeVar("T")
+
+
+class EventStream(Response):
+    """The answer of a route that always streams, as OpenAPI describes it."""
+
+    media_type = "text/event-stream"
+
+
+_HEADER: Final = "Last-Event-ID"
+LAST_EVENT_ID: Final = {
+    "name": _HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The id of the last event that the client has read.",
+    "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,8}-[1-9][0-9]{0,8}$"},
+}
+"""The header as OpenAPI describes it."""
+_RETRY: Final = b"retry: 1000\n\n"  # milliseconds after which an ``EventSource`` connects again
+
+
+def _read_last_event_id(request: Request) -> EventId | None:
+    """Return the id after which the stream continues, or None for its start.
+
+    Raises:
+        InvalidRequest: the header is malformed.
+    """
+    values = request.headers.getlist(_HEADER)
+    if not values:
+        return None
+    try:
+        (value,) = values
+        return EventId.parse(value)
+    except ValueError:
+        message = f"Send {_HEADER} once, as the id of the last event: <attempt>-<number>, for example 1-17."
+        raise InvalidRequest(message, param=_HEADER) from None
+
+
+def report_failure(exchange: Exchange, error: SpassError) -> dict[str, Json]:
+    """Log the gateway's own errors. Return ``error`` as the envelope of all errors has it, without secrets."""
+    if isinstance(error, InternalError | StorageUnavailable):
+        write_line(failure_line(error, exchange.request_id))
+    return envelope(error, exchange.request_id, exchange.services.redact).error.to_dict()
+
+
+async def run_stream(exchange: Exchange, agent: "AgentSpec", message: "StreamedMessage") -> Response:
+    """Run the turn of ``message`` as a stream, or follow or replay the stream of an earlier request.
+
+    Raises:
+        SpassError: the turn is refused. It leaves neither a new session nor a stream.
+    """
+    stream = await exchange.services.streams.open(exchange.scope.streaming, agent, message, partial(report_failure, exchange))
+    if isinstance(stream, TurnOutcome):
+        return await replay_outcome(exchange, stream)
+    if isinstance(stream, EventTask):
+        return answer_followed(exchange, stream, {REPLAYED_HEADER: "true"} if message.idempotency is not None else None)
+    return answer_live(stream)
+
+
+def answer_live(stream: "LiveStream") -> Response:
+    """Return the stream of a turn that runs in this process. The response ends with the turn, also if the client has left."""
+    return _StreamResponse(_encode(stream.frames, lambda index, frame: _encode_frame(stream.event_id(index), frame)), stream.wait)
+
+
+def answer_followed(exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a stream that is read from the journal."""
+
+    async def frames() -> AsyncGenerator[NumberedFrame, None]:
+        try:
+            async with aclosing(stream.follow()) as items:
+                async for item in items:
+                    yield item
+        except SpassError as error:
+            for frame in failure_frames(report_failure(exchange, error), exchange.request_id):
+                yield None, frame
+
+    async def stop_reading() -> None:
+        sent.cancel()
+        stream.cancel()
+
+    sent = EventTask(frames())
+    return _StreamResponse(_encode(sent, lambda _, item: _encode_frame(*item)), stop_reading, headers)
+
+
+async def follow(request: Request, exchange: Exchange, agent: AgentName, message_id: str) -> Response:
+    """Return the stream ``message_id``, running or finished, from its start or behind the event ``Last-Event-ID``. Return 204
+    if the stream has ended with that event: a browser's ``EventSource`` then stops to connect again.
+
+    Raises:
+        InvalidRequest: ``Last-Event-ID`` is malformed.
+        StreamNotFound: the user has no such stream with the agent, or no longer.
+    """
+    stream = await follow_stream(exchange.scope, agent, message_id, _read_last_event_id(request))
+    return answer_followed(exchange, stream) if stream is not None else Response(status_code=204)
+
+
+async def _encode(items: EventList[T], encode: Callable[[int, T], bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of the stream. ``encode`` gets each item and its index. A comment follows every 15 s without an item."""
+    yield _RETRY
+    position = 0
+    while True:
+        while not await items.wait_for_event(position, KEEP_ALIVE_SECONDS):
+            yield KEEP_ALIVE
+        batch = items.events[position:]
+        if not batch:
+            return
+        yield b"".join(map(encode, count(position), batch))
+        position += len(batch)
+
+
+def _encode_frame(event_id: EventId | None, frame: Frame) -> bytes:
+    id_line = f"id: {event_id}\n" if event_id is not None else ""
+    name_line = f"event: {frame.event}\n" if frame.event is not None else ""
+    return f"{id_line}{name_line}data: {frame.data}\n\n".encode()
+
+
+class _StreamResponse(StreamingResponse):
+    """A stream of events. ``end`` is called when it has ended, also if the client left before."""
+
+    def __init__(
+        self, body: AsyncGenerator[bytes, None], end: Callable[[], Awaitable[None]], headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(body, media_type="text/event-stream", headers={**STREAM_HEADERS, **(headers or {})})
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._end()
