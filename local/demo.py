@@ -83,7 +83,7 @@ def main() -> int:
         "--url",
         type=_url,
         help="use a gateway that is running already, such as http://127.0.0.1:3000. This REPLACES the indices berlin-info and "
-        "gateway-docs of its tenant demo, leaves two sessions there, and its model calls may cost money. The demo fails if a "
+        "gateway-docs of its tenant demo, leaves three sessions there, and its model calls may cost money. The demo fails if a "
         "model gets a fact wrong or a summary omits it",
     )
     headers = {"Authorization": f"Bearer {_TOKEN}", "SPASS-User-Id": _USER}
@@ -97,7 +97,7 @@ def main() -> int:
                 if not _is_gateway(url):
                     raise DemoFailed(f"No gateway answers at {url}. Start one with `make run`.")
                 print(f"Using the gateway at {url}. This replaces the indices berlin-info and gateway-docs of the tenant demo")
-                print(f"and leaves two sessions of the user {_USER}. Its model calls may cost money.")
+                print(f"and leaves three sessions of the user {_USER}. Its model calls may cost money.")
             walk(client)
     except (DemoFailed, httpx.HTTPError) as error:
         note(f"The demo failed: {error}")

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
@@ -19,6 +20,14 @@ class DemoFailed(Exception):
     """Raised when a call fails or an answer does not follow from the ingested documents."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamedEvent:
+    """An event of a stream. Only a stream that can be followed has ids."""
+
+    id: str | None
+    data: dict[str, Any]
+
+
 class Walk:
     """The calls of the demo, printed as they happen."""
 
@@ -27,6 +36,9 @@ class Walk:
 
     def title(self, text: str) -> None:
         _print(f"\n=== {text}")
+
+    def note(self, text: str) -> None:
+        _print(f"\n  {text}")
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send a request, print it and its answer, and return the answer's JSON."""
@@ -75,21 +87,40 @@ class Walk:
             DemoFailed: as for ``ask_kind``, or the stream does not begin with ``planning`` and end with ``done``.
         """
         request = {**request, "stream": True}
-        _print(f"\n→ POST {_ASK}\n  {_abbreviate(request)}")
-        events: list[dict[str, Any]] = []
-        with self._client.stream("POST", _ASK, json=request) as answer:
-            _print(f"← {answer.status_code}")
-            if answer.is_error:
-                raise DemoFailed(f"POST {_ASK} was answered with {answer.status_code}")
-            for line in answer.iter_lines():
-                if line.startswith("data: "):
-                    events.append(json.loads(line.removeprefix("data: ")))
-                    _print(f"  {_abbreviate(events[-1])}")
+        events = [event.data for event in self.stream("POST", _ASK, request)]
         if not events or events[0].get("status") != "planning" or events[-1]["type"] != "done":
             raise DemoFailed(f"The stream should begin with planning and end with done; it had {len(events)} events")
         tokens = [event for event in events if event["type"] == "token"]
         content = "".join(token["content"] for token in tokens if token["step"] == tokens[-1]["step"])
         self._check(request, events[-1], content, [event["tool"] for event in events if event["type"] == "tool_call"], expect)
+
+    def stream(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, after: str | None = None
+    ) -> Generator[StreamedEvent, None, None]:
+        """Send a request, and yield the events of its stream, printed as they arrive. With ``after``, the stream continues after
+        the event with this id. Close the generator to close the connection.
+
+        Raises:
+            DemoFailed: the request was refused.
+        """
+        _print(f"\n→ {method} {path}" + (f"\n  {_abbreviate(body)}" if body is not None else ""))
+        headers = {"Last-Event-ID": after} if after is not None else {}
+        for name, value in headers.items():
+            _print(f"  {name}: {value}")
+        with self._client.stream(method, path, json=body, headers=headers) as answer:
+            _print(f"← {answer.status_code}")
+            if answer.is_error:
+                raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
+            fields: dict[str, str] = {}
+            for line in answer.iter_lines():
+                name, _, value = line.partition(": ")
+                fields[name] = value
+                if not line and "data" in fields:
+                    event = StreamedEvent(fields.get("id"), json.loads(fields["data"]))
+                    _print(f"  {event.id + ' ' if event.id else ''}{_abbreviate(event.data)}")
+                    yield event
+                if not line:
+                    fields = {}
 
     def _check(
         self, request: Mapping[str, Any], answer: Mapping[str, Any], content: str, used: Sequence[str], expect: str

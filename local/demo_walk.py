@@ -7,6 +7,7 @@ from urllib.parse import quote
 import httpx
 
 from local.demo_calls import DemoFailed, Walk
+from local.demo_streams import show_streams
 from local.demo_texts import BERLIN, POTSDAM, documentation
 from local.home import ROOT
 
@@ -24,6 +25,7 @@ def walk(client: httpx.Client) -> None:
     _knowledge(step)
     _agents(step)
     _kinds(step)
+    show_streams(step)
     _curation(step)
     _accounts(step, _documentation(step))
     print("\nEvery answer follows from the documents.")
@@ -109,10 +111,10 @@ def _compaction(step: Walk, session: str) -> None:
 
 
 def _curation(step: Walk) -> None:
-    step.title("12. A document gets other metadata: no model is called, and it costs nothing")
+    step.title("14. A document gets other metadata: no model is called, and it costs nothing")
     step.call("PATCH", f"{_BERLIN}/documents/kudamm", {"metadata": {"city": "Berlin", "kind": "street", "year": 1886}})
 
-    step.title("13. A tool that deletes: the first call shows a preview, the second call deletes")
+    step.title("15. A tool that deletes: the first call shows a preview, the second call deletes")
     arguments = {"index_id": "berlin-info", "doc_id": "kudamm"}
     preview = step.tool("rag_doc_delete", arguments)
     if not preview.get("confirm_required"):
@@ -125,7 +127,7 @@ def _curation(step: Walk) -> None:
 
 def _documentation(step: Walk) -> str:
     """Ingest and query the documentation. Return the id of a request in which an agent searched."""
-    step.title("14. The gateway's own documentation, ingested and searched")
+    step.title("16. The gateway's own documentation, ingested and searched")
     documents = documentation(ROOT / "docs")
     step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
     request_id = ""
@@ -141,7 +143,7 @@ def _documentation(step: Walk) -> str:
 
 
 def _accounts(step: Walk, request_id: str) -> None:
-    step.title("15. The usage of the demo by agent, and all calls of the last answer")
+    step.title("17. The usage of the demo by agent, and all calls of the last answer")
     usage = step.call("GET", "/v1/usage?group_by=agent")
     print()
     for row in usage["usage"]:
