@@ -1,7 +1,7 @@
 """The grammar of an agent's stream: read the body of a stream, check it, and collect it as a client does.
 
 Every test of streams uses this one checker. A stream is ``planning (status_update | token | tool_call | approval)* complete usage
-done``, or it ends at any point with ``error error``. docs/streams.md describes the fields.
+done``, or it ends at any point with ``error error``. docs/streaming.md describes the fields.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Run the commands and examples of the README and of ``docs/sessions.md``. Only their address is replaced."""
+"""Run the commands and examples of the README, ``docs/sessions.md`` and ``docs/streaming.md``. Only their address is replaced."""
 
 import re
 import shlex
@@ -22,6 +22,10 @@ FACTS = (
     '"content":"sqrt(256) = 16',
     '"kind":"native_react"',
     'data: {"type":"done"',
+    "id: 1-1\ndata: ",
+    '{"status":"cancelling"}',
+    '"finish_reason":"cancelled"',
+    '"content":"1 2 3 4 ',
     '"status":"succeeded"',
     '"results":[{"id":"potsdam.md#1"',
     '"metadata":{"kind":"park"}',
