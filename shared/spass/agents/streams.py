@@ -96,6 +96,7 @@ class Streams:
             session = opening.session if opening is not None else SessionId(message.session or "")
             claimed = await claim(store, digest, message.body_hash, session, new_id("turn"), self._clock())
             if isinstance(claimed, StreamClaim):
+                session = claimed.head.session if opening is not None else session  # that of a lost attempt, if there was one
                 run, window = agent.run(scope.caller.request_id), self._config.model(agent.model).context_window
                 request = TurnRequest(
                     session,
