@@ -46,7 +46,7 @@ class ChatBody(StrictBody):
     """One turn of a chat. The last of `messages` is the user's; the others open the history of a new session."""
 
     message_id: Annotated[_ClientId, Field(description="Names the stream of this turn. The client chooses it.")]
-    messages: Annotated[tuple[ChatMessage, ...], Field(strict=False, min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[tuple[ChatMessage, ...], Field(strict=False, max_length=MAX_MESSAGES, json_schema_extra={"minItems": 1})]
     session_id: Annotated[
         _ClientId | None,
         Field(description="The id of a session, or the client's own name for one. Without it, a session is created."),
@@ -58,8 +58,8 @@ class ChatBody(StrictBody):
 
     @model_validator(mode="after")
     def _check_last_message(self) -> Self:
-        if self.messages[-1].role != "user":
-            raise ValueError("the last of messages must have the role 'user'")
+        if not self.messages or self.messages[-1].role != "user":
+            raise ValueError("messages must end with a message of the role 'user'")
         return self
 
     def streamed(self, body: Json) -> StreamedMessage:
