@@ -15,45 +15,49 @@ class EventList(Generic[E]):
 
     def __init__(self) -> None:
         self.events: list[E] = []
-        self._ended = False
+        self._end = asyncio.Event()
         self._error: BaseException | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  # with the index of the event for which it waits
 
     def append(self, event: E) -> None:
-        if self._ended:
+        if self._end.is_set():
             raise RuntimeError("the list of events has ended")
         self.events.append(event)
         self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
         """End the list. ``follow`` raises ``error`` after the last event. A second call has no effect."""
-        if not self._ended:
-            self._ended, self._error = True, error
+        if not self._end.is_set():
+            self._error = error
+            self._end.set()
             self._wake()
 
     @property
     def has_ended(self) -> bool:
-        return self._ended
+        return self._end.is_set()
 
     def _wake(self) -> None:
-        for reader in self._waiting:
-            if not reader.done():
-                reader.set_result(None)
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, []
+        for index, reader in waiting:
+            if index >= len(self.events) and not self._end.is_set():
+                self._waiting.append((index, reader))
+            elif not reader.done():
+                reader.set_result(True)
 
     async def wait_for_event(self, index: int, seconds: float | None = None) -> bool:
         """Wait until event ``index`` exists or the list has ended. Return False if neither happened within ``seconds``."""
-        if index < len(self.events) or self._ended:
+        if index < len(self.events) or self._end.is_set():
             return True
+        # A reader of a stream waits here for each event. ``asyncio.timeout`` would double the time that this takes.
+        loop = asyncio.get_running_loop()
+        reader: asyncio.Future[bool] = loop.create_future()
+        self._waiting.append((index, reader))
+        timer = loop.call_later(seconds, _expire, reader) if seconds is not None else None
         try:
-            async with asyncio.timeout(seconds):
-                while index >= len(self.events) and not self._ended:
-                    reader = asyncio.get_running_loop().create_future()
-                    self._waiting.append(reader)
-                    await reader
-        except TimeoutError:
-            return False
-        return True
+            return await reader
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def follow(self, start: int = 0) -> AsyncGenerator[E, None]:
         """Yield the events from index ``start`` on, as they arrive."""
@@ -69,14 +73,15 @@ class EventList(Generic[E]):
 
     async def result(self) -> list[E]:
         """Return all events once the list has ended, or raise its error."""
-        await self._wait_for_end()
+        await self._end.wait()
         if self._error is not None:
             raise self._error
         return self.events
 
-    async def _wait_for_end(self) -> None:
-        while not self._ended:
-            await self.wait_for_event(len(self.events))
+
+def _expire(reader: asyncio.Future[bool]) -> None:
+    if not reader.done():
+        reader.set_result(False)
 
 
 class EventTask(EventList[E]):

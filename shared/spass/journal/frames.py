@@ -21,7 +21,8 @@ class Frame:
     event: str | None = None
 
     def __post_init__(self) -> None:
-        if any("\n" in part or "\r" in part for part in (self.text, self.prefix, self.suffix, self.event or "")):
+        line = f"{self.prefix}{self.text}{self.suffix}{self.event}"
+        if "\n" in line or "\r" in line:
             raise ValueError("a frame is one line and may not contain a line break")
 
     @property

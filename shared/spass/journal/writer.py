@@ -7,6 +7,7 @@ outcome. So it is written again with exactly the same frames under the same key,
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from spass.aws import keys
@@ -63,19 +64,20 @@ class JournalWriter:
         self._successor = successor
 
     async def final_writes(self, last: Sequence[Frame]) -> list[Write]:
-        """Flush what waits, and return the writes that end the stream with ``last`` as done, for the transaction of the turn.
+        """Return the writes that end the stream with ``last`` as done, for the transaction of the turn. They include the frames
+        that wait, unless these are many or must be written before: then they are flushed first.
 
         They fail if the claim was lost. Append ``last`` to the list of frames after the transaction has succeeded.
 
         Raises:
-            StorageUnavailable: the waiting frames cannot be written, or the lease has expired; the turn must not be committed.
+            StorageUnavailable: the frames cannot be flushed, or the lease has expired; the turn must not be committed.
         """
         async with self._lock:
             self._closed.set()
             return await self._end(last, StreamState.DONE)
 
     async def fail(self, last: Sequence[Frame]) -> bool:
-        """Flush what waits, and end the stream with ``last`` as failed. Return False if the claim is lost or storage fails.
+        """End the stream with what waits and ``last`` as failed. Return False if the claim is lost or storage fails.
 
         The lease of a stream that could not be ended expires. Call this also after the transaction with ``final_writes`` failed.
         """
@@ -106,20 +108,19 @@ class JournalWriter:
 
     async def _wait_until_due(self) -> bool:
         """Wait until waiting frames should be flushed. Return False if the list has ended and none is waiting."""
-        loop, events = asyncio.get_running_loop(), self._frames.events
-        index, characters = self._written, 0
-        due: float | None = None
-        while characters < FLUSH_CHARACTERS:
-            if not await self._frames.wait_for_event(index, None if due is None else max(0.0, due - loop.time())):
-                return True
-            if index == len(events):
-                return index > self._written
-            frame = events[index]
-            if not frame.is_token:
-                return True
-            due = loop.time() + FLUSH_SECONDS if due is None else due
-            characters += len(frame.text)
-            index += 1
+        await self._frames.wait_for_event(self._written)
+        events, index, characters = self._frames.events, self._written, 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                while characters < FLUSH_CHARACTERS:
+                    await self._frames.wait_for_event(index)
+                    if index == len(events):
+                        return index > self._written
+                    frame = events[index]
+                    if not frame.is_token:
+                        return True
+                    characters += len(frame.text)
+                    index += 1
         return True
 
     async def _flush(self) -> None:
@@ -147,28 +148,38 @@ class JournalWriter:
             await self._claim.move_to(self._successor)
 
     async def _end(self, last: Sequence[Frame], state: StreamState) -> list[Write]:
-        """Flush what waits, and return the writes that end the stream.
+        """Return the writes that end the stream.
 
         Raises:
-            SpassError: what waits cannot be written.
+            SpassError: what must be written before them cannot be written.
         """
         for delay in _LAST_RETRY_DELAYS:
             try:
-                await self._flush()
-                await self._move()
+                await self._prepare_end()
                 break
             except LeaseLost:
                 raise
             except StorageUnavailable:
                 await asyncio.sleep(delay)
         else:
-            await self._flush()
-            await self._move()
+            await self._prepare_end()
         self._check_lease()
         return [*self._last_chunks(last), self._claim.ending(state)]
 
+    async def _prepare_end(self) -> None:
+        """Write what the transaction does not carry.
+
+        This depends on the waiting frames alone. So after a commit with an unknown outcome, ``fail`` flushes nothing: a flush has
+        no condition and would overwrite the last chunk.
+        """
+        waiting = sum(len(frame.data) for frame in self._frames.events[self._written :])
+        if self._unsettled is not None or waiting > FLUSH_CHARACTERS:
+            await self._flush()
+        await self._move()
+
     def _last_chunks(self, last: Sequence[Frame]) -> list[Put]:
-        parts = list(split(last)) or [()]
+        """Return the last chunks: the frames that wait, and ``last``."""
+        parts = list(split([*self._frames.events[self._written :], *last])) or [()]
         puts, first = list[Put](), self._written + 1
         for part in parts:
             chunk, put = self._put(Chunk(first, part, is_last=part is parts[-1]))

@@ -92,7 +92,7 @@ class ChatDelta:
     @property
     def characters(self) -> int:
         """Return the length of everything that the model wrote in this piece."""
-        calls = sum(len(call.name or "") + len(call.arguments) for call in self.tool_calls)
+        calls = sum(len(call.name or "") + len(call.arguments) for call in self.tool_calls) if self.tool_calls else 0
         return len(self.content) + len(self.refusal) + calls + self.reasoning_characters
 
 

@@ -12,7 +12,7 @@ from spass.core.events import Event, Outcome
 from spass.core.ids import MessageId, SessionId, new_id
 from spass.core.json import dump_bytes
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
-from spass.core.time import Timestamp
+from spass.core.time import Clock, Timestamp, timestamp
 
 INLINE_BYTES: Final = 350_000
 """Bytes of the largest body in an item. DynamoDB allows 400 KiB for all attributes and their names."""
@@ -69,16 +69,17 @@ class TurnRecorder:
     the end, because a compaction during the turn moves it to the successor.
     """
 
-    def __init__(self, turn_id: str, user_message: str, at: Timestamp) -> None:
+    def __init__(self, turn_id: str, user_message: str, clock: Clock) -> None:
         self.outcome = Outcome()
         self._id = turn_id
+        self._clock = clock
         self._messages: list[StoredMessage] = []
-        self._insert(0, Message(Role.USER, user_message), at)
+        self._insert(0, Message(Role.USER, user_message))
 
-    def add(self, event: Event, at: Timestamp) -> None:
+    def add(self, event: Event) -> None:
         index = self.outcome.add(event)
         if index is not None:
-            self._insert(index + 1, self.outcome.messages[index], at)
+            self._insert(index + 1, self.outcome.messages[index])
 
     def record(self, first_seq: int) -> TurnRecord:
         """Return the turn so far, with messages numbered from ``first_seq`` on."""
@@ -87,7 +88,8 @@ class TurnRecorder:
         tools = tuple(ToolRun(tool.call.id, tool.call.name, tool.duration_ms) for tool in outcome.tool_calls)
         return TurnRecord(self._id, messages, outcome.usage, outcome.turns, outcome.finish_reason, tools)
 
-    def _insert(self, index: int, message: Message, at: Timestamp) -> None:
+    def _insert(self, index: int, message: Message) -> None:
+        at = timestamp(self._clock())
         self._messages.insert(index, StoredMessage(MessageId(new_id("msg")), 0, at, message))
 
 

@@ -153,13 +153,13 @@ class Turn:
                 turns = await self._load(opened)
                 if turns is None:
                     return
-                recorder = TurnRecorder(self.id, self._request.message, timestamp(self._clock()))
+                recorder = TurnRecorder(self.id, self._request.message, self._clock)
                 load, shorten = partial(self._load_history, held, turns), partial(self._shorten_history, held, turns)
                 async with aclosing(self._respond(load, shorten)) as events:
                     async for event in events:
                         if isinstance(event, CommitWith):
                             raise InternalError("The turn named its writes before its last event.")
-                        recorder.add(event, timestamp(self._clock()))
+                        recorder.add(event)
                         match event:
                             case TurnFinished():
                                 last_event = event

@@ -14,7 +14,7 @@ from spass.core.errors import StorageUnavailable
 from spass.journal.chunks import MAX_CHUNK_BYTES
 from spass.journal.frames import Frame
 from spass.journal.head import StreamClaim, StreamState, read_head
-from spass.journal.writer import JournalWriter
+from spass.journal.writer import FLUSH_CHARACTERS, JournalWriter
 from spass.testing.faults import Fault
 from tests.unit.journal.conftest import DIGEST, SESSION, SUCCESSOR, Stream, numbered, step, token, virtual_now
 
@@ -173,14 +173,35 @@ async def test_a_writer_ends_with_its_list_if_its_lease_has_expired(stream: Stre
     assert stream.stored() == []
 
 
-async def test_final_writes_flush_what_waits(stream: Stream) -> None:
+async def test_the_last_chunk_contains_what_waits(stream: Stream) -> None:
     async with running_writer(stream) as (writer, _):
+        before = len(stream.plan.calls)
         stream.frames.append(token("a"))
-        writes = await writer.final_writes(LAST)
-        assert stream.stored() == [1]
-        await stream.store.table.transact(writes, token="commit")
-        assert stream.stored() == [1, 2]
+        await stream.finish(writer, LAST)
+        assert stream.plan.operations(before) == ["TransactWriteItems"]
+    assert stream.stored() == [3]
     assert await stream.read() == numbered([token("a"), *LAST])
+
+
+async def test_many_waiting_characters_are_flushed_before_the_last_chunk(stream: Stream) -> None:
+    frames = [step("x" * FLUSH_CHARACTERS), token("a")]
+    async with running_writer(stream) as (writer, _):
+        for frame in frames:
+            stream.frames.append(frame)
+        await stream.finish(writer, LAST)
+    assert stream.stored() == [2, 2]
+    assert await stream.read() == numbered([*frames, *LAST])
+
+
+async def test_a_chunk_with_an_unknown_outcome_is_settled_before_the_last_chunk(stream: Stream) -> None:
+    async with running_writer(stream) as (writer, _):
+        stream.plan.fail_next(2, Fault.LOST_REPLY)
+        stream.frames.append(step("planning"))
+        await asyncio.sleep(0.5)
+        stream.frames.append(token("a"))
+        await stream.finish(writer, LAST)
+    assert stream.stored() == [1, 1, 2]
+    assert await stream.read() == numbered([step("planning"), token("a"), *LAST])
 
 
 async def test_final_writes_wait_for_a_flush_that_is_under_way(stream: Stream) -> None:
@@ -190,14 +211,15 @@ async def test_final_writes_wait_for_a_flush_that_is_under_way(stream: Stream) -
         await asyncio.sleep(0.1)
         stream.frames.append(token("a"))
         await stream.finish(writer, LAST)
-    assert stream.stored() == [1, 1, 2]
+    assert stream.stored() == [1, 3]
     assert await stream.read() == numbered([step("planning"), token("a"), *LAST])
 
 
-async def test_no_final_writes_if_the_waiting_frames_cannot_be_written(stream: Stream) -> None:
+async def test_no_final_writes_if_a_chunk_with_an_unknown_outcome_cannot_be_settled(stream: Stream) -> None:
     async with running_writer(stream) as (writer, _):
         stream.plan.fail_next(1000)
         stream.frames.append(step("planning"))
+        await asyncio.sleep(0.5)
         with pytest.raises(StorageUnavailable):
             await writer.final_writes(LAST)
         assert not await writer.fail(ERROR)
@@ -228,16 +250,17 @@ async def test_a_turn_whose_commit_failed_ends_with_the_error_instead(stream: St
         for frame in ERROR:
             stream.frames.append(frame)
     assert await stream.read() == numbered([step("planning"), *ERROR])
-    assert stream.stored() == [1, 2]
     assert await state_of(stream) is StreamState.FAILED
 
 
 async def test_a_turn_that_was_committed_cannot_fail(stream: Stream) -> None:
     async with running_writer(stream) as (writer, _):
+        stream.frames.append(token("a"))
         writes = await writer.final_writes(LAST)
         await stream.store.table.transact(writes, token="commit")
-        assert not await writer.fail(ERROR)
-    assert await stream.read() == numbered(LAST)
+        large = [step("x" * (MAX_CHUNK_BYTES - 100)), *ERROR]
+        assert not await writer.fail(large)
+    assert await stream.read() == numbered([token("a"), *LAST])
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.REPEATED, Fault.THROTTLE])

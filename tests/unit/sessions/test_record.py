@@ -74,8 +74,9 @@ def test_a_session_is_decoded_from_its_head_and_without_hold_from_its_entry(sess
 
 
 def test_messages_get_their_times_on_arrival_and_their_numbers_at_the_end() -> None:
-    recorder = TurnRecorder("turn_1", "hello", timestamp(1))
-    recorder.add(InferenceFinished(Message(Role.ASSISTANT, "yes"), FinishReason.STOP), timestamp(2))
+    times = iter((1.0, 2.0))
+    recorder = TurnRecorder("turn_1", "hello", lambda: next(times))
+    recorder.add(InferenceFinished(Message(Role.ASSISTANT, "yes"), FinishReason.STOP))
     recorded = [recorder.record(first_seq).messages for first_seq in (1, 7)]
     assert [[stored.seq for stored in messages] for messages in recorded] == [[1, 2], [7, 8]]
     assert [stored.id for stored in recorded[0]] == [stored.id for stored in recorded[1]]
