@@ -1,0 +1,172 @@
+"""Turns that are stopped at random moments, on another worker: each is recorded once as a valid conversation, with all that was
+streamed before the stop, and the next turn continues it. Time is virtual.
+
+``SPASS_SEED=7 pytest …`` runs one stop only.
+"""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from spass.core.ids import AgentName, UserId
+from spass.core.messages import Message, Role
+from spass.journal.head import StreamHead, StreamState, read_head, stream_digest
+from spass.llm.providers.anthropic_wire import messages_body
+from spass.llm.providers.openai_wire import chat_body
+from spass.sessions.record import TurnRecord
+from spass.testing.faults import inject
+from tests.functions.stopped_turns import SlowCommits, StoppedChats
+from tests.simulated.chats import AGENT, USER, Answer, Process, virtual_clocks
+from tests.stream_grammar import Event, answer_text, of_type, parse_events, receive
+from tests.unit.virtual_time import VirtualLoop
+from tests.valid_conversations import check_anthropic, check_openai
+
+STOPS: Final = 5000 if os.environ.get("SPASS_SOAK") else 500
+SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else list(range(STOPS))
+QUESTION: Final = "And now?"
+MAX_SECONDS: Final = 2.0
+PLACES: Final = {
+    "before the first call",
+    "before the first token",
+    "in the text",
+    "in a tool",
+    "in a compaction",
+    "between two calls",
+    "in the commit",
+    "after the end",
+}
+"""Where a stop reaches a turn."""
+
+
+def test_a_turn_stopped_anywhere_is_recorded_once_and_can_be_continued(tmp_path: Path) -> None:
+    places: Counter[str] = Counter()
+
+    async def stop_all() -> None:
+        chats = StoppedChats(tmp_path)
+        for seed in SEEDS:
+            try:
+                places.update(await Stop(chats, seed).run())
+            except BaseException as error:
+                error.add_note(f"SPASS_SEED={seed}")
+                raise
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner, virtual_clocks():
+        runner.run(stop_all())
+    print(f"{len(SEEDS)} stops: {dict(places)}")  # noqa: T201 (the number of stops at each place)
+    assert len(SEEDS) == 1 or places.keys() >= PLACES
+
+
+class Stop:
+    """One turn and its stop, at a random moment of a random script."""
+
+    def __init__(self, chats: StoppedChats, seed: int) -> None:
+        self.chats = chats
+        self.rng = chats.begin(seed)
+        self.process = SlowCommits(seconds=self.rng.choice([0.0, 0.0, 0.0, 2.0 * self.rng.random()]))
+        self.answer = Answer()
+        entries, length = self.rng.choice([(0, 0), (6, 10), (6, 5000)])
+        self.entries = [{"role": ("user", "assistant")[at % 2], "content": f"{at} " + "x" * length} for at in range(entries)]
+        if length == 10 and self.rng.random() < 0.7:
+            chats.slow_model.overflow_at = self.rng.randrange(2)
+
+    async def run(self) -> set[str]:
+        """Stop the turn, check everything, and return where the stop reached it."""
+        messages = [*self.entries, {"role": "user", "content": QUESTION}]
+        body = {"message_id": "m-1", "session_id": "chat", "messages": messages}
+        turn = asyncio.create_task(self.chats.post(body, process=self.process, answer=self.answer))
+        await asyncio.sleep(self.rng.choice([0.02, 1.0, 5.0]) * self.rng.random())
+        status = await self._stop()
+        stopped_at, seen = asyncio.get_running_loop().time(), receive(self.answer.body).events
+        await turn
+        assert self.answer.is_whole
+        events = parse_events(self.answer.body)
+        place = await self._check_turn(events, status, stopped_at, seen)
+        await self._check_continuation()
+        return place
+
+    async def _stop(self) -> str:
+        """Stop the turn on either worker, once or twice. Return the status of the first answer."""
+        statuses: list[str] = []
+        while len(statuses) < self.rng.choice([1, 2]):
+            stopped = await self.rng.choice([self.chats, self.chats.elsewhere]).stop("m-1")
+            if stopped.status == 404:
+                assert not statuses
+                await asyncio.sleep(0.01)
+                continue
+            assert stopped.status == (202 if stopped.json["status"] == "cancelling" else 200)
+            statuses.append(stopped.json["status"])
+        return statuses[0]
+
+    async def _check_turn(self, events: Sequence[Event], status: str, stopped_at: float, seen: Sequence[Event]) -> set[str]:
+        work = self.chats.work
+        assert work.running == 0, "a call of a model or a tool is still running"
+        again = await self.chats.stop("m-1")
+        replay = await self.chats.follow("m-1")
+        assert replay.body == self.answer.body
+        assert list(events[: len(seen)]) == list(seen)
+        (turn,) = [turn for turn in await self._turns() if turn.messages[0].message.content == QUESTION]
+        (done,) = of_type(events, "done")
+        head = await self._head()
+        assert (again.status, again.json["status"], head.state, head.stop) == (200, "done", StreamState.DONE, status != "done")
+        assert done["message"]["id"] == turn.answer.id
+        assert done["finish_reason"] == turn.finish_reason
+        assert turn.answer.message.content == answer_text(events[: events.index(done)])
+        self._check_results(events, turn)
+        if done["finish_reason"] != "cancelled":
+            return {"after the end" if status == "done" else "in the commit"}
+        assert status == "cancelling"
+        assert max(work.last_begin, work.last_end) <= stopped_at + MAX_SECONDS
+        if not self.chats.model.requests:
+            return {"before the first call"}
+        return set(work.cuts) or {"between two calls"}
+
+    def _check_results(self, events: Sequence[Event], turn: TurnRecord) -> None:
+        """Assert that the turn has the result of each call that the stream shows."""
+        shown = {call["id"]: call["result"] for call in of_type(events, "tool_call")}
+        stored = {message.tool_call_id: message.content for message in _messages([turn]) if message.role is Role.TOOL}
+        assert stored.keys() == shown.keys()
+        assert all(json.loads(stored[identity]) == shown[identity] for identity in shown)
+
+    async def _check_continuation(self) -> None:
+        """Send the next message, and assert that its request is the live history in a form that providers accept."""
+        model, (live,) = self.chats.slow_model, [session for session in self.chats.sessions() if session.archived_at is None]
+        turns = await self.chats.turns(live.id)
+        model.requests.clear()
+        model.steps, model.step, model.overflow_at = 1, 0, None
+        next_turn = {"message_id": "m-2", "session_id": "chat", "messages": [{"role": "user", "content": "Go on."}]}
+        events = parse_events((await self.chats.post(next_turn)).body)
+        assert of_type(events, "done")[0]["finish_reason"] == "stop"
+        assert all(session.hold is None for session in self.chats.sessions())
+        request = next(request for request in model.requests if request.tools)
+        check_openai(_entries(chat_body(request, "max_tokens")))
+        check_anthropic(_entries(messages_body(request)))
+        if any(request.model == "dear" for request in model.requests):
+            return  # a compaction before this turn replaced the history by a summary
+        kept = [message for message in _messages(turns) if message.content or message.tool_calls]
+        sent = [message for message in request.messages if message.role is not Role.SYSTEM][:-1]
+        assert [message.role for message in sent] == [message.role for message in kept]
+        for message, stored in zip(sent, kept, strict=True):
+            assert (message.tool_calls, message.tool_call_id) == (stored.tool_calls, stored.tool_call_id)
+            assert stored.content == message.content or message.role is Role.TOOL  # results are marked as data
+
+    async def _turns(self) -> list[TurnRecord]:
+        return [turn for session in self.chats.sessions() for turn in await self.chats.turns(session.id)]
+
+    async def _head(self) -> StreamHead:
+        with inject(Process()):
+            head = await read_head(self.chats.store, stream_digest(UserId(USER), AgentName(AGENT), "m-1"))
+        assert head is not None
+        return head
+
+
+def _messages(turns: Sequence[TurnRecord]) -> list[Message]:
+    return [stored.message for turn in turns for stored in turn.messages]
+
+
+def _entries(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    entries: list[Mapping[str, Any]] = body["messages"]
+    return entries

@@ -1,0 +1,231 @@
+"""Chats from end to end in one loop: the real routes over a table in memory, and a model that answers by a script.
+
+Each request runs in a process of its own, which may crash. Time is the loop's virtual time.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar
+
+import pytest
+from starlette.types import ASGIApp, Message
+
+from functions.sessions import append
+from functions.streams import create, get, stop
+from spass.agents.streams import Streams
+from spass.aws.attributes import Item
+from spass.aws.clients import TenantStore
+from spass.aws.invocation import AwsCall
+from spass.core.ids import SessionId, TenantId
+from spass.journal.follower import follow
+from spass.llm.retries import Timing
+from spass.llm.router import Router
+from spass.sessions.record import TurnRecord, load_turns
+from spass.sessions.service import Sessions
+from spass.sessions.session import Session, decode_session
+from spass.testing.aws import MemoryAws
+from spass.testing.faults import Crash, FaultPlan, inject
+from spass.testing.gateway import ScriptedServices
+from spass.testing.model import ScriptedModel
+from spass.web.app import create_app
+from tests.functions.gateway import write_operators_files
+
+T = TypeVar("T")
+
+EPOCH: Final = 1_800_000_000.0
+TENANT: Final = TenantId("demo")
+AGENT: Final = "counting"
+USER: Final = "ada"
+
+
+def virtual_now() -> float:
+    """Return the seconds since the epoch in the loop's time."""
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+@dataclass
+class Process(FaultPlan):
+    """One process. Its AWS calls run in the loop, without threads. ``crashed_at`` is the time of its crash."""
+
+    latency: float = 0.004
+    crashed_at: float | None = None
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        try:
+            return await super().around(call, run)
+        finally:
+            if self.crashed and self.crashed_at is None:
+                self.crashed_at = virtual_now()
+
+    async def run_call(self, run: Callable[[], T]) -> T:
+        await asyncio.sleep(self.latency)
+        return run()
+
+
+@dataclass
+class Answer:
+    """What a client has received of a response. ``status`` is 0 until it begins. ``is_whole``: it has ended."""
+
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    is_whole: bool = False
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+
+class ClockedServices(ScriptedServices):
+    """Services in the loop's time."""
+
+    @cached_property
+    def router(self) -> Router:
+        timing = Timing(clock=lambda: asyncio.get_running_loop().time(), wall=virtual_now)
+        return Router(self.config.llm, self.config.models, lambda _: "a key", provider_of=lambda *_: self._model, timing=timing)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        return Sessions(self.cascade, lambda: self.summarizer, clock=virtual_now)
+
+    @cached_property
+    def streams(self) -> Streams:
+        return Streams(self.engine, self.sessions, self.config, clock=virtual_now)
+
+
+class Chats:
+    """The gateway's routes of chats. ``model`` answers for all models."""
+
+    def __init__(self, folder: Path) -> None:
+        self._settings = write_operators_files(folder)
+        self._first: ClockedServices | None = None
+        asyncio.get_running_loop().set_exception_handler(_ignore_crashes)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Empty the stores and the caches. This is faster than a new gateway."""
+        self.aws = MemoryAws(clock=virtual_now)
+        self.model = ScriptedModel()
+        self.services = ClockedServices(self._settings, self.model, self.aws)
+        if self._first is None:
+            self._first = self.services
+            self.app = create_app([create.router, get.router, stop.router, append.router], self.services)
+        for name in ("config", "agents", "tokens"):
+            self.services.__dict__[name] = getattr(self._first, name)
+        self.app.state.services = self.services
+
+    @property
+    def store(self) -> TenantStore:
+        return self.aws.for_tenant(TENANT)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        process: Process | None = None,
+        headers: Mapping[str, str] | None = None,
+        answer: Answer | None = None,
+    ) -> Answer:
+        """Send a request to a process. Return what the client received until the response ended or the process crashed. If
+        ``answer`` is given, it is filled meanwhile."""
+        process, received = process or Process(), answer or Answer()
+        content = json.dumps(body).encode() if body is not None else b""
+        sent = {"host": "gateway.test", "authorization": "Bearer demo-token", "spass-user-id": USER, **(headers or {})}
+        sent |= {"content-type": "application/json"} if content else {}
+        incoming: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "scheme": "https",
+            "query_string": b"",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
+            "server": ("gateway.test", 443),
+            "client": ("127.0.0.1", 1),
+        }
+
+        async def receive() -> Message:
+            if incoming:
+                return incoming.pop()
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+        async def reply(message: Message) -> None:
+            if process.crashed:
+                raise Crash
+            if message["type"] == "http.response.start":
+                received.status = message["status"]
+                received.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            else:
+                received.body += message.get("body", b"")
+                received.is_whole = not message.get("more_body", False)
+
+        with inject(process):
+            request = asyncio.create_task(_run(self.app, scope, receive, reply))
+        await asyncio.wait({request})
+        if (error := request.exception()) and not process.crashed:
+            raise error
+        return received
+
+    async def post(self, body: Mapping[str, Any], **more: Any) -> Answer:
+        """Send a chat."""
+        return await self.send("POST", f"/c1/agents/{AGENT}/chat", body, **more)
+
+    async def follow(self, message_id: str, **more: Any) -> Answer:
+        return await self.send("GET", f"/c1/agents/{AGENT}/chat/{message_id}", **more)
+
+    async def stop(self, message_id: str, **more: Any) -> Answer:
+        return await self.send("DELETE", f"/c1/agents/{AGENT}/chat/{message_id}", **more)
+
+    def items(self) -> list[Item]:
+        return list(self.aws.table.items())
+
+    def sessions(self) -> list[Session]:
+        """Return the heads of all sessions, oldest first."""
+        heads = [item for item in self.items() if item["sk"] == "HEAD" and "#SES#" in str(item["pk"])]
+        return sorted(map(decode_session, heads), key=lambda head: head.id)
+
+    async def turns(self, session: SessionId) -> list[TurnRecord]:
+        with inject(Process()):
+            return await load_turns(self.store, session, 1)
+
+
+def _ignore_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report errors of tasks except crashes, whose processes no longer await their tasks."""
+    if not isinstance(context.get("exception"), Crash):
+        loop.default_exception_handler(context)
+
+
+async def _run(app: ASGIApp, *arguments: Any) -> None:
+    await app(*arguments)
+
+
+@contextmanager
+def virtual_clocks() -> Iterator[None]:
+    """Take the time of day, deadlines and durations from the running loop."""
+    clock = SimpleNamespace(
+        time=virtual_now,
+        monotonic=lambda: asyncio.get_running_loop().time(),
+        time_ns=lambda: int(virtual_now() * 1e9),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("spass.core.time", "spass.core.ids", "spass.agents.following"):
+            patch.setattr(f"{module}.time", clock)
+        patch.setattr("spass.agents.following.follow", partial(follow, clock=virtual_now))
+        yield
