@@ -20,7 +20,7 @@ from spass.agents.render.frames import FrameWriter, failure_frames
 from spass.agents.spec import AgentSpec
 from spass.aws.idempotency import IdempotentRequest
 from spass.calls.scope import Scope
-from spass.core.errors import InternalError, SessionBusy, SpassError, TurnLost
+from spass.core.errors import InternalError, SessionBusy, SpassError, StorageUnavailable, TurnLost
 from spass.core.event_task import EventList, EventTask
 from spass.core.events import Event, TurnFinished
 from spass.core.ids import AgentName, SessionId, new_id, random_suffix
@@ -178,6 +178,7 @@ class LiveStream:
 
         Raises:
             SpassError: the turn is refused. The claim is undone.
+            StorageUnavailable: whether the session was created or held is unknown. The next attempt takes it over.
         """
         await self.frames.wait_for_event(0)
         return None if self.frames.events else await asyncio.shield(self._task)
@@ -203,7 +204,7 @@ class LiveStream:
             self._append(self._last)
         except Exception as error:
             if not self.frames.events:
-                await self._claim.undo()
+                await (self._claim.abandon() if isinstance(error, StorageUnavailable) else self._claim.undo())
                 raise
             await self._fail(error if isinstance(error, SpassError) else InternalError("Something went wrong on our side."))
         finally:

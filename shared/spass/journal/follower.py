@@ -88,7 +88,7 @@ class Follower:
         """Yield the frames with their ids, without gaps, until the last one or for ``seconds``.
 
         Raises:
-            StreamRestarted: the attempt was undone or replaced before this reader delivered a frame.
+            StreamRestarted: the attempt was undone, abandoned or replaced before this reader delivered a frame.
             TurnLost: the worker that runs the attempt died.
             StreamNotFound: the stream was deleted meanwhile.
             StorageUnavailable: the table did not answer several polls in a row.
@@ -119,7 +119,7 @@ class Follower:
             self._has_ended = False
             return self._is_more_stored
         if self._has_ended:
-            raise TurnLost(_LOST) if self.head.state is StreamState.RUNNING else stream_not_found()
+            raise self._ended_early()
         head = await read_head(self._store, self.head.digest)
         if head is None or not self.head.is_same_attempt(head):
             raise self._replaced(head)
@@ -133,6 +133,16 @@ class Follower:
     def _is_more_stored(self) -> bool:
         """Return whether the last page was full, or the stream continues in another partition."""
         return self._is_page_full or self._session != self.head.last_session
+
+    def _ended_early(self) -> Exception:
+        """Return the error of a stream that has ended without its last chunk."""
+        match self.head.state:
+            case StreamState.RUNNING:
+                return TurnLost(_LOST)
+            case StreamState.FAILED if self._next == 1:
+                return StreamRestarted()  # the attempt was abandoned before it began
+            case _:
+                return stream_not_found()
 
     def _replaced(self, head: StreamHead | None) -> Exception:
         if not self._has_delivered:

@@ -157,6 +157,15 @@ class StreamClaim:
         with suppress(ConditionFailed, StorageUnavailable):
             await self.store.table.write(undo)
 
+    async def abandon(self) -> None:
+        """End an attempt without events as failed, because it is unknown whether its session was created or held. The next
+        attempt continues that session and takes over its hold.
+
+        If that fails, the lease expires and the stream looks like that of a lost turn.
+        """
+        with suppress(ConditionFailed, StorageUnavailable):
+            await self.store.table.write(self.ending(StreamState.FAILED))
+
     def ending(self, state: StreamState) -> Update:
         """Return the write that ends the attempt, for the transaction with its last chunk. It fails if the claim was lost."""
         return Update(self.key, set={"state": state}, when=self.is_mine)

@@ -260,6 +260,17 @@ async def test_an_undone_claim_restarts_its_followers(stream: Stream) -> None:
         await stream.follow()
 
 
+async def test_an_abandoned_claim_restarts_its_followers(stream: Stream) -> None:
+    claimed, _ = await started(stream)
+    following = asyncio.create_task(read_all(await stream.follow()))
+    await asyncio.sleep(1)
+    await claimed.abandon()
+    with pytest.raises(StreamRestarted):
+        await following
+    with pytest.raises(StreamNotFound):
+        await stream.follow()
+
+
 async def test_an_undone_second_claim_restarts_its_followers(stream: Stream) -> None:
     await lost(stream, [step("planning")])
     second = await stream.claim("turn_2")

@@ -207,6 +207,17 @@ async def test_an_undo_after_the_end_of_the_attempt_has_no_effect(stream: Stream
     assert (await head_of(stream)).state is StreamState.DONE
 
 
+async def test_an_abandoned_attempt_is_replaced_at_once_in_the_same_session(stream: Stream) -> None:
+    claimed = await stream.claim()
+    await claimed.use_session(SessionId("ses_c"))
+    await claimed.abandon()
+    assert (await head_of(stream)).state is StreamState.FAILED
+    second = await stream.claim("turn_2")
+    assert (second.head.attempt, second.head.session, second.previous_owner) == (2, "ses_c", "turn_1")
+    await claimed.abandon()
+    assert await head_of(stream) == second.head
+
+
 async def test_a_stop_reaches_the_owner_and_no_later_attempt(stream: Stream) -> None:
     claimed = await stream.claim()
     assert not await claimed.is_stop_requested()
