@@ -172,7 +172,7 @@ class Process(FaultPlan):
     paused_until: float = 0.0
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        schedule, in_flight = self.schedule, _InFlightCall(self)
+        schedule, in_flight = self.schedule, _InFlightCall(self, call.is_read)
         await in_flight.wait(0.0)
         schedule.calls += 1
         fault = schedule.draw_fault(call) if not self.without_faults else None
@@ -217,9 +217,10 @@ class Process(FaultPlan):
 
 @dataclass(slots=True)
 class _InFlightCall:
-    """A call in flight. As in ``aws.invocation``, it runs to its end even if its caller is cancelled."""
+    """A call in flight. As in ``aws.invocation``, a write runs to its end even if its caller is cancelled."""
 
     process: Process
+    is_read: bool
     cancelled: bool = False
 
     async def wait(self, seconds: float) -> None:
@@ -234,6 +235,8 @@ class _InFlightCall:
             try:
                 await asyncio.sleep(max(rest, _SHORTEST_SLEEP))
             except asyncio.CancelledError:
+                if self.is_read:
+                    raise
                 self.cancelled = True
         if self.process.crashed:
             raise Crash

@@ -16,6 +16,7 @@ from spass.core.errors import StorageUnavailable
 T = TypeVar("T")
 
 _MAX_THREADS: Final = 40
+_READS: Final = frozenset({"GetItem", "Query", "GetObject", "HeadObject", "ListObjectsV2"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,11 @@ class AwsCall:
     service: str
     operation: str
     parameters: Mapping[str, object]
+
+    @property
+    def is_read(self) -> bool:
+        """Return True if the call changes nothing. A cancelled caller does not wait for a read."""
+        return self.operation in _READS
 
 
 class CallPlan(Protocol):
@@ -42,16 +48,24 @@ _threads: Final = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="aws")  # 
 
 
 async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
-    """Make one AWS call in a worker thread. A cancelled caller waits for its end, to learn the outcome of a write."""
+    """Make one AWS call in a worker thread.
+
+    A cancelled caller waits for the end of a write: what it does next must not precede the write's effect. It leaves a read to
+    the thread at once, so that a bucket that hangs does not delay the stop of a turn.
+    """
     plan = CALL_PLAN.get()
-    if plan is None:
-        return await run_in_thread(run)
-    return await plan.around(call, run)
+    if plan is not None:
+        return await plan.around(call, run)
+    return await (_start_in_thread(run) if call.is_read else run_in_thread(run))
 
 
 async def run_in_thread(run: Callable[[], T]) -> T:
     """Run a call in a worker thread and wait for its end, even if the caller is cancelled."""
-    return await run_shielded(asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, run))
+    return await run_shielded(_start_in_thread(run))
+
+
+def _start_in_thread(run: Callable[[], T]) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, run)
 
 
 async def retry_once(call: Callable[[], Awaitable[T]]) -> T:

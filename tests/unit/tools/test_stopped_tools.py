@@ -1,4 +1,4 @@
-"""A tool that is stopped ends within two seconds, whatever it waits for: a timer, a thread, a server or a model."""
+"""A tool that is stopped ends within two seconds, whatever it waits for: a timer, a thread, AWS, a server or a model."""
 
 import asyncio
 import threading
@@ -11,6 +11,7 @@ import anyio.to_thread
 import pytest
 
 from spass.agents.interrupt import StopSignal, interruptible
+from spass.aws.invocation import AwsCall, invoke
 from spass.core.cost import NO_COST
 from spass.core.events import Event, InferenceFinished, ToolCallFinished, ToolCallStarted, TurnFinished, TurnStarted, collect
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
@@ -46,6 +47,8 @@ class Blocked(Tool):
                 await anyio.to_thread.run_sync(RELEASED.wait)
             case "a thread of asyncio":
                 await asyncio.to_thread(RELEASED.wait)
+            case "a read of AWS":
+                await invoke(AwsCall("s3", "GetObject", {}), RELEASED.wait)
             case "tasks":
                 async with asyncio.TaskGroup() as group:
                     for _ in range(3):
@@ -93,7 +96,7 @@ def check_cancelled(events: list[Event]) -> None:
     assert sum(isinstance(event, ToolCallFinished) for event in events) == 1
 
 
-@pytest.mark.parametrize("what", ["a timer", "a thread of anyio", "a thread of asyncio", "tasks"])
+@pytest.mark.parametrize("what", ["a timer", "a thread of anyio", "a thread of asyncio", "a read of AWS", "tasks"])
 async def test_a_tool_that_waits_stops_at_once(what: str) -> None:
     toolbox = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), tools={**TOOLS, "blocked": f"{__name__}:Blocked"})
     events, seconds = await run_and_stop(toolbox, ToolCall("call_1", "blocked", f'{{"what": "{what}"}}'))
