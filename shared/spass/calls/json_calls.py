@@ -24,7 +24,8 @@ MAX_CHARACTERS: Final = 64 * 1024
 """Characters of a reply that are held."""
 
 _BLANKS: Final = " \t\r\n"
-_STRING_OR_MARK: Final = r'"(?:[^"\\]|\\.)*+"|MARK'
+# A string without an end matches too. Otherwise each of its quotes would start another search to the end of the text.
+_STRING_OR_MARK: Final = r'"(?:[^"\\]|\\.)*+"?|MARK'
 _FENCES: Final = ("```", "~~~")
 _JSON: Final = re.compile(r"[\[{]")
 _CALL_KEYS: Final = frozenset({"type", "id"})

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from spass.core.ids import RequestId
 from spass.core.messages import (
@@ -31,6 +31,10 @@ class NamedTool:
 
     name: str
 
+
+MAX_CALL_ID_CHARACTERS: Final = 16 * 1024
+"""Characters of the id of a tool call. Some gateways put more than a name into it. A longer id is ignored: an event contains it,
+and must fit in an item of the table."""
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 
@@ -194,7 +198,7 @@ class _PartialCall:
         self.arguments: list[str] = []
 
     def add(self, piece: ToolCallDelta) -> None:
-        self.id = self.id or piece.id or ""
+        self.id = self.id or (piece.id if piece.id and len(piece.id) <= MAX_CALL_ID_CHARACTERS else "")
         self.name = self.name or piece.name or ""
         self.arguments.append(piece.arguments)
 

@@ -15,6 +15,9 @@ from spass.tools.base import ToolError
 
 MAX_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 32
+MAX_UNREADABLE_CHARACTERS: Final = 32 * 1024
+"""Characters that are shown of arguments that are not a JSON object. Each can take six bytes of an event's JSON, and an event
+must fit in an item of the table."""
 
 _MAX_ERRORS: Final = 10
 _MAX_NAME_CHARACTERS: Final = 64
@@ -54,11 +57,11 @@ def parse(text: str) -> Mapping[str, Json]:
 
 
 def arguments_for_display(text: str) -> Json:
-    """Return the JSON object in ``text``, or the first ``MAX_BYTES`` characters if ``text`` is not a JSON object."""
+    """Return the JSON object in ``text``, or its first ``MAX_UNREADABLE_CHARACTERS`` if it is not a JSON object."""
     try:
         return parse(text)
     except InvalidArguments:
-        return replace_surrogates(text[:MAX_BYTES])
+        return replace_surrogates(text[:MAX_UNREADABLE_CHARACTERS])
 
 
 def describe_validation_error(error: ValidationError, arguments: Mapping[str, Json]) -> InvalidArguments:

@@ -251,6 +251,14 @@ def test_a_long_reply_that_looks_like_calls_costs_little_time() -> None:
     assert time.process_time() - started < 3
 
 
+def test_quotes_in_arguments_that_have_no_end_cost_little_time() -> None:
+    arguments = '"' + '\\"' * 10_000 + "ˆ"
+    reply = json.dumps({"name": "add", "arguments": arguments}, ensure_ascii=False)
+    started = time.process_time()
+    assert outcome([reply], mark="ˆ") == (reply, [], "stop")
+    assert time.process_time() - started < 0.5
+
+
 # Think text
 
 

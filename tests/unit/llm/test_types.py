@@ -3,11 +3,12 @@
 import struct
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCall, ToolCallDelta
-from spass.llm.types import ChatDelta, EmbeddingReply, ReplyBuilder, collect_deltas, pack_rows
+from spass.llm.types import MAX_CALL_ID_CHARACTERS, ChatDelta, EmbeddingReply, ReplyBuilder, collect_deltas, pack_rows
 
 
 def test_pieces_of_two_tool_calls_join_by_index() -> None:
@@ -96,3 +97,11 @@ def test_the_pieces_for_the_client_join_to_the_calls_of_the_reply(answer: list[l
         client.add(ChatDelta(tool_calls=tuple(builder.add(ChatDelta(tool_calls=tuple(pieces))))))
     expected = [call for call in builder.reply.message.tool_calls if call.name == "weather"]
     assert sorted(map(repr, client.reply.message.tool_calls)) == sorted(map(repr, expected))
+
+
+@pytest.mark.parametrize(("size", "kept"), [(MAX_CALL_ID_CHARACTERS, True), (MAX_CALL_ID_CHARACTERS + 1, False)])
+def test_an_id_of_a_call_is_ignored_if_it_is_too_long(size: int, kept: bool) -> None:
+    builder, long = ReplyBuilder({"weather"}.__contains__), "i" * size
+    (shown,) = builder.add(ChatDelta(tool_calls=(ToolCallDelta(3, long, "weather", "{}"),)))
+    (call,) = builder.reply.message.tool_calls
+    assert call.id == shown.id == (long if kept else "call_3")

@@ -81,7 +81,7 @@ def test_the_arguments_of_a_call_that_starts_are_those_of_its_end_and_bounded() 
     nested = '{"a":' * 40 + "1" + "}" * 40
     for arguments in ('{"thought": "' + "x" * 3_000_000 + '"}', "y" * 3_000_000, nested):
         (event,) = written(ToolCallStarted(ToolCall("call_1", "think", arguments)))
-        assert event["tool_call"]["args"] == arguments[: 64 * 1024]
+        assert event["tool_call"]["args"] == arguments[: 32 * 1024]
 
 
 def test_a_status_has_its_detail_and_other_events_are_not_shown() -> None:
