@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +42,9 @@ PLACES: Final = {
 """Where a stop reaches a turn."""
 
 
-def test_a_turn_stopped_anywhere_is_recorded_once_and_can_be_continued(tmp_path: Path) -> None:
+def test_a_turn_stopped_anywhere_is_recorded_once_and_can_be_continued(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     places: Counter[str] = Counter()
 
     async def stop_all() -> None:
@@ -56,7 +58,8 @@ def test_a_turn_stopped_anywhere_is_recorded_once_and_can_be_continued(tmp_path:
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner, virtual_clocks():
         runner.run(stop_all())
-    print(f"{len(SEEDS)} stops: {dict(places)}")  # noqa: T201 (the number of stops at each place)
+    for place, count in places.items():
+        record_property(f"stops {place}", count)
     assert len(SEEDS) == 1 or places.keys() >= PLACES
 
 
