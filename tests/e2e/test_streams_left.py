@@ -1,4 +1,4 @@
-"""Disconnect a client from a stream of ``/v1/chat/completions``: the local server notices it and stops reading from the model."""
+"""Streams that end early: a client disconnects from ``/v1/chat/completions``, or the server stops."""
 
 import hashlib
 import json
@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any, Final
 
 import httpx
@@ -69,7 +70,8 @@ def endless_upstream() -> EndlessUpstream:
 def gateway(endless_upstream: EndlessUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with serve(endless_upstream.answer) as url:
         config = CONFIG.format(url=f"{url}/v1", digest=hashlib.sha256(TOKEN.encode()).hexdigest())
-        with running_gateway(tmp_path_factory.mktemp("streams"), config) as gateway:
+        agents = {"counting": "name: counting\nmodel: endless\ndescription: Counts.\n"}
+        with running_gateway(tmp_path_factory.mktemp("streams"), config, agents) as gateway:
             yield gateway
 
 
@@ -107,16 +109,30 @@ def test_a_disconnect_stops_the_model_call_and_is_audited_as_cancelled(gateway: 
 
 def test_a_server_that_stops_ends_its_streams_with_an_error(gateway: Gateway) -> None:
     """This must be the last test, because it stops the gateway."""
-    body = {"model": "endless", "messages": [{"role": "user", "content": "Count."}], "stream": True}
-    with gateway.client(TOKEN) as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
-        lines = (line for line in answer.iter_lines() if line)
-        assert next(lines)
+    question = {"role": "user", "content": "Count."}
+    completion = {"model": "endless", "messages": [question], "stream": True}
+    chat = {"message_id": "m1", "messages": [question]}
+    with gateway.client(TOKEN) as client, ExitStack() as open_streams:
+        lines = [
+            _lines(open_streams.enter_context(client.stream(method, path, json=body)))
+            for method, path, body in (
+                ("POST", "/v1/chat/completions", completion),
+                ("POST", "/c1/agents/counting/chat", chat),
+                ("GET", "/c1/agents/counting/chat/m1", None),
+            )
+        ]
+        assert all(map(next, lines))
         assert gateway.process is not None
         gateway.process.send_signal(signal.SIGINT)
-        *_, last = lines
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "internal_error"
+        ends = [list(each)[-1] for each in lines]
+    codes = [json.loads(end.removeprefix("data: "))["error"]["code"] for end in ends]
+    assert codes == ["internal_error"] * 3
     assert gateway.process.wait(SECONDS) == 0
     assert "CancelledError" not in gateway.output
+
+
+def _lines(answer: httpx.Response) -> Iterator[str]:
+    return (line for line in answer.iter_lines() if line)
 
 
 def wait_for_record(client: httpx.Client, request_id: str) -> dict[str, Any]:

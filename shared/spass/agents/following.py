@@ -13,9 +13,7 @@ from spass.journal.head import request_stop, stream_digest
 from spass.sessions.session import require_user
 from spass.tenancy.response_model import ResponseModel
 
-NumberedFrame: TypeAlias = tuple[EventId | None, Frame]
-"""A frame with its id. One that the journal does not have has none."""
-FollowedStream: TypeAlias = EventTask[NumberedFrame]
+FollowedStream: TypeAlias = EventTask[tuple[EventId, Frame]]
 """A stream that is read from the journal. It raises ``TurnLost`` if the worker of the turn dies."""
 
 
@@ -40,7 +38,7 @@ async def follow_stream(scope: Scope, agent: AgentName, message_id: str, after: 
     return None if follower.is_over else EventTask(_read(scope, digest, follower))
 
 
-async def _read(scope: Scope, digest: str, follower: Follower) -> AsyncGenerator[NumberedFrame, None]:
+async def _read(scope: Scope, digest: str, follower: Follower) -> AsyncGenerator[tuple[EventId, Frame], None]:
     """Yield the frames of ``follower``. If its attempt was refused before it began, follow the one that comes instead."""
     while True:
         try:

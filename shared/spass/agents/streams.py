@@ -20,7 +20,7 @@ from spass.agents.render.frames import FrameWriter, failure_frames
 from spass.agents.spec import AgentSpec
 from spass.aws.idempotency import IdempotentRequest
 from spass.calls.scope import Scope
-from spass.core.errors import InternalError, SessionBusy, SpassError, StorageUnavailable, TurnLost
+from spass.core.errors import SessionBusy, SpassError, StorageUnavailable, TurnLost, internal_error
 from spass.core.event_task import EventList, EventTask
 from spass.core.events import Event, TurnFinished
 from spass.core.ids import AgentName, SessionId, new_id, random_suffix
@@ -206,7 +206,7 @@ class LiveStream:
             if not self.frames.events:
                 await (self._claim.abandon() if isinstance(error, StorageUnavailable) else self._claim.undo())
                 raise
-            await self._fail(error if isinstance(error, SpassError) else InternalError("Something went wrong on our side."))
+            await self._fail(error if isinstance(error, SpassError) else internal_error(error))
         finally:
             for task in beside:
                 task.cancel()

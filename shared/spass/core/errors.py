@@ -265,3 +265,10 @@ class Internal(SpassError): ...
 
 class InternalError(Internal, code="internal_error"):
     """A bug in the gateway. The log has the cause under the request id."""
+
+
+def internal_error(cause: BaseException) -> InternalError:
+    """Return the error that clients see instead of ``cause``, which is a bug. The log gets the cause."""
+    error = InternalError("Something went wrong on our side.")
+    error.__cause__ = cause
+    return error

@@ -23,7 +23,15 @@ from spass.aws.leases import renewing
 from spass.aws.objects import ObjectMissing
 from spass.aws.writes import Write
 from spass.calls.scope import Scope
-from spass.core.errors import CompactionInProgress, IdempotencyInProgress, InternalError, SessionArchived, SessionBusy, SpassError
+from spass.core.errors import (
+    CompactionInProgress,
+    IdempotencyInProgress,
+    InternalError,
+    SessionArchived,
+    SessionBusy,
+    SpassError,
+    internal_error,
+)
 from spass.core.event_task import EventTask
 from spass.core.events import Event, Failed, TurnFinished
 from spass.core.ids import SessionId, new_id
@@ -141,7 +149,7 @@ class Turn:
         except Exception as error:
             if not started:
                 raise
-            yield Failed(error if isinstance(error, SpassError) else _internal_error(error))
+            yield Failed(error if isinstance(error, SpassError) else internal_error(error))
 
     async def _perform(self) -> AsyncGenerator[Event, None]:
         opened = await self._begin()
@@ -277,13 +285,6 @@ async def _read_writes(events: AsyncGenerator[Event | CommitWith, Any], outcome:
     if not isinstance(last, CommitWith):
         raise InternalError("The turn had events after its last one.")
     return last.writes
-
-
-def _internal_error(cause: Exception) -> InternalError:
-    """Return the error of a turn that failed by a bug. The log gets its ``cause``."""
-    error = InternalError("Something went wrong on our side.")
-    error.__cause__ = cause
-    return error
 
 
 def _messages(turns: Sequence[TurnRecord]) -> list[Message]:

@@ -4,9 +4,10 @@ Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import count
+from typing import Final, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
@@ -14,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, SpassError, StorageUnavailable
-from spass.core.event_task import EventTask
+from spass.core.event_task import EventList, EventTask
 from spass.core.ids import RequestId
 from spass.core.json import dump_line
 from spass.core.messages import Json
@@ -23,10 +24,12 @@ from spass.web.errors import Error, envelope, unexpected_error
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
+MEDIA_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 DONE: Final = b"data: [DONE]\n\n"
 
 Chunk = dict[str, Json]
+E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,12 @@ async def stream_response(
     if not running.events:
         await running.result()
     events = render_events(running, request_id, redact=redact, stream_format=stream_format)
-    return _EventStream(events, {**STREAM_HEADERS, **(headers or {})}, running if client else None)
+
+    async def end() -> None:
+        if client is not None:
+            running.cancel()
+
+    return EventStreamResponse(events, end, headers)
 
 
 async def yield_chunks(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
@@ -103,49 +111,72 @@ async def _wait_for_disconnect(client: Receive) -> None:
             return
 
 
-class _EventStream(StreamingResponse):
-    """A stream of events. When the client disconnects, the response ends and cancels ``work``."""
+class EventStreamResponse(StreamingResponse):
+    """A stream of events. ``end`` is called after it, also if the client has left before."""
 
-    def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str], work: EventTask[Chunk] | None) -> None:
-        super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._work = work
+    def __init__(
+        self, events: AsyncIterator[bytes], end: Callable[[], Awaitable[None]], headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(events, media_type=MEDIA_TYPE, headers={**STREAM_HEADERS, **(headers or {})})
+        self._end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_stopped = False
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
-            pass  # the server stops; ``render_events`` has sent the error event
+            is_stopped = True  # the server stops, and cancels the work too; ``encode_events`` has sent the error event
         finally:
-            if self._work is not None:
-                self._work.cancel()
+            if not is_stopped:
+                await self._end()
 
 
-async def render_events(
+def render_events(
     running: EventTask[Chunk],
     request_id: RequestId,
     *,
     keep_alive: float = KEEP_ALIVE_SECONDS,
     redact: Callable[[str], str] = redact,
     stream_format: StreamFormat = OPENAI,
-) -> AsyncIterator[bytes]:
-    """Yield the bytes of the stream. Send a comment after every ``keep_alive`` seconds without a chunk. If the work fails, end
-    with the format's report of the failure and without its ``end``.
-    """
+) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of a stream of chunks, as ``encode_events`` does. One that did not fail has the format's ``end``."""
 
     def report(error: SpassError) -> bytes:
         return b"".join(map(_encode_event, stream_format.failure(envelope(error, request_id, redact))))
 
+    return encode_events(
+        running, lambda _, chunk: _encode_event(chunk), report, request_id, keep_alive=keep_alive, end=stream_format.end
+    )
+
+
+async def encode_events(
+    events: EventList[E],
+    encode: Callable[[int, E], bytes],
+    report: Callable[[SpassError], bytes],
+    request_id: RequestId,
+    *,
+    keep_alive: float = KEEP_ALIVE_SECONDS,
+    start: bytes = b"",
+    end: bytes = b"",
+) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of a stream: ``start``, the events, ``end``. ``encode`` gets the index of an event and the event.
+
+    Send a comment after every ``keep_alive`` seconds without an event. If the list ends with an error, or the server stops, end
+    with the bytes that ``report`` returns.
+    """
     position = 0
     try:
+        if start:
+            yield start
         while True:
-            while not await running.wait_for_event(position, keep_alive):
+            while not await events.wait_for_event(position, keep_alive):
                 yield KEEP_ALIVE
-            if position >= len(running.events):
+            batch = events.events[position:]
+            if not batch:
                 break
-            chunks = running.events[position:]
-            position += len(chunks)
-            yield b"".join(map(_encode_event, chunks))
-        await running.result()
+            yield b"".join(map(encode, count(position), batch))
+            position += len(batch)
+        await events.result()
     except SpassError as error:
         if isinstance(error, InternalError | StorageUnavailable):
             write_line(failure_line(error, request_id))
@@ -156,8 +187,8 @@ async def render_events(
         write_line(failure_line(error, request_id))
         yield report(unexpected_error())
     else:
-        if stream_format.end:
-            yield stream_format.end
+        if end:
+            yield end
 
 
 def _encode_event(value: Chunk) -> bytes:

@@ -1,16 +1,13 @@
 """Answer with a stream that can be followed: of a turn that runs in this process, or one that is read from the journal."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
-from spass.agents.following import FollowedStream, NumberedFrame, follow_stream
+from spass.agents.following import FollowedStream, follow_stream
 from spass.agents.render.frames import failure_frames
 from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, InvalidRequest, SpassError, StorageUnavailable
@@ -23,20 +20,20 @@ from spass.web.errors import envelope
 from spass.web.exchange import Exchange
 from spass.web.idempotency import REPLAYED_HEADER
 from spass.web.outcomes import replay_outcome
-from spass.web.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS, STREAM_HEADERS
+from spass.web.sse import MEDIA_TYPE, EventStreamResponse, encode_events
 
 if TYPE_CHECKING:
     # Not needed to follow a stream.
     from spass.agents.spec import AgentSpec
     from spass.agents.streams import LiveStream, StreamedMessage
 
-T = TypeVar("T")
+E = TypeVar("E")
 
 
 class EventStream(Response):
     """The answer of a route that always streams, as OpenAPI describes it."""
 
-    media_type = "text/event-stream"
+    media_type = MEDIA_TYPE
 
 
 _HEADER: Final = "Last-Event-ID"
@@ -68,11 +65,17 @@ def _read_last_event_id(request: Request) -> EventId | None:
         raise InvalidRequest(message, param=_HEADER) from None
 
 
-def report_failure(exchange: Exchange, error: SpassError) -> dict[str, Json]:
-    """Log the gateway's own errors. Return ``error`` as the envelope of all errors has it, without secrets."""
+def _render_error(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
+    """Return ``error`` as the envelope of all errors has it, without secrets. The request's log line names it."""
+    exchange.error = error.code
+    return envelope(error, exchange.request_id, exchange.services.redact).error.to_dict()
+
+
+def _report_failure(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
+    """Log the gateway's own errors. Return ``error`` as clients see it."""
     if isinstance(error, InternalError | StorageUnavailable):
         write_line(failure_line(error, exchange.request_id))
-    return envelope(error, exchange.request_id, exchange.services.redact).error.to_dict()
+    return _render_error(exchange, error)
 
 
 async def run_stream(exchange: Exchange, agent: "AgentSpec", message: "StreamedMessage") -> Response:
@@ -81,37 +84,30 @@ async def run_stream(exchange: Exchange, agent: "AgentSpec", message: "StreamedM
     Raises:
         SpassError: the turn is refused. It leaves neither a new session nor a stream.
     """
-    stream = await exchange.services.streams.open(exchange.scope.streaming, agent, message, partial(report_failure, exchange))
+    stream = await exchange.services.streams.open(exchange.scope.streaming, agent, message, partial(_report_failure, exchange))
     if isinstance(stream, TurnOutcome):
         return await replay_outcome(exchange, stream)
     if isinstance(stream, EventTask):
-        return answer_followed(exchange, stream, {REPLAYED_HEADER: "true"} if message.idempotency is not None else None)
-    return answer_live(stream)
+        return _answer_followed(exchange, stream, {REPLAYED_HEADER: "true"} if message.idempotency is not None else None)
+    return _answer_live(exchange, stream)
 
 
-def answer_live(stream: "LiveStream") -> Response:
+def _answer_live(exchange: Exchange, stream: "LiveStream") -> Response:
     """Return the stream of a turn that runs in this process. The response ends with the turn, also if the client has left."""
-    return _StreamResponse(_encode(stream.frames, lambda index, frame: _encode_frame(stream.event_id(index), frame)), stream.wait)
+
+    def encode(index: int, frame: Frame) -> bytes:
+        return _encode_frame(stream.event_id(index), frame)
+
+    return EventStreamResponse(_encode(exchange, stream.frames, encode), stream.wait)
 
 
-def answer_followed(exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None = None) -> Response:
+def _answer_followed(exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None = None) -> Response:
     """Return a stream that is read from the journal."""
 
-    async def frames() -> AsyncGenerator[NumberedFrame, None]:
-        try:
-            async with aclosing(stream.follow()) as items:
-                async for item in items:
-                    yield item
-        except SpassError as error:
-            for frame in failure_frames(report_failure(exchange, error), exchange.request_id):
-                yield None, frame
-
     async def stop_reading() -> None:
-        sent.cancel()
         stream.cancel()
 
-    sent = EventTask(frames())
-    return _StreamResponse(_encode(sent, lambda _, item: _encode_frame(*item)), stop_reading, headers)
+    return EventStreamResponse(_encode(exchange, stream, lambda _, item: _encode_frame(*item)), stop_reading, headers)
 
 
 async def follow(request: Request, exchange: Exchange, agent: AgentName, message_id: str) -> Response:
@@ -123,40 +119,20 @@ async def follow(request: Request, exchange: Exchange, agent: AgentName, message
         StreamNotFound: the user has no such stream with the agent, or no longer.
     """
     stream = await follow_stream(exchange.scope, agent, message_id, _read_last_event_id(request))
-    return answer_followed(exchange, stream) if stream is not None else Response(status_code=204)
+    return _answer_followed(exchange, stream) if stream is not None else Response(status_code=204)
 
 
-async def _encode(items: EventList[T], encode: Callable[[int, T], bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of the stream. ``encode`` gets each item and its index. A comment follows every 15 s without an item."""
-    yield _RETRY
-    position = 0
-    while True:
-        while not await items.wait_for_event(position, KEEP_ALIVE_SECONDS):
-            yield KEEP_ALIVE
-        batch = items.events[position:]
-        if not batch:
-            return
-        yield b"".join(map(encode, count(position), batch))
-        position += len(batch)
+def _encode(exchange: Exchange, events: EventList[E], encode: Callable[[int, E], bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of the stream. The events of a failure that is not in the journal have no ids."""
+
+    def report(error: SpassError) -> bytes:
+        frames = failure_frames(_render_error(exchange, error), exchange.request_id)
+        return b"".join(_encode_frame(None, frame) for frame in frames)
+
+    return encode_events(events, encode, report, exchange.request_id, start=_RETRY)
 
 
 def _encode_frame(event_id: EventId | None, frame: Frame) -> bytes:
     id_line = f"id: {event_id}\n" if event_id is not None else ""
     name_line = f"event: {frame.event}\n" if frame.event is not None else ""
     return f"{id_line}{name_line}data: {frame.data}\n\n".encode()
-
-
-class _StreamResponse(StreamingResponse):
-    """A stream of events. ``end`` is called when it has ended, also if the client left before."""
-
-    def __init__(
-        self, body: AsyncGenerator[bytes, None], end: Callable[[], Awaitable[None]], headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(body, media_type="text/event-stream", headers={**STREAM_HEADERS, **(headers or {})})
-        self._end = end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self._end()

@@ -5,13 +5,14 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from starlette.types import Message
 
 from spass.core.errors import RateLimited, UpstreamError
 from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.web.outcomes import EVENTS
-from spass.web.sse import DONE, KEEP_ALIVE, render_events, stream_response
+from spass.web.sse import DONE, KEEP_ALIVE, EventStreamResponse, encode_events, render_events, stream_response
 
 Chunk = dict[str, Json]
 REQUEST = RequestId("req_1")
@@ -112,7 +113,7 @@ async def test_the_work_continues_after_its_reader_has_left() -> None:
 
     reader = render_events(EventTask(work()), REQUEST)
     await anext(reader)
-    await reader.aclose()  # type: ignore[attr-defined]  # an async generator
+    await reader.aclose()
     await asyncio.wait_for(ended.wait(), 5)
 
 
@@ -136,6 +137,45 @@ async def test_a_stream_that_the_server_cancels_ends_with_an_error_event() -> No
     await asyncio.wait([reading])
     assert len(parts) == 2
     assert json.loads(parts[1].removeprefix(b"data: "))["error"]["code"] == "internal_error"
+
+
+@pytest.mark.anyio
+async def test_a_bug_while_a_stream_is_followed_ends_it_with_an_error_event() -> None:
+    async def fail() -> AsyncIterator[Chunk]:
+        yield {"text": "a"}
+        raise KeyError("frames")
+
+    followed = encode_events(EventTask(fail()), lambda index, _: b"%d" % index, lambda error: error.code.encode(), REQUEST)
+    assert [part async for part in followed] == [b"0", b"internal_error"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stops", [False, True])
+async def test_a_stream_waits_for_its_work_unless_the_server_stops(stops: bool) -> None:
+    has_begun, has_waited = asyncio.Event(), asyncio.Event()
+
+    async def never() -> AsyncIterator[bytes]:
+        has_begun.set()
+        yield b"a"
+        await asyncio.Event().wait()
+
+    async def end() -> None:
+        has_waited.set()
+
+    async def receive() -> Message:
+        await has_begun.wait()
+        if stops:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_: Message) -> None: ...
+
+    answering = asyncio.ensure_future(EventStreamResponse(never(), end)({"type": "http"}, receive, send))
+    await has_begun.wait()
+    if stops:
+        answering.cancel()
+    await answering
+    assert has_waited.is_set() is not stops
 
 
 @pytest.mark.anyio
