@@ -96,3 +96,14 @@ def test_a_failed_request_has_the_cost_of_its_earlier_calls(gateway: Gateway) ->
     reply = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "a"})
     assert reply.status == 502
     assert reply.headers["spass-cost-usd"] == "0.000001"
+
+
+def test_the_line_of_a_request_names_the_error_in_which_its_stream_ended(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.model.failure = BackendError("down")
+    reply = gateway.send(
+        "POST", "/c1/agents/plain/chat", body={"message_id": "m1", "messages": [{"role": "user", "content": "Hi"}]}
+    )
+    (line,) = (line for line in lines(capsys) if line.get("method") == "POST")
+    assert (reply.status, line["status"], line["error"]) == (200, 200, "upstream_error")

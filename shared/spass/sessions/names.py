@@ -10,13 +10,10 @@ from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.writes import Condition, Delete, Equals, Put
 from spass.core.errors import InvalidRequest, SessionNotFound
-from spass.core.ids import AgentName, SessionId, UserId, id_pattern
+from spass.core.ids import CLIENT_ID, AgentName, SessionId, UserId, id_pattern
 from spass.sessions.session import Session
 
-SESSION_NAME: Final = r"[A-Za-z0-9._:-]{1,128}"
-"""The pattern of a client's name for a session. A name does not begin like an id."""
-
-_ID_START: Final = "ses_"
+_ID_START: Final = "ses_"  # a client's name for a session does not begin so
 
 
 def parse_session_id(wanted: str) -> SessionId | None:
@@ -30,7 +27,7 @@ def parse_session_id(wanted: str) -> SessionId | None:
         if re.fullmatch(id_pattern("ses"), wanted):
             return SessionId(wanted)
         raise SessionNotFound("You have no such session.")
-    if not re.fullmatch(SESSION_NAME, wanted):
+    if not re.fullmatch(CLIENT_ID, wanted):
         raise InvalidRequest("'session_id' has 1 to 128 of the characters A-Z a-z 0-9 . _ : -", param="session_id")
     return None
 

@@ -90,27 +90,10 @@ class Turn:
         self._scope = scope
         self._store = scope.store
         self._request = request
-        self._session = request.session
         self._respond = respond
         self._clock = clock
         self._answer: TurnAnswer | None = None
         self.task: EventTask[Event] = EventTask(self._run())
-
-    @property
-    def session(self) -> SessionId:
-        """Return the id of the session to which the message was sent. For a chat, it may change before the first event."""
-        return self._session
-
-    async def start(self) -> TurnAnswer | None:
-        """Wait for the first event. Return the answer if an earlier attempt of the request recorded one.
-
-        Raises:
-            SpassError: the turn was refused; its agent was not called.
-        """
-        await self.task.wait_for_event(0)
-        if not self.task.events:
-            await self.task.result()
-        return self._answer if self._answer is not None and self._answer.replayed else None
 
     async def answer(self) -> TurnAnswer:
         """Wait for the end of the turn and return its answer.
@@ -125,14 +108,6 @@ class Turn:
         if self._answer is None:
             raise InternalError("The turn ended without an answer.")
         return self._answer
-
-    async def follow(self) -> AsyncGenerator[Event | TurnOutcome, None]:
-        """Yield the events as they arrive, and the outcome in place of ``TurnFinished``. Errors are those of ``answer``."""
-        async with aclosing(self.task.follow()) as events:
-            async for event in events:
-                if not isinstance(event, TurnFinished | Failed):
-                    yield event
-        yield (await self.answer()).outcome
 
     async def _run(self) -> AsyncIterator[Event]:
         """Yield the events of the turn. After the first one, an error is the event ``Failed``."""
@@ -199,8 +174,7 @@ class Turn:
             if await self._replay():
                 return None
             raise
-        self._session = opened.session.id
-        self._scope.continue_in(self._session)
+        self._scope.continue_in(opened.session.id)
         return opened
 
     async def _load(self, opened: OpenedSession) -> Sequence[TurnRecord] | None:

@@ -87,7 +87,9 @@ class Chats:
         )
         turn = self.sessions.turn(scope, request, self._responder(scope, claimed, agent))
         try:
-            await turn.start()
+            await turn.task.wait_for_event(0)
+            if not turn.task.events:
+                await turn.task.result()
         except SpassError:
             await claimed.undo()
             raise

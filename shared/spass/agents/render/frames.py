@@ -15,15 +15,6 @@ _BEFORE_TEXT: Final = '{"type":"token","content":"'
 """What precedes the text of a token."""
 
 
-def render_frame(event: StreamEvent) -> Frame:
-    """Return the frame of ``event``. That of a token has the text apart from the rest."""
-    match event:
-        case {"type": "token", "content": str(text), "step": int(step)}:
-            return _token(text, _token_suffix(step))
-        case _:
-            return Frame(dump_line(event))
-
-
 class FrameWriter:
     """Render the events of one run as frames."""
 
@@ -35,27 +26,27 @@ class FrameWriter:
     def write(self, event: Event) -> Sequence[Frame]:
         """Return the frames of one event of the run. Most events of a run have one, some have none."""
         if not isinstance(event, Token):
-            return [Frame(dump_line(rendered)) for rendered in self._events.write(event)]
+            return [_frame(rendered) for rendered in self._events.write(event)]
         if event.step != self._step:
             self._step, self._suffix = event.step, _token_suffix(event.step)
         return [_token(piece, self._suffix) for piece in split_token(event.text)]
 
     def move(self, successor: SessionId) -> Frame:
         """Return the frame that names the session in which the turn goes on after a compaction."""
-        return render_frame(self._events.move(successor))
+        return _frame(self._events.move(successor))
 
     def end(self, outcome: TurnOutcome) -> Sequence[Frame]:
         """Return the end of a run that succeeded: ``complete``, ``usage`` and ``done``."""
-        return [render_frame(event) for event in self._events.write(outcome)]
-
-    def replay(self, outcome: TurnOutcome) -> Sequence[Frame]:
-        """Return the frames of a recorded outcome."""
-        return [render_frame(event) for event in self._events.replay(outcome)]
+        return [_frame(event) for event in self._events.write(outcome)]
 
 
 def failure_frames(error: Mapping[str, Json], request_id: RequestId) -> Sequence[Frame]:
     """Return the end of a run that failed: two errors. ``error`` is that of the envelope of all errors."""
-    return [render_frame(event) for event in render_failure(error, request_id)]
+    return [_frame(event) for event in render_failure(error, request_id)]
+
+
+def _frame(event: StreamEvent) -> Frame:
+    return Frame(dump_line(event))
 
 
 def _token(text: str, suffix: str) -> Frame:
