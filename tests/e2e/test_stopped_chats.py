@@ -1,0 +1,278 @@
+"""Stop chats of a started gateway, over sockets: its providers see their connections closed within two seconds, and never get a
+conversation that they would refuse. Hostile providers end a stream as its grammar says."""
+
+import hashlib
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
+from tests.e2e.conftest import Gateway, running_gateway
+from tests.stream_grammar import Event, answer_text, of_type, parse_events, receive
+from tests.unit.llm.wire_forms import SCRIPTS, WIRE_FORMS, WIRE_PATHS, WireScript, call
+from tests.valid_conversations import check_anthropic, check_openai
+
+TOKEN: Final = "stopping-token"
+STOPS: Final = 20
+MAX_SECONDS: Final = 2.0
+HANG_SECONDS: Final = 20
+PROVIDERS: Final = sorted(WIRE_FORMS)
+IMPATIENT: Final = "-impatient"
+"""The end of the names of models whose backends wait only a second for the next byte."""
+SILENCES: Final = {
+    "a silence before the first token": WireScript([], cut=True),
+    "a silence in the text": WireScript(["Well, well. "], cut=True),
+    "a silence after a call": WireScript([[call("calculator", {"expression": "6*7"})]], cut=True),
+}
+
+CONFIG: Final = """
+llm:
+  retries: 0
+  backends:
+{backends}
+    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
+models:
+{models}
+  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
+defaults: {{compact_summary_model: openai}}
+tenants:
+  - id: stopping
+    tokens: [{{id: stopping, sha256: {digest}}}]
+"""
+AGENT: Final = (
+    "name: slow\nmodel: openai\ndescription: Answers.\nsystem_prompt: Answer.\ntools: [calculator, llm]\nmax_turns: 4\n"
+)
+
+
+@dataclass
+class ModelCall:
+    """A request of the turn ``turn``. ``ended`` is when it ended or its client disconnected, by the monotonic clock."""
+
+    turn: str
+    began: float
+    ended: float | None = None
+    is_cut: bool = False
+
+
+@dataclass
+class SlowUpstream:
+    """A provider in three forms. The turn of a message that contains ``turn 7`` writes texts and calls tools at random, slowly.
+    One that contains ``turn 7quick`` is answered at once. A turn that has a script begins with it, byte for byte, and then is
+    silent if its name says so.
+
+    ``refused`` are the conversations that the real provider would refuse.
+    """
+
+    scripts: dict[str, WireScript] = field(default_factory=dict)
+    calls: list[ModelCall] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def respond(self, request: HttpRequest) -> HttpAnswer | None:
+        if request.method == "GET":
+            return json_answer(
+                {"models": [{"name": "ollama"}, {"name": "ollama-impatient"}]}
+            )  # the gateway asks Ollama for its models
+        (provider,) = [name for name, path in WIRE_PATHS.items() if path == request.path]
+        body = request.json
+        self._check(provider, body["messages"])
+        written = json.dumps(body["messages"], ensure_ascii=False)
+        model_call = ModelCall(re.findall(r"turn (\w+)", written)[-1], time.monotonic())
+        self.calls.append(model_call)
+        return self._answer(provider, body, model_call, request)
+
+    def _check(self, provider: str, messages: list[Mapping[str, Any]]) -> None:
+        try:
+            if provider == "openai":
+                check_openai(messages)
+            if provider == "anthropic":
+                check_anthropic(messages)
+        except AssertionError as error:
+            self.refused.append(f"{error}: {messages}")
+
+    def _answer(self, provider: str, body: Mapping[str, Any], model_call: ModelCall, request: HttpRequest) -> HttpAnswer | None:
+        if "tools" not in body:  # the tool llm
+            self._wait(model_call, request, HANG_SECONDS)
+            return None
+        if script := self.scripts.pop(model_call.turn, None):
+            played = b"".join(WIRE_FORMS[provider](script))
+            pieces = [played[at : at + 1] for at in range(len(played))]
+            pauses = [0.0] * len(pieces)
+            if "silence" in model_call.turn:
+                pieces, pauses = [*pieces, b""], [*pauses, HANG_SECONDS]
+            return HttpAnswer(self._write(model_call, request, pieces, pauses), content_type="text/event-stream")
+        rng = random.Random(f"{model_call.turn} {len(body['messages'])}")
+        is_quick = model_call.turn.endswith(("quick", "hostile"))
+        script = WireScript(["Well, ", "the end."]) if is_quick else _random_script(rng, model_call.turn)
+        pieces = WIRE_FORMS[provider](script)
+        pauses = [0.0 if is_quick else 0.4 * rng.random() for _ in pieces]
+        return HttpAnswer(self._write(model_call, request, pieces, pauses), content_type="text/event-stream")
+
+    def _write(self, model_call: ModelCall, request: HttpRequest, pieces: list[bytes], pauses: list[float]) -> Iterator[bytes]:
+        for piece, pause in zip(pieces, pauses, strict=True):
+            if self._wait(model_call, request, pause):
+                return
+            yield piece
+        model_call.ended = time.monotonic()
+
+    def _wait(self, model_call: ModelCall, request: HttpRequest, seconds: float) -> bool:
+        """Wait for some seconds. Return True if the client has disconnected meanwhile."""
+        try:
+            model_call.is_cut = request.wait_for_disconnect(seconds) if seconds else False
+        except ConnectionError:
+            model_call.is_cut = True
+        if model_call.is_cut:
+            model_call.ended = time.monotonic()
+        return model_call.is_cut
+
+
+def _random_script(rng: random.Random, turn: str) -> WireScript:
+    texts = [rng.choice(["So far ", "so good. ", "über 🙂 ", " ", "\n"]) for _ in range(rng.choice([0, 2, 8]))]
+    calls = [call("calculator", {"expression": "6*7"}, piece=3), call("llm", {"prompt": f"Think for turn {turn}."})]
+    return WireScript([*texts, rng.sample(calls, k=rng.choice([1, 2]))])
+
+
+@pytest.fixture(scope="module")
+def upstream() -> SlowUpstream:
+    return SlowUpstream()
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream: SlowUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with serve(upstream.respond) as url:
+        backend = "    - {{name: {0}{2}, provider: {0}, base_url: '{1}/v1', supported_models: [{0}{2}]{3}}}"
+        model = "  - {{name: {0}, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 1}}"
+        backends = [backend.format(name, url, "", "") for name in PROVIDERS]
+        backends += [backend.format(name, url, IMPATIENT, ", timeout: 1") for name in PROVIDERS]
+        config = CONFIG.format(
+            backends="\n".join(backends),
+            models="\n".join(model.format(name + suffix) for name in PROVIDERS for suffix in ("", IMPATIENT)),
+            digest=hashlib.sha256(TOKEN.encode()).hexdigest(),
+        )
+        with running_gateway(tmp_path_factory.mktemp("stopping"), config, {"slow": AGENT}) as gateway:
+            yield gateway
+
+
+class Chat:
+    """A chat of its own session. ``body`` is what the reader of its stream has received."""
+
+    def __init__(self, gateway: Gateway, name: str, model: str) -> None:
+        self.gateway = gateway
+        self.name = name
+        self.model = model
+        self.body = b""
+        self.has_begun = threading.Event()
+        self.leaves = threading.Event()
+
+    def post(self, text: str) -> bytes:
+        message = {"role": "user", "content": text}
+        body = {"message_id": text.replace(" ", "-"), "session_id": self.name, "model": self.model, "messages": [message]}
+        self.body = b""
+        with self.gateway.client(TOKEN) as client, client.stream("POST", "/c1/agents/slow/chat", json=body) as answer:
+            assert answer.status_code == 200
+            for piece in answer.iter_bytes():
+                self.body += piece
+                self.has_begun.set()
+                if self.leaves.is_set():
+                    break
+        return self.body
+
+    def stop(self, message_id: str) -> tuple[int, str]:
+        with self.gateway.client(TOKEN) as client:
+            answer = client.delete(f"/c1/agents/slow/chat/{message_id}")
+        return answer.status_code, answer.json()["status"]
+
+    def follow(self, message_id: str) -> bytes:
+        with self.gateway.client(TOKEN) as client:
+            return client.get(f"/c1/agents/slow/chat/{message_id}").content
+
+    def get(self, path: str) -> Any:
+        with self.gateway.client(TOKEN) as client:
+            return client.get(f"/a1/agents/slow/sessions/{path}").json()
+
+
+def stop_at_random(gateway: Gateway, upstream: SlowUpstream, number: int) -> str:
+    """Stop a turn after a random time, and continue its session. The client of every third turn has left before."""
+    rng, chat = random.Random(number), Chat(gateway, f"chat-{number}", PROVIDERS[number % len(PROVIDERS)])
+    message_id = f"turn-{number}"
+    with ThreadPoolExecutor(1) as reader:
+        turn = reader.submit(chat.post, f"turn {number}")
+        assert chat.has_begun.wait(HANG_SECONDS)
+        time.sleep(rng.choice([0.0, 0.5, 3.0]) * rng.random())
+        if number % 3 == 0:
+            chat.leaves.set()
+        status = chat.stop(message_id)
+        stopped_at, seen = time.monotonic(), receive(chat.body).events
+        assert status in [(202, "cancelling"), (200, "done")]
+        turn.result(HANG_SECONDS)
+    body = chat.follow(message_id)
+    assert body.startswith(chat.body)
+    assert chat.stop(message_id) == (200, "done")
+    events = parse_events(body)
+    assert events[: len(seen)] == seen
+    calls = [one for one in upstream.calls if one.turn == str(number)]
+    assert calls
+    assert all(one.ended is not None and one.ended <= stopped_at + MAX_SECONDS for one in calls), calls
+    assert all(one.began <= stopped_at + MAX_SECONDS for one in calls)
+    finish_reason = check_recorded(chat, events)
+    chat.leaves.clear()
+    (done,) = of_type(parse_events(chat.post(f"turn {number}quick")), "done")
+    assert done["finish_reason"] == "stop"
+    assert len(chat.get(f"{done['session_id']}/messages")["messages"]) > len(of_type(events, "tool_call")) + 3
+    return finish_reason
+
+
+def check_recorded(chat: Chat, events: list[Event]) -> str:
+    """Assert that the history has what the stream shows. Return the turn's finish reason."""
+    (done,) = of_type(events, "done")
+    assert chat.get(done["session_id"])["active_turn"] is None
+    messages = chat.get(f"{done['session_id']}/messages")["messages"]
+    assert messages[-1]["id"] == done["message"]["id"]
+    assert messages[-1]["content"] == answer_text(events)
+    results = {call["id"]: call["result"] for call in of_type(events, "tool_call")}
+    stored = {message["tool_call_id"]: json.loads(message["content"]) for message in messages if message["role"] == "tool"}
+    assert stored == results
+    finish_reason: str = done["finish_reason"]
+    return finish_reason
+
+
+def test_a_stop_closes_the_connection_to_the_model_and_keeps_the_turn(gateway: Gateway, upstream: SlowUpstream) -> None:
+    with ThreadPoolExecutor(10) as pool:
+        reasons = list(pool.map(lambda number: stop_at_random(gateway, upstream, number), range(STOPS)))
+    assert reasons.count("cancelled") > STOPS / 2
+    assert any(one.is_cut for one in upstream.calls)
+    assert upstream.refused == []
+
+
+def meet_hostile(gateway: Gateway, upstream: SlowUpstream, provider: str, name: str) -> None:
+    """Run a turn whose provider answers the first request with a script. Check its stream, its record and its connections."""
+    script = {**SCRIPTS, **SILENCES}[name]
+    turn = re.sub(r"\W", "", f"{provider}{name}") + "hostile"
+    upstream.scripts[turn] = script
+    chat = Chat(gateway, turn, provider + IMPATIENT)
+    events = parse_events(chat.post(f"turn {turn}"))
+    fails = script.cut or script.error is not None
+    assert events[-1]["type"] == ("error" if fails else "done"), (name, events[-1])
+    messages = chat.get(f"{events[0]['session_id']}/messages")["messages"]
+    if fails:
+        assert events[-1]["error"]["code"] == "upstream_error"
+        assert messages == []
+    else:
+        assert check_recorded(chat, events) in ("stop", "length")
+    first, *others = [one for one in upstream.calls if one.turn == turn]
+    assert first.is_cut == (name in SILENCES)
+    assert len(others) == (0 if fails or not script.calls else 1)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_hostile_provider_ends_a_stream_as_its_grammar_says(gateway: Gateway, upstream: SlowUpstream, provider: str) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda name: meet_hostile(gateway, upstream, provider, name), [*SCRIPTS, *SILENCES]))
+    assert upstream.refused == []
