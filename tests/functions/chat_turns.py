@@ -16,7 +16,7 @@ from spass.llm.errors import BackendContextLength, BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.record import TurnRecord
 from spass.testing.faults import Fault, inject
-from tests.simulated.chats import AGENT, TENANT, USER, Answer, Chats, Process
+from tests.simulated.chats import AGENT, TENANT, USER, Answer, Chats, Process, wait_while_paused
 from tests.stream_grammar import of_type, receive
 
 MODEL_SECONDS: Final = 22.0
@@ -107,6 +107,7 @@ class ChatTurn:
 
     async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         """Act as the model. Its first and last tokens are as far apart as a renewal."""
+        await wait_while_paused()
         last = request.messages[-1]
         if not request.tools:  # a summary
             yield ChatDelta("short", finish_reason=FinishReason.STOP, usage=_USAGE)
@@ -116,6 +117,7 @@ class ChatTurn:
                 raise BackendContextLength("too long")
             yield ChatDelta("Hel")
             await asyncio.sleep(MODEL_SECONDS if last.content != "earlier" else 0.1)
+            await wait_while_paused()
             if self.is_failing:
                 raise BackendError("broken")
             yield ChatDelta("lo.", finish_reason=FinishReason.STOP, usage=_USAGE)
@@ -140,7 +142,11 @@ class ChatTurn:
 
     async def head(self) -> StreamHead | None:
         with inject(Process()):
-            return await read_head(self.chats.store, stream_digest(UserId(USER), AgentName(AGENT), self.message_id))
+            return await read_head(self.chats.store, self.digest)
+
+    @property
+    def digest(self) -> str:
+        return stream_digest(UserId(USER), AgentName(AGENT), self.message_id)
 
     def journal(self, head: StreamHead) -> list[str]:
         """Return the ``data`` lines of the newest attempt that the journal has. Assert that they have no gaps."""

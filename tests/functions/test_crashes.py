@@ -117,8 +117,9 @@ def _lines(answer: Answer, read: Received) -> list[str]:
 
 
 async def repeat(turn: ChatTurn) -> Answer:
-    """Repeat the POST as a client does until its stream is done."""
+    """Repeat the POST to another worker, as a client does, until its stream is done."""
     turn.is_failing = False
+    turn.chats.replace_worker()
     for _ in range(8):
         answer = await turn.send()
         if answer.status == 200:

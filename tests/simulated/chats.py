@@ -21,7 +21,7 @@ from functions.streams import create, get, stop
 from spass.agents.streams import Streams
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.invocation import AwsCall
+from spass.aws.invocation import CALL_PLAN, AwsCall
 from spass.core.ids import SessionId, TenantId
 from spass.journal.follower import follow
 from spass.llm.retries import Timing
@@ -66,6 +66,35 @@ class Process(FaultPlan):
     async def run_call(self, run: Callable[[], T]) -> T:
         await asyncio.sleep(self.latency)
         return run()
+
+    async def wait_while_paused(self) -> None:
+        """Wait until the process runs. This one always does."""
+
+
+@dataclass
+class PausedProcess(Process):
+    """A process that pauses at the call number ``at``: before it takes effect, or with ``after``, before its reply. As long as it
+    pauses, it makes no call, sends no byte and gets no answer of a model."""
+
+    after: bool = False
+    paused: asyncio.Event = field(default_factory=asyncio.Event)
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        is_pause = len(self.calls) == self.at
+        if is_pause and not self.after:
+            self.paused.set()
+        await self.wait_while_paused()
+        try:
+            return await super().around(call, run)
+        finally:
+            if is_pause and self.after:
+                self.paused.set()
+            await self.wait_while_paused()
+
+    async def wait_while_paused(self) -> None:
+        if self.paused.is_set():
+            await self.resumed.wait()
 
 
 @dataclass
@@ -116,6 +145,10 @@ class Chats:
         """Empty the stores and the caches. This is faster than a new gateway."""
         self.aws = MemoryAws(clock=virtual_now)
         self.model = ScriptedModel()
+        self.replace_worker()
+
+    def replace_worker(self) -> None:
+        """Let a new worker without cached settings answer all further requests."""
         self.services = ClockedServices(self._settings, self.model, self.aws)
         if self._first is None:
             self._first = self.services
@@ -167,6 +200,7 @@ class Chats:
             raise AssertionError
 
         async def reply(message: Message) -> None:
+            await process.wait_while_paused()
             if process.crashed:
                 raise Crash
             if message["type"] == "http.response.start":
@@ -210,6 +244,13 @@ def _ignore_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
     """Report errors of tasks except crashes, whose processes no longer await their tasks."""
     if not isinstance(context.get("exception"), Crash):
         loop.default_exception_handler(context)
+
+
+async def wait_while_paused() -> None:
+    """Wait until the process of this task runs."""
+    process = CALL_PLAN.get()
+    assert isinstance(process, Process)
+    await process.wait_while_paused()
 
 
 async def _run(app: ASGIApp, *arguments: Any) -> None:

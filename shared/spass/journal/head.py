@@ -124,6 +124,11 @@ class StreamClaim:
         else:
             self.head = replace(self.head, expires_at=expires_at)
 
+    def check_lease(self, now: float) -> None:
+        """Raise ``LeaseLost`` if the lease has expired by this process's own clock: another attempt may run."""
+        if now >= self.head.expires_at:
+            raise lease_lost()
+
     async def use_session(self, session: SessionId) -> None:
         """Continue in another session than the claim chose. Call this before the first chunk is written.
 

@@ -20,7 +20,7 @@ from spass.core.ids import SessionId, random_suffix
 from spass.core.time import Clock
 from spass.journal.chunks import Chunk, split
 from spass.journal.frames import Frame
-from spass.journal.head import StreamClaim, StreamState, lease_lost, read_head
+from spass.journal.head import StreamClaim, StreamState, read_head
 
 FLUSH_SECONDS: Final = 1.0
 """Seconds for which tokens wait for a flush, and for which the writer waits after a failed one."""
@@ -92,7 +92,7 @@ class JournalWriter:
     async def _flush_repeatedly(self) -> None:
         while not self._closed.is_set() and await self._wait_until_due():
             while not await self._try_to_flush():
-                if self._frames.has_ended and not self._has_lease():
+                if self._frames.has_ended and self._clock() >= self._claim.head.expires_at:
                     return
                 await asyncio.sleep(FLUSH_SECONDS)
 
@@ -205,10 +205,5 @@ class JournalWriter:
         key = keys.stream_chunk(store.tenant, head.last_session, head.digest, head.attempt, chunk.first)
         return chunk, Put(key, chunk.attributes(head.ttl))
 
-    def _has_lease(self) -> bool:
-        return self._clock() < self._claim.head.expires_at
-
     def _check_lease(self) -> None:
-        """Raise ``LeaseLost`` if the lease has expired by this process's own clock: another attempt may run."""
-        if not self._has_lease():
-            raise lease_lost()
+        self._claim.check_lease(self._clock())

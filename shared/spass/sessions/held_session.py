@@ -36,6 +36,12 @@ class HeldSession:
         self._transfer_lock = asyncio.Lock()
         self._session_ids = [session.id]
 
+    def check_lease(self) -> None:
+        """Raise ``LeaseLost`` if this process paused for so long that another attempt may run the stream, or may have ended it.
+        Check this before each effect of the turn."""
+        if self._stream is not None:
+            self._stream.check_lease(self._clock())
+
     async def renew(self) -> None:
         """Extend the lease of the stream and the hold by a minute.
 

@@ -198,7 +198,14 @@ class SessionOpener:
         return hold is not None and hold.owner == self._hold.owner
 
     async def _use(self, session: SessionId) -> None:
-        """Let the stream's head name ``session``, if the turn has a stream."""
-        if self._stream is not None and session != self._claimed:
+        """Let the stream's head name ``session``, if the turn has a stream. Call this before the session is created or held.
+
+        Raises:
+            LeaseLost: another attempt owns the stream, or may own it.
+        """
+        if self._stream is None:
+            return
+        if session != self._claimed:
             await self._stream.use_session(session)
             self._claimed = session
+        self._stream.check_lease(self._clock())

@@ -132,10 +132,12 @@ class Turn:
             return
         held = HeldSession(self._scope, self.id, opened.session, self._clock, self._request.stream)
         try:
+            held.check_lease()
             async with renewing(held.renew):
                 turns = await self._load(opened)
                 if turns is None:
                     return
+                held.check_lease()
                 recorder = TurnRecorder(self.id, self._request.message, self._clock)
                 load, shorten = partial(self._load_history, held, turns), partial(self._shorten_history, held, turns)
                 async with aclosing(self._respond(load, shorten)) as events:
@@ -151,6 +153,7 @@ class Turn:
                                 raise error
                             case _:
                                 yield event
+                        held.check_lease()
                     else:
                         raise InternalError("The turn ended without an answer.")
                     recorded = self._record(held, recorder)
@@ -218,7 +221,9 @@ class Turn:
             hashes, message_id = request.hashes if request else None, self._request.message_id
             return new_hold(self.id, HoldKind.TURN, hashes, self._clock(), message_id=message_id)
 
+        held.check_lease()
         compaction = await self.compactor.compact(held, turns, hold)
+        held.check_lease()
         return _messages([compaction.first]) if compaction is not None else None
 
     def _record(self, held: HeldSession, recorder: TurnRecorder) -> _Recorded:

@@ -133,10 +133,27 @@ async def test_an_expired_hold_is_not_an_active_turn(harness: "SessionsHarness",
     async def look(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         harness.now += LEASE_SECONDS + 1
         assert harness.sessions.view(await harness.sessions.get(harness.scope(), AGENT, session)).active_turn is None
-        async for event in say_yes(history, shorten_history):
+        for event in answer_events("yes"):
             yield event
 
-    await chats.send("m-1", session, agent=look)
+    with pytest.raises(LeaseLost):
+        await chats.send("m-1", session, agent=look)
+
+
+async def test_a_turn_whose_worker_paused_for_longer_than_its_lease_ends(harness: "SessionsHarness", chats: Chats) -> None:
+    session, steps = await harness.create(), []
+
+    async def pause(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        for event in answer_events("yes"):
+            steps.append(event)
+            harness.now += LEASE_SECONDS
+            yield event
+
+    with pytest.raises(LeaseLost):
+        await chats.send("m-1", session, agent=pause)
+    assert len(steps) < 3
+    assert (await harness.sessions.get(harness.scope(), AGENT, session)).hold is None
+    assert await chats.texts(session) == []
 
 
 async def test_a_busy_session_names_the_stream_that_runs_in_it(harness: "SessionsHarness", chats: Chats) -> None:

@@ -1,0 +1,131 @@
+"""A worker pauses at each of its AWS calls for longer than its lease. When it resumes, another attempt has recorded the turn.
+
+From then on its driver begins no effect, and the table stays as it is. There are two exceptions. The call in flight may arrive: a
+chunk of the lost attempt, which nobody reads, or a hold, which is released at once. And model calls that were made are recorded.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.attributes import Item
+from spass.aws.invocation import AwsCall
+from spass.aws.leases import LEASE_SECONDS
+from spass.sessions import commit
+from tests.functions.chat_turns import KINDS, ChatTurn
+from tests.functions.test_crashes import check_end, repeat
+from tests.simulated.chats import Answer, Chats, PausedProcess, Process, virtual_clocks
+from tests.stream_grammar import parse_events
+from tests.unit.virtual_time import BACKEND, VirtualLoop
+
+pytestmark = pytest.mark.anyio
+
+Change: TypeAlias = tuple[Item | None, Item | None]
+"""An item before and after a write."""
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
+    return BACKEND
+
+
+@pytest.fixture
+async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:
+    monkeypatch.setattr("spass.agents.streams._STOP_POLL_SECONDS", 5.0)
+    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
+    with virtual_clocks():
+        yield Chats(tmp_path)
+
+
+class PausedTurn:
+    """A turn whose worker pauses until another worker has recorded the turn."""
+
+    def __init__(self, turn: ChatTurn, process: PausedProcess) -> None:
+        self.turn = turn
+        self.process = process
+        self.late_changes: list[Change] = []
+        self.late_model_calls = 0
+
+    async def run(self) -> Answer:
+        """Return what the client of the paused worker received."""
+        chats = self.turn.chats
+        posting = asyncio.create_task(self.turn.send(self.process))
+        await self.process.paused.wait()
+        await asyncio.sleep(LEASE_SECONDS + 1)
+        last = await repeat(self.turn)
+        stored, model_calls = self.stored(), len(chats.model.requests)
+        chats.aws.table.watch = self._watch
+        self.process.resumed.set()
+        answer = await posting
+        chats.aws.table.watch = lambda *_: None
+        self.late_model_calls = len(chats.model.requests) - model_calls
+        own_chunks = keys.stream_chunk_prefix(self.turn.digest, self.turn.attempt)
+        assert {key: item for key, item in self.stored().items() if not key.sk.startswith(own_chunks)} == {
+            key: item for key, item in stored.items() if not key.sk.startswith(own_chunks)
+        }
+        await check_end(self.turn, last)
+        return answer
+
+    def stored(self) -> Mapping[keys.Key, Item]:
+        """Return all items except the records of model calls."""
+        items = {keys.Key(str(item["pk"]), str(item["sk"])): item for item in self.turn.chats.items()}
+        return {key: item for key, item in items.items() if not _is_of_a_call(key.pk)}
+
+    def _watch(self, before: Item | None, after: Item | None) -> None:
+        if before != after:
+            self.late_changes.append((before, after))
+
+    def late_kinds(self) -> Iterable[str]:
+        """Yield what each late write has changed."""
+        for before, after in self.late_changes:
+            item = after or before or {}
+            pk, sk = str(item["pk"]), str(item["sk"])
+            if _is_of_a_call(pk):
+                yield "record of a model call"
+            elif sk.startswith(keys.stream_chunk_prefix(self.turn.digest, self.turn.attempt)):
+                yield "own chunk"
+            elif "hold" in (after or {}):
+                yield "hold"
+            else:
+                yield "release" if before == {**(after or {}), "hold": (before or {}).get("hold")} else f"{pk} {sk}"
+
+
+def _holds(call: AwsCall) -> bool:
+    """Return whether a call acquires the hold of a session."""
+    return "'hold':" in str(call.parameters)
+
+
+def _is_of_a_call(pk: str) -> bool:
+    return "#AUDIT#" in pk or "#USAGE#" in pk
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "stopped"])
+async def test_a_worker_that_lost_its_stream_changes_nothing(
+    chats: Chats, kind: str, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    turn = await ChatTurn.prepare(chats, kind)
+    await turn.send(counted := Process())
+    late: Counter[str] = Counter()
+    for point, call in enumerate(counted.calls):
+        for after in (False, True):
+            turn = await ChatTurn.prepare(chats, kind)
+            paused = PausedTurn(turn, PausedProcess(at=point, after=after))
+            try:
+                answer = await paused.run()
+                assert answer.status == 503 or parse_events(answer.body)
+                kinds = list(paused.late_kinds())
+                assert set(kinds) <= {"record of a model call", "own chunk", "hold", "release"}
+                assert ("hold" in kinds) <= (not after and _holds(call))
+                assert paused.late_model_calls == 0
+            except Exception as error:
+                error.add_note(f"pause {'after' if after else 'before'} call {point}: {call.operation} {call.parameters}")
+                raise
+            late.update(kinds)
+            capsys.readouterr()
+    record_property("late writes", dict(late))
+    record_property("points_tried", 2 * len(counted.calls))
