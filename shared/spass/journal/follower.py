@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from spass.aws import keys
+from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.core.errors import StorageUnavailable, TurnLost
 from spass.core.ids import SessionId
@@ -77,11 +78,13 @@ class Follower:
     async def start(self) -> None:
         """Read the first frames, if there are any. Errors are those of ``follow``."""
         sessions = [session for session in (self.head.session, self.head.successor) if session is not None]
-        found, *are_live = await asyncio.gather(self._read_page(), *map(self._is_live, sessions))
+        found, heads = await asyncio.gather(self._read_page(), asyncio.gather(*map(self._read_session, sessions)))
         while found and not self._unread and not self._has_last_chunk:
             found = await self._read_page()
         is_removed = self.head.state is not StreamState.RUNNING and not (self._unread or self._has_last_chunk)
-        if is_removed or (self._has_chunks and not all(are_live)):
+        # A session without a head is deleted if it has chunks. Otherwise it may not be created yet.
+        is_deleted = any(self._has_chunks if head is None else "deleted_at" in head for head in heads)
+        if is_removed or is_deleted:
             raise stream_not_found()
 
     async def frames(self, seconds: float) -> AsyncGenerator[tuple[EventId, Frame], None]:
@@ -171,17 +174,22 @@ class Follower:
         )
         self._is_page_full = len(items) == _CHUNKS_PER_PAGE
         self._has_chunks |= bool(items)
-        for number, item in enumerate(items):
+        found = False
+        for item in items:
             chunk = Chunk.of(item)
-            if chunk.first != self._next:  # a chunk is missing, because its session is being deleted
-                return number > 0
+            if item["owner"] != self.head.owner and chunk.first < self._next:
+                # It is from an earlier stream with this name, which was deleted with another session.
+                self._after_key = str(item["sk"])
+                continue
+            if item["owner"] != self.head.owner or chunk.first != self._next:
+                break  # the next chunk is not written yet; or it is missing, because its session is being deleted
             events = ((EventId(self.head.attempt, n), frame) for n, frame in enumerate(chunk.frames, chunk.first))
             self._unread += (event for event in events if event[0].n > self._skipped)
             self._next = chunk.end
             self._after_key = str(item["sk"])
             self._has_last_chunk = chunk.is_last
-        return bool(items)
+            found = True
+        return found
 
-    async def _is_live(self, session: SessionId) -> bool:
-        item = await self._store.table.get(keys.session_head(self._store.tenant, session))
-        return item is not None and "deleted_at" not in item
+    async def _read_session(self, session: SessionId) -> Item | None:
+        return await self._store.table.get(keys.session_head(self._store.tenant, session))

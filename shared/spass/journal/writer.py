@@ -203,7 +203,7 @@ class JournalWriter:
     def _put(self, chunk: Chunk) -> tuple[Chunk, Put]:
         head, store = self._claim.head, self._claim.store
         key = keys.stream_chunk(store.tenant, head.last_session, head.digest, head.attempt, chunk.first)
-        return chunk, Put(key, chunk.attributes(head.ttl))
+        return chunk, Put(key, {**chunk.attributes(head.ttl), "owner": head.owner})
 
     def _check_lease(self) -> None:
         self._claim.check_lease(self._clock())

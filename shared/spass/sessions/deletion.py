@@ -17,10 +17,11 @@ from spass.aws.tasks import run_concurrently
 from spass.aws.writes import Absent, Delete, Equals, Update
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
 from spass.core.time import timestamp
+from spass.journal.head import stream_digest
 from spass.sessions.hold import hold_error, not_held_by_others
 from spass.sessions.names import name_removal
 from spass.sessions.record import session_overflow_prefix
-from spass.sessions.session import decode_owned_session, decode_session
+from spass.sessions.session import Session, decode_owned_session, decode_session
 
 _ITEMS_PER_BATCH: Final = 25
 _NOT_IN_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_id")
@@ -35,9 +36,12 @@ async def delete_session(store: TenantStore, session: SessionId, agent: AgentNam
         SessionBusy, CompactionInProgress: the session is held.
         StorageUnavailable: the outcome is unknown; repeat the call to finish it.
     """
-    await _mark(store, session, agent, user, now)
-    await _remove_messages(store, session)
     head = keys.session_head(store.tenant, session)
+    before = await store.table.get(head)
+    await _mark(store, session, agent, user, now)
+    if before is not None and (stream := _stream_removal(store, decode_session(before))) is not None:
+        await _remove_reference(store, stream)
+    await _remove_messages(store, session)
     try:
         await store.table.write(Delete(head, _NOT_IN_CHAIN))
     except ConditionFailed:
@@ -67,17 +71,31 @@ def _is_unfinished_delete(item: Item, agent: AgentName, user: UserId) -> bool:
     return "deleted_at" in item and "removed" not in item and (item["user"], item["agent"]) == (user, agent)
 
 
-def _references(store: TenantStore, head: keys.Key, items: Sequence[Item]) -> list[Delete]:
+def _references(store: TenantStore, session: SessionId, items: Sequence[Item]) -> list[Delete]:
     """Return the writes that remove what ``items`` of a session refer to: its name, and the heads of the streams with chunks
     here."""
-    sessions = [decode_session(item) for item in items if item["sk"] == head.sk]
-    names = [name_removal(store, session, session.name) for session in sessions if session.name is not None]
+    head = keys.session_head(store.tenant, session)
+    heads = [decode_session(item) for item in items if item["sk"] == head.sk]
+    names = [name_removal(store, found, found.name) for found in heads if found.name is not None]
     chunks = [chunk for item in items if (chunk := keys.parse_stream_chunk(str(item["sk"]))) is not None]
-    return [*names, *(Delete(keys.stream_head(store.tenant, digest)) for digest in {chunk.digest for chunk in chunks})]
+    # A chunk may be from an earlier stream, whose name another session's stream has now.
+    is_here = Equals("session", session) | Equals("successor", session)
+    streams = [Delete(keys.stream_head(store.tenant, digest), is_here) for digest in {chunk.digest for chunk in chunks}]
+    return [*names, *streams]
+
+
+def _stream_removal(store: TenantStore, session: Session) -> Delete | None:
+    """Return the write that removes the head of the stream whose turn died while it held ``session``, perhaps before it had a
+    chunk. The turn is the owner of both. Return None if there was no such turn."""
+    hold = session.hold
+    if hold is None or hold.message_id is None:
+        return None
+    digest = stream_digest(session.user, session.agent, hold.message_id)
+    return Delete(keys.stream_head(store.tenant, digest), Equals("owner", hold.owner))
 
 
 async def _remove_reference(store: TenantStore, removal: Delete) -> None:
-    with suppress(ConditionFailed):  # the successor has the name, or the client has given it to another session
+    with suppress(ConditionFailed):  # another session has the name now, or another stream
         await store.table.write(removal)
 
 
@@ -89,7 +107,7 @@ async def _remove_messages(store: TenantStore, session: SessionId) -> None:
     head = keys.session_head(store.tenant, session)
     after: str | None = None
     while items := await store.table.query(partition, after=after, limit=_ITEMS_PER_BATCH):
-        await run_concurrently([_remove_reference(store, reference) for reference in _references(store, head, items)])
+        await run_concurrently([_remove_reference(store, reference) for reference in _references(store, session, items)])
         found = [keys.Key(partition, str(item["sk"])) for item in items]
         await run_concurrently([store.table.write(Delete(key)) for key in found if key != head])
         after = found[-1].sk

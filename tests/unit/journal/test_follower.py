@@ -6,9 +6,10 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.leases import LEASE_SECONDS
-from spass.aws.writes import Delete, Update
+from spass.aws.writes import Delete, Put, Update
 from spass.core.errors import StorageUnavailable, StreamNotFound, TurnLost
 from spass.core.ids import SessionId
+from spass.journal.chunks import Chunk
 from spass.journal.follower import StreamRestarted
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import KEEP_SECONDS, StreamClaim
@@ -324,6 +325,37 @@ async def test_a_stream_whose_only_session_was_removed_is_not_found(stream: Stre
     await delete_session(stream, SESSION, removed=True)
     with pytest.raises(StreamNotFound):
         await stream.follow()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_lost_stream_without_chunks_is_found_unless_its_session_was_deleted(stream: Stream, deleted: bool) -> None:
+    await lost(stream, [])
+    if deleted:
+        await stream.store.table.write(Update(keys.session_head(stream.store.tenant, SESSION), set={"deleted_at": "2026"}))
+    with pytest.raises(StreamNotFound if deleted else TurnLost):
+        await stream.read()
+
+
+@pytest.mark.parametrize("size", [1, 3, 9, 40])
+async def test_chunks_of_a_deleted_stream_with_the_same_name_are_not_read(stream: Stream, size: int) -> None:
+    """The name is used anew in the session in which the deleted stream went on."""
+    await stream.create_session(SUCCESSOR)
+    await started(stream)
+    head = keys.stream_head(stream.store.tenant, DIGEST)
+    for first in range(2, 45):
+        key = keys.stream_chunk(stream.store.tenant, SESSION, DIGEST, 1, first)
+        await stream.store.table.write(Put(key, {**Chunk(first, [step("old")]).attributes(2**31), "owner": "turn_1"}))
+    await stream.store.table.write(Delete(head))
+    _, writer = await started(stream, "turn_2")
+    running, reading = asyncio.create_task(writer.run()), asyncio.create_task(stream.read())
+    new = [token(str(number)) for number in range(4 * size)]
+    for start in range(0, len(new), size):
+        for frame in new[start : start + size]:
+            stream.frames.append(frame)
+        await asyncio.sleep(1.5)
+    await stream.finish(writer, [step("done")])
+    await running
+    assert await reading == await stream.read() == numbered([*new, step("done")])
 
 
 async def test_no_frame_follows_a_missing_chunk(stream: Stream) -> None:

@@ -229,7 +229,7 @@ async def test_a_session_whose_delete_failed_is_not_compacted(chains: ChainBuild
         result = await run(chains.commit(source, live=live))
         final_state = await check_source_state(chains, source.id)
         assert (final_state, result) in {("deleted", "session_not_found"), ("compacted", "done")}
-        assert final_state == "deleted" or point == 0
+        assert final_state == "deleted" or point <= 1, "the delete reads the head, and then marks it"
         await delete_all_sessions(chains)
 
 

@@ -1,20 +1,25 @@
 """Delete a session with streams and a name: no word of it stays in the table or the bucket."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from spass.aws import keys
-from spass.aws.writes import Put
+from spass.aws.leases import LEASE_SECONDS, LeaseLost
+from spass.aws.writes import Delete, Put, Update
 from spass.core.errors import SessionNotFound, SpassError
+from spass.core.events import Event, InferenceStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Message, Role
 from spass.journal.chunks import Chunk
 from spass.journal.frames import Frame
-from spass.journal.head import StreamHead
+from spass.journal.head import StreamHead, stream_digest
 from spass.sessions import record
+from spass.sessions.turn import Turn
+from spass.sessions.turn_request import ShortenHistory
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.sessions.chats import Chats
 from tests.unit.sessions.session_chains import ChainBuilder
@@ -100,7 +105,9 @@ async def test_a_stream_that_a_compaction_moved_is_deleted_with_either_session(h
     for number, deletes_source in enumerate((True, False)):
         source = await chat_in(chats, SECRET, f"m-{number}")
         successor = await chains.compact(source, "short")
-        await write_chunks(chats, f"m-{number}", successor, [31, 32])
+        head = await write_chunks(chats, f"m-{number}", successor, [31, 32])
+        stream = keys.stream_head(chats.scope.store.tenant, head.digest)
+        await chats.scope.store.table.write(Update(stream, set={"successor": successor}))
         await chains.delete(source if deletes_source else successor)
         assert await chats.head(f"m-{number}") is None
         remaining = await chats.send(f"m-after-{number}", SECRET)
@@ -116,9 +123,39 @@ async def test_a_stream_that_a_compaction_moved_is_deleted_with_either_session(h
 async def test_a_name_given_to_another_session_stays_when_a_delete_ends(harness: "SessionsHarness", chats: Chats) -> None:
     """The delete is interrupted before it removes the name, and a chat uses the name before the delete is repeated."""
     session = await chat_in(chats, SECRET, "m-1")
-    with inject(FaultPlan(Fault.CRASH_BEFORE, at=1)), pytest.raises(Crash):
+    with inject(FaultPlan(Fault.CRASH_BEFORE, at=2)), pytest.raises(Crash):
         await harness.sessions.delete(harness.scope(), AGENT, session)
     outcome = await chats.send("m-2", SECRET)
     assert outcome.session_id != session
     await harness.sessions.delete(harness.scope(), AGENT, session)
     assert (await chats.send("m-3", SECRET)).session_id == outcome.session_id
+
+
+async def test_the_stream_of_a_turn_that_died_before_its_first_chunk_is_deleted(harness: "SessionsHarness", chats: Chats) -> None:
+    session, other = [(await chats.send(message_id)).session_id for message_id in ("m-0", "m-1")]
+    assert session is not None
+    die = asyncio.Event()
+
+    async def hang(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        yield InferenceStarted(1)
+        await die.wait()
+        raise LeaseLost("The worker died.")
+
+    for message_id in ("m-2", "m-3"):
+        turn = await chats.start(message_id, session, agent=hang)
+        assert isinstance(turn, Turn)
+        chats.now += LEASE_SECONDS
+        harness.now += LEASE_SECONDS
+        if message_id == "m-3":  # after a day the name is free, and its next stream is in another session
+            store = chats.scope.store
+            await store.table.write(Delete(keys.stream_head(store.tenant, stream_digest(chats.user, AGENT, message_id))))
+            await chats.send(message_id, other)
+        await harness.sessions.delete(harness.scope(), AGENT, session)
+        die.set()
+        with suppress(SpassError):
+            await turn.answer()
+        session = (await chats.send(f"after-{message_id}")).session_id
+        assert session is not None
+        die.clear()
+    assert await chats.head("m-2") is None
+    assert await chats.head("m-3") is not None, "it belongs to another session"
