@@ -271,7 +271,7 @@ _CONTEXT: Any = SimpleNamespace(aws_request_id="test")
 
 def assert_described(route: Route, reply: Reply) -> None:
     """Check a JSON answer of ``route`` against the OpenAPI document and the declared model."""
-    if route.module in {"meta.openapi", "meta.docs", "meta.docs_file"} or not reply.headers["content-type"].startswith(
+    if route.module in {"meta.openapi", "meta.docs", "meta.docs_file"} or not reply.headers.get("content-type", "").startswith(
         "application/json"
     ):
         return

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -12,12 +12,13 @@ from fastapi import APIRouter
 from starlette.types import ASGIApp, Message
 
 from spass.aws.clients import Aws
-from spass.aws.invocation import AwsCall
+from spass.aws.invocation import CALL_PLAN, AwsCall
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
 from spass.web.app import create_app
 from spass.web.http_function import import_routers
 from spass.web.services import Settings
+from tests.unit.virtual_time import VirtualLoop
 
 T = TypeVar("T")
 
@@ -41,6 +42,18 @@ class Steps:
     async def around(self, _: AwsCall, run: Callable[[], T]) -> T:
         await asyncio.sleep(0)
         return run()
+
+
+@contextmanager
+def virtual_time() -> Iterator[VirtualLoop]:
+    """Yield a loop with virtual time, in which AWS calls take no thread."""
+    token, loop = CALL_PLAN.set(Steps()), VirtualLoop()
+    try:
+        yield loop
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        CALL_PLAN.reset(token)
+        loop.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +91,14 @@ def _routers() -> list[APIRouter]:
 class Worker:
     """One process. ``connections`` are those that its server has not ended yet, also if the client has left."""
 
+    services: ScriptedServices
     app: ASGIApp
     connections: set[asyncio.Task[None]] = field(default_factory=set)
 
     @classmethod
     def start(cls, settings: Settings, model: ScriptedModel, aws: Aws) -> "Worker":
-        return cls(create_app(_routers(), ScriptedServices(settings, model, aws)))
+        services = ScriptedServices(settings, model, aws)
+        return cls(services, create_app(_routers(), services))
 
     async def send(
         self,

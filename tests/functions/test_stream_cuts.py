@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from spass.agents.kinds.registry import KINDS
-from spass.aws.invocation import CALL_PLAN
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Deltas, Script, ScriptedModel
 from tests.functions.gateway import Gateway
 from tests.functions.random_turns import RandomTurn, agent_of, install, script
-from tests.functions.stream_workers import Response, Steps, Worker, event_id
+from tests.functions.stream_workers import Response, Worker, event_id, virtual_time
 from tests.stream_grammar import parse_events
 from tests.unit.virtual_time import VirtualLoop
 
@@ -171,13 +170,9 @@ def world(gateway: Gateway, tmp_path: Path) -> Iterator[tuple[World, VirtualLoop
     """Three workers over a store in memory, in virtual time."""
     gateway = install(gateway, tmp_path / "kinds")
     settings = gateway.services.settings
-    loop = VirtualLoop()
-    token = CALL_PLAN.set(Steps())
     world = World(gateway.model, [Worker.start(settings, gateway.model, gateway.aws) for _ in range(3)])
-    yield world, loop
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    CALL_PLAN.reset(token)
-    loop.close()
+    with virtual_time() as loop:
+        yield world, loop
 
 
 def test_a_stream_that_is_cut_anywhere_continues_on_any_worker(world: tuple[World, VirtualLoop]) -> None:

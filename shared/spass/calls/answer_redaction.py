@@ -45,11 +45,12 @@ class AnswerRedactor:
         calls = tuple(filter(_is_not_empty, map(self._feed_call, delta.tool_calls))) if delta.tool_calls else ()
         return ChatDelta(content, calls, delta.finish_reason, delta.usage, delta.cost_usd, refusal)
 
-    def flush(self) -> ChatDelta:
-        """Return the held text when the answer has ended."""
-        held = ((index, text.flush()) for index, text in self._arguments.items())
+    def flush(self, *, breaks_off: bool = False) -> ChatDelta:
+        """Return the held text when the answer has ended, or when it ``breaks_off``."""
+        held = ((index, text.flush(breaks_off=breaks_off)) for index, text in self._arguments.items())
         calls = tuple(ToolCallDelta(index, arguments=arguments) for index, arguments in held if arguments)
-        return ChatDelta(self._content.flush(), calls, refusal=self._refusal.flush())
+        content, refusal = (text.flush(breaks_off=breaks_off) for text in (self._content, self._refusal))
+        return ChatDelta(content, calls, refusal=refusal)
 
     def _feed_call(self, call: ToolCallDelta) -> ToolCallDelta:
         arguments = ""

@@ -107,7 +107,7 @@ class Calls:
                     if text := _text_of(redacted.flush()):
                         yield text
             except SpassError:
-                if text := _text_of(redacted.flush()):
+                if text := _text_of(redacted.flush(breaks_off=True)):
                     yield text
                 raise
         yield ChatDelta(

@@ -31,6 +31,7 @@ MAX_HELD_CHARACTERS: Final = 1024
 """Characters of a run that are held. A longer run is redacted in overlapping parts of this length."""
 
 _OVERLAP: Final = 256  # characters
+_LONGEST_BROKEN_WORD: Final = 12  # characters
 _ESCAPE: Final = re.compile(r"\\(?:/|u[0-9a-fA-F]{4}|(?!u[0-9a-fA-F]{0,3}\Z)(.))", re.DOTALL)
 _LONGEST_ESCAPE: Final = 6
 _REST_OF_SECRET: Final = re.compile(r"[A-Za-z0-9+/=_.%~-]*")
@@ -74,8 +75,11 @@ class StreamRedactor:
             return self._feed(piece)
         return "".join(self._feed(piece[at : at + MAX_HELD_CHARACTERS]) for at in range(0, len(piece), MAX_HELD_CHARACTERS))
 
-    def flush(self) -> str:
-        """Return the held text when the text has ended."""
+    def flush(self, *, breaks_off: bool = False) -> str:
+        """Return the held text when the text has ended. If it ``breaks_off``, leave out a long run: it may be the beginning of a
+        secret, which cannot be recognised."""
+        if breaks_off and (len(self._tail) > _LONGEST_BROKEN_WORD or self._continued or self._key_lines.expected):
+            self._tail = ""
         return self._release(len(self._tail), len(self._tail))[0] if self._tail else ""
 
     def _feed(self, piece: str) -> str:

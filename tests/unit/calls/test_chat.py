@@ -231,6 +231,16 @@ async def test_a_call_that_breaks_off_is_recorded_with_its_usage(store: TenantSt
     assert (record["status"], record["completion_tokens"]) == ("upstream_error", 2)
 
 
+@pytest.mark.parametrize(("text", "shown"), [("See 12345678901", "See 12345678901"), ("See sk-proj-a1B2c3D4", "See sk")])
+async def test_a_long_word_in_which_a_stream_breaks_off_is_left_out(store: TenantStore, text: str, shown: str) -> None:
+    provider = scripted_model([*(ChatDelta(letter) for letter in text), BackendUnavailable("gone")])
+    texts: list[str] = []
+    with pytest.raises(UpstreamError):
+        async for delta in calls_of(provider).chat(make_scope(store), QUESTION):
+            texts.append(delta.content)
+    assert "".join(texts) == shown
+
+
 async def test_all_text_before_a_stream_breaks_off_is_yielded_before_the_error(store: TenantStore) -> None:
     provider = scripted_model([ChatDelta("abcdefgh"), BackendUnavailable("gone")])
     texts: list[str] = []
