@@ -30,7 +30,7 @@ UNLUCKY: Final = "unlucky"
 _TEXTS: Final = (
     "Thought: I need it.\n",
     'Action: calculator\nAction Input: {"expression": "2+2"}\n',
-    'ACTION: rag_query\naction input: {"index": "notes", "query": "alpha"}\n',
+    'ACTION: rag_query\naction input: {"index_id": "notes", "query": "alpha"}\n',
     "ACTION: nothing\naction input: {}\n",
     "Action: calculator\n",
     "Observation: 5\n",
@@ -49,9 +49,9 @@ _CALLS: Final = (
     ("calculator", '{"expression": "6*7"}'),
     ("calculator", '{"expression": "1/0"}'),
     ("calculator", "{"),
-    ("rag_query", '{"index": "notes", "query": "alpha"}'),
-    ("rag_query", '{"index": "notes", "query": "an unlucky one"}'),
-    ("rag_query", '{"index": "absent", "query": "alpha"}'),
+    ("rag_query", '{"index_id": "notes", "query": "alpha"}'),
+    ("rag_query", '{"index_id": "notes", "query": "an unlucky one"}'),
+    ("rag_query", '{"index_id": "absent", "query": "alpha"}'),
     ("absent_tool", "{}"),
 )
 _TOOLS: Final = "tools: [calculator, rag_query]\nmax_turns: 3\n"
@@ -101,7 +101,7 @@ class RandomTurn:
 def _answer(random: Random) -> Deltas:
     """Return one answer of a model: text in pieces, tool calls in pieces, a refusal, a finish reason, or a failure."""
     text = "".join(random.choices(_TEXTS, k=random.randint(0, 4)))
-    calls = random.choices(_CALLS, k=random.choice([0, 0, 1, 2, 3]))
+    calls = random.choices(_CALLS, k=random.choice([0, 1, 1, 2, 3]))
     deltas: list[ChatDelta | BaseException] = [ChatDelta(piece) for piece in _pieces(random, text)]
     for index, (name, arguments) in enumerate(calls):
         deltas.append(ChatDelta(tool_calls=(ToolCallDelta(index, f"call_{index}", name),)))
@@ -110,7 +110,7 @@ def _answer(random: Random) -> Deltas:
         deltas.append(ChatDelta(refusal="I may not say that."))
     if random.random() < 0.04:
         return [*deltas, BackendError("down")]
-    reason = random.choice([FinishReason.STOP, FinishReason.STOP, FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
+    reason = random.choice([FinishReason.STOP] * 6 + [FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
     reason = FinishReason.TOOL_CALLS if calls and reason is FinishReason.STOP else reason
     usage = TokenUsage(len(text), random.randint(1, 9)) if random.random() < 0.8 else None
     return [*deltas, ChatDelta(finish_reason=reason, usage=usage)]

@@ -28,7 +28,7 @@ def journal_texts(items: list[Mapping[str, Any]]) -> Iterator[str]:
         chunk_key = parse_stream_chunk(str(item["sk"]))
         if chunk_key is None:
             continue
-        for frame in Chunk.of(item).frames:
+        for frame in Chunk.of(dict(item)).frames:
             event = json.loads(frame.data)
             if event["type"] == "token":
                 step = (str(item["pk"]), chunk_key.digest, chunk_key.attempt, int(event["step"]))

@@ -3,13 +3,16 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
+from unittest.mock import patch
 
 from fastapi import APIRouter
 from starlette.types import ASGIApp, Message
+from typing_extensions import TypeVarTuple, Unpack
 
 from spass.aws.clients import Aws
 from spass.aws.invocation import CALL_PLAN, AwsCall
@@ -20,7 +23,9 @@ from spass.web.http_function import import_routers
 from spass.web.services import Settings
 from tests.unit.virtual_time import VirtualLoop
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _ROUTES: Final = (
     "streams.create",
@@ -44,13 +49,29 @@ class Steps:
         return run()
 
 
+class _InLoop(Executor):
+    """An executor whose work is done at once, because a loop with virtual time does not wait for threads."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        done = Future[T]()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+async def _run_in_loop(work: Callable[[Unpack[Ts]], T], *args: *Ts, **_: object) -> T:
+    await asyncio.sleep(0)
+    return work(*args)
+
+
 @contextmanager
 def virtual_time() -> Iterator[VirtualLoop]:
-    """Yield a loop with virtual time, in which AWS calls take no thread."""
+    """Yield a loop with virtual time, in which nothing runs in a thread."""
     token, loop = CALL_PLAN.set(Steps()), VirtualLoop()
+    threads = patch("spass.calls.worker_thread._thread", _InLoop()), patch("anyio.to_thread.run_sync", _run_in_loop)
     try:
-        yield loop
-        loop.run_until_complete(loop.shutdown_asyncgens())
+        with threads[0], threads[1]:
+            yield loop
+            loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         CALL_PLAN.reset(token)
         loop.close()
