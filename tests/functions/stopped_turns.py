@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from functions.streams import get, stop
 from spass.aws.invocation import AwsCall
 from spass.aws.tasks import run_shielded
@@ -147,6 +149,33 @@ class SlowCommits(Process):
         return await run_shielded(super().run_call(run))
 
 
+class LeavingClient:
+    """An app whose client disconnects when ``left`` is set, and gets nothing more. ``has_ended``: its response has ended."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.left = asyncio.Event()
+        self.has_ended = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body: list[Message] = [await receive()]
+
+        async def receive_or_leave() -> Message:
+            if body:
+                return body.pop()
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send_unless_left(message: Message) -> None:
+            if not self.left.is_set():
+                await send(message)
+
+        try:
+            await self._app(scope, receive_or_leave, send_unless_left)
+        finally:
+            self.has_ended = True
+
+
 class StoppedChats(Chats):
     """Chats with an agent that calls tools. ``elsewhere`` is another worker over the same stores."""
 
@@ -182,3 +211,9 @@ class StoppedChats(Chats):
         other.app = self._other_app
         other.app.state.services = services
         return other
+
+    def leaving(self) -> tuple[Chats, LeavingClient]:
+        """Return a client that can leave, and the app through which it does."""
+        client, app = copy(self), LeavingClient(self.app)
+        client.app = app  # type: ignore[assignment]
+        return client, app

@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from copy import copy
 from pathlib import Path
 from typing import Final
 
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spass.aws.leases import LEASE_SECONDS
 from spass.calls.scope import CUT_SECONDS, REQUEST_SECONDS, STREAM_SECONDS
@@ -111,29 +109,6 @@ async def test_a_blocking_turn_that_reaches_its_deadline_is_a_504_and_changes_no
     assert (chats.sessions(), await chats.turns(session)) == before
 
 
-class LeavingClient:
-    """An app whose client disconnects when ``left`` is set. ``has_ended``: its response has ended."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.left = asyncio.Event()
-        self.has_ended = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body: list[Message] = [await receive()]
-
-        async def receive_or_leave() -> Message:
-            if body:
-                return body.pop()
-            await self.left.wait()
-            return {"type": "http.disconnect"}
-
-        try:
-            await self._app(scope, receive_or_leave, send)
-        finally:
-            self.has_ended = True
-
-
 @pytest.mark.parametrize("is_stopped", [False, True])
 async def test_a_turn_whose_client_has_left_runs_on_until_its_end_or_its_stop(chats: StoppedChats, is_stopped: bool) -> None:
     """AWS runs nothing after the response has ended, so the response must last as long as the turn."""
@@ -146,8 +121,7 @@ async def test_a_turn_whose_client_has_left_runs_on_until_its_end_or_its_stop(ch
         yield END
 
     chats.model.script = count
-    client = copy(chats)
-    client.app = app = LeavingClient(chats.app)  # type: ignore[assignment]
+    client, app = chats.leaving()
     began, seen = asyncio.get_running_loop().time(), Answer()
     turn = asyncio.create_task(client.post(BODY, answer=seen))
     followed = Answer()
