@@ -1,6 +1,7 @@
 """The end of a streamed turn, in virtual time: its deadline, a client that leaves, and a worker that dies."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
@@ -110,7 +111,9 @@ async def test_a_blocking_turn_that_reaches_its_deadline_is_a_504_and_changes_no
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-async def test_a_turn_whose_client_has_left_runs_on_until_its_end_or_its_stop(chats: StoppedChats, is_stopped: bool) -> None:
+async def test_a_turn_whose_client_has_left_runs_on_until_its_end_or_its_stop(
+    chats: StoppedChats, is_stopped: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     """AWS runs nothing after the response has ended, so the response must last as long as the turn."""
     seconds = 150
 
@@ -147,6 +150,9 @@ async def test_a_turn_whose_client_has_left_runs_on_until_its_end_or_its_stop(ch
     assert done["finish_reason"] == ("cancelled" if is_stopped else "stop")
     assert followed.body.startswith(seen.body)
     assert b"done" not in seen.body
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (line,) = [line for line in lines if line.get("method") == "POST"]
+    assert (line["status"], line["error"]) == (200, None), "nothing failed"
     (stored,) = await chats.turns(done["session_id"])
     assert stored.answer.message.content == answer_text(events)
 

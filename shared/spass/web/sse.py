@@ -27,6 +27,8 @@ KEEP_ALIVE: Final = b": keep-alive\n\n"
 MEDIA_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 DONE: Final = b"data: [DONE]\n\n"
+GATEWAY_STOPPED: Final = InternalError("The gateway was stopped before the answer ended. Send the request again.")
+"""The error of a stream whose response was cancelled. If the client has disconnected, it does not get it, and nothing failed."""
 
 Chunk = dict[str, Json]
 E = TypeVar("E")
@@ -182,7 +184,7 @@ async def encode_events(
             write_line(failure_line(error, request_id))
         yield report(error)
     except asyncio.CancelledError:  # the server stops, or the client has disconnected
-        yield report(InternalError("The gateway was stopped before the answer ended. Send the request again."))
+        yield report(GATEWAY_STOPPED)
     except Exception as error:  # noqa: BLE001 (the edge: the status was sent, so the stream itself must report the failure)
         write_line(failure_line(error, request_id))
         yield report(unexpected_error())

@@ -20,7 +20,7 @@ from spass.web.errors import envelope
 from spass.web.exchange import Exchange
 from spass.web.idempotency import REPLAYED_HEADER
 from spass.web.outcomes import replay_outcome
-from spass.web.sse import MEDIA_TYPE, EventStreamResponse, encode_events
+from spass.web.sse import GATEWAY_STOPPED, MEDIA_TYPE, EventStreamResponse, encode_events
 
 if TYPE_CHECKING:
     # Not needed to follow a stream.
@@ -66,8 +66,10 @@ def _read_last_event_id(request: Request) -> EventId | None:
 
 
 def _render_error(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
-    """Return ``error`` as the envelope of all errors has it, without secrets. The request's log line names it."""
-    exchange.error = error.code
+    """Return ``error`` as the envelope of all errors has it, without secrets. The request's log line names it, unless the client
+    may have left."""
+    if error is not GATEWAY_STOPPED:
+        exchange.error = error.code
     return envelope(error, exchange.request_id, exchange.services.redact).error.to_dict()
 
 
