@@ -221,12 +221,25 @@ def stop_at_random(gateway: Gateway, upstream: SlowUpstream, number: int) -> str
     assert calls
     assert all(one.ended is not None and one.ended <= stopped_at + MAX_SECONDS for one in calls), calls
     assert all(one.began <= stopped_at + MAX_SECONDS for one in calls)
+    # AWS runs nothing after the response, so it lasts as long as the turn, also when the client has left.
+    assert response_seconds(gateway, events[0]["request_id"]) >= max(one.ended or 0 for one in calls) - calls[0].began
     finish_reason = check_recorded(chat, events)
     chat.leaves.clear()
     (done,) = of_type(parse_events(chat.post(f"turn {number}quick")), "done")
     assert done["finish_reason"] == "stop"
     assert len(chat.get(f"{done['session_id']}/messages")["messages"]) > len(of_type(events, "tool_call")) + 3
     return finish_reason
+
+
+def response_seconds(gateway: Gateway, request_id: str) -> float:
+    """Wait until the response of a chat has ended, and return how long it took by the gateway's log."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while time.monotonic() < deadline:
+        lines = [line for line in gateway.output.splitlines() if request_id in line and '"method":"POST"' in line]
+        if lines:
+            return float(json.loads(lines[0])["ms"]) / 1000
+        time.sleep(0.05)
+    raise AssertionError("the response has not ended")
 
 
 def check_recorded(chat: Chat, events: list[Event]) -> str:
