@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from spass.agents.spec import MAX_MESSAGE_BYTES
 from spass.agents.streams import StreamedMessage
+from spass.calls.defence import is_blank
 from spass.core.ids import CLIENT_ID
 from spass.core.json import dump_canonical
 from spass.core.messages import Json, Message, Role
@@ -60,6 +61,8 @@ class ChatBody(StrictBody):
     def _check_last_message(self) -> Self:
         if not self.messages or self.messages[-1].role != "user":
             raise ValueError("messages must end with a message of the role 'user'")
+        if is_blank(self.messages[-1].content):
+            raise ValueError("the last message must hold a visible character")
         return self
 
     def streamed(self, body: Json) -> StreamedMessage:

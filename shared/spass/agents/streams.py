@@ -27,6 +27,7 @@ from spass.core.ids import AgentName, SessionId, new_id, random_suffix
 from spass.core.messages import Json, Message
 from spass.core.outcome import TurnOutcome
 from spass.core.time import Clock
+from spass.journal.deletion import remove_if_session_is_deleted
 from spass.journal.follower import StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
@@ -218,6 +219,7 @@ class LiveStream:
         last = failure_frames(self._report(error), self._scope.caller.request_id)
         if not await self._writer.fail(last):
             self._frames_in_journal = len(self.frames.events)
+        await remove_if_session_is_deleted(self._claim.store, self._claim.head)
         self._append(last)
 
     async def _respond(

@@ -11,6 +11,7 @@ from spass.aws import keys
 from spass.aws.idempotency import Claim, StoredAnswer, create
 from spass.aws.writes import ITEM_ABSENT, Put
 from spass.calls.scope import Scope
+from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import SessionArchived, SessionNotFound
 from spass.core.ids import AgentName, SessionId, id_pattern, new_id
@@ -136,7 +137,8 @@ class Sessions:
         session = parse_session_id(wanted) if wanted is not None else None
         if session is not None:
             return Opening(session)
-        messages, name = import_messages(imported), wanted
+        characters = sum(len(entry.content) for entry in imported)
+        messages, name = await run_in_worker_thread(characters, import_messages, imported), wanted
         template, named = await asyncio.gather(
             self._new(scope, agent, CreateSession(title=name)), read_name(scope.store, require_user(scope), agent, name)
         )

@@ -13,7 +13,10 @@ from spass.tools.arguments import InvalidArguments
 from spass.tools.base import ToolError
 from spass.tools.results import truncate_result
 
-_CANCELLED: Final = ToolError("The call was cancelled because the work that it belongs to has ended.", code=audit.CANCELLED)
+_CANCELLED: Final = ToolError(
+    "The call was cancelled because the work that it belongs to has ended. A change that it had begun may have been made.",
+    code=audit.CANCELLED,
+)
 _BROKEN: Final = ToolError("The tool failed because of an error in the gateway.", code=InternalError.code)
 
 

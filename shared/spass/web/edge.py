@@ -19,6 +19,9 @@ API_GATEWAY_REQUEST_ID: Final = "spass.gateway_request_id"
 """The key of an ASGI scope under which API Gateway's id of the request is stored. Our log line contains the id, so that it can be
 matched with API Gateway's access log."""
 
+IS_HEAD: Final = "spass.is_head"
+"""The key of an ASGI scope that says whether the client's method was HEAD, which routes see as GET."""
+
 _MAX_SHOWN_CHARACTERS: Final = 300
 _WRITE_METHODS: Final = ("DELETE", "PATCH", "PUT")
 _UNSAFE_ESCAPE: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
@@ -37,9 +40,10 @@ class EdgeMiddleware:
             return
         method: str = scope["method"]
         # Routes declare only GET. Answer HEAD like GET, without the body (RFC 9110, 9.3.2).
-        scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": normalize_path(scope["path"])}
+        is_head = method == "HEAD"
+        scope = {**scope, "method": "GET" if is_head else method, "path": normalize_path(scope["path"]), IS_HEAD: is_head}
         exchange = begin_exchange(scope)
-        sender = _ResponseSender(exchange, send, omit_body=method == "HEAD")
+        sender = _ResponseSender(exchange, send, omit_body=is_head)
         try:
             if path_error := _check_path(method, scope):
                 exchange.error = path_error.code

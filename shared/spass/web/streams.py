@@ -16,11 +16,12 @@ from spass.core.ids import AgentName
 from spass.core.messages import Json
 from spass.core.outcome import TurnOutcome
 from spass.journal.frames import EventId, Frame
+from spass.web.edge import IS_HEAD
 from spass.web.errors import envelope
 from spass.web.exchange import Exchange
 from spass.web.idempotency import REPLAYED_HEADER
 from spass.web.outcomes import replay_outcome
-from spass.web.sse import GATEWAY_STOPPED, MEDIA_TYPE, EventStreamResponse, encode_events
+from spass.web.sse import GATEWAY_STOPPED, MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, encode_events
 
 if TYPE_CHECKING:
     # Not needed to follow a stream.
@@ -121,7 +122,12 @@ async def follow(request: Request, exchange: Exchange, agent: AgentName, message
         StreamNotFound: the user has no such stream with the agent, or no longer.
     """
     stream = await follow_stream(exchange.scope, agent, message_id, _read_last_event_id(request))
-    return _answer_followed(exchange, stream) if stream is not None else Response(status_code=204)
+    if stream is None:
+        return Response(status_code=204)
+    if request.scope.get(IS_HEAD):  # do not read a stream that may last for minutes
+        stream.cancel()
+        return EventStream(headers=STREAM_HEADERS)
+    return _answer_followed(exchange, stream)
 
 
 def _encode(exchange: Exchange, events: EventList[E], encode: Callable[[int, E], bytes]) -> AsyncGenerator[bytes, None]:

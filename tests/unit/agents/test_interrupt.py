@@ -46,7 +46,13 @@ pytestmark = pytest.mark.anyio
 CUTS = 600
 COST = Cost(Decimal("0.25"), Decimal("0.20"), CostSource.CATALOG, 3)
 ORCHESTRATOR = OrchestratorAgent()
-CANCELLED = {"error": {"code": "cancelled", "message": "The call was cancelled because the work that it belongs to has ended."}}
+CANCELLED = {
+    "error": {
+        "code": "cancelled",
+        "message": "The call was cancelled because the work that it belongs to has ended. "
+        "A change that it had begun may have been made.",
+    }
+}
 
 
 @dataclass
