@@ -17,7 +17,7 @@ from spass.core.errors import storage_timeout
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.testing.faults import FaultPlan, inject
+from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import Deltas, in_turn
 from tests.functions.gateway import Gateway, Reply
 from tests.stream_grammar import (
@@ -449,3 +449,24 @@ def test_a_turn_whose_commit_fails_ends_its_stream_without_done(gateway: Gateway
     assert answer_text(events) == "Hello there."
     assert events[-1]["error"]["code"] == "storage_unavailable"
     assert history(gateway, to) == []
+
+
+def test_a_reader_of_a_turn_whose_commit_is_settled_late_sees_its_end(gateway: Gateway) -> None:
+    """The replies to ten calls in a row are lost, although the calls take effect."""
+
+    def chat(message_id: str) -> Reply:
+        messages = [{"role": "user", "content": "Hi"}]
+        return gateway.send("POST", "/c1/agents/plain/chat", body={"message_id": message_id, "messages": messages})
+
+    chat("first")
+    with inject(FaultPlan()) as plan:
+        chat("second")
+    ends = []
+    for point in range(len(plan.calls)):
+        with inject(FaultPlan(Fault.LOST_REPLY, at=point, times=10)):
+            live = chat(f"m{point}")
+        if live.status == 200:
+            stored = gateway.send("GET", f"/c1/agents/plain/chat/m{point}")
+            assert live.text == stored.text
+            ends.append(read_events(live)[-1]["type"])
+    assert "done" in ends

@@ -30,7 +30,7 @@ from spass.core.time import Clock
 from spass.journal.deletion import remove_if_session_is_deleted
 from spass.journal.follower import StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
-from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
+from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, stream_digest
 from spass.journal.writer import JournalWriter
 from spass.sessions.service import Sessions
 from spass.sessions.session import require_user
@@ -215,12 +215,16 @@ class LiveStream:
         return None
 
     async def _fail(self, error: SpassError) -> None:
-        """End the stream with ``error``. If the journal cannot be written, only the reader of this process learns of it."""
+        """End the stream with ``error``. If the journal cannot be written, only the reader of this process learns of it.
+
+        If the commit had an unknown outcome and took effect, the stream has ended with the turn.
+        """
         last = failure_frames(self._report(error), self._scope.caller.request_id)
-        if not await self._writer.fail(last):
+        state = await self._writer.fail(last)
+        if state is None:
             self._frames_in_journal = len(self.frames.events)
         await remove_if_session_is_deleted(self._claim.store, self._claim.head)
-        self._append(last)
+        self._append(last if state is not StreamState.DONE else self._last)
 
     async def _respond(
         self, load: LoadHistory, shorten: ShortenHistory

@@ -76,10 +76,12 @@ class JournalWriter:
             self._closed.set()
             return await self._end(last, StreamState.DONE)
 
-    async def fail(self, last: Sequence[Frame]) -> bool:
-        """End the stream with what waits and ``last`` as failed. Return False if the claim is lost or storage fails.
+    async def fail(self, last: Sequence[Frame]) -> StreamState | None:
+        """End the stream with what waits and ``last`` as failed, and return the state in which it has ended. None means that the
+        claim is lost or storage fails.
 
-        The lease of a stream that could not be ended expires. Call this also after the transaction with ``final_writes`` failed.
+        The lease of a stream that could not be ended expires. Call this also after the transaction with ``final_writes`` failed,
+        or if its outcome is unknown: if it took effect, the state is ``DONE``.
         """
         async with self._lock:
             self._closed.set()
@@ -87,7 +89,7 @@ class JournalWriter:
                 writes = await self._end(last, StreamState.FAILED)
                 return await self._commit_failure(writes)
             except SpassError:
-                return False
+                return None
 
     async def _flush_repeatedly(self) -> None:
         while not self._closed.is_set() and await self._wait_until_due():
@@ -187,18 +189,20 @@ class JournalWriter:
             first = chunk.end
         return puts
 
-    async def _commit_failure(self, writes: Sequence[Write]) -> bool:
+    async def _commit_failure(self, writes: Sequence[Write]) -> StreamState | None:
         table, token = self._claim.store.table, random_suffix()
         for _ in range(_FAIL_ATTEMPTS):
             try:
                 await table.transact(writes, token=token)
             except TransactionFailed:
-                break  # lost, or this is the failure of a retry whose first attempt took effect
+                break  # lost or done, or this is the failure of a retry whose first attempt took effect
             except StorageUnavailable:
                 continue
-            return True
+            return StreamState.FAILED
         head = await read_head(self._claim.store, self._claim.head.digest)
-        return head is not None and self._claim.head.is_same_attempt(head) and head.state is StreamState.FAILED
+        if head is None or not self._claim.head.is_same_attempt(head) or head.state is StreamState.RUNNING:
+            return None
+        return head.state
 
     def _put(self, chunk: Chunk) -> tuple[Chunk, Put]:
         head, store = self._claim.head, self._claim.store

@@ -259,7 +259,7 @@ async def test_a_turn_that_was_committed_cannot_fail(stream: Stream) -> None:
         writes = await writer.final_writes(LAST)
         await stream.store.table.transact(writes, token="commit")
         large = [step("x" * (MAX_CHUNK_BYTES - 100)), *ERROR]
-        assert not await writer.fail(large)
+        assert await writer.fail(large) is StreamState.DONE
     assert await stream.read() == numbered([token("a"), *LAST])
 
 
