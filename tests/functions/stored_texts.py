@@ -1,7 +1,7 @@
 """Read everything that a gateway has stored as text, also what a journal has divided into tokens."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from spass.aws.keys import parse_stream_chunk
@@ -21,7 +21,7 @@ def stored_texts(gateway: Gateway, tenant: str = "") -> Iterator[str]:
     yield from journal_texts(items)
 
 
-def journal_texts(items: list[Mapping[str, Any]]) -> Iterator[str]:
+def journal_texts(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the joined tokens of each step of each attempt in the table, and the texts of all other events."""
     tokens: dict[tuple[str, str, int, int], list[str]] = {}
     for item in sorted(items, key=lambda item: (str(item["pk"]), str(item["sk"]))):

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import pytest
 from starlette.types import ASGIApp, Message
 
-from functions.sessions import append
+from functions.sessions import append, delete
 from functions.streams import create, get, stop
 from spass.agents.streams import Streams
 from spass.aws.attributes import Item
@@ -152,7 +152,7 @@ class Chats:
         self.services = ClockedServices(self._settings, self.model, self.aws)
         if self._first is None:
             self._first = self.services
-            self.app = create_app([create.router, get.router, stop.router, append.router], self.services)
+            self.app = create_app([create.router, get.router, stop.router, append.router, delete.router], self.services)
         for name in ("config", "agents", "tokens"):
             self.services.__dict__[name] = getattr(self._first, name)
         self.app.state.services = self.services
