@@ -20,8 +20,10 @@ from tests.simulated.chats import AGENT, TENANT, USER, Answer, Chats, Process, w
 from tests.stream_grammar import of_type, receive
 
 MODEL_SECONDS: Final = 22.0
+_STOP_SECONDS: Final = 2.5
 _USAGE: Final = TokenUsage(10, 5)
 _ENTRIES: Final = [{"role": "user", "content": "before"}, {"role": "tool", "content": "42", "tool_call_id": "call_1"}]
+_FULL: Final = [{"role": "user", "content": "x" * 2000}] * 12  # the next message of 2,000 characters fills the session
 KINDS: Final = (
     "new session",
     "existing session",
@@ -33,6 +35,7 @@ KINDS: Final = (
     "model error",
     "stopped",
     "messages with a key",
+    "messages in a full session",
     "second attempt",
 )
 
@@ -56,7 +59,8 @@ class ChatTurn:
         chats.begin_anew()
         request = cls(chats, kind)
         chats.model.script = request.answer
-        request.body = request.chat("m-1", "hello")
+        text = "hello"
+        request.body = request.chat("m-1", text)
         match kind:
             case "new session":
                 request.body["messages"] = [*_ENTRIES, *request.body["messages"]]
@@ -66,15 +70,16 @@ class ChatTurn:
                 await request.earlier(session_id="notes")
                 request.body["session_id"] = "notes"
             case "full session":
-                entries = [{"role": "user", "content": "x" * 2000}] * 12
-                request.body = request.chat("m-1", "hello" + "x" * 2000, session_id=await request.earlier(entries))
+                request.body = request.chat("m-1", text + "x" * 2000, session_id=await request.earlier(_FULL))
             case "full in mid-turn":
                 entries = [{"role": "user", "content": "before"}] * 12
                 request.body["session_id"] = await request.earlier(entries)
-            case "messages with a key":
-                session = await request.earlier()
+            case "messages with a key" | "messages in a full session":
+                is_full = kind == "messages in a full session"
+                session = await request.earlier(_FULL if is_full else None)
+                text = text + "x" * 2000 if is_full else text
                 request.path = f"/a1/agents/{AGENT}/sessions/{session}/messages"
-                request.body = {"message": "hello", "stream": True}
+                request.body = {"message": text, "stream": True}
                 request.headers = {"Idempotency-Key": "key-1"}
             case _:
                 request.body["session_id"] = await request.earlier()
@@ -132,6 +137,12 @@ class ChatTurn:
     async def send(self, process: Process | None = None, answer: Answer | None = None) -> Answer:
         return await self.chats.send("POST", self.path, self.body, headers=self.headers, process=process, answer=answer)
 
+    async def stop(self) -> None:
+        """Stop the turn, if it is one that a client stops."""
+        if self.kind == "stopped":
+            await asyncio.sleep(_STOP_SECONDS)
+            await self.chats.stop(self.message_id)
+
     @property
     def message_id(self) -> str:
         """Return the name of the stream."""
@@ -172,7 +183,7 @@ class ChatTurn:
     @property
     def creates(self) -> int:
         """Return the number of sessions that the turn creates."""
-        return 1 if self.kind in ("new session", "new name", "full session", "full in mid-turn") else 0
+        return 1 if "new" in self.kind or "full" in self.kind else 0
 
 
 def _is_compacted(request: ChatRequest) -> bool:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -22,7 +23,6 @@ from tests.unit.virtual_time import BACKEND, VirtualLoop
 pytestmark = pytest.mark.anyio
 
 FOLLOWER_SECONDS: Final = 90.0
-STOP_AFTER: Final = 2.5
 FAULTS: Final = [
     (Fault.CRASH_BEFORE, 1),
     (Fault.CRASH_AFTER, 1),
@@ -61,7 +61,7 @@ class Attempt:
         """Run until the POST and the follower have ended."""
         posting = asyncio.create_task(self.turn.send(self.process, self.answer))
         following = asyncio.create_task(self._follow())
-        stopping = asyncio.create_task(self._stop())
+        stopping = asyncio.create_task(self.turn.stop())
         await posting
         self.has_ended = True
         ended_at = self.process.crashed_at or virtual_now()
@@ -76,11 +76,6 @@ class Attempt:
             if self.has_ended or (ids and ids[0].attempt == self.turn.attempt):
                 return
             await asyncio.sleep(0.2)
-
-    async def _stop(self) -> None:
-        if self.turn.kind == "stopped":
-            await asyncio.sleep(STOP_AFTER)
-            await self.turn.chats.stop(self.turn.message_id)
 
     async def check(self) -> None:
         """Check what is stored, and what the client and the follower have received."""
@@ -128,6 +123,8 @@ async def repeat(turn: ChatTurn) -> Answer:
             if events[-1]["type"] == "done":
                 return answer
             assert events[-1]["error"]["code"] in ("turn_lost", "storage_unavailable", "upstream_error"), events[-1]
+        elif answer.status == 308:
+            turn.path = urlsplit(answer.headers["location"]).path
         else:
             assert answer.status in (409, 503), answer.body
             await asyncio.sleep(float(answer.headers["retry-after"]))
