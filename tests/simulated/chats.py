@@ -20,7 +20,7 @@ from functions.sessions import append, delete
 from functions.streams import create, get, stop
 from spass.agents.streams import Streams
 from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
+from spass.aws.clients import Aws, TenantStore
 from spass.aws.invocation import CALL_PLAN, AwsCall
 from spass.core.ids import SessionId, TenantId
 from spass.journal.follower import follow
@@ -143,13 +143,16 @@ class Chats:
 
     def begin_anew(self) -> None:
         """Empty the stores and the caches. This is faster than a new gateway."""
-        self.aws = MemoryAws(clock=virtual_now)
+        self.stores = self._empty_stores()
         self.model = ScriptedModel()
         self.replace_worker()
 
+    def _empty_stores(self) -> Aws:
+        return MemoryAws(clock=virtual_now)
+
     def replace_worker(self) -> None:
         """Let a new worker without cached settings answer all further requests."""
-        self.services = ClockedServices(self._settings, self.model, self.aws)
+        self.services = ClockedServices(self._settings, self.model, self.stores)
         if self._first is None:
             self._first = self.services
             self.app = create_app([create.router, get.router, stop.router, append.router, delete.router], self.services)
@@ -158,8 +161,14 @@ class Chats:
         self.app.state.services = self.services
 
     @property
+    def aws(self) -> MemoryAws:
+        """Return the stores in memory."""
+        assert isinstance(self.stores, MemoryAws)
+        return self.stores
+
+    @property
     def store(self) -> TenantStore:
-        return self.aws.for_tenant(TENANT)
+        return self.stores.for_tenant(TENANT)
 
     async def send(
         self,

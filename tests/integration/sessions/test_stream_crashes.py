@@ -1,0 +1,66 @@
+"""A sample of the crashes in streamed turns (``tests/functions/test_crashes.py``) on the emulated DynamoDB."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from spass.aws.attributes import Item, item_of
+from spass.aws.clients import Aws
+from spass.sessions import commit
+from spass.testing.faults import Fault
+from tests.functions.chat_turns import ChatTurn
+from tests.functions.test_crashes import Attempt, check_end, count_calls, repeat
+from tests.simulated.chats import TENANT, Chats, Process, virtual_clocks
+from tests.unit.virtual_time import BACKEND, VirtualLoop
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
+    return BACKEND
+
+
+class EmulatedChats(Chats):
+    """Chats on the emulator. Its calls block the loop, so they take no virtual time."""
+
+    def __init__(self, folder: Path, emulated: Aws) -> None:
+        self._emulated = emulated
+        super().__init__(folder)
+
+    def _empty_stores(self) -> Aws:
+        for item in self.items():
+            self._emulated._dynamodb.delete_item(
+                TableName=self._emulated._table, Key={"pk": {"S": str(item["pk"])}, "sk": {"S": str(item["sk"])}}
+            )
+        return self._emulated
+
+    def items(self) -> list[Item]:
+        pages = self._emulated._dynamodb.get_paginator("scan").paginate(TableName=self._emulated._table)
+        items = [item_of(item) for page in pages for item in page["Items"]]
+        return [item for item in items if str(item["pk"]).startswith(f"T#{TENANT}#")]
+
+
+@pytest.fixture
+async def chats(tmp_path: Path, emulated_aws: Aws, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:
+    monkeypatch.setattr("spass.agents.streams._STOP_POLL_SECONDS", 15.0)
+    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
+    with virtual_clocks():
+        yield EmulatedChats(tmp_path, emulated_aws)
+
+
+async def test_a_turn_on_dynamodb_is_recorded_once_if_any_write_fails(chats: Chats) -> None:
+    calls = (await count_calls(chats, "new session")).calls
+    writes = [point for point, call in enumerate(calls) if call.operation not in ("GetItem", "Query")]
+    assert len(writes) >= 6
+    for point, process in [
+        *((point, Process(Fault.CRASH_AFTER, at=point)) for point in writes),
+        (writes[-1], Process(Fault.LOST_REPLY, at=writes[-1], times=2)),
+    ]:
+        turn = await ChatTurn.prepare(chats, "new session")
+        attempt = Attempt(turn, process)
+        await attempt.run()
+        assert len(process.calls) > point
+        await attempt.check()
+        await check_end(turn, await repeat(turn))
