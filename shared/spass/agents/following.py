@@ -18,7 +18,7 @@ FollowedStream: TypeAlias = EventTask[tuple[EventId, Frame]]
 
 
 class StopAnswer(ResponseModel):
-    """What a stop came to. `cancelling`: the turn ends soon, and the `finish_reason` of its `done` says how it ended.
+    """The result of a stop. `cancelling`: the turn ends soon, and the `finish_reason` of its `done` says how it ended.
     `failed`: nothing was recorded."""
 
     status: Literal["cancelling", "done", "failed"]

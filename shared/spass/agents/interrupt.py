@@ -52,7 +52,7 @@ class StopSignal:
         """Return the next event, or None if the stop was requested or the list has ended.
 
         Raises:
-            CancelledError: somebody else cancelled the task.
+            CancelledError: the task was cancelled, but not by this signal.
         """
         task = asyncio.current_task()
         if self.reason is not None or task is None:
@@ -117,7 +117,7 @@ async def interruptible(
 
 
 class _TurnSoFar:
-    """What the events of a turn have begun, ended and shown."""
+    """The state of a turn after some of its events: open calls, shown text, usage."""
 
     def __init__(self) -> None:
         self.usage = NO_TOKENS

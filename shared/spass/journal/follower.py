@@ -29,7 +29,7 @@ _LOST: Final = "The worker that ran this turn died, and nothing of the turn was 
 
 class StreamRestarted(Exception):
     """The attempt that is followed was undone or replaced before its first frame was delivered. Start over: claim the stream
-    or follow it anew."""
+    or follow its next attempt."""
 
 
 async def follow(

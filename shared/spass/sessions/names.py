@@ -33,8 +33,8 @@ def parse_session_id(wanted: str) -> SessionId | None:
 
 
 async def read_name(store: TenantStore, user: UserId, agent: AgentName, name: str | None) -> SessionId | None:
-    """Return the session that has the name, or None if there is no name or no such session. The session may have been archived or
-    deleted since."""
+    """Return the session that has ``name``, or None if no session has it or ``name`` is None. The session may have been archived
+    or deleted since."""
     if name is None:
         return None
     item = await store.table.get(keys.session_name(store.tenant, user, agent, name))

@@ -1,4 +1,4 @@
-"""What a turn needs from the room above: the user's message, and a function that runs the agent."""
+"""The request of a turn: the user's message, its session, and the function of the room above that runs the agent."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from spass.core.outcome import TurnOutcome
 from spass.journal.frames import Frame
 
 _BEFORE_TEXT: Final = '{"type":"token","content":"'
-"""What precedes the text of a token."""
+"""The JSON before the text of a token."""
 
 
 class FrameWriter:
