@@ -2,15 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
+import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from functions.streams import get, stop
+from spass.agents.interrupt import StopSignal
 from spass.aws.invocation import AwsCall
 from spass.aws.tasks import run_shielded
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
@@ -38,11 +41,13 @@ _CALLS: Final = (
 
 @dataclass
 class Work:
-    """What the model and the search engine do. ``cuts`` are the places at which a call was cancelled."""
+    """What the model and the search engine do. ``begun`` counts their calls, ``begun_before_stop`` those before the turn got its
+    stop. ``cuts`` are the places at which a call was cancelled."""
 
     rng: random.Random
     running: int = 0
-    last_begin: float = 0.0
+    begun: int = 0
+    begun_before_stop: int | None = None
     last_end: float = 0.0
     cuts: list[str] = field(default_factory=list)
 
@@ -51,7 +56,7 @@ class Work:
 
     def begin(self) -> None:
         self.running += 1
-        self.last_begin = asyncio.get_running_loop().time()
+        self.begun += 1
 
     def end(self) -> None:
         self.running -= 1
@@ -201,6 +206,19 @@ class StoppedChats(Chats):
         self.services._model = self.model
         self.services.__dict__["search_engine"] = SlowEngine(self.work)
         return rng
+
+    @contextmanager
+    def watching_stops(self) -> Iterator[None]:
+        """Count how many calls have begun when a turn gets its stop."""
+        stop_turn = StopSignal.stop
+
+        def stop_and_count(signal: StopSignal, reason: FinishReason = FinishReason.CANCELLED) -> None:
+            self.work.begun_before_stop = self.work.begun
+            stop_turn(signal, reason)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StopSignal, "stop", stop_and_count)
+            yield
 
     @property
     def elsewhere(self) -> Chats:

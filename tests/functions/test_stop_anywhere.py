@@ -49,12 +49,13 @@ def test_a_turn_stopped_anywhere_is_recorded_once_and_can_be_continued(
 
     async def stop_all() -> None:
         chats = StoppedChats(tmp_path)
-        for seed in SEEDS:
-            try:
-                places.update(await Stop(chats, seed).run())
-            except BaseException as error:
-                error.add_note(f"SPASS_SEED={seed}")
-                raise
+        with chats.watching_stops():
+            for seed in SEEDS:
+                try:
+                    places.update(await Stop(chats, seed).run())
+                except BaseException as error:
+                    error.add_note(f"SPASS_SEED={seed}")
+                    raise
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner, virtual_clocks():
         runner.run(stop_all())
@@ -146,7 +147,8 @@ class Stop:
         if done["finish_reason"] != "cancelled":
             return {"after the end" if status == "done" else "in the commit"}
         assert status == "cancelling"
-        assert max(work.last_begin, work.last_end) <= stopped_at + MAX_SECONDS
+        assert work.last_end <= stopped_at + MAX_SECONDS
+        assert work.begun == work.begun_before_stop, "an effect began after the stop"
         if not self.chats.model.requests:
             return {"before the first call"}
         return set(work.cuts) or {"between two calls"}

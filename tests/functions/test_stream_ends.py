@@ -75,6 +75,7 @@ async def test_a_turn_that_reaches_its_deadline_is_kept(chats: StoppedChats, pla
     began = asyncio.get_running_loop().time()
     events = parse_events((await chats.post(BODY)).body)
     assert STREAM_SECONDS <= elapsed(began) < STREAM_SECONDS + CUT_SECONDS
+    assert chats.model.closed == len(chats.model.requests), "a connection to the model is open"
     (done,) = of_type(events, "done")
     assert done["finish_reason"] == "deadline"
     # The end of a text that goes on is held back: it may be the beginning of a secret.
