@@ -64,17 +64,15 @@ async def _run_in_loop(work: Callable[[Unpack[Ts]], T], *args: *Ts, **_: object)
 
 
 @contextmanager
-def virtual_time() -> Iterator[VirtualLoop]:
-    """Yield a loop with virtual time, in which nothing runs in a thread."""
-    token, loop = CALL_PLAN.set(Steps()), VirtualLoop()
+def virtual_time() -> Iterator[asyncio.AbstractEventLoop]:
+    """Yield a loop with virtual time, in which nothing runs in a thread. Cancel what still runs at the end."""
+    token = CALL_PLAN.set(Steps())
     threads = patch("spass.calls.worker_thread._thread", _InLoop()), patch("anyio.to_thread.run_sync", _run_in_loop)
     try:
-        with threads[0], threads[1]:
-            yield loop
-            loop.run_until_complete(loop.shutdown_asyncgens())
+        with threads[0], threads[1], asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            yield runner.get_loop()
     finally:
         CALL_PLAN.reset(token)
-        loop.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +174,7 @@ class _Connection:
             "root_path": "",
             "scheme": "http",
             "query_string": b"",
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
             "server": ("gateway", 80),
             "client": ("client", 1),
         }

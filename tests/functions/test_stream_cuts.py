@@ -17,7 +17,6 @@ from tests.functions.gateway import Gateway
 from tests.functions.random_turns import RandomTurn, agent_of, install, script
 from tests.functions.stream_workers import Response, Worker, event_id, virtual_time
 from tests.stream_grammar import parse_events
-from tests.unit.virtual_time import VirtualLoop
 
 STREAMS = 200
 FIRST_EVENT_BYTES = 300
@@ -166,7 +165,7 @@ async def check_stream(world: World, seed: str, number: int) -> None:
 
 
 @pytest.fixture
-def world(gateway: Gateway, tmp_path: Path) -> Iterator[tuple[World, VirtualLoop]]:
+def world(gateway: Gateway, tmp_path: Path) -> Iterator[tuple[World, asyncio.AbstractEventLoop]]:
     """Three workers over a store in memory, in virtual time."""
     gateway = install(gateway, tmp_path / "kinds")
     settings = gateway.services.settings
@@ -175,7 +174,7 @@ def world(gateway: Gateway, tmp_path: Path) -> Iterator[tuple[World, VirtualLoop
         yield world, loop
 
 
-def test_a_stream_that_is_cut_anywhere_continues_on_any_worker(world: tuple[World, VirtualLoop]) -> None:
+def test_a_stream_that_is_cut_anywhere_continues_on_any_worker(world: tuple[World, asyncio.AbstractEventLoop]) -> None:
     workers, loop = world
     for number in range(STREAMS):
         loop.run_until_complete(check_stream(workers, f"stream {number}", number))

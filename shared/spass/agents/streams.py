@@ -42,7 +42,7 @@ ReportError: TypeAlias = Callable[[SpassError], Mapping[str, Json]]
 """Return an error as clients see it. Log it if it is the gateway's own."""
 
 _STOP_POLL_SECONDS: Final = 1.0
-_CLAIMS: Final = 5
+_CLAIMS: Final = 10
 """Times that a request claims its stream. Each time it met another request that was then refused or lost."""
 
 
