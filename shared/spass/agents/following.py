@@ -35,17 +35,19 @@ async def follow_stream(scope: Scope, agent: AgentName, message_id: str, after: 
     """
     digest = stream_digest(require_user(scope), agent, message_id)
     follower = await follow(scope.store, digest, after)
-    return None if follower.is_over else EventTask(_read(scope, digest, follower))
+    return None if follower.is_over else EventTask(_read(scope, digest, follower, after))
 
 
-async def _read(scope: Scope, digest: str, follower: Follower) -> AsyncGenerator[tuple[EventId, Frame], None]:
+async def _read(
+    scope: Scope, digest: str, follower: Follower, after: EventId | None
+) -> AsyncGenerator[tuple[EventId, Frame], None]:
     """Yield the frames of ``follower``. If its attempt was refused before it began, follow the one that comes instead."""
     while True:
         try:
             async for item in follower.frames(scope.streaming.deadline.remaining()):
                 yield item
         except StreamRestarted:
-            follower = await follow(scope.store, digest)
+            follower = await follow(scope.store, digest, after)
         else:
             return
 

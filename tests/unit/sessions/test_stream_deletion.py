@@ -159,3 +159,17 @@ async def test_the_stream_of_a_turn_that_died_before_its_first_chunk_is_deleted(
         die.clear()
     assert await chats.head("m-2") is None
     assert await chats.head("m-3") is not None, "it belongs to another session"
+
+
+async def test_the_end_of_a_delete_keeps_a_newer_stream_of_the_same_name(harness: "SessionsHarness", chats: Chats) -> None:
+    """The delete is interrupted after it removed a head, and the message is sent again before the delete is repeated."""
+    session = await chat_in(chats, SECRET, "m-1")
+    with inject(FaultPlan()) as plan, suppress(Crash):
+        plan.fault, plan.at = Fault.CRASH_BEFORE, 5
+        await harness.sessions.delete(harness.scope(), AGENT, session)
+    assert await chats.head("m-1") is None
+    outcome = await chats.send("m-1", SECRET)
+    assert outcome.session_id not in (None, session)
+    newer = await chats.head("m-1")
+    await harness.sessions.delete(harness.scope(), AGENT, session)
+    assert await chats.head("m-1") == newer
