@@ -246,5 +246,5 @@ class Gateway:
 
     def _heads(self) -> list[Session]:
         """Return the heads of all sessions, oldest first."""
-        heads = (decode_session(item) for item in self.aws.table.items() if item["sk"] == "HEAD")
+        heads = (decode_session(item) for item in self.aws.table.items() if item["sk"] == "HEAD" and "#SES#" in str(item["pk"]))
         return sorted(heads, key=lambda head: head.id)

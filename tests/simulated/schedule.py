@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,7 @@ from spass.aws.invocation import AwsCall
 from spass.aws.table import ConditionFailed, TransactionConflict, TransactionFailed
 from spass.core.errors import storage_timeout
 from spass.core.ids import AscendingNumbers
+from spass.journal.follower import follow
 from spass.testing.faults import Crash, FaultPlan, inject
 from tests.unit.virtual_time import VirtualLoop
 
@@ -250,11 +252,18 @@ def run_schedule(schedule: Schedule, story: Callable[[], Coroutine[Any, Any, T]]
     """Run ``story`` with the schedule's clock and random numbers, and return its result. Its own calls have no faults."""
 
     async def run_story() -> T:
+        asyncio.get_running_loop().set_exception_handler(_ignore_crashes)
         with inject(schedule.process(without_faults=True)):
             return await story()
 
     with asyncio.Runner(loop_factory=SeededLoop) as runner, _patch_clock_and_randomness(schedule, runner.get_loop()):
         return runner.run(run_story())
+
+
+def _ignore_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report errors of tasks except crashes, whose processes no longer await their tasks."""
+    if not isinstance(context.get("exception"), Crash):
+        loop.default_exception_handler(context)
 
 
 @contextmanager
@@ -267,6 +276,8 @@ def _patch_clock_and_randomness(schedule: Schedule, loop: asyncio.AbstractEventL
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.core.time.time", clock)
         patch.setattr("spass.core.ids.time", clock)
+        patch.setattr("spass.agents.following.time", clock)
+        patch.setattr("spass.agents.following.follow", partial(follow, clock=time))
         patch.setattr("spass.core.ids._ascending", AscendingNumbers())
         patch.setattr("spass.core.ids.os", SimpleNamespace(urandom=rng.randbytes))
         patch.setattr(random, "uniform", rng.uniform)
