@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import BaseModel
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
 from spass.llm.errors import BackendUnsupported
 from spass.llm.providers.content_blocks import arguments_of
-from spass.llm.providers.payloads import LenientText, Tokens
+from spass.llm.providers.payloads import FewCalls, LenientText, Tokens
 from spass.llm.providers.unsupported_fields import reject_image_urls, reject_unsupported
 from spass.llm.types import ChatRequest
 
@@ -36,7 +36,7 @@ class ToolCallPayload(BaseModel):
 class MessagePayload(BaseModel):
     content: str | None = None
     thinking: LenientText = ""
-    tool_calls: list[ToolCallPayload] | None = None
+    tool_calls: Annotated[list[ToolCallPayload], FewCalls] | None = None
 
 
 class AnswerPayload(BaseModel):

@@ -14,7 +14,7 @@ from spass.llm.errors import BackendUnavailable
 from spass.llm.providers.error_responses import error_inside_answer
 from spass.llm.providers.http import malformed_response
 from spass.llm.providers.http_provider import merge_deltas
-from spass.llm.providers.payloads import LenientObject, LenientText, SurrogateJoiner, Tokens, join_surrogates, parse
+from spass.llm.providers.payloads import FewCalls, LenientObject, LenientText, SurrogateJoiner, Tokens, join_surrogates, parse
 from spass.llm.providers.sse import ServerSentEvent, SseParser
 from spass.llm.types import ChatDelta
 
@@ -90,7 +90,7 @@ class MessagePayload(BaseModel):
 
     content: str | None = None
     refusal: str | None = None
-    tool_calls: list[ToolCallPayload] | None = None
+    tool_calls: Annotated[list[ToolCallPayload], FewCalls] | None = None
     reasoning: LenientText = ""
     reasoning_content: LenientText = ""
 

@@ -6,7 +6,7 @@ JSON can escape half a pair. Models that write an emoji token by token stream su
 import json
 from typing import Annotated, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from spass.core.messages import ToolCallDelta
 from spass.llm.providers.http import malformed_response
@@ -41,6 +41,10 @@ Tokens = Annotated[int, BeforeValidator(_count)]
 
 LenientObject: Final = BeforeValidator(_object)
 """A JSON object; anything else is read as null."""
+
+FewCalls: Final = Field(max_length=1000)
+"""The bound of the tool calls in one event of a stream or one whole answer. They are read in one piece, and the event loop serves
+no other request meanwhile."""
 
 _HIGH_SURROGATES: Final = ("\ud800", "\udbff")
 

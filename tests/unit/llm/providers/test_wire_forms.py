@@ -1,5 +1,6 @@
 """The same scripts in the wire forms of OpenAI, Anthropic and Ollama, split at every byte, give the same answers."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -102,3 +103,14 @@ async def test_a_stream_that_breaks_at_any_byte_fails_after_a_part_of_its_answer
             assert (answer.pieces, answer.calls, answer.finish_reason) == whole[:3]
         else:
             assert answer.failure[0] is BackendUnavailable
+
+
+@pytest.mark.parametrize("provider", ["openai", "ollama"])
+async def test_an_event_with_too_many_calls_is_refused_without_reading_them(provider: str) -> None:
+    script = WireScript([[call("weather", {})] * 60_000])
+    chunks = WIRE_FORMS[provider](script)
+    started = time.process_time()
+    answer = await read(provider, chunks)
+    assert time.process_time() - started < 1
+    assert answer.failure is not None
+    assert (answer.pieces, answer.failure[0]) == ([], BackendUnavailable)
