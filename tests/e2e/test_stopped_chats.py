@@ -50,6 +50,8 @@ tenants:
 AGENT: Final = (
     "name: slow\nmodel: openai\ndescription: Answers.\nsystem_prompt: Answer.\ntools: [calculator, llm]\nmax_turns: 4\n"
 )
+SPLIT_NAME: Final = WireScript([[call("calculator", {"expression": "6*7"}, piece=1)]])
+HOSTILE: Final = {**SCRIPTS, **SILENCES, "a call whose name is split at every character": SPLIT_NAME}
 
 
 @dataclass
@@ -103,6 +105,8 @@ class SlowUpstream:
             return None
         if script := self.scripts.pop(model_call.turn, None):
             played = b"".join(WIRE_FORMS[provider](script))
+            if script is SPLIT_NAME:
+                played = _split_name(played)
             pieces = [played[at : at + 1] for at in range(len(played))]
             pauses = [0.0] * len(pieces)
             if "silence" in model_call.turn:
@@ -131,6 +135,14 @@ class SlowUpstream:
         if model_call.is_cut:
             model_call.ended = time.monotonic()
         return model_call.is_cut
+
+
+def _split_name(body: bytes) -> bytes:
+    """Send the event with the name of the call once for each of its characters."""
+    events = body.decode().split("\n\n")
+    (named,) = [event for event in events if '"name": "calculator"' in event]
+    letters = [named.replace('"calculator"', f'"{letter}"') for letter in "calculator"]
+    return body.decode().replace(named, "\n\n".join(letters)).encode()
 
 
 def _random_script(rng: random.Random, turn: str) -> WireScript:
@@ -266,7 +278,7 @@ def test_a_stop_closes_the_connection_to_the_model_and_keeps_the_turn(gateway: G
 
 def meet_hostile(gateway: Gateway, upstream: SlowUpstream, provider: str, name: str) -> None:
     """Run a turn whose provider answers the first request with a script. Check its stream, its record and its connections."""
-    script = {**SCRIPTS, **SILENCES}[name]
+    script = HOSTILE[name]
     turn = re.sub(r"\W", "", f"{provider}{name}") + "hostile"
     upstream.scripts[turn] = script
     chat = Chat(gateway, turn, provider + IMPATIENT)
@@ -287,5 +299,5 @@ def meet_hostile(gateway: Gateway, upstream: SlowUpstream, provider: str, name: 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_hostile_provider_ends_a_stream_as_its_grammar_says(gateway: Gateway, upstream: SlowUpstream, provider: str) -> None:
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda name: meet_hostile(gateway, upstream, provider, name), [*SCRIPTS, *SILENCES]))
+        list(pool.map(lambda name: meet_hostile(gateway, upstream, provider, name), HOSTILE))
     assert upstream.refused == []
