@@ -70,7 +70,8 @@ class LambdaEdge:
 
     def _is_long(self, scope: Scope) -> bool:
         return any(
-            route.long and scope["method"] == route.method and pattern.fullmatch(scope["path"]) for route, pattern in self._routes
+            route.long and scope["method"] in route.methods and pattern.fullmatch(scope["path"])
+            for route, pattern in self._routes
         )
 
     def _route_hint(self, path: str) -> str | None:

@@ -11,7 +11,12 @@ from spass.web.streams import LAST_EVENT_ID, EventStream, follow
 router = api_router()
 
 
-@router.get("/c1/agents/{name}/chat/{message_id}", response_class=EventStream, openapi_extra={"parameters": [LAST_EVENT_ID]})
+@router.get(
+    "/c1/agents/{name}/chat/{message_id}",
+    response_class=EventStream,
+    responses={204: {"description": "`Last-Event-ID` is the last event of a stream that has ended."}},
+    openapi_extra={"parameters": [LAST_EVENT_ID]},
+)
 async def follow_turn(
     name: AgentParameter, message_id: MessageIdParameter, request: Request, exchange: CurrentExchange
 ) -> Response:

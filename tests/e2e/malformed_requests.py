@@ -73,6 +73,20 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
     ),
     "sessions.append": ({"message": "Hallo"},),
     "sessions.compact": ({},),
+    "streams.create": (
+        {"message_id": "fuzz-1", "messages": [{"role": "user", "content": "Hallo"}], "session_id": "fuzz"},
+        {
+            "message_id": "fuzz-2",
+            "messages": [
+                {"role": "user", "content": "6*7?"},
+                {"role": "assistant", "content": "42"},
+                {"role": "tool", "content": "42", "tool_call_id": "c1"},
+                {"role": "user", "content": "Hallo"},
+            ],
+            "model": "llama-4-scout",
+            "agent_id": AGENT,
+        },
+    ),
     "rag.replace": ({"documents": [{"id": DOCUMENT, "text": "Tee", "metadata": {"n": 1}}]},),
     "rag.append": ({"documents": [{"id": "fuzz:2", "text": "Tee", "metadata": {"n": [1]}}]},),
     "rag.documents_patch": ({"text": "Kaffee", "metadata": {"n": 2}}, {"metadata": {}}),

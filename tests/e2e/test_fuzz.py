@@ -31,6 +31,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from infra.routes import ROUTES, Route
+from spass.core.ids import new_id
 from tests.e2e.conftest import Gateway
 from tests.e2e.malformed_requests import (
     ADMIN_TOKEN,
@@ -58,7 +59,7 @@ ROUTES_IN_DOCUMENT: Final = [route for route in ROUTES if route.path not in DOCU
 CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 # The path parameters, and the sets of them that a generated request takes from existing resources.
-NAMES: Final = ("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id", "model")
+NAMES: Final = ("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id", "model", "message_id")
 KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), frozenset({"name", "index_id"}), frozenset[str]()]
 
 MODEL: Final = GOOD_BODIES["chat.completions"][0]["model"]
@@ -95,6 +96,7 @@ class FuzzTarget:
     upload_id: str = ""
     request_id: str = ""
     job_id: str = ""
+    message_id: str = ""
     secrets: list[str] = field(default_factory=list)
 
     @property
@@ -117,6 +119,10 @@ class FuzzTarget:
                 session_path = f"/a1/agents/{AGENT}/sessions/{response.json()['id']}"
                 client.post(f"{session_path}/messages", json=GOOD_BODIES["sessions.append"][0]).raise_for_status()
                 self.job_id = client.post(f"{session_path}/compact").raise_for_status().json()["job_id"]
+            if "{message_id}" in route.path:
+                self.message_id = new_id("msg")
+                body = GOOD_BODIES["streams.create"][0] | {"message_id": self.message_id}
+                client.post(f"/c1/agents/{AGENT}/chat", json=body).raise_for_status()
             if "{index_id}" in route.path:
                 client.post(f"/a1/rag/indices/{INDEX}/documents", json=GOOD_BODIES["rag.replace"][0]).raise_for_status()
             if "{upload_id}" in route.path:
@@ -124,7 +130,7 @@ class FuzzTarget:
                 self.upload_id = response.raise_for_status().json()["upload_id"]
 
     def known(self) -> dict[str, str]:
-        values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id, self.job_id, MODEL)
+        values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id, self.job_id, MODEL, self.message_id)
         return dict(zip(NAMES, values, strict=True))
 
     def check(self, answer: Answer, route: Route, method: str) -> None:

@@ -139,18 +139,9 @@ class Gateway:
         raw: bytes | None = None,
     ) -> Reply:
         """Send a request. ``target`` is the escaped path and query. ``body`` is sent as JSON, ``raw`` unchanged."""
-        sent = {"Host": "gateway.test", "X-Forwarded-Proto": "https", "X-Forwarded-Port": "443"}
-        if token is not None:
-            sent["Authorization"] = f"Bearer {token}"
-        if user is not None and target.startswith(("/a1/", "/c1/")):
-            sent["SPASS-User-Id"] = user
-        sent |= headers or {}
         content = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
-        if content:
-            sent.setdefault("Content-Type", "application/json")
-        route = find_route(method, target.partition("?")[0])
-        if route is None:
-            raise LookupError(f"API Gateway has no route for {method} {target}")
+        sent = _sent_headers(target, token, user, content) | dict(headers or {})
+        route = _require_route(method, target)
         function = self._function(route)
         if isinstance(function, LambdaFunction):
             reply = _from_event(function(event(method, target, route.resource, sent, content), _CONTEXT))
@@ -166,6 +157,38 @@ class Gateway:
         """Send a request to an app of all routes, as the laptop serves them."""
         sent = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
         return self._loop.run_until_complete(_over_asgi(app, method, target, sent, b""))
+
+    def send_during(self, request: Awaitable[Reply], others: Awaitable[None]) -> Reply:
+        """Return the reply to a request during which the requests of ``others`` are sent."""
+
+        async def send_both() -> Reply:
+            reply, _ = await asyncio.gather(request, others)
+            return reply
+
+        return self._loop.run_until_complete(send_both())
+
+    async def send_async(
+        self,
+        method: str,
+        target: str,
+        *,
+        token: str = "demo-token",
+        user: str = "ada",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+    ) -> Reply:
+        """Send a request from a coroutine, for example while another request is running."""
+        content = b"" if body is None else json.dumps(body).encode()
+        sent = _sent_headers(target, token, user, content) | dict(headers or {})
+        route = _require_route(method, target)
+        function = self._function(route)
+        if isinstance(function, LambdaFunction):
+            request = event(method, target, route.resource, sent, content)
+            reply = _from_event(await asyncio.to_thread(_invoke_in_new_loop, function, request))
+        else:
+            reply = await _over_asgi(function, method, target, sent, content)
+        assert_described(route, reply)
+        return reply
 
     async def post_async(self, target: str, headers: Mapping[str, str], body: object) -> Reply:
         """Send a POST to a long route from a coroutine, for example while another request is running."""
@@ -269,11 +292,40 @@ async def _awaited(work: Awaitable[Json]) -> Json:
 _CONTEXT: Any = SimpleNamespace(aws_request_id="test")
 
 
+def _sent_headers(target: str, token: str | None, user: str | None, content: bytes) -> dict[str, str]:
+    """Return the headers of every request with this caller and content."""
+    sent = {"Host": "gateway.test", "X-Forwarded-Proto": "https", "X-Forwarded-Port": "443"}
+    if token is not None:
+        sent["Authorization"] = f"Bearer {token}"
+    if user is not None and target.startswith(("/a1/", "/c1/")):
+        sent["SPASS-User-Id"] = user
+    if content:
+        sent["Content-Type"] = "application/json"
+    return sent
+
+
+def _invoke_in_new_loop(function: LambdaFunction, request: dict[str, Any]) -> dict[str, Any]:
+    """Invoke a short route in this thread, which needs an event loop of its own."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return function(request, _CONTEXT)
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _require_route(method: str, target: str) -> Route:
+    route = find_route(method, target.partition("?")[0])
+    if route is None:
+        raise LookupError(f"API Gateway has no route for {method} {target}")
+    return route
+
+
 def assert_described(route: Route, reply: Reply) -> None:
     """Check a JSON answer of ``route`` against the OpenAPI document and the declared model."""
-    if route.module in {"meta.openapi", "meta.docs", "meta.docs_file"} or not reply.headers.get("content-type", "").startswith(
-        "application/json"
-    ):
+    is_json = reply.headers.get("content-type", "").startswith("application/json")
+    if route.module in {"meta.openapi", "meta.docs", "meta.docs_file"} or not is_json:
         return
     document = openapi_document()
     responses = document["paths"][route.path][route.method.lower()]["responses"]

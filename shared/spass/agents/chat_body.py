@@ -24,7 +24,16 @@ _Text = Annotated[
         {"type": "string", "maxLength": MAX_MESSAGE_BYTES, "description": f"At most {MAX_MESSAGE_BYTES} bytes of UTF-8."}
     ),
 ]
+
+
+def _reject_dots(message_id: str) -> str:
+    if message_id in {".", ".."}:
+        raise ValueError("must not be . or .., because HTTP clients remove them from a path")
+    return message_id
+
+
 _ClientId = Annotated[str, Field(pattern=CLIENT_ID)]
+_MessageId = Annotated[_ClientId, AfterValidator(_reject_dots)]
 
 
 class ChatMessage(StrictBody):
@@ -46,7 +55,7 @@ class ChatMessage(StrictBody):
 class ChatBody(StrictBody):
     """One turn of a chat. The last of `messages` is the user's; the others open the history of a new session."""
 
-    message_id: Annotated[_ClientId, Field(description="Names the stream of this turn. The client chooses it.")]
+    message_id: Annotated[_MessageId, Field(description="Names the stream of this turn. The client chooses it. Not `.` or `..`.")]
     messages: Annotated[tuple[ChatMessage, ...], Field(strict=False, max_length=MAX_MESSAGES, json_schema_extra={"minItems": 1})]
     session_id: Annotated[
         _ClientId | None,

@@ -14,8 +14,9 @@ from spass.web.errors import Error
 from spass.web.routing import CallerRoute
 
 _DESCRIPTION: Final = (
-    "One endpoint for the LLM agents of many tenants: OpenAI's protocol under `/v1`, agents, sessions and retrieval under `/a1`. "
-    "Send `Authorization: Bearer <token>` with a token of your tenant; under `/a1`, send the user in `SPASS-User-Id` too."
+    "One endpoint for the LLM agents of many tenants: OpenAI's protocol under `/v1`, agents, sessions and retrieval under `/a1`, "
+    "chats under `/c1`. Send `Authorization: Bearer <token>` with a token of your tenant; under `/a1` and `/c1`, send the user "
+    "in `SPASS-User-Id` too."
 )
 _TAGS: Final = (
     "health",
@@ -49,6 +50,7 @@ def openapi_document(routers: Iterable[APIRouter]) -> dict[str, Any]:
     document["components"]["schemas"] |= {**error.pop("$defs"), Error.__name__: error}
     for route, method, operation in _operations(document, routes):
         _remove_null(operation)
+        _remove_stream_schema(operation)
         if isinstance(route, CallerRoute):
             _add_caller(route.path, method, operation)
         else:
@@ -72,6 +74,13 @@ def _remove_null(operation: dict[str, Any]) -> None:
         if len(members) == 1:
             other_keys = {} if "$ref" in members[0] else {name: value for name, value in schema.items() if name != "anyOf"}
             holder["schema"] = {**other_keys, **members[0]}
+
+
+def _remove_stream_schema(operation: Mapping[str, Any]) -> None:
+    """Remove FastAPI's schema of a stream of events, a text. Clients read the schema of a stream as that of each event."""
+    for response in operation["responses"].values():
+        if "text/event-stream" in response.get("content", {}):
+            response["content"]["text/event-stream"] = {}
 
 
 def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:

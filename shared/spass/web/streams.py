@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from spass.agents.following import FollowedStream, follow_stream
 from spass.agents.render.frames import failure_frames
@@ -126,7 +126,7 @@ async def follow(request: Request, exchange: Exchange, agent: AgentName, message
         return Response(status_code=204)
     if request.scope.get(IS_HEAD):  # do not read a stream that may last for minutes
         stream.cancel()
-        return EventStream(headers=STREAM_HEADERS)
+        return StreamingResponse((), media_type=MEDIA_TYPE, headers=STREAM_HEADERS)  # without a Content-Length, as GET
     return _answer_followed(exchange, stream)
 
 
