@@ -137,21 +137,17 @@ class SlowEngine(SearchEngine):
 
 @dataclass
 class SlowCommits(Process):
-    """A process whose transactions take ``seconds``. A call that has begun is made even if its caller is cancelled."""
+    """A process whose transactions take ``seconds``. A write that has begun is made even if its caller is cancelled."""
 
     seconds: float = 0.0
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        return await (super().around(call, run) if call.is_read else run_shielded(self._write(call, run)))
+
+    async def _write(self, call: AwsCall, run: Callable[[], T]) -> T:
         if call.operation == "TransactWriteItems":
-            return await run_shielded(self._wait_and_call(call, run))
+            await asyncio.sleep(self.seconds)
         return await super().around(call, run)
-
-    async def _wait_and_call(self, call: AwsCall, run: Callable[[], T]) -> T:
-        await asyncio.sleep(self.seconds)
-        return await super().around(call, run)
-
-    async def run_call(self, run: Callable[[], T]) -> T:
-        return await run_shielded(super().run_call(run))
 
 
 class LeavingClient:
