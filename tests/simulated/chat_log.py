@@ -214,5 +214,5 @@ def reading_violations(readings: Sequence[StreamReading]) -> Iterator[str]:
         candidates = [
             list_ for (name, attempt, _), list_ in lists.items() if (name, attempt) == (reading.message_id, reading.attempt)
         ]
-        if candidates and all(events[: len(list_) - first] != list_[first : first + len(events)] for list_ in candidates):
+        if candidates and all(events[: max(0, len(list_) - first)] != list_[first:][: len(events)] for list_ in candidates):
             yield f"a reading is not a slice of its attempt: {reading}"

@@ -16,7 +16,9 @@ from typing import Any, Final, TypeVar
 import pytest
 from starlette.types import ASGIApp, Message
 
-from functions.sessions import append, delete
+from functions.sessions import append, delete, history
+from functions.sessions import get as get_session
+from functions.sessions import list as list_sessions
 from functions.streams import create, get, stop
 from spass.agents.streams import Streams
 from spass.aws.attributes import Item
@@ -155,7 +157,8 @@ class Chats:
         self.services = ClockedServices(self._settings, self.model, self.stores)
         if self._first is None:
             self._first = self.services
-            self.app = create_app([create.router, get.router, stop.router, append.router, delete.router], self.services)
+            of_sessions = [append, delete, get_session, history, list_sessions]
+            self.app = create_app([route.router for route in (create, get, stop, *of_sessions)], self.services)
         for name in ("config", "agents", "tokens"):
             self.services.__dict__[name] = getattr(self._first, name)
         self.app.state.services = self.services
