@@ -30,6 +30,7 @@ _FIRST = (
     "e2e/test_ingest_restarts.py",
     "e2e/test_life.py",
     "e2e/test_compaction.py",
+    "e2e/test_chat.py",
     "ingest/test_faults.py",
     "ingest/test_delivery.py",
     "sessions/test_auto_compaction_faults.py",
