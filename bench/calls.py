@@ -27,6 +27,7 @@ from bench import bus
 from bench.processes import ADMIN_TOKEN, TOKEN, USER, emulated_aws, server, silence_logs, write_config
 from infra.routes import ROUTES, Route
 from spass.aws.invocation import AwsCall
+from spass.core.ids import new_id
 from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")
@@ -63,10 +64,12 @@ class Fixtures:
     job: str
     upload: str
     request: str
+    chat: str  # the message_id of a finished stream
 
     def path(self, route: Route) -> str:
         session = self.grown if route.module == "sessions.compact" else self.session
         made = {"session_id": session, "job_id": self.job, "upload_id": self.upload, "request_id": self.request}
+        made["message_id"] = self.chat
         return route.path.format_map(
             {"name": "bench", "index_id": "bench", "doc_id": "d1", "model": "bench-model", "file": "swagger-ui.css", **made}
         )
@@ -134,7 +137,24 @@ async def prepare(client: httpx.AsyncClient) -> Fixtures:
         job.raise_for_status().json()["job_id"],
         upload.raise_for_status().json()["upload_id"],
         request,
+        await create_stream(client),
     )
+
+
+async def create_stream(client: httpx.AsyncClient) -> str:
+    """Run a chat to its end and return its ``message_id``."""
+    body = chat_body()
+    (await client.post("/c1/agents/bench/chat", json=body)).raise_for_status()
+    return str(body["message_id"])
+
+
+def chat_body() -> dict[str, object]:
+    """Return the body of a chat with an id of its own, because a repeated one is replayed."""
+    return {"message_id": new_id("msg"), "messages": [{"role": "user", "content": "Two and two?"}]}
+
+
+def body_of(route: Route) -> object:
+    return chat_body() if route.module == "streams.create" else BODIES.get(route.module)
 
 
 async def create_long_session(client: httpx.AsyncClient) -> str:
@@ -153,13 +173,15 @@ async def show(
     headers: dict[str, str] | None = None,
     body: object = None,
 ) -> None:
-    path, body = world.path(route), body or BODIES.get(route.module)
+    path = world.path(route)
     who = AS_ADMIN if route.module in BY_ADMINS else {}
     if route.module not in LAST and headers is None:
-        (await client.request(route.method, path, json=body, headers=who)).raise_for_status()
+        (await client.request(route.method, path, json=body or body_of(route), headers=who)).raise_for_status()
     with inject(Recorder()) as plan:
         assert isinstance(plan, Recorder)
-        (await client.request(route.method, path, json=body, headers=AT_ONCE | who | (headers or {}))).raise_for_status()
+        (
+            await client.request(route.method, path, json=body or body_of(route), headers=AT_ONCE | who | (headers or {}))
+        ).raise_for_status()
     table = [call.operation for call in plan.calls if call.service == "dynamodb"]
     bucket = [call.operation for call in plan.calls if call.service == "s3"]
     reads = sum(operation in READS for operation in table)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar, cast
 
 from spass.aws.attributes import Item, attribute_of
 from spass.aws.invocation import AwsCall
-from spass.aws.table import Page, Reply
+from spass.aws.table import Page, Query, Reply
 from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")
@@ -46,7 +46,9 @@ class Meter(FaultPlan):
         # Named, not super(): the decorator of a slotted dataclass creates a second class, and super() would look in the first.
         result = await FaultPlan.around(self, call, run)
         said = self.capacity[-1]
-        self.made.append(MeteredCall(call.service, call.operation, _read_units(result) if call.operation in READS else said))
+        self.made.append(
+            MeteredCall(call.service, call.operation, _read_units(call, result) if call.operation in READS else said)
+        )
         return result
 
     @property
@@ -69,12 +71,14 @@ def record_calls() -> Iterator[Meter]:
         yield meter
 
 
-def _read_units(response: object) -> float:
-    """Return the units of a consistent read: at least one, for the size of all items together."""
+def _read_units(call: AwsCall, response: object) -> float:
+    """Return the units of a read: at least one, for the size of all items together, and half of that if it is not consistent."""
     value = cast("Reply[Page | Item | None]", response).value
     items = value.items if isinstance(value, Page) else [value] if value else []
     size = sum(bytes_of_item({name: attribute_of(held) for name, held in item.items()}) for item in items)
-    return max(1.0, math.ceil(size / _READ_UNIT))
+    query = call.parameters.get("query")
+    is_consistent = query.consistent if isinstance(query, Query) else call.parameters["consistent"]
+    return max(1.0, math.ceil(size / _READ_UNIT)) * (1.0 if is_consistent else 0.5)
 
 
 def bytes_of_item(item: Mapping[str, object]) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import time
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,6 +43,8 @@ CALL_ANSWER = json.dumps(
 PIECES = ("Four", ".", *(f" Piece {number} of it." for number in range(1, 11)))[: int(os.environ.get("PIECES", "12"))]
 PAUSE = float(os.environ.get("PAUSE", "0.002"))
 """Seconds between the pieces of a stream."""
+STAMP = bool(os.environ.get("STAMP"))
+"""Whether the first piece of a stream contains the time at which it is sent, in seconds of the monotonic clock."""
 
 
 async def answer(request: Request) -> Response:
@@ -61,7 +64,8 @@ async def _pieces() -> AsyncIterator[bytes]:
     for number, text in enumerate(PIECES):
         if number and PAUSE:
             await asyncio.sleep(PAUSE)
-        yield _event([{"index": 0, "delta": {"content": text}, "finish_reason": None}])
+        content = f"{text} at {time.monotonic():.6f} " if STAMP and not number else text
+        yield _event([{"index": 0, "delta": {"content": content}, "finish_reason": None}])
     yield _end("stop")
 
 

@@ -4,10 +4,14 @@ A reader is an index into the list. So a slow reader costs nothing, several read
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 E = TypeVar("E")
+
+_NEVER: Final = sys.maxsize
+"""The index of an event that does not come. Who waits for it waits for the end of the list."""
 
 
 class EventList(Generic[E]):
@@ -15,38 +19,37 @@ class EventList(Generic[E]):
 
     def __init__(self) -> None:
         self.events: list[E] = []
-        self._end = asyncio.Event()
+        self._ended = False
         self._error: BaseException | None = None
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  # with the index of the event for which it waits
 
     def append(self, event: E) -> None:
-        if self._end.is_set():
+        if self._ended:
             raise RuntimeError("the list of events has ended")
         self.events.append(event)
         self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
         """End the list. ``follow`` raises ``error`` after the last event. A second call has no effect."""
-        if not self._end.is_set():
-            self._error = error
-            self._end.set()
+        if not self._ended:
+            self._ended, self._error = True, error
             self._wake()
 
     @property
     def has_ended(self) -> bool:
-        return self._end.is_set()
+        return self._ended
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
         for index, reader in waiting:
-            if index >= len(self.events) and not self._end.is_set():
+            if index >= len(self.events) and not self._ended:
                 self._waiting.append((index, reader))
             elif not reader.done():
                 reader.set_result(True)
 
     async def wait_for_event(self, index: int, seconds: float | None = None) -> bool:
         """Wait until event ``index`` exists or the list has ended. Return False if neither happened within ``seconds``."""
-        if index < len(self.events) or self._end.is_set():
+        if index < len(self.events) or self._ended:
             return True
         # A reader of a stream waits here for each event. ``asyncio.timeout`` would double the time that this takes.
         loop = asyncio.get_running_loop()
@@ -73,7 +76,7 @@ class EventList(Generic[E]):
 
     async def result(self) -> list[E]:
         """Return all events once the list has ended, or raise its error."""
-        await self._end.wait()
+        await self.wait_for_event(_NEVER)
         if self._error is not None:
             raise self._error
         return self.events

@@ -38,26 +38,21 @@ class JournalWriter:
         self._frames = frames
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._closed = asyncio.Event()
+        self._is_closed = False
         self._written = 0
         self._successor: SessionId | None = None
         self._unsettled: tuple[Chunk, Put] | None = None
 
     async def run(self) -> None:
-        """Flush the frames until the list has ended and is written, or until ``final_writes`` or ``fail``.
+        """Flush the frames until the list has ended and is written, or ``final_writes`` or ``fail`` was called.
 
-        A failed flush does not end it: its frames go with a later one.
+        A failed flush does not end it: its frames go with a later one. So it ends up to a second after the list.
         """
-        flushing = asyncio.create_task(self._flush_repeatedly())
-        closing = asyncio.create_task(self._closed.wait())
-        try:
-            await asyncio.wait({flushing, closing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            closing.cancel()
-            flushing.cancel()  # it waits; or this task was cancelled, and an AWS call is still waited for
-            await asyncio.wait({flushing})
-        if not flushing.cancelled():
-            flushing.result()
+        while not self._is_closed and await self._wait_until_due():
+            while not await self._try_to_flush():
+                if self._frames.has_ended and self._clock() >= self._claim.head.expires_at:
+                    return
+                await asyncio.sleep(FLUSH_SECONDS)
 
     def continue_in(self, successor: SessionId) -> None:
         """Write further chunks to the partition of ``successor``, once the head names it."""
@@ -73,7 +68,7 @@ class JournalWriter:
             StorageUnavailable: the frames cannot be flushed, or the lease has expired; the turn must not be committed.
         """
         async with self._lock:
-            self._closed.set()
+            self._is_closed = True
             return await self._end(last, StreamState.DONE)
 
     async def fail(self, last: Sequence[Frame]) -> StreamState | None:
@@ -84,25 +79,18 @@ class JournalWriter:
         or if its outcome is unknown: if it took effect, the state is ``DONE``.
         """
         async with self._lock:
-            self._closed.set()
+            self._is_closed = True
             try:
                 writes = await self._end(last, StreamState.FAILED)
                 return await self._commit_failure(writes)
             except SpassError:
                 return None
 
-    async def _flush_repeatedly(self) -> None:
-        while not self._closed.is_set() and await self._wait_until_due():
-            while not await self._try_to_flush():
-                if self._frames.has_ended and self._clock() >= self._claim.head.expires_at:
-                    return
-                await asyncio.sleep(FLUSH_SECONDS)
-
     async def _try_to_flush(self) -> bool:
         """Flush, unless the stream has been closed. Return False if that failed."""
         async with self._lock:
             try:
-                if not self._closed.is_set():
+                if not self._is_closed:
                     await self._flush()
             except SpassError:
                 return False

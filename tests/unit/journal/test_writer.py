@@ -14,7 +14,7 @@ from spass.core.errors import StorageUnavailable
 from spass.journal.chunks import MAX_CHUNK_BYTES
 from spass.journal.frames import Frame
 from spass.journal.head import StreamClaim, StreamState, read_head
-from spass.journal.writer import FLUSH_CHARACTERS, JournalWriter
+from spass.journal.writer import FLUSH_CHARACTERS, FLUSH_SECONDS, JournalWriter
 from spass.testing.faults import Fault
 from tests.unit.journal.conftest import DIGEST, SESSION, SUCCESSOR, Stream, numbered, step, token, virtual_now
 
@@ -32,7 +32,7 @@ async def running_writer(stream: Stream) -> AsyncIterator[tuple[JournalWriter, S
     running = asyncio.create_task(writer.run())
     yield writer, claimed
     stream.frames.end()
-    async with asyncio.timeout(0.01):
+    async with asyncio.timeout(FLUSH_SECONDS + 0.01):
         await running
 
 
