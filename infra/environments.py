@@ -28,6 +28,9 @@ class Environment:
     ``compaction_steps``: the number of concurrent steps of requested compactions; None sets no limit but the account's. This
     concurrency is reserved: no other function of the account can use it, and Lambda requires that 100 remain for those. A step
     that has to wait must start within the hour of its compaction.
+    ``followers``: the number of clients that read the streams of other requests (``GET /c1/…``) at the same time; None sets no
+    limit but the account's. Each keeps an instance for up to 14 minutes, and ``rate`` bounds only how many come in a second. This
+    concurrency is reserved like that of ``compaction_steps``.
     ``telemetry``: log one more line for each model call, tool call and agent turn, and one with the trace of each turn.
     ``metrics``: CloudWatch reads metrics from the lines of telemetry. It bills each for the hours in which it gets values, up
     to 30 cents a month (docs/operations.md has their number), so only prod has them.
@@ -48,6 +51,7 @@ class Environment:
     snap_start: bool = False
     job_workers: int = 32
     compaction_steps: int | None = None
+    followers: int | None = None
     telemetry: bool = False
     metrics: bool = False
     audit_archive_days: int | None = None

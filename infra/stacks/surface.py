@@ -18,6 +18,7 @@ from infra.routes import Permission, Route
 from infra.stateful_resources import StatefulResources, function_environment
 
 _LAYERS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI})
+_FOLLOWERS: Final = "streams.get"
 _PARAMETER_SIGNS: Final = str.maketrans("", "", "{}+")
 
 
@@ -79,6 +80,7 @@ class SurfaceStack(NestedStack):
             snap_start=environment.snap_start and first.long,
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
+            reserved_concurrency=environment.followers if first.module == _FOLLOWERS else None,
         )
         function.log_group.grant_write(role)
         self.functions[first.function_name] = function

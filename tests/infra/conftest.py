@@ -244,8 +244,9 @@ def prod(deployments: dict[str, Deployment]) -> Deployment:
 
 @pytest.fixture(scope="session")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    """Return dev with every optional setting: snapshots, alarms with an address, bounds of the workers."""
-    settings = replace(DEV, snap_start=True, alarms=True, alarm_email="operator@example.org", job_workers=24, compaction_steps=50)
+    """Return dev with every optional setting: snapshots, alarms with an address, bounds of the workers and followers."""
+    address = "operator@example.org"
+    settings = replace(DEV, snap_start=True, alarms=True, alarm_email=address, job_workers=24, compaction_steps=50, followers=60)
     return synthesized([settings], tmp_path_factory.mktemp("extended"))[DEV.name]
 
 

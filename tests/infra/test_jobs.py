@@ -66,12 +66,12 @@ def test_the_notification_is_set_without_a_custom_resource(dev: Deployment) -> N
     }
 
 
-def test_an_environment_limits_concurrent_messages_and_steps(extended: Deployment) -> None:
+def test_an_environment_limits_concurrent_messages_steps_and_followers(extended: Deployment) -> None:
     functions = extended.functions()
     reserved = {
         name: one["ReservedConcurrentExecutions"] for name, one in functions.items() if "ReservedConcurrentExecutions" in one
     }
-    assert reserved == {"worker-compaction-step": 50}
+    assert reserved == {"worker-compaction-step": 50, "streams-get": 60}
     (jobs,) = [
         one["Properties"]
         for _, one in extended.resources("AWS::Lambda::EventSourceMapping")
