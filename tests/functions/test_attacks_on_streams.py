@@ -27,7 +27,7 @@ SECRET: Final = "The answer is a word of the user."
 
 
 def body(content: str, **fields: Any) -> dict[str, Any]:
-    return {"message_id": "m-1", "messages": [{"role": "user", "content": content}], **fields}
+    return {"message_id": "m-1", "messages": [{"role": "user", "content": content}]} | fields
 
 
 def test_head_of_a_running_stream_does_not_read_it(gateway: Gateway) -> None:
@@ -45,6 +45,15 @@ def test_head_of_a_running_stream_does_not_read_it(gateway: Gateway) -> None:
 @pytest.mark.parametrize("content", ["\u200b", "\u2060 \ufeff", "\u2800", "\U000e0041\U000e0042"])
 def test_an_invisible_message_is_refused_before_a_session_or_stream_exists(gateway: Gateway, content: str) -> None:
     reply = gateway.send("POST", CHAT, body=body(content))
+    assert (reply.status, reply.code) == (400, "invalid_request")
+    assert gateway.stored() == {}
+
+
+def test_a_nul_in_the_id_of_an_imported_call_is_refused(gateway: Gateway) -> None:
+    """The id becomes a part of the text that is stored and sent to a model."""
+    entry = {"role": "tool", "content": "42", "tool_call_id": "call\0"}
+    messages = [entry, {"role": "user", "content": "Hi"}]
+    reply = gateway.send("POST", CHAT, body=body("Hi", messages=messages))
     assert (reply.status, reply.code) == (400, "invalid_request")
     assert gateway.stored() == {}
 

@@ -6,6 +6,7 @@ The tests use a whole gateway. Its model is a server that makes every call that 
 
 import json
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.functions.injection_corpus import (
     tokens_in,
 )
 from tests.functions.obedient_model import DIMENSIONS, ObedientModel, build_documents, serve_obedient_model
+from tests.stream_grammar import read_events
 from tests.unit.sessions.session_chains import ChainBuilder, plain_turn
 
 TOOLS: Final = (
@@ -198,6 +200,30 @@ def in_a_callers_tool(harness: InjectionHarness, number: int) -> None:
     )
 
 
+def in_a_callers_tool_before_an_agent(harness: InjectionHarness, number: int) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "browse", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": harness.payloads[number].text},
+        {"role": "user", "content": "What is on that page?"},
+    ]
+    harness.send("/v1/chat/completions", {"model": "agent/plain", "messages": messages})
+
+
+def in_an_imported_tool_result(harness: InjectionHarness, number: int) -> None:
+    import_history(harness, {"role": "tool", "tool_call_id": "c", "content": harness.payloads[number].text})
+
+
+def in_an_imported_answer(harness: InjectionHarness, number: int) -> None:
+    import_history(harness, {"role": "assistant", "content": harness.payloads[number].text})
+
+
+def import_history(harness: InjectionHarness, entry: Mapping[str, Any]) -> None:
+    """Begin a chat with ``entry``."""
+    body = {"message_id": f"m-{uuid.uuid4()}", "messages": [entry, {"role": "user", "content": "What did we find?"}]}
+    assert read_events(harness.send("/c1/agents/plain/chat", body))[-1]["type"] == "done"
+
+
 def in_the_memory(harness: InjectionHarness, number: int) -> None:
     harness.send("/v1/tenant/config", {"memory": harness.payloads[number].text}, method="PUT")
     harness.chat({"role": "user", "content": "Good morning."})
@@ -222,7 +248,8 @@ def in_a_message_that_was_compacted(harness: InjectionHarness, number: int) -> N
 Place = Callable[[InjectionHarness, int], None]
 PLACES: Final[tuple[Place, ...]] = (
     in_a_document, in_a_search, in_an_article, in_a_message, in_a_message_to_an_agent, in_a_callers_tool, in_the_memory,
-    in_a_memory_result, in_a_message_that_was_compacted,
+    in_a_memory_result, in_a_message_that_was_compacted, in_a_callers_tool_before_an_agent, in_an_imported_tool_result,
+    in_an_imported_answer,
 )  # fmt: skip
 
 

@@ -41,7 +41,10 @@ class ChatMessage(StrictBody):
 
     role: Literal["user", "assistant", "tool"]
     content: _Text
-    tool_call_id: Annotated[str | None, Field(min_length=1, max_length=128, description="Of a `tool` message.")] = None
+    tool_call_id: Annotated[
+        Annotated[str, Field(min_length=1, max_length=128), AfterValidator(reject_nul)] | None,
+        Field(description="Of a `tool` message."),
+    ] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
