@@ -112,6 +112,19 @@ async def test_after_a_crash_of_a_running_turn_the_next_attempt_takes_its_hold(c
     await second_attempt(turn)
 
 
+async def test_the_next_attempt_takes_over_a_hold_that_is_still_live(chats: Chats) -> None:
+    """Between claim and hold pass two seconds, so the hold of the dead worker expires after its stream's lease."""
+    number = await find_call(chats, "existing session", *FLUSH)
+    turn = await ChatTurn.prepare(chats, "existing session")
+    await turn.send(Process(Fault.CRASH_AFTER, at=number, latency=2.0))
+    head, (session,) = await turn.head(), chats.sessions()
+    assert head is not None
+    await asyncio.sleep(head.expires_at - virtual_now())
+    assert session.hold is not None
+    assert session.hold.live(virtual_now() + 1)
+    await second_attempt(turn)
+
+
 async def test_the_commit_of_a_worker_that_lost_its_hold_fails(chats: Chats) -> None:
     number = await find_call(chats, "existing session", *COMMIT)
     turn = await ChatTurn.prepare(chats, "existing session")

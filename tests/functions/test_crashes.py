@@ -5,6 +5,7 @@ Then the same POST leads to one turn and a whole stream.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from spass.aws.leases import LEASE_SECONDS
 from spass.journal.head import StreamState
 from spass.sessions import commit
 from spass.testing.faults import Fault
@@ -28,10 +30,12 @@ FAULTS: Final = [
     (Fault.CRASH_AFTER, 1),
     (Fault.LOST_REPLY, 1),
     (Fault.LOST_REPLY, 2),
-    (Fault.LOST_REPLY, 5),
+    (Fault.LOST_REPLY, 7),
     (Fault.THROTTLE, 2),
     (Fault.THROTTLE, 5),
 ]
+"""Faults, and the number of calls in a row that have them. The table retries each call once."""
+OUTAGES: Final = [(fault, times) for fault in (Fault.LOST_REPLY, Fault.THROTTLE, Fault.REPEATED) for times in range(3, 20)]
 
 
 @pytest.fixture
@@ -115,7 +119,7 @@ async def repeat(turn: ChatTurn) -> Answer:
     """Repeat the POST to another worker, as a client does, until its stream is done."""
     turn.is_failing = False
     turn.chats.replace_worker()
-    for _ in range(8):
+    for _ in range(LEASE_SECONDS):
         answer = await turn.send()
         if answer.status == 200:
             assert answer.is_whole
@@ -157,8 +161,9 @@ async def test_a_turn_is_recorded_once_if_any_call_fails(
     chats: Chats, kind: str, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = (await count_calls(chats, kind)).calls
+    faults = [*FAULTS, *OUTAGES] if os.environ.get("SPASS_SOAK") else FAULTS
     for point, call in enumerate(calls):
-        for fault, times in FAULTS:
+        for fault, times in faults:
             turn = await ChatTurn.prepare(chats, kind)
             attempt = Attempt(turn, Process(fault, at=point, times=times))
             try:
@@ -169,4 +174,4 @@ async def test_a_turn_is_recorded_once_if_any_call_fails(
                 error.add_note(f"{fault} x{times} at {point} of {len(calls)}: {call.operation}")
                 raise
             capsys.readouterr()
-    record_property("points_tried", len(calls) * len(FAULTS))
+    record_property("points_tried", len(calls) * len(faults))
