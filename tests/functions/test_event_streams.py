@@ -470,3 +470,29 @@ def test_a_reader_of_a_turn_whose_commit_is_settled_late_sees_its_end(gateway: G
             assert live.text == stored.text
             ends.append(read_events(live)[-1]["type"])
     assert "done" in ends
+
+
+def test_a_turn_of_a_process_that_stops_fails_at_once_and_may_be_sent_again(gateway: Gateway) -> None:
+    chat = {"message_id": "m1", "messages": [{"role": "user", "content": "Hi"}]}
+    has_begun = asyncio.Event()
+
+    async def hang() -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    async def stop() -> None:
+        request = asyncio.ensure_future(gateway.post_async("/c1/agents/plain/chat", {}, chat))
+        await has_begun.wait()
+        work = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in work:
+            task.cancel()
+        await asyncio.wait(work)
+        assert request in work
+
+    gateway.model.before_chat = hang
+    asyncio.get_event_loop().run_until_complete(stop())
+    gateway.model.before_chat = None
+    stopped = read_events(gateway.send("GET", "/c1/agents/plain/chat/m1", token="demo-admin-token"))
+    assert stopped[-1]["error"]["code"] == "internal_error"
+    again = read_events(gateway.send("POST", "/c1/agents/plain/chat", token="demo-admin-token", body=chat))
+    assert (again[0]["attempt"], answer_text(again)) == (2, "Hello there.")

@@ -20,7 +20,7 @@ from spass.agents.render.frames import FrameWriter, failure_frames
 from spass.agents.spec import AgentSpec
 from spass.aws.idempotency import IdempotentRequest
 from spass.calls.scope import Scope
-from spass.core.errors import SessionBusy, SpassError, StorageUnavailable, TurnLost, internal_error
+from spass.core.errors import GATEWAY_STOPPED, SessionBusy, SpassError, StorageUnavailable, TurnLost, internal_error
 from spass.core.event_task import EventList, EventTask
 from spass.core.events import Event, TurnFinished
 from spass.core.ids import AgentName, SessionId, new_id, random_suffix
@@ -203,6 +203,9 @@ class LiveStream:
                 await self._claim.undo()
                 return answer.outcome
             self._append(self._last)
+        except asyncio.CancelledError:
+            await (self._fail(GATEWAY_STOPPED) if self.frames.events else self._claim.abandon())
+            raise
         except Exception as error:
             if not self.frames.events:
                 await (self._claim.abandon() if isinstance(error, StorageUnavailable) else self._claim.undo())

@@ -33,7 +33,7 @@ SpassApiError · SpassUnreachable
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from spass.core.messages import Json
 
@@ -265,6 +265,10 @@ class Internal(SpassError): ...
 
 class InternalError(Internal, code="internal_error"):
     """A bug in the gateway. The log has the cause under the request id."""
+
+
+GATEWAY_STOPPED: Final = InternalError("The gateway was stopped before the answer ended. Send the request again.")
+"""The error of work that was cancelled, because the process stops or because the client has disconnected. Do not log it."""
 
 
 def internal_error(cause: BaseException) -> InternalError:

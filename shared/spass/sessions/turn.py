@@ -24,6 +24,7 @@ from spass.aws.objects import ObjectMissing
 from spass.aws.writes import Write
 from spass.calls.scope import Scope
 from spass.core.errors import (
+    GATEWAY_STOPPED,
     CompactionInProgress,
     IdempotencyInProgress,
     InternalError,
@@ -120,7 +121,7 @@ class Turn:
         except asyncio.CancelledError:
             if not started:
                 raise
-            yield Failed(InternalError("The gateway was stopped before the answer ended. Send the request again."))
+            yield Failed(GATEWAY_STOPPED)
         except Exception as error:
             if not started:
                 raise

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from spass.aws.log import failure_line, write_line
-from spass.core.errors import InternalError, SpassError, StorageUnavailable
+from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable
 from spass.core.event_task import EventList, EventTask
 from spass.core.ids import RequestId
 from spass.core.json import dump_line
@@ -27,8 +27,6 @@ KEEP_ALIVE: Final = b": keep-alive\n\n"
 MEDIA_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 DONE: Final = b"data: [DONE]\n\n"
-GATEWAY_STOPPED: Final = InternalError("The gateway was stopped before the answer ended. Send the request again.")
-"""The error of a stream whose response was cancelled. If the client has disconnected, it does not get it, and nothing failed."""
 
 Chunk = dict[str, Json]
 E = TypeVar("E")

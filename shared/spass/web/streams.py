@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from spass.agents.following import FollowedStream, follow_stream
 from spass.agents.render.frames import failure_frames
 from spass.aws.log import failure_line, write_line
-from spass.core.errors import InternalError, InvalidRequest, SpassError, StorageUnavailable
+from spass.core.errors import GATEWAY_STOPPED, InternalError, InvalidRequest, SpassError, StorageUnavailable
 from spass.core.event_task import EventList, EventTask
 from spass.core.ids import AgentName
 from spass.core.messages import Json
@@ -21,7 +21,7 @@ from spass.web.errors import envelope
 from spass.web.exchange import Exchange
 from spass.web.idempotency import REPLAYED_HEADER
 from spass.web.outcomes import replay_outcome
-from spass.web.sse import GATEWAY_STOPPED, MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, encode_events
+from spass.web.sse import MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, encode_events
 
 if TYPE_CHECKING:
     # Not needed to follow a stream.
@@ -76,7 +76,7 @@ def _render_error(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
 
 def _report_failure(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
     """Log the gateway's own errors. Return ``error`` as clients see it."""
-    if isinstance(error, InternalError | StorageUnavailable):
+    if isinstance(error, InternalError | StorageUnavailable) and error is not GATEWAY_STOPPED:
         write_line(failure_line(error, exchange.request_id))
     return _render_error(exchange, error)
 
