@@ -42,6 +42,7 @@ _TEXTS: Final = (
     "plain text ",
     'quotes " and \\ and \u2028 ',
     "über 🙂\n",
+    "half \ud83d a pair, \x00 \x1b \x85 \r\n and \u2029 ",
     "\n",
 )
 _CALLS: Final = (
@@ -53,6 +54,7 @@ _CALLS: Final = (
     ("rag_query", '{"index_id": "notes", "query": "an unlucky one"}'),
     ("rag_query", '{"index_id": "absent", "query": "alpha"}'),
     ("absent_tool", "{}"),
+    ("absent\ntool \ud83d", '{"a": "\\ud83d\\n"}'),
 )
 _TOOLS: Final = "tools: [calculator, rag_query]\nmax_turns: 3\n"
 _IDS: Final = re.compile(r"\b(?:ses|sum|msg|turn|req)_\w+|\bcall_\w+")

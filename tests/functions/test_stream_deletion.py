@@ -122,7 +122,9 @@ async def test_a_deleted_session_leaves_no_word_of_its_streams(chats: Chats, end
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the source first", "the successor first"])
-@pytest.mark.parametrize("length", [1, 100], ids=["moved in the turn", "moved before the turn"])
+@pytest.mark.parametrize(
+    "length", [1, 100, 1500], ids=["moved in the turn", "moved before the turn", "with objects in the bucket"]
+)
 async def test_each_session_of_a_moved_stream_takes_its_part_with_it(chats: Chats, order: tuple[int, int], length: int) -> None:
     overflow = [BackendContextLength("Too long.", status=400)] if length == 1 else []
     chats.model.script = in_turn([*overflow, f"{WORD} was said.", f"{WORD} is far."])
@@ -130,6 +132,7 @@ async def test_each_session_of_a_moved_stream_takes_its_part_with_it(chats: Chat
     (done,) = of_type(parse_events(answer.body), "done")
     sessions = (done["compaction"]["source_session_id"], done["session_id"])
     assert sessions[0] != sessions[1]
+    assert bool(chats.aws.bucket.objects) == (length == 1500)
     for session in (sessions[at] for at in order):
         assert (await delete(chats, session)).json == {"deleted": True}
         for gone in (await chats.follow("m-1"), await chats.stop("m-1")):
