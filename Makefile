@@ -45,7 +45,7 @@ test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/n
 	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
 
 soak: $(ENV)/dev.stamp $(ENV)/bfcl.stamp ## run the property and race tests with many more examples
-	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py $(ARGS)
+	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py $(ARGS)
 
 dev: $(ENV)/dev.stamp ## create the environment for tests and checks in .venv
 

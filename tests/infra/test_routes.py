@@ -138,7 +138,7 @@ def test_methods_without_a_row_are_refused_with_our_error_envelope(dev: Deployme
 def test_every_path_of_the_api_has_an_answer_for_every_method(dev: Deployment) -> None:
     """If a method is missing, API Gateway parses the Authorization header as an AWS signature and refuses it as malformed."""
     paths_with_any = {path for verb, path in dev.methods() if verb == "ANY"}
-    assert {"/", "/{path+}", "/v1", "/a1", "/a1/rag", "/v1/chat"} <= paths_with_any
+    assert {"/", "/{path+}", "/v1", "/a1", "/a1/rag", "/v1/chat", "/c1", "/c1/agents"} <= paths_with_any
     assert {path for _, path in dev.methods()} == paths_with_any
 
 
