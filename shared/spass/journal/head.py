@@ -7,6 +7,7 @@ attempt is running. ``owner`` is the id of a turn, which no other attempt ever h
 
 import hashlib
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,7 +19,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.codec import decode, encode
 from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update
+from spass.aws.writes import ITEM_ABSENT, Absent, AtMost, Condition, Delete, Equals, Put, Update
 from spass.core.errors import IdempotencyKeyReused, StorageUnavailable, StreamNotFound
 from spass.core.ids import AgentName, SessionId, UserId
 
@@ -98,6 +99,7 @@ class StreamClaim:
         self.store = store
         self.head = head
         self._earlier = earlier
+        self._session_changes = 0
 
     @property
     def previous_owner(self) -> str | None:
@@ -136,12 +138,15 @@ class StreamClaim:
             LeaseLost: another attempt owns the stream.
             StorageUnavailable: the outcome is unknown.
         """
-        await self._set("session", session)
+        # A duplicate of an earlier write may arrive late. It must not bring an earlier session back.
+        self._session_changes = number = self._session_changes + 1
+        is_newest = Absent("session_changes") | AtMost("session_changes", number)
+        await self._set({"session": session, "session_changes": number}, self.is_mine & is_newest)
         self.head = replace(self.head, session=session)
 
     async def move_to(self, successor: SessionId) -> None:
         """Store that the stream continues in the partition of ``successor``. Errors are those of ``use_session``."""
-        await self._set("successor", successor)
+        await self._set({"successor": successor}, self.is_mine)
         self.head = replace(self.head, successor=successor)
 
     async def is_stop_requested(self) -> bool:
@@ -180,9 +185,9 @@ class StreamClaim:
         """Return the condition of every write of the owner."""
         return Equals("owner", self.head.owner) & Equals("state", StreamState.RUNNING)
 
-    async def _set(self, name: str, value: Value) -> None:
+    async def _set(self, values: Mapping[str, Value], when: Condition) -> None:
         try:
-            await self.store.table.write(Update(self.key, set={name: value}, when=self.is_mine))
+            await self.store.table.write(Update(self.key, set=values, when=when))
         except ConditionFailed:
             raise lease_lost() from None
 

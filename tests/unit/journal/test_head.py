@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from spass.aws.attributes import Item
 from spass.aws.leases import LEASE_SECONDS, LeaseLost
-from spass.aws.table import ConditionFailed
+from spass.aws.table import ConditionFailed, Reply
+from spass.aws.writes import Delete, Put, Update
 from spass.core.errors import IdempotencyKeyReused, StorageUnavailable, StreamNotFound
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.journal.head import (
@@ -181,6 +183,28 @@ async def test_a_renewal_and_a_move_at_one_time_both_hold(stream: Stream) -> Non
     await asyncio.gather(claimed.renew(stream.now()), claimed.move_to(SUCCESSOR))
     assert claimed.head == await head_of(stream)
     assert (claimed.head.session, claimed.head.successor) == ("ses_c", SUCCESSOR)
+
+
+async def test_a_late_duplicate_of_a_session_does_not_replace_a_later_one(stream: Stream) -> None:
+    """The client of AWS repeats a call whose reply is lost. The first of the two may arrive after later calls."""
+    sent, write_now = list[Put | Update | Delete](), stream.aws.table.write
+
+    def record(*, write: Put | Update | Delete) -> Reply[Item | None]:
+        sent.append(write)
+        return write_now(write=write)
+
+    claimed = await stream.claim()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream.aws.table, "write", record)
+        for session in ("ses_c", "ses_d", SESSION):
+            await claimed.use_session(SessionId(session))
+    *earlier, last = sent
+    for late in earlier:
+        with pytest.raises(ConditionFailed):
+            write_now(write=late)
+    write_now(write=last)
+    assert (await head_of(stream)).session == SESSION
+    assert claimed.head == await head_of(stream)
 
 
 async def test_an_undone_first_claim_leaves_nothing(stream: Stream) -> None:
