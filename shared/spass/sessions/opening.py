@@ -92,7 +92,9 @@ class SessionOpener:
         template, named = opening.template, opening.named
         if template is None:
             return await self._continue_from(opening.session)
-        candidate, new = named, template.id if named is not None else self._claimed or template.id
+        # The id that an earlier attempt chose is used again, so that no second session is created. A name prevents that, too, and
+        # then the id may be that of a session that was deleted since: a late write of its deletion would reach the new one.
+        candidate, new = named, template.id if template.name is not None else self._claimed or template.id
         for _ in range(_ATTEMPTS):
             if candidate is not None:
                 try:

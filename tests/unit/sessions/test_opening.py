@@ -325,15 +325,27 @@ async def test_five_first_uses_of_a_name_at_once_create_one_session(
 
 
 @pytest.mark.parametrize("wanted", [None, "notes"])
-async def test_a_new_attempt_creates_the_session_whose_id_is_in_its_stream(chats: Chats, wanted: str | None) -> None:
-    """The first attempt died between its claim and its session."""
+async def test_a_new_attempt_creates_the_session_that_the_attempt_before_did_not(chats: Chats, wanted: str | None) -> None:
+    """The first attempt died between its claim and its session. Without a name, only the id prevents a second session."""
     chosen = (await chats.sessions.open(chats.scope, AGENT, wanted, ENTRIES)).session
     await chats.claim("m-1", chosen)
     chats.now += LEASE_SECONDS
     outcome = await chats.send("m-1", wanted, ENTRIES)
-    assert outcome.session_id == chosen
-    assert await chats.list_sessions() == [chosen]
-    assert await chats.texts(chosen) == ["before", "indeed", "hello", "yes"]
+    assert (outcome.session_id == chosen) is (wanted is None)
+    assert await chats.list_sessions() == [outcome.session_id]
+    assert await chats.texts(outcome.session_id) == ["before", "indeed", "hello", "yes"]
+
+
+async def test_a_new_attempt_never_creates_a_deleted_session_again(chats: Chats) -> None:
+    """A late write of the deletion would reach the new session."""
+    first = (await chats.send("m-1", "notes")).session_id
+    assert first is not None
+    await chats.claim("m-2", first)
+    await chats.sessions.delete(chats.scope, AGENT, first)
+    chats.now += LEASE_SECONDS
+    outcome = await chats.send("m-2", "notes")
+    assert outcome.session_id != first
+    assert await chats.list_sessions() == [outcome.session_id]
 
 
 @pytest.mark.parametrize("wanted", [None, "notes"])
