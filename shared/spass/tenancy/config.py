@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from spass.core.errors import ModelNotFound
+from spass.core.ids import AGENT_MODEL_PREFIX
 from spass.core.text_checks import limit_bytes
 from spass.tenancy.config_checks import BackendCheck, find_problems, find_warnings
 from spass.tenancy.scalars import (
@@ -240,6 +241,11 @@ class GatewayConfig(_Section):
         try:
             return self._catalogue[name]
         except KeyError:
+            if name.startswith(AGENT_MODEL_PREFIX):
+                raise ModelNotFound(
+                    f"'{name[:128]}' names an agent, and this call needs a model. Send a name that does not begin with agent/.",
+                    param="model",
+                ) from None
             raise model_not_found(name) from None
 
 

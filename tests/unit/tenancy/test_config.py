@@ -144,6 +144,12 @@ def test_a_model_outside_the_catalogue_is_not_found(tmp_path: Path) -> None:
         load(tmp_path, VALID).model("llama-5")
 
 
+def test_an_agent_in_place_of_a_model_is_named_as_such(tmp_path: Path) -> None:
+    config = load(tmp_path, VALID)
+    with pytest.raises(ModelNotFound, match="'agent/researcher' names an agent, and this call needs a model"):
+        config.model("agent/researcher")
+
+
 def test_an_api_key_in_the_file_is_refused_with_advice(tmp_path: Path) -> None:
     assert load_problems(tmp_path, VALID.replace("api_key_env: OPENAI_API_KEY", "api_key: sk-secret")) == [
         "gateway.yaml:4: llm.backends[0]: unknown key 'api_key'; do not write a key here; name its variable: api_key_env"
