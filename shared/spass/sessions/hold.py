@@ -119,8 +119,13 @@ def hold_error(session: Session, now: float, wanted: Hold | None = None) -> Spas
             "This session is being compacted; try again.", details={"job_id": hold.owner}, retry_after=seconds
         )
     if wanted is None or wanted.key_hash is None or hold.key_hash != wanted.key_hash:
-        stream = {"message_id": hold.message_id} if hold.message_id is not None else None
-        return SessionBusy("Another turn is running in this session; try again.", details=stream, retry_after=seconds)
+        if hold.message_id is None:
+            return SessionBusy("Another turn is running in this session; try again.", retry_after=seconds)
+        return SessionBusy(
+            "Another turn is running in this session. Try again, or follow or stop its stream, which details.message_id names.",
+            details={"message_id": hold.message_id},
+            retry_after=seconds,
+        )
     if hold.body_hash != wanted.body_hash:
         return IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
     return IdempotencyInProgress("A request with this Idempotency-Key is still running.", retry_after=seconds)
