@@ -198,7 +198,8 @@ def build_model(race: Race) -> dict[SessionId, list[Words]]:
     seen = {answer for answer, done in dones.items() if done.question is not None and done.words is not None}
     for turn in ledger.turns.values():
         is_unseen = turn.answer_id not in seen and not ledger.is_first_turn(turn)
-        if is_unseen and (turn.session in ledger.deleted or turn.question in race.unreachable):
+        places = {turn.session, ledger.sessions[turn.session].parent_session_id}  # the stream may have moved from the parent
+        if is_unseen and (places & ledger.deleted or turn.question in race.unreachable):
             turns[turn.session].append((turn.first_seq + len(turn.words) - 1, turn.words))
     histories: dict[SessionId, list[Words]] = {}
     summaries: dict[SessionId, str] = {}
