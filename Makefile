@@ -17,7 +17,7 @@ PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check -
 COMPILE := $(abspath $(LOCK_ENV))/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
 PYTEST := -m pytest
 # Test files run in parallel, so that one slow file does not delay the others. The order stays, because tests/conftest.py puts the slowest first.
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 export PYTHONPATH := shared:.
@@ -45,7 +45,7 @@ test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/n
 	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
 
 soak: $(ENV)/dev.stamp $(ENV)/bfcl.stamp ## run the property and race tests with many more examples
-	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py $(ARGS)
+	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/functions tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py $(ARGS)
 
 dev: $(ENV)/dev.stamp ## create the environment for tests and checks in .venv
 

@@ -77,7 +77,7 @@ def _read_units(call: AwsCall, response: object) -> float:
     items = value.items if isinstance(value, Page) else [value] if value else []
     size = sum(bytes_of_item({name: attribute_of(held) for name, held in item.items()}) for item in items)
     query = call.parameters.get("query")
-    is_consistent = query.consistent if isinstance(query, Query) else call.parameters["consistent"]
+    is_consistent = query.consistent if isinstance(query, Query) else call.parameters.get("consistent", True)
     return max(1.0, math.ceil(size / _READ_UNIT)) * (1.0 if is_consistent else 0.5)
 
 

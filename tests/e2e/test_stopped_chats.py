@@ -230,11 +230,12 @@ def stop_at_random(gateway: Gateway, upstream: SlowUpstream, number: int) -> str
     events = parse_events(body)
     assert events[: len(seen)] == seen
     calls = [one for one in upstream.calls if one.turn == str(number)]
-    assert calls
+    assert calls or not of_type(events, "token"), "on a busy machine the stop may come before the first call of the model"
     assert all(one.ended is not None and one.ended <= stopped_at + MAX_SECONDS for one in calls), calls
     assert all(one.began <= stopped_at + MAX_SECONDS for one in calls)
     # AWS runs nothing after the response, so it lasts as long as the turn, also when the client has left.
-    assert response_seconds(gateway, events[0]["request_id"]) >= max(one.ended or 0 for one in calls) - calls[0].began
+    model_seconds = max(one.ended or 0 for one in calls) - calls[0].began if calls else 0
+    assert response_seconds(gateway, events[0]["request_id"]) >= model_seconds
     finish_reason = check_recorded(chat, events)
     chat.leaves.clear()
     (done,) = of_type(parse_events(chat.post(f"turn {number}quick")), "done")

@@ -18,9 +18,9 @@ def item(size: int) -> Item:
     return {"pk": "x" * (size - 2)}
 
 
-def read_units(operation: str, value: Page | Item | None) -> float:
+def read_units(operation: str, value: Page | Item | None, **parameters: bool) -> float:
     async def read() -> None:
-        await invoke(AwsCall("dynamodb", operation, {}), lambda: Reply(value, 1.0))
+        await invoke(AwsCall("dynamodb", operation, parameters), lambda: Reply(value, 1.0))
 
     with record_calls() as meter:
         asyncio.run(read())
@@ -30,6 +30,10 @@ def read_units(operation: str, value: Page | Item | None) -> float:
 def test_a_unit_reads_four_kibibytes() -> None:
     assert read_units("GetItem", item(4 * KIBIBYTE)) == 1
     assert read_units("GetItem", item(4 * KIBIBYTE + 1)) == 2
+
+
+def test_a_read_that_is_eventually_consistent_costs_half() -> None:
+    assert read_units("GetItem", item(4 * KIBIBYTE + 1), consistent=False) == 1
 
 
 def test_what_is_not_there_costs_a_unit_too() -> None:
