@@ -39,7 +39,7 @@ _HEADERS: Final = {"authorization": f"Bearer {TOKEN}", "spass-user-id": USER, "c
 
 @dataclass(slots=True)
 class Received:
-    """What a client has read. ``arrived`` maps the number of each event to the second at which it arrived."""
+    """The answer that a client has read. ``arrived`` maps the number of each event to the second at which it arrived."""
 
     status: int = 0
     body: bytes = b""

@@ -41,7 +41,7 @@ _CALLS: Final = (
 
 @dataclass
 class Work:
-    """What the model and the search engine do. ``begun`` counts their calls, ``begun_before_stop`` those before the turn got its
+    """The calls of the model and the search engine. ``begun`` counts them, ``begun_before_stop`` those before the turn got its
     stop. ``cuts`` are the places at which a call was cancelled."""
 
     rng: random.Random

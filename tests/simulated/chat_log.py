@@ -136,7 +136,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamReading:
-    """What one client read of the stream ``message_id`` behind the event ``after``.
+    """One client's reading of the stream ``message_id``, from behind the event ``after``.
 
     ``error`` is the code of the error that ended it. ``left`` is True if the client disconnected.
     """

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from spass.calls.text_cleaning import strip_invisible
+from spass.calls.defence import is_blank
 from spass.completions.messages import AssistantMessage, SystemMessage, ToolMessage, UserMessage, WireMessage, WireToolCall
 from spass.core.effects import user
 from spass.core.errors import InvalidRequest
@@ -32,9 +32,9 @@ def read_conversation(messages: Sequence[WireMessage]) -> Conversation:
             f"An agent answers the user: the last message must have the role 'user', not '{last.role}'.", param="messages"
         )
     *earlier, question = _read(messages)
-    if _is_blank(question.content):
+    if is_blank(question.content):
         raise InvalidRequest("The last message is blank. Send the question to the agent there.", param="messages")
-    kept = (message for message in earlier if not _is_blank(message.content))
+    kept = (message for message in earlier if not is_blank(message.content))
     return Conversation(tuple(kept), question.content)
 
 
@@ -58,7 +58,3 @@ def _read(messages: Sequence[WireMessage]) -> Iterator[Message]:
                         param="messages",
                     )
                 yield user(read.content)
-
-
-def _is_blank(text: str) -> bool:
-    return not strip_invisible(text).strip()

@@ -272,7 +272,7 @@ GATEWAY_STOPPED: Final = InternalError("The gateway was stopped before the answe
 
 
 def internal_error(cause: BaseException) -> InternalError:
-    """Return the error that clients see instead of ``cause``, which is a bug. The log gets the cause."""
+    """Return the error that clients see instead of ``cause``, an exception of our own code. The log gets the cause."""
     error = InternalError("Something went wrong on our side.")
     error.__cause__ = cause
     return error

@@ -8,10 +8,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spass.aws.log import failure_line, write_line
-from spass.core.errors import InternalError, RouteNotFound
+from spass.core.errors import InternalError, RouteNotFound, internal_error
 from spass.core.messages import Json
 from spass.core.time import now
-from spass.web.errors import error_response, route_not_found, unexpected_error
+from spass.web.errors import error_response, route_not_found
 from spass.web.exchange import Exchange, begin_exchange
 
 CLIENT_CLOSED_REQUEST: Final = 499
@@ -56,7 +56,7 @@ class EdgeMiddleware:
             exchange.error = InternalError.code
             write_line(failure_line(error, exchange.request_id))
             if not sender.status:
-                response = error_response(unexpected_error(), exchange.request_id)
+                response = error_response(internal_error(error), exchange.request_id)
                 await response(scope, receive, sender.send)
         finally:
             write_line(_build_log_line(scope, method, exchange, sender.status))

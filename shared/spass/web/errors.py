@@ -188,13 +188,8 @@ def route_not_found() -> errors.RouteNotFound:
     )
 
 
-def unexpected_error() -> errors.InternalError:
-    """Return the error that clients see instead of an exception of our own code."""
-    return errors.InternalError("Something went wrong on our side.")
-
-
 def from_http(error: HTTPException) -> SpassError:
     """Return the error for a request that the framework refused."""
     if error.status_code == 404:
         return route_not_found()
-    return InvalidRequest("The request cannot be read.") if error.status_code < 500 else unexpected_error()
+    return InvalidRequest("The request cannot be read.") if error.status_code < 500 else errors.internal_error(error)

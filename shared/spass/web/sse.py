@@ -14,13 +14,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from spass.aws.log import failure_line, write_line
-from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable
+from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable, internal_error
 from spass.core.event_task import EventList, EventTask
 from spass.core.ids import RequestId
 from spass.core.json import dump_line
 from spass.core.messages import Json
 from spass.redaction.text import redact
-from spass.web.errors import Error, envelope, unexpected_error
+from spass.web.errors import Error, envelope
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -185,7 +185,7 @@ async def encode_events(
         yield report(GATEWAY_STOPPED)
     except Exception as error:  # noqa: BLE001 (the edge: the status was sent, so the stream itself must report the failure)
         write_line(failure_line(error, request_id))
-        yield report(unexpected_error())
+        yield report(internal_error(error))
     else:
         if end:
             yield end
