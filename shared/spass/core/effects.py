@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from spass.core.ids import ApprovalId
 from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall
 
 
@@ -84,7 +85,11 @@ class CallTools:
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """The outcome of a tool call. ``arguments`` and ``result`` are parsed JSON; a failed call has the result ``{"error": …}``.
-    ``message`` is the tool message for the model."""
+    ``message`` is the tool message for the model.
+
+    ``rich`` are blocks for people, which no model receives. ``approval`` is the approval that the call waits for, as a client
+    sees it. ``waiting`` are the approvals that ``result`` mentions: that of the call, or those of a delegate's calls.
+    """
 
     call: ToolCall
     arguments: Json
@@ -92,6 +97,9 @@ class ToolOutcome:
     message: Message
     duration_ms: int
     ok: bool = True
+    rich: tuple[Json, ...] = ()
+    approval: Mapping[str, Json] | None = None
+    waiting: tuple[ApprovalId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,17 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     SpassError
     ├── InvalidInput        InvalidRequest · UserIdRequired · UserIdInvalid · UserIdNotAllowed · InvalidAugment ·
     │                       SessionAgentMismatch · ContextLengthExceeded · UpstreamRejected · InputRefused ·
-    │                       TooManyDocuments · DocumentTooLarge · DuplicateDocumentId
+    │                       TooManyDocuments · DocumentTooLarge · DuplicateDocumentId · InvalidPath · InvalidArchive ·
+    │                       WorkspaceLimit
     ├── Unauthenticated     MissingToken · InvalidToken
     ├── Forbidden           ModelNotAllowed · AdminRequired
     ├── NotFound            AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
-    │                       JobNotFound · UploadNotFound · RequestNotFound · StreamNotFound · RouteNotFound
+    │                       JobNotFound · UploadNotFound · RequestNotFound · StreamNotFound · WorkspaceNotFound ·
+    │                       WorkspaceFileNotFound · VersionNotFound · ApprovalNotFound · RouteNotFound
     ├── WrongMethod         MethodNotAllowed
     ├── Conflict            SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
     │                       EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress ·
-    │                       Overtaken · IndexReplaced · Superseded
+    │                       WorkspaceConflict · ApprovalDecided · Overtaken · IndexReplaced · Superseded
     ├── TooLarge            PayloadTooLarge
     ├── KeyMismatch         IdempotencyKeyReused
     ├── LimitExceeded       RateLimited · BudgetExceeded
@@ -105,6 +107,15 @@ class DocumentTooLarge(InvalidInput, code="document_too_large"): ...
 class DuplicateDocumentId(InvalidInput, code="duplicate_document_id"): ...
 
 
+class InvalidPath(InvalidInput, code="invalid_path"): ...
+
+
+class InvalidArchive(InvalidInput, code="invalid_archive"): ...
+
+
+class WorkspaceLimit(InvalidInput, code="workspace_limit"): ...
+
+
 class Unauthenticated(SpassError): ...
 
 
@@ -157,6 +168,18 @@ class StreamNotFound(NotFound, code="stream_not_found"):
     """No such stream for this tenant, user and agent, or no longer."""
 
 
+class WorkspaceNotFound(NotFound, code="workspace_not_found"): ...
+
+
+class WorkspaceFileNotFound(NotFound, code="file_not_found"): ...
+
+
+class VersionNotFound(NotFound, code="version_not_found"): ...
+
+
+class ApprovalNotFound(NotFound, code="approval_not_found"): ...
+
+
 class RouteNotFound(NotFound, code="route_not_found"): ...
 
 
@@ -195,6 +218,13 @@ class ConfirmTokenExpired(Conflict, code="confirm_token_expired"): ...
 
 
 class IdempotencyInProgress(Conflict, code="idempotency_in_progress"): ...
+
+
+class WorkspaceConflict(Conflict, code="workspace_conflict"):
+    """Another writer changed the paths in ``details.paths``."""
+
+
+class ApprovalDecided(Conflict, code="approval_decided"): ...
 
 
 class TooLarge(SpassError): ...

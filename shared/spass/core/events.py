@@ -102,6 +102,16 @@ class Failed:
 ToolEvent: TypeAlias = ToolCallStarted | ToolProgress | ToolCallFinished
 """An event of a tool call that runs."""
 
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """An event of work within the call ``parent_id``, done by ``agent``. It is rendered, but not part of the turn's record."""
+
+    agent: str
+    parent_id: str
+    event: ToolEvent
+
+
 Event: TypeAlias = (
     TurnStarted
     | InferenceStarted
@@ -111,6 +121,7 @@ Event: TypeAlias = (
     | InferenceFinished
     | MessageWritten
     | ToolEvent
+    | Nested
     | Status
     | TurnFinished
     | Failed

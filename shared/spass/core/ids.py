@@ -16,9 +16,11 @@ DocumentId = NewType("DocumentId", str)
 UploadId = NewType("UploadId", str)
 JobId = NewType("JobId", str)
 SummaryId = NewType("SummaryId", str)
+WorkspaceId = NewType("WorkspaceId", str)
+ApprovalId = NewType("ApprovalId", str)
 
 RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
-"""The pattern of the ids of indices and documents that a caller chooses."""
+"""The pattern of the ids of indices, documents and workspaces that a caller chooses."""
 
 DOCUMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(#[1-9][0-9]*)?$"
 """The pattern of all document ids: a caller's id, or ``<file>#<number>`` for a piece of an ingested file. An id has at most 128
@@ -33,7 +35,7 @@ AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
 AGENT_MODEL_PREFIX: Final = "agent/"
 """The beginning of the name under which an agent is a model of ``/v1``: ``agent/<name>``. No model of the catalogue begins so."""
 
-Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl"]
+Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl", "apr"]
 
 
 def id_pattern(prefix: Prefix) -> str:
