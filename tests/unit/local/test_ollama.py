@@ -98,7 +98,10 @@ def test_a_missing_model_is_not_replaced_by_another_of_the_same_ollama(shipped: 
     choice, served = choice_of(shipped, {DEFAULT_ADDRESS: ["llama3.2:latest", "nomic-embed-text:latest"]}, tmp_path)
     assert set(choice.by_model.values()) == {"stand-in"}
     assert "ollama" not in served
-    assert choice.unused["ollama"] == f"{DEFAULT_ADDRESS} lacks llama4:scout: run `ollama pull llama4:scout`"
+    assert choice.unused["ollama"] == (
+        f"{DEFAULT_ADDRESS} lacks llama4:scout, qwen2.5-coder:7b-instruct: run `ollama pull llama4:scout` and "
+        "`ollama pull qwen2.5-coder:7b-instruct`"
+    )
     assert choice.ollama_models == ["llama3.2:latest"]
 
 
@@ -122,6 +125,13 @@ def test_no_key_sends_llama_4_scout_to_a_cloud(
 def test_in_the_shipped_file_only_ollama_serves_llama_4_scout(shipped: GatewayConfig) -> None:
     """In a deployment only the file decides."""
     assert {backend.provider for backend in shipped.llm.backends if serves(backend, "llama-4-scout")} == {"ollama"}
+
+
+def test_ollama_serves_the_directors_model_under_ollamas_name(shipped: GatewayConfig, tmp_path: Path) -> None:
+    choice, served = choice_of(shipped, {DEFAULT_ADDRESS: ["qwen2.5-coder:7b-instruct"]}, tmp_path)
+    assert choice.serving("ollama/qwen2.5-coder:7b-instruct") == ("ollama",)
+    assert served["ollama"].model_names == {"ollama/qwen2.5-coder:7b-instruct": "qwen2.5-coder:7b-instruct"}
+    assert choice.by_model["llama-4-scout"] == "stand-in"
 
 
 def test_the_model_of_spass_ollama_model_replaces_the_stand_in(

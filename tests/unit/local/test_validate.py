@@ -33,7 +33,7 @@ def test_it_lists_the_models_agents_and_settings_that_need_a_local_ollama(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = validate(monkeypatch, capsys, ROOT / "gateway.yaml", ROOT / "agents")
-    assert "the backend ollama, because its address is on this machine. These models fail: llama-4-scout." in output
+    assert "the backend ollama, because its address is on this machine. These models fail: llama-4-scout, " in output
     for name in ("agent berlin-rag", "agent berlin-tour", "agent concise-de", "defaults.compact_summary_model"):
         assert name in output
 

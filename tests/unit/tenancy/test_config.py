@@ -24,6 +24,7 @@ BUNDLED_CHAT_MODELS = {
     "gpt-5-mini": False,
     "grok-4": True,
     "llama-4-scout": True,
+    "ollama/qwen2.5-coder:7b-instruct": True,
     "groq-llama-4-scout": True,
 }
 """Names of models, with their ``sampling``."""
@@ -94,8 +95,10 @@ def test_tool_calls_are_native_or_text(tmp_path: Path) -> None:
     assert problem == "gateway.yaml:7: models[0].tool_calls: must be one of 'native' or 'text'"
 
 
-def test_the_shipped_file_marks_the_model_that_writes_its_calls_as_text() -> None:
-    assert load_gateway_config(SHIPPED).model("llama-4-scout").tool_calls == "text"
+def test_the_shipped_file_marks_the_models_that_write_their_calls_as_text() -> None:
+    config = load_gateway_config(SHIPPED)
+    marked = {model.name for model in config.models if model.tool_calls == "text"}
+    assert marked == {"llama-4-scout", "ollama/qwen2.5-coder:7b-instruct"}
 
 
 def test_every_model_of_the_shipped_file_has_a_backend() -> None:
