@@ -35,6 +35,10 @@ class Permission(StrEnum):
     COMPACTION_START = "compaction-start"  # StartExecution of the state machine that compacts
 
 
+BINARY_MEDIA_TYPES: Final = ("application/octet-stream", "application/zip")
+"""The media types whose bodies API Gateway passes to a function unchanged, in base64. It decodes all other bodies as UTF-8."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One row of the table.

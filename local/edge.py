@@ -7,7 +7,7 @@ from typing import Final
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.routes import ROUTE_HINTS, ROUTES, Route
+from infra.routes import BINARY_MEDIA_TYPES, ROUTE_HINTS, ROUTES, Route
 from spass.core.errors import PayloadTooLarge, RouteNotFound, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.ids import RequestId, new_id
 from spass.core.page_size import event_bytes
@@ -57,7 +57,8 @@ class LambdaEdge:
         if hint := self._route_hint(scope["path"]):
             await _refuse(RouteNotFound(hint), scope, receive, send)
             return
-        first = await _read_body(receive, MAX_EVENT_BYTES - header_bytes - _ENVELOPE_BYTES)
+        limit = MAX_EVENT_BYTES - header_bytes - _ENVELOPE_BYTES
+        first = await _read_body(receive, limit, in_base64=_is_binary(scope))
         if first is None:
             await _refuse(PayloadTooLarge("The request is over 6 MiB as an event."), scope, receive, send)
             return
@@ -136,20 +137,26 @@ def _remapped(name: bytes) -> bytes:
     return b"x-amzn-remapped-" + name if name in _REMAPPED else name
 
 
-async def _read_body(receive: Receive, limit: int) -> Message | None:
+async def _read_body(receive: Receive, limit: int, *, in_base64: bool) -> Message | None:
     """Return the whole body as one message, or None if it is over ``limit`` bytes as an event."""
     parts: list[bytes] = []
-    size = 0
+    size = 0.0
     while True:
         message = await receive()
         if message["type"] != "http.request":
             return message
         parts.append(message.get("body", b""))
-        size += event_bytes(parts[-1])
+        size += len(parts[-1]) * 4 / 3 if in_base64 else event_bytes(parts[-1])
         if size > limit:
             return None
         if not message.get("more_body"):
             return {"type": "http.request", "body": b"".join(parts), "more_body": False}
+
+
+def _is_binary(scope: Scope) -> bool:
+    """Return True if API Gateway passes the body on in base64, not as text."""
+    types = [value for name, value in scope["headers"] if name == b"content-type"]
+    return any(value.decode("latin-1").partition(";")[0].strip().lower() in BINARY_MEDIA_TYPES for value in types)
 
 
 def _header_bytes(scope: Scope) -> int:

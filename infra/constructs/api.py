@@ -11,7 +11,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
-from infra.routes import NO_SUCH_ROUTE
+from infra.routes import BINARY_MEDIA_TYPES, NO_SUCH_ROUTE
 
 _REQUEST_ID: Final = "SPASS-Request-Id"
 
@@ -87,6 +87,8 @@ def refusal_integration(
         integration_responses=[
             apigateway.IntegrationResponse(
                 status_code=str(status),
+                # Without this, API Gateway decodes the text as base64 and fails if the client accepts a binary media type first.
+                content_handling=apigateway.ContentHandling.CONVERT_TO_TEXT,
                 response_parameters={f"method.response.header.{name}": value for name, value in headers.items()},
                 response_templates={"application/json": envelope(status, code, message)},
             )
@@ -131,6 +133,9 @@ class Api(Construct):
             rest_api_name=name,
             description="Spass, a gateway for LLM agents.",
             endpoint_types=[apigateway.EndpointType.REGIONAL],
+            # Answers of short routes are JSON, which these types do not change. Only long routes answer with bytes: a streamed
+            # answer is not encoded in base64.
+            binary_media_types=list(BINARY_MEDIA_TYPES),
             # The stage needs this role to write an access log. It is a setting of the account and region: it replaces the role
             # that API Gateway used before, for every API, and it remains when this stack is deleted.
             cloud_watch_role=True,

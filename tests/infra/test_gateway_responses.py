@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from infra.routes import BINARY_MEDIA_TYPES
 from spass.core import errors
 
 from .conftest import Deployment
@@ -63,6 +64,18 @@ def test_a_throttled_request_gets_retry_after(dev: Deployment, kind: str) -> Non
     parameters = _responses(dev)[kind]["ResponseParameters"]
     assert isinstance(parameters, dict)
     assert int(parameters["gatewayresponse.header.Retry-After"].strip("'")) >= 1
+
+
+def test_bytes_pass_the_api_unchanged_and_its_own_errors_are_always_text(dev: Deployment) -> None:
+    ((_, api),) = dev.resources("AWS::ApiGateway::RestApi")
+    assert api["Properties"]["BinaryMediaTypes"] == list(BINARY_MEDIA_TYPES)
+    for name, method in dev.methods().items():
+        integration = method["Properties"]["Integration"]
+        if integration["Type"] == "MOCK":
+            # A client that accepts a binary type first would else get this JSON decoded as base64, which fails.
+            assert [one["ContentHandling"] for one in integration["IntegrationResponses"]] == ["CONVERT_TO_TEXT"], name
+        else:
+            assert "ContentHandling" not in integration, name
 
 
 def test_every_code_is_one_of_the_tree_of_errors() -> None:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from spass.aws.log import failure_line, write_line
 from spass.web.app import create_app
 from spass.web.edge import API_GATEWAY_REQUEST_ID
+from spass.web.raw_body import DECODED_AS_TEXT
 from spass.web.request_path import split_path
 from spass.web.services import Services
 from spass.web.startup import WarmUp, in_lambda, log_failure, log_startup_failure
@@ -134,6 +135,7 @@ class RestApi(APIGateway):
         scope["root_path"] = split.root_path
         scope["raw_path"] = path.encode()
         scope[API_GATEWAY_REQUEST_ID] = context.get("requestId")
+        scope[DECODED_AS_TEXT] = bool(self.event.get("body")) and not self.event.get("isBase64Encoded")
         return scope
 
 

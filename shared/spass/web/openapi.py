@@ -53,6 +53,9 @@ def openapi_document(routers: Iterable[APIRouter]) -> dict[str, Any]:
         _remove_stream_schema(operation)
         if isinstance(route, CallerRoute):
             _add_caller(route.path, method, operation)
+            if route.raw_type is not None:
+                schema = {"type": "string", "format": "binary"}
+                operation["requestBody"] = {"required": True, "content": {route.raw_type: {"schema": schema}}}
         else:
             operation["tags"] = ["health"]
     return document

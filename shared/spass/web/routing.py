@@ -37,6 +37,7 @@ from spass.web.caller import acts_for_user, read_caller, reject_user_id
 from spass.web.exchange import get_exchange
 from spass.web.idempotency import identify_request
 from spass.web.json import check_content_type, parse_object, read_body
+from spass.web.raw_body import ARCHIVE_TYPE, FILE_TYPE, check_raw_body
 from spass.web.services import get_services
 from spass.web.startup import in_lambda
 
@@ -83,9 +84,13 @@ class PublicRoute(APIRoute):
 
 
 class CallerRoute(APIRoute):
-    """A route with a caller. It adds the caller to the exchange."""
+    """A route with a caller. It adds the caller to the exchange.
+
+    ``raw_type`` is the media type of a body that is bytes. None stands for a body in JSON, or for no body.
+    """
 
     admin_only: ClassVar[bool] = False
+    raw_type: ClassVar[str | None] = None
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -110,10 +115,13 @@ class CallerRoute(APIRoute):
                 raise AdminRequired("This route needs a token that gateway.yaml marks as admin.")
             parsed = _ParsedRequest(request.scope, request.receive)
             parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
-            if takes_body:
-                parsed.raw, parsed.parsed = _parse_body(parsed.raw, request, required=body_required)
-            if needs_user:
-                reject_user_id(parsed.parsed if takes_body else _parse_ignored_body(parsed.raw))
+            if self.raw_type is not None:
+                check_raw_body(request, self.raw_type)
+            else:
+                if takes_body:
+                    parsed.raw, parsed.parsed = _parse_body(parsed.raw, request, required=body_required)
+                if needs_user:
+                    reject_user_id(parsed.parsed if takes_body else _parse_ignored_body(parsed.raw))
             exchange.idempotency = identify_request(parsed, caller, parsed.raw)
             return await handle(parsed)
 
@@ -124,6 +132,18 @@ class AdminRoute(CallerRoute):
     """A route that needs an admin's token."""
 
     admin_only = True
+
+
+class FileRoute(CallerRoute):
+    """A route whose body is a file."""
+
+    raw_type = FILE_TYPE
+
+
+class ArchiveRoute(CallerRoute):
+    """A route whose body is a zip archive."""
+
+    raw_type = ARCHIVE_TYPE
 
 
 def _parse_body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]:
@@ -150,6 +170,16 @@ def api_router() -> APIRouter:
 def admin_router() -> APIRouter:
     """Return a router for routes that need an admin's token."""
     return _router(AdminRoute, _RESPONSES)
+
+
+def file_router() -> APIRouter:
+    """Return a router for routes with a caller whose body is a file."""
+    return _router(FileRoute, _RESPONSES)
+
+
+def archive_router() -> APIRouter:
+    """Return a router for routes with a caller whose body is a zip archive."""
+    return _router(ArchiveRoute, _RESPONSES)
 
 
 def public_router() -> APIRouter:

@@ -5,7 +5,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from infra.routes import ROUTE_HINTS, ROUTES, Route
+from infra.routes import BINARY_MEDIA_TYPES, ROUTE_HINTS, ROUTES, Route
 from local.edge import MAX_EVENT_BYTES, MAX_HEADER_BYTES, LambdaEdge
 
 SHORT = next(route for route in ROUTES if not route.long and route.method == "GET" and "{" not in route.path)
@@ -51,6 +51,19 @@ async def test_an_event_over_6_mib_is_refused() -> None:
     for body in (b"z" * MAX_EVENT_BYTES, b'"' * (MAX_EVENT_BYTES // 2)):
         answer = await request(app(), LONG.method, LONG.path, body=body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "payload_too_large")
+
+
+@pytest.mark.anyio
+async def test_a_binary_body_counts_in_base64_and_not_as_escaped_text() -> None:
+    four_mib = b"\n" * (4 * 1024 * 1024)
+    for content_type in (*BINARY_MEDIA_TYPES, "Application/ZIP; x=1"):
+        headers = {"Content-Type": content_type}
+        assert (await request(app(), LONG.method, LONG.path, headers=headers, body=four_mib)).status_code == 200
+        answer = await request(app(), LONG.method, LONG.path, headers=headers, body=b"x" * (5 * 1024 * 1024))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "payload_too_large")
+    for content_type in ("application/json", "application/zipped", "text/plain; x=application/zip"):
+        answer = await request(app(), LONG.method, LONG.path, headers={"Content-Type": content_type}, body=four_mib)
+        assert answer.status_code == 413
 
 
 @pytest.mark.anyio

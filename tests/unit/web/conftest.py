@@ -13,7 +13,17 @@ from spass.core.messages import Json
 from spass.web.app import create_app
 from spass.web.exchange import CurrentExchange
 from spass.web.json import json_response
-from spass.web.routing import AgentParameter, IndexParameter, Pagination, SessionParameter, api_router, public_router
+from spass.web.raw_body import RawBody
+from spass.web.routing import (
+    AgentParameter,
+    IndexParameter,
+    Pagination,
+    SessionParameter,
+    api_router,
+    archive_router,
+    file_router,
+    public_router,
+)
 from spass.web.services import Services, Settings
 
 TOKEN = "demo-token"
@@ -45,6 +55,7 @@ def services(tmp_path: Path) -> Services:
 def routes() -> list[APIRouter]:
     """Return routes that answer with what they received."""
     public, v1, a1 = public_router(), api_router(), api_router()
+    files, archives = file_router(), archive_router()
 
     @public.get("/healthz")
     async def health() -> Response:
@@ -86,7 +97,15 @@ def routes() -> list[APIRouter]:
     async def echo_user(body: dict[str, object]) -> Response:
         return json_response({"keys": [*body]})
 
-    return [public, v1, a1]
+    @files.put("/a1/file")
+    async def put_file(body: RawBody) -> Response:
+        return Response(body)
+
+    @archives.put("/a1/archive")
+    async def put_archive(body: RawBody) -> Response:
+        return json_response({"size": len(body)})
+
+    return [public, v1, a1, files, archives]
 
 
 @pytest.fixture
