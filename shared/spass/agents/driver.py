@@ -32,7 +32,7 @@ from spass.core.events import (
     TurnStarted,
 )
 from spass.core.json import dump
-from spass.core.messages import CUT_OFF, NO_TOKENS, FinishReason, Json, Message, Role, ToolCall
+from spass.core.messages import CUT_OFF, FinishReason, Json, Message, Role, ToolCall
 from spass.llm.types import ChatDelta
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Inference(Protocol):
 
 
 class Driver:
-    """Run the kinds of one scope. ``scope`` is that of the agent; its tally counts the cost of the turn.
+    """Run the kinds of one scope. ``scope`` is that of the agent; its tally counts the cost and the tokens of the turn.
 
     ``client_tools`` is set for a client of chat completions, who reads the model's text unfiltered and refusals apart from it,
     and answers the calls of these tools: their pieces are events.
@@ -155,7 +155,6 @@ class _Turn:
         self._transcript = Transcript()
         self._running: dict[str, ToolCall] = {}
         self._call_ids: set[str] = set()
-        self._usage = NO_TOKENS
         self._finish_reason = FinishReason.STOP
         self._given_metadata: Mapping[str, Json] = {}
         self._metadata: dict[str, Json] = {}
@@ -163,7 +162,8 @@ class _Turn:
     @property
     def finished(self) -> TurnFinished:
         """Return the last event of a turn that ends now."""
-        return TurnFinished(self._finish_reason, self._usage, self._driver.scope.tally.total, self._metadata)
+        tally = self._driver.scope.tally
+        return TurnFinished(self._finish_reason, tally.usage, tally.total, self._metadata)
 
     def close(self) -> None:
         """Close the kind's generator."""
@@ -266,7 +266,6 @@ class _Turn:
             yield token
         reply = reader.reply
         self._transcript.end_step(reply)
-        self._usage += reply.usage
         self._finish_reason = reply.finish_reason
         result.append(reply)
 
@@ -289,7 +288,6 @@ class _Turn:
         except SpassError as error:
             return AssistantReply("", error=CallError(error.code, error.message))
         reader.end()
-        self._usage += reader.reply.usage
         return reader.reply
 
     async def _call_tools(self, calls: Sequence[ToolCall], result: list[object]) -> AsyncGenerator[Event, None]:

@@ -6,11 +6,11 @@ have none, the visible text as the answer, and ``TurnFinished``. A reader of the
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 from spass.aws.log import failure_line, write_line
-from spass.core.cost import Cost
+from spass.core.cost import CostTally
 from spass.core.events import (
     Event,
     Failed,
@@ -23,7 +23,7 @@ from spass.core.events import (
     TurnFinished,
     TurnStarted,
 )
-from spass.core.messages import NO_TOKENS, FinishReason, Message, Role, ToolCall
+from spass.core.messages import FinishReason, Message, Role, ToolCall
 from spass.core.time import Deadline
 from spass.tools.outcomes import outcome_of_failure
 
@@ -80,14 +80,14 @@ class StopSignal:
 
 
 async def interruptible(
-    events: AsyncGenerator[Event, None], *, signal: StopSignal, deadline: Deadline | None, cost: Callable[[], Cost]
+    events: AsyncGenerator[Event, None], *, signal: StopSignal, deadline: Deadline | None, tally: CostTally
 ) -> AsyncGenerator[Event, None]:
     """Yield the ``events`` of a driver until ``signal`` fires or ``deadline`` passes. Then close the driver, which begins no
     further effect, and end the list with the finish reason ``cancelled`` or ``deadline``.
 
     A call without a result gets the error ``cancelled``. The answer is the visible text so far; it may be empty. A turn whose
-    last event has been yielded is not changed. ``cost`` returns the cost of the turn; it is called after the driver is closed,
-    because a call that was cut adds its cost when it ends. The tokens of that call are not in the usage.
+    last event has been yielded is not changed. ``tally`` counts the cost and the tokens of the turn; it is read after the driver
+    is closed, because a call that was cut adds to it when it ends.
     """
     turn = _TurnSoFar()
     timer: asyncio.TimerHandle | None = None
@@ -113,14 +113,13 @@ async def interruptible(
             timer.cancel()
     for event in turn.end(reason):
         yield event
-    yield TurnFinished(reason, turn.usage, cost())
+    yield TurnFinished(reason, tally.usage, tally.total)
 
 
 class _TurnSoFar:
-    """The state of a turn after some of its events: open calls, shown text, usage."""
+    """The state of a turn after some of its events: open calls and shown text."""
 
     def __init__(self) -> None:
-        self.usage = NO_TOKENS
         self._has_started = False
         self._has_open_step = False
         self._step = 0
@@ -139,7 +138,6 @@ class _TurnSoFar:
                 self._has_open_step = True
             case InferenceFinished(message=message):
                 self._has_open_step = False
-                self.usage += event.usage
                 self._record(message)
             case MessageWritten(message=message):
                 self._record(message)

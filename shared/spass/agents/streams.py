@@ -237,7 +237,7 @@ class LiveStream:
             self._run(load, shorten),
             signal=self._signal,
             deadline=self._scope.deadline,
-            cost=lambda: self._scope.tally.total,
+            tally=self._scope.tally,
         )
         async with aclosing(events):
             async for event in events:

@@ -1,4 +1,4 @@
-"""Account for one call of a model or a tool when it ends: add its cost to the tally, settle its limits, record its usage.
+"""Account for one call of a model or a tool when it ends: add it to the tally, settle its limits, record its usage.
 
 The recorder also publishes the events of the call on the bus of its scope. Nothing else publishes events of calls.
 """
@@ -96,8 +96,8 @@ class Recorder:
     ) -> None:
         """Settle and record the call, then publish its end. A cancelled caller waits until this is done. ``routing`` is None for
         a tool."""
-        self._scope.tally.add(cost)
         routing = routing or RoutingRecord()
+        self._scope.tally.add(cost, routing.usage)
         self.duration_ms = self.elapsed_ms
         record = replace(
             self._record,

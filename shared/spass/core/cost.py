@@ -1,11 +1,11 @@
-"""Add up the cost of a request over its model calls."""
+"""Add up the cost and the tokens of a request over its model calls."""
 
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
-from spass.core.messages import Json
+from spass.core.messages import NO_TOKENS, Json, TokenUsage
 
 
 class CostSource(StrEnum):
@@ -40,13 +40,25 @@ NO_COST: Final = Cost()
 
 
 class CostTally:
-    """The cost of one request so far. Every model call of the request, sub-calls included, adds to the same tally."""
+    """The cost and the tokens of one request so far. Every model call of the request, sub-calls included, adds to the same tally.
 
-    def __init__(self) -> None:
-        self.total = Cost()
+    What adds to a ``part`` also adds to the tally that it is part of.
+    """
 
-    def add(self, cost: Cost) -> None:
+    def __init__(self, whole: "CostTally | None" = None) -> None:
+        self.total = NO_COST
+        self.usage = NO_TOKENS
+        self._whole = whole
+
+    def add(self, cost: Cost, usage: TokenUsage = NO_TOKENS) -> None:
         self.total += cost
+        self.usage += usage
+        if self._whole is not None:
+            self._whole.add(cost, usage)
+
+    def part(self) -> "CostTally":
+        """Return the tally of a part of the request."""
+        return CostTally(self)
 
 
 def cost_json(cost: Cost) -> dict[str, Json]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from spass.agents.driver import Driver, ShortenHistory
 from spass.agents.kinds import AgentContext, BaseAgent
+from spass.calls.scope import Scope
 from spass.core.bus import EMPTY_BUS, EventBus
+from spass.core.cost import NO_COST
 from spass.core.effects import Infer, ToolOutcome
 from spass.core.events import (
     Event,
@@ -47,14 +49,16 @@ Script = Sequence[ScriptedReply | Exception] | Callable[[Infer], ScriptedReply |
 class ScriptedWorld:
     """The performers of a driver: the model answers by ``script``, of which the last line repeats, and tools echo their name.
 
-    A tool named ``broken`` raises ``tool_failure``. With ``same_ids``, all replies number their calls alike. ``effects`` are the
-    performed model calls, ``executed`` the executed tools.
+    Each call of the model adds ``USAGE`` to the tally of ``scope``, as the pipeline does. A tool named ``broken`` raises
+    ``tool_failure``. With ``same_ids``, all replies number their calls alike. ``effects`` are the performed model calls,
+    ``executed`` the executed tools.
     """
 
     script: Script
     tool_failure: Exception | None = None
     thinks: bool = False
     same_ids: bool = False
+    scope: Scope = field(default_factory=scope_for)
     effects: list[Infer] = field(default_factory=list)
     executed: list[ToolCall] = field(default_factory=list)
     open_streams: int = 0
@@ -68,8 +72,11 @@ class ScriptedWorld:
             await asyncio.sleep(0)
             if isinstance(line, Exception):
                 raise line
-            for delta in line.deltas(0 if self.same_ids else number):
+            *deltas, last = line.deltas(0 if self.same_ids else number)
+            for delta in deltas:
                 yield delta
+            self.scope.tally.add(NO_COST, USAGE)
+            yield last
         finally:
             self.open_streams -= 1
 
@@ -91,7 +98,7 @@ class ScriptedWorld:
             self.open_streams -= 1
 
     def driver(self, bus: EventBus = EMPTY_BUS) -> Driver:
-        return Driver(self, self.call_tools, scope_for(), bus=bus)
+        return Driver(self, self.call_tools, self.scope, bus=bus)
 
     async def run(
         self, agent: BaseAgent, input: str = "?", context: AgentContext | None = None, shorten: ShortenHistory | None = None

@@ -1,4 +1,4 @@
-"""Cut random turns over the real pipeline and tools: the cost of each turn is the sum of its audit records."""
+"""Cut random turns over the real pipeline and tools: the cost and the tokens of each turn are the sums of its audit records."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ from spass.aws import keys
 from spass.core.bus import EMPTY_BUS
 from spass.core.events import Event, Failed, TurnFinished, collect
 from spass.core.ids import TenantId
-from spass.core.messages import FinishReason
+from spass.core.messages import FinishReason, TokenUsage
 from tests.unit.agents.driver_harness import check_events
 from tests.unit.agents.test_driver import check_answer, check_messages
 from tests.unit.agents.test_turn_events import AGENTS, RandomRuns
@@ -29,18 +29,22 @@ def random_spec(rng: random.Random) -> AgentSpec:
     return file_model(str(fields["kind"])).model_validate(fields).spec()
 
 
-async def audited_usd(runs: RandomRuns) -> Decimal:
-    """Return the cost of all calls of the last request."""
+async def audited(runs: RandomRuns) -> tuple[Decimal, TokenUsage]:
+    """Return the cost and the tokens of all calls of the last request."""
     tenant = TenantId("acme")
     records = await runs.aws.for_tenant(tenant).table.query(keys.audit_partition(tenant, runs.requests[-1]))
-    return sum((Decimal(str(record.get("cost_usd", 0))) for record in records), Decimal(0))
+    usd = sum((Decimal(str(record.get("cost_usd", 0))) for record in records), Decimal(0))
+    prompt, completion = (
+        sum(int(str(record.get(name, 0))) for record in records) for name in ("prompt_tokens", "completion_tokens")
+    )
+    return usd, TokenUsage(prompt, completion)
 
 
 async def cut_turn(runs: RandomRuns, rng: random.Random) -> list[Event]:
     """Return the events of a turn that is stopped after a random number of iterations of the event loop."""
     scope, signal = runs.scope(), StopSignal()
     turn = runs.engine.run(scope, random_spec(rng), "How much?")
-    events = interruptible(turn, signal=signal, deadline=None, cost=lambda: scope.tally.total)
+    events = interruptible(turn, signal=signal, deadline=None, tally=scope.tally)
 
     async def run() -> list[Event]:
         return [event async for event in events]
@@ -53,7 +57,7 @@ async def cut_turn(runs: RandomRuns, rng: random.Random) -> list[Event]:
     return await running
 
 
-async def test_the_cost_of_a_turn_that_is_cut_anywhere_equals_its_audit() -> None:
+async def test_the_usage_of_a_turn_that_is_cut_anywhere_equals_its_audit() -> None:
     rng = random.Random(14)
     runs, tasks, ends = RandomRuns(EMPTY_BUS, rng), asyncio.all_tasks(), Counter[str]()
     for _ in range(TURNS):
@@ -68,6 +72,6 @@ async def test_the_cost_of_a_turn_that_is_cut_anywhere_equals_its_audit() -> Non
         check_events(events, cut=last.finish_reason is FinishReason.CANCELLED)
         check_answer(events)
         check_messages(collect(events).messages)
-        assert last.cost.usd == await audited_usd(runs)
+        assert (last.cost.usd, last.usage) == await audited(runs)
     assert ends[FinishReason.CANCELLED] > TURNS / 10  # how many cuts come in time depends on the machine
     assert ends[FinishReason.STOP] > 10

@@ -13,7 +13,7 @@ from spass.agents.interrupt import StopSignal, interruptible
 from spass.agents.kinds import BaseAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.aws.leases import LeaseLost, renewing
-from spass.core.cost import Cost, CostSource
+from spass.core.cost import Cost, CostSource, CostTally
 from spass.core.effects import Infer, ToolOutcome
 from spass.core.errors import StorageUnavailable, UpstreamError
 from spass.core.events import (
@@ -112,7 +112,8 @@ class PausingWorld(ScriptedWorld):
         return echo(call)
 
     def events(self, agent: BaseAgent, deadline: Deadline | None = None) -> AsyncGenerator[Event, None]:
-        """Return the events of a turn that ``signal`` stops."""
+        """Return the events of a turn that ``signal`` stops. The turn has cost ``COST`` before its first model call."""
+        self.scope.tally.add(COST)
 
         async def watched() -> AsyncGenerator[Event, None]:
             async with aclosing(self.driver().run(agent, "?", CONTEXT)) as events:
@@ -120,7 +121,13 @@ class PausingWorld(ScriptedWorld):
                     self.yielded.append(event)
                     yield event
 
-        return interruptible(watched(), signal=self.signal, deadline=deadline, cost=lambda: COST)
+        return interruptible(watched(), signal=self.signal, deadline=deadline, tally=self.scope.tally)
+
+
+def spent() -> CostTally:
+    tally = CostTally()
+    tally.add(COST)
+    return tally
 
 
 async def drain(events: AsyncGenerator[Event, None]) -> list[Event]:
@@ -401,7 +408,7 @@ async def test_a_driver_that_does_not_end_well_is_still_cut(behaviour: str) -> N
     signal = StopSignal()
     asyncio.get_running_loop().call_later(0.01, signal.stop)
     async with asyncio.timeout(5):
-        events = await drain(interruptible(driver(), signal=signal, deadline=None, cost=lambda: COST))
+        events = await drain(interruptible(driver(), signal=signal, deadline=None, tally=spent()))
     assert closed == [behaviour]
     assert collect(events).content == ("so far" if behaviour == "swallows" else "so")
     assert events[-1] == TurnFinished(FinishReason.CANCELLED, cost=COST)
@@ -413,7 +420,7 @@ async def test_an_exception_of_a_driver_that_nobody_stopped_is_raised() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await drain(interruptible(driver(), signal=StopSignal(), deadline=None, cost=lambda: COST))
+        await drain(interruptible(driver(), signal=StopSignal(), deadline=None, tally=spent()))
 
 
 async def test_closing_the_list_closes_the_driver() -> None:
@@ -450,7 +457,7 @@ async def test_the_cost_of_a_cut_turn_has_the_calls_that_were_cut(harness: Engin
 
     harness.model.script = script
     run = harness.engine.run(scope, agent(tools=["llm"]), "?")
-    events = await drain(interruptible(run, signal=signal, deadline=None, cost=lambda: scope.tally.total))
+    events = await drain(interruptible(run, signal=signal, deadline=None, tally=scope.tally))
     outcome = collect(events)
     audited = [put.attributes for put in table_of(scope).written]
     assert closed == ["talker"]

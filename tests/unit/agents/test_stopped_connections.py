@@ -71,9 +71,7 @@ def engine_for(url: str) -> Engine:
 async def test_a_stopped_turn_closes_the_connection_to_its_model(words: tuple[str, ...]) -> None:
     model, scope, signal = HangingModel(words), scope_for(), StopSignal()
     with serve(model.respond) as url:
-        turn = interruptible(
-            engine_for(url).run(scope, agent(), "?"), signal=signal, deadline=None, cost=lambda: scope.tally.total
-        )
+        turn = interruptible(engine_for(url).run(scope, agent(), "?"), signal=signal, deadline=None, tally=scope.tally)
 
         async def run() -> list[Event]:
             return [event async for event in turn]

@@ -84,5 +84,15 @@ def test_the_total_is_the_sum_with_the_weakest_source(costs: list[Cost]) -> None
     assert order.index(tally.total.source) == max(order.index(cost.source) for cost in costs)
 
 
+def test_a_part_of_a_request_counts_its_own_calls_and_adds_them_to_the_whole() -> None:
+    whole, cost = CostTally(), Cost(Decimal(1), Decimal(2), CostSource.CATALOG, 1)
+    part = whole.part()
+    whole.add(cost, TokenUsage(1, 2))
+    part.add(cost, TokenUsage(10, 20))
+    part.part().add(cost, TokenUsage(100, 200))
+    assert (part.total.usd, part.total.sub_calls, part.usage) == (Decimal(2), 2, TokenUsage(110, 220))
+    assert (whole.total.usd, whole.total.sub_calls, whole.usage) == (Decimal(3), 3, TokenUsage(111, 222))
+
+
 def test_a_request_without_model_calls_has_no_price_source() -> None:
     assert CostTally().total == Cost(Decimal(0), Decimal(0), CostSource.NONE, 0)

@@ -12,7 +12,6 @@ import pytest
 
 from spass.agents.interrupt import StopSignal, interruptible
 from spass.aws.invocation import AwsCall, invoke
-from spass.core.cost import NO_COST
 from spass.core.events import Event, InferenceFinished, ToolCallFinished, ToolCallStarted, TurnFinished, TurnStarted, collect
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.tenancy.config import GatewayConfig, SearchConfig
@@ -81,7 +80,7 @@ async def run_and_stop(toolbox: Toolbox, call: ToolCall, seconds: float = 0.05) 
         stopped_at.append(time.monotonic())
         signal.stop()
 
-    events = [event async for event in interruptible(turn(), signal=signal, deadline=None, cost=lambda: NO_COST)]
+    events = [event async for event in interruptible(turn(), signal=signal, deadline=None, tally=scope.tally)]
     RELEASED.set()
     assert table_of(scope).audited("tool") == [(call.name, "cancelled")]
     return events, time.monotonic() - stopped_at[0]
