@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from spass.core.ids import AgentName, IndexId, JobId, RequestId, SessionId, SummaryId, TenantId, UploadId, UserId
+from spass.core.ids import AgentName, ApprovalId, IndexId, JobId, RequestId, SessionId, SummaryId, TenantId, UploadId, UserId
 from spass.core.time import Timestamp
 
 _SEQ_DIGITS = 10
@@ -88,6 +88,22 @@ def user_session(tenant: TenantId, user: UserId, agent: AgentName, session: Sess
 def session_name(tenant: TenantId, user: UserId, agent: AgentName, name: str) -> Key:
     """Return the key of the item with the id of the session to which the user's client gave ``name``."""
     return Key(user_sessions_partition(tenant, user, agent), f"NAME#{name}")
+
+
+def approvals_partition(tenant: TenantId, user: UserId) -> str:
+    return f"{tenant_prefix(tenant)}APR#{user}"
+
+
+def approval(tenant: TenantId, user: UserId, approval: ApprovalId) -> Key:
+    return Key(approvals_partition(tenant, user), approval)
+
+
+SESSION_APPROVAL_PREFIX = "APR#"
+
+
+def session_approval(tenant: TenantId, session: SessionId, approval: ApprovalId) -> Key:
+    """Return the key of the item that names an approval of a session's call, so that it is deleted with the session."""
+    return Key(session_partition(tenant, session), f"{SESSION_APPROVAL_PREFIX}{approval}")
 
 
 def job(tenant: TenantId, job_id: JobId) -> Key:

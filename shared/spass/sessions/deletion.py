@@ -1,5 +1,6 @@
-"""Delete a session: one transaction hides it, then its name, its streams and its items are removed. A repeated delete continues
-an interrupted one: it finds the name in the head and the streams by their chunks, which are removed after them.
+"""Delete a session: one transaction hides it, then its name, its streams, its approvals and its items are removed. A repeated
+delete continues an interrupted one: it finds the name in the head, the streams by their chunks, and the approvals by items of the
+session, which are removed after them.
 
 A deleted session can neither be compacted nor become a successor, so its place in a chain is final. If it is a
 member of a chain, its head stays without any text, because its neighbours refer to it.
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from spass.approvals.deletion import delete_approvals
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
@@ -28,8 +30,8 @@ _NOT_IN_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_i
 
 
 async def delete_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
-    """Delete the session with all its messages, its streams and the summary that it starts with. Other sessions of its chain do
-    not change.
+    """Delete the session with all its messages, its streams, its approvals and the summary that it starts with. Other sessions of
+    its chain do not change.
 
     Raises:
         SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``. An interrupted delete may be repeated.
@@ -41,7 +43,7 @@ async def delete_session(store: TenantStore, session: SessionId, agent: AgentNam
     await _mark(store, session, agent, user, now)
     if before is not None and (stream := _stream_removal(store, decode_session(before))) is not None:
         await _remove_reference(store, stream)
-    await _remove_messages(store, session)
+    await _remove_messages(store, session, user)
     try:
         await store.table.write(Delete(head, _NOT_IN_CHAIN))
     except ConditionFailed:
@@ -99,15 +101,16 @@ async def _remove_reference(store: TenantStore, removal: Delete) -> None:
         await store.table.write(removal)
 
 
-async def _remove_messages(store: TenantStore, session: SessionId) -> None:
-    """Delete all items in the session's partition except the head, the name and the streams that they refer to, and all objects
-    in its folder of the bucket, including bodies that were never committed.
+async def _remove_messages(store: TenantStore, session: SessionId, user: UserId) -> None:
+    """Delete all items in the session's partition except the head, the name, the streams and the approvals that they refer to,
+    and all objects in its folder of the bucket, including bodies that were never committed.
     """
     partition = keys.session_partition(store.tenant, session)
     head = keys.session_head(store.tenant, session)
     after: str | None = None
     while items := await store.table.query(partition, after=after, limit=_ITEMS_PER_BATCH):
         await run_concurrently([_remove_reference(store, reference) for reference in _references(store, session, items)])
+        await delete_approvals(store, user, items)
         found = [keys.Key(partition, str(item["sk"])) for item in items]
         await run_concurrently([store.table.write(Delete(key)) for key in found if key != head])
         after = found[-1].sk

@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 
-from spass.core.errors import InvalidToken
+from spass.core.errors import InvalidToken, UserIdRequired
 from spass.core.ids import RequestId, TenantId, UserId
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.scalars import ANY_MODEL
@@ -72,3 +72,13 @@ class Caller:
     @property
     def tenant(self) -> TenantId:
         return self.identity.tenant
+
+    def require_user(self) -> UserId:
+        """Return the user of the request.
+
+        Raises:
+            UserIdRequired: the request has no user.
+        """
+        if self.user is None:
+            raise UserIdRequired("Send the header SPASS-User-Id: it names the owner.", param="SPASS-User-Id")
+        return self.user

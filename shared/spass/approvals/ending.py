@@ -1,0 +1,93 @@
+"""End an approval: one conditional write, which joins the transaction of the change that the approval allows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spass.approvals.answers import ApprovalView
+from spass.approvals.record import Approval, ApprovalStatus, encode_end
+from spass.approvals.store import read_approval
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.commit_marker import commit
+from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
+from spass.aws.writes import Equals, Update, Write
+from spass.core.errors import ApprovalDecided, ApprovalNotFound, SpassError
+from spass.core.messages import Json
+from spass.core.time import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRecord:
+    """How to keep the answer to a decision under its Idempotency-Key: the ``claim``, and the headers of that moment."""
+
+    claim: Claim
+    headers: Callable[[], Mapping[str, str]]
+
+
+class Ending:
+    """The end of ``approval`` by one decision. ``ended`` is the approval after it, as the last writes store it.
+
+    The writes take effect only while the approval is pending. So of several decisions one counts.
+    """
+
+    def __init__(
+        self, store: TenantStore, approval: Approval, reason: str | None, clock: Clock, record: AnswerRecord | None = None
+    ) -> None:
+        self.ended = approval
+        self._approval = approval
+        self._store = store
+        self._reason = reason
+        self._clock = clock
+        self._record = record
+
+    async def execute(self, result: Json) -> Sequence[Write]:
+        """Return the writes that end the approval as executed with ``result``, for the transaction of the change."""
+        return await self._writes(self._approval.executed(result, self._reason, self._clock()))
+
+    async def fail(self, error: Mapping[str, Json]) -> None:
+        """End the approval as failed. Errors are those of ``deny``."""
+        await self._commit(self._approval.failed(error, self._reason, self._clock()))
+
+    async def deny(self) -> None:
+        """End the approval as denied.
+
+        Raises:
+            ApprovalDecided, ApprovalNotFound, LeaseLost: the same as ``refusal`` returns; nothing was changed.
+            StorageUnavailable: the table does not answer; the approval says whether this decision counts.
+        """
+        await self._commit(self._approval.denied(self._reason, self._clock()))
+
+    async def refusal(self) -> SpassError:
+        """Return the error of a decision whose writes had a condition that failed: the approval was decided or deleted, or
+        another request has the claim.
+
+        Raises:
+            StorageUnavailable: the table does not answer.
+        """
+        try:
+            latest = await read_approval(self._store, self._approval.user, self._approval.id)
+        except ApprovalNotFound as error:
+            return error
+        return claim_lost() if latest.status is ApprovalStatus.PENDING else decided(latest.status)
+
+    async def _commit(self, ended: Approval) -> None:
+        if await commit(self._store, await self._writes(ended)):
+            raise await self.refusal()
+
+    async def _writes(self, ended: Approval) -> Sequence[Write]:
+        self.ended = ended
+        key = keys.approval(self._store.tenant, ended.user, ended.id)
+        is_pending = Equals("status", ApprovalStatus.PENDING.value)
+        end = Update(key, set=encode_end(ended), remove=("effect",), when=is_pending)
+        if self._record is None:
+            return [end]
+        answer = StoredAnswer(ApprovalView.of(ended, self._clock()).to_dict(), self._record.headers())
+        return [end, await self._record.claim.completion(answer)]
+
+
+def decided(status: ApprovalStatus) -> ApprovalDecided:
+    """Return the error of a decision about an approval that has ended with ``status``."""
+    return ApprovalDecided(
+        f"This approval can no longer be decided: it is {status.value}. GET it to see what came of it.",
+        details={"status": status.value},
+    )

@@ -1,0 +1,189 @@
+"""An approval: a tool call that waits for a person, stored as it will run. It changes once, when it ends.
+
+The item holds everything that people see. It also holds what the call needs to run (``effect``), until the approval ends. A large
+call is an object instead, which the bucket's lifecycle removes within days.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, Self, cast
+
+from spass.aws.attributes import Item, Value
+from spass.aws.table import TTL
+from spass.core.ids import AgentName, ApprovalId, SessionId, UserId, new_id
+from spass.core.json import dump_bytes
+from spass.core.messages import Json
+from spass.core.time import Timestamp, epoch_s, timestamp
+
+DECIDE_SECONDS: Final = 24 * 3600
+"""Seconds in which a person can decide."""
+_KEEP_SECONDS: Final = 30 * 24 * 3600
+
+
+class ApprovalStatus(StrEnum):
+    """The status of an approval. ``expired`` is not stored: it follows from the time."""
+
+    PENDING = "pending"
+    EXECUTED = "executed"
+    DENIED = "denied"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCall:
+    """A call as it will run: its ``arguments``, and the ``effect``, which the tool made when it previewed the call."""
+
+    arguments: Mapping[str, Json]
+    effect: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A call of ``tool`` by ``agent`` in a session of ``user``. ``message_id`` names the stream of its turn, if it has one.
+
+    ``arguments`` is None if only the object of a large call holds them. ``status`` is never ``EXPIRED`` here: see ``status_at``.
+    ``reason`` is the person's. An executed approval has a ``result``, a failed one an ``error`` (``{"code", "message"}``).
+    """
+
+    id: ApprovalId
+    user: UserId
+    tool: str
+    agent: AgentName
+    session: SessionId
+    message_id: str | None
+    preview: Json
+    rich: tuple[Json, ...]
+    arguments: Mapping[str, Json] | None
+    created_at: Timestamp
+    expires_at: Timestamp
+    status: ApprovalStatus = ApprovalStatus.PENDING
+    is_large: bool = False
+    reason: str | None = None
+    result: Json = None
+    error: Mapping[str, Json] | None = None
+    decided_at: Timestamp | None = None
+
+    @classmethod
+    def new(
+        cls,
+        *,
+        user: UserId,
+        tool: str,
+        agent: AgentName,
+        session: SessionId,
+        message_id: str | None,
+        preview: Json,
+        rich: Sequence[Json],
+        arguments: Mapping[str, Json],
+        now: float,
+    ) -> Self:
+        """Return an approval that waits from ``now`` (seconds since the epoch) for 24 hours."""
+        return cls(
+            id=ApprovalId(new_id("apr")),
+            user=user,
+            tool=tool,
+            agent=agent,
+            session=session,
+            message_id=message_id,
+            preview=preview,
+            rich=tuple(rich),
+            arguments=arguments,
+            created_at=timestamp(now),
+            expires_at=timestamp(now + DECIDE_SECONDS),
+        )
+
+    def status_at(self, now: float) -> ApprovalStatus:
+        """Return the status at ``now``, in seconds since the epoch."""
+        is_late = self.status is ApprovalStatus.PENDING and timestamp(now) >= self.expires_at
+        return ApprovalStatus.EXPIRED if is_late else self.status
+
+    def executed(self, result: Json, reason: str | None, now: float) -> Self:
+        """Return the approval after its call was executed with ``result``."""
+        return self._ended(ApprovalStatus.EXECUTED, reason, now, result=result)
+
+    def failed(self, error: Mapping[str, Json], reason: str | None, now: float) -> Self:
+        """Return the approval after its call failed with ``error``."""
+        return self._ended(ApprovalStatus.FAILED, reason, now, error=error)
+
+    def denied(self, reason: str | None, now: float) -> Self:
+        """Return the approval after a person denied it."""
+        return self._ended(ApprovalStatus.DENIED, reason, now)
+
+    def _ended(
+        self,
+        status: ApprovalStatus,
+        reason: str | None,
+        now: float,
+        *,
+        result: Json = None,
+        error: Mapping[str, Json] | None = None,
+    ) -> Self:
+        return replace(self, status=status, reason=reason, result=result, error=error, decided_at=timestamp(now))
+
+
+def call_object(approval: ApprovalId) -> str:
+    """Return the key of the object that holds a large call."""
+    return f"apr/{approval}"
+
+
+def encode_new(approval: Approval, shown: bytes, inline: Mapping[str, bytes]) -> dict[str, Value]:
+    """Return the attributes of the item of a pending approval. ``shown`` are its preview and its blocks (``encode_shown``), and
+    ``inline`` the parts of the call that the item holds, both as JSON."""
+    attributes: dict[str, Value] = {
+        "user": approval.user,
+        "tool": approval.tool,
+        "agent": approval.agent,
+        "session": approval.session,
+        "message_id": approval.message_id,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "status": approval.status.value,
+        "is_large": approval.is_large,
+        "shown": shown.decode(),
+        TTL: epoch_s(approval.created_at) + _KEEP_SECONDS,
+    }
+    return attributes | {name: part.decode() for name, part in inline.items()}
+
+
+def encode_shown(approval: Approval) -> bytes:
+    """Return the preview and the blocks for people as JSON."""
+    return dump_bytes({"preview": approval.preview, "rich": [*approval.rich]})
+
+
+def encode_end(approval: Approval) -> dict[str, Value]:
+    """Return the attributes that the end of an approval sets."""
+    return {
+        "status": approval.status.value,
+        "reason": approval.reason,
+        "decided_at": approval.decided_at,
+        "outcome": dump_bytes({"result": approval.result, "error": approval.error}).decode(),
+    }
+
+
+def decode_approval(item: Item) -> Approval:
+    """Return the approval in an item."""
+    shown: dict[str, Any] = json.loads(str(item["shown"]))
+    outcome: dict[str, Any] = json.loads(str(item["outcome"])) if "outcome" in item else {}
+    arguments = item.get("arguments")
+    return Approval(
+        id=ApprovalId(str(item["sk"])),
+        user=UserId(str(item["user"])),
+        tool=str(item["tool"]),
+        agent=AgentName(str(item["agent"])),
+        session=SessionId(str(item["session"])),
+        message_id=cast("str | None", item["message_id"]),
+        preview=shown["preview"],
+        rich=tuple(shown["rich"]),
+        arguments=json.loads(arguments) if isinstance(arguments, str) else None,
+        created_at=Timestamp(str(item["created_at"])),
+        expires_at=Timestamp(str(item["expires_at"])),
+        status=ApprovalStatus(str(item["status"])),
+        is_large=bool(item["is_large"]),
+        reason=cast("str | None", item.get("reason")),
+        result=outcome.get("result"),
+        error=outcome.get("error"),
+        decided_at=cast("Timestamp | None", item.get("decided_at")),
+    )
