@@ -15,11 +15,12 @@ router = api_router()
 @router.post("/a1/agents/{name}/sessions", response_model=SessionView, status_code=201)
 async def create_session(name: AgentParameter, exchange: CurrentExchange, body: CreateSession | None = None) -> Response:
     """Create a session. Missing values come from the tenant's settings, and the session keeps them."""
-    services = exchange.services
-    services.agents.get(name)
+    services, agent = exchange.services, exchange.services.agents.get(name)
+    options = body or CreateSession()
+    options = options.model_copy(update={"workspace": agent.session_workspace(options.workspace)})
 
     async def create(claim: Claim | None) -> RouteResult:
-        session = await services.sessions.create(exchange.scope, name, body or CreateSession(), claim)
+        session = await services.sessions.create(exchange.scope, name, options, claim)
         return RouteResult(SessionView.of(session), is_stored=True)
 
     return await run_idempotently(exchange, create, status=201)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, WithJsonSchema
 
 from spass.agents.parameters import parameters_of
-from spass.agents.spec import AgentSpec
+from spass.agents.spec import GRANTS, AgentSpec
 from spass.core.ids import MessageId, RequestId
 from spass.core.messages import FinishReason
 from spass.core.outcome import ToolRecord, TurnOutcome
@@ -19,6 +19,7 @@ from spass.tenancy.response_model import (
     SessionIdText,
     SummaryIdText,
 )
+from spass.tools.grants import EditorSettings, PathPatterns
 
 
 class AgentSummary(ResponseModel):
@@ -43,6 +44,11 @@ class AgentConfig(AgentSummary):
     model_config = ConfigDict(extra="allow")
 
     rag_top_k: Count
+    workspace: str | None
+    paths: PathPatterns
+    approval: tuple[str, ...]
+    delegates: tuple[str, ...]
+    editor: EditorSettings
     system_prompt: str
     temperature: float
     max_tokens: Count
@@ -51,7 +57,9 @@ class AgentConfig(AgentSummary):
     def with_defaults(cls, agent: AgentSpec, rag_top_k: int) -> "AgentConfig":
         """Return the agent. ``rag_top_k`` is the tenant's, which applies if the file has none."""
         common = AgentSummary.of(agent).model_dump()
-        return cls.model_validate({**common, "rag_top_k": agent.rag_top_k or rag_top_k, **parameters_of(agent.build())})
+        grants = {name: getattr(agent.grants, name) for name in GRANTS}
+        top_k = agent.rag_top_k or rag_top_k
+        return cls.model_validate({**common, "rag_top_k": top_k, **grants, **parameters_of(agent.build())})
 
 
 class AgentPage(ResponseModel):

@@ -12,6 +12,7 @@ from spass.core.ids import CLIENT_ID
 from spass.core.json import dump_canonical
 from spass.core.messages import Json, Message, Role
 from spass.core.text_checks import limit_bytes, reject_blank, reject_nul
+from spass.sessions.session import WorkspaceIdField
 from spass.tenancy.strict_body import StrictBody
 
 MAX_MESSAGES: Final = 1000
@@ -67,6 +68,9 @@ class ChatBody(StrictBody):
     model: Annotated[
         Annotated[str, Field(min_length=1, max_length=128)] | None, Field(description="The default is the agent's model.")
     ] = None
+    workspace: Annotated[
+        WorkspaceIdField | None, Field(description="The workspace of a new session. The default is the agent's.")
+    ] = None
     agent_id: Annotated[str | None, Field(description="If sent, the name of the agent in the path.")] = None
 
     @model_validator(mode="after")
@@ -82,5 +86,11 @@ class ChatBody(StrictBody):
         *earlier, last = (Message(Role(entry.role), entry.content, (), entry.tool_call_id) for entry in self.messages)
         body_hash = hashlib.sha256(dump_canonical(body)).hexdigest()
         return StreamedMessage(
-            self.message_id, body_hash, last.content, self.session_id, opens_session=True, earlier=tuple(earlier)
+            self.message_id,
+            body_hash,
+            last.content,
+            self.session_id,
+            opens_session=True,
+            earlier=tuple(earlier),
+            workspace=self.workspace,
         )

@@ -74,15 +74,17 @@ class Engine:
         self.check(scope, spec)
         scope = replace(scope, agent=AgentName(spec.name), kind=spec.kind)
         agent = _without_blank_prompt(spec.build())
+        workspace = scope.current_session.workspace if scope.current_session is not None else None
+        grants = replace(spec.grants, workspace=workspace or spec.grants.workspace)
         specs = self._toolbox.specs(spec.tools, scope.caller.identity) if agent.accepts_tools else ()
         infer = InferPerformer(self._calls, scope, _defaults(agent, spec, specs))
-        call_tools = partial(self._toolbox.run_all, scope, allowed=[tool.name for tool in specs], model=spec.model)
+        names = tuple(tool.name for tool in specs)
+        call_tools = partial(self._toolbox.run_all, scope, allowed=names, model=spec.model, grants=grants)
         driver = Driver(infer, call_tools, scope, bus=scope.bus)
 
         async def prepare() -> AgentContext:
             conversation = _with_content([*await history(), *given.conversation])
             retrieved = await self._retrieve(scope, spec, message)
-            names = tuple(tool.name for tool in specs)
             return AgentContext(conversation, names, (*retrieved, *given.memory_results), given.metadata, specs)
 
         async def shorten() -> Sequence[Message] | None:

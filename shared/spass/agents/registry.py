@@ -1,7 +1,7 @@
 """Load the agents of a folder: one YAML file each, read once per process and checked before use."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,8 @@ from spass.core.json import replace_surrogates
 from spass.core.text_checks import did_you_mean, end_sentence
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.yaml_source import ConfigError, ConfigProblem, YamlSource, load_yaml, validate
+from spass.tools.grants import DELETES
+from spass.tools.registry import GATED_TOOLS, WORKSPACE_TOOLS
 
 _LIST: Final = "agents"  # the scope of its cursors; agents are the same for all tenants
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -111,12 +113,23 @@ def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str]) -
         accepts_tools = agent.build().accepts_tools
     except ValueError as error:  # of a kind that checks its values together
         raise ConfigError([source.problem(("kind",), str(error))]) from None
+    return replace(agent, notices=tuple(str(notice) for notice in _notices(source, agent, accepts_tools=accepts_tools)))
+
+
+def _notices(source: YamlSource, agent: AgentSpec, *, accepts_tools: bool) -> Iterator[ConfigProblem]:
+    """Yield the keys of the file that have no effect."""
     if agent.tools and not accepts_tools:
-        notice = source.problem(
-            ("tools",), f"the kind {agent.kind} of '{agent.name}' uses no tools; remove this key, or choose another kind"
-        )
-        return replace(agent, notices=(str(notice),))
-    return agent
+        message = f"the kind {agent.kind} of '{agent.name}' uses no tools; remove this key, or choose another kind"
+        yield source.problem(("tools",), message)
+    if agent.grants.delegates and "delegate" not in agent.tools:
+        yield source.problem(("delegates",), "only the tool 'delegate' uses these names; add it to tools")
+    for position, name in enumerate(agent.grants.approval):
+        if name in GATED_TOOLS and name not in agent.tools:
+            message = f"the agent does not have the tool '{name}'; add it to tools, or remove it here"
+            yield source.problem(("approval", position), message)
+    if "aider_edit" in agent.tools and not agent.grants.paths.write:
+        message = "aider_edit can change no file; name the paths that it may change: paths: {write: [src/]}"
+        yield source.problem(("tools", agent.tools.index("aider_edit")), message)
 
 
 def _read(source: YamlSource) -> AgentFile:
@@ -156,7 +169,25 @@ def _reference_problems(
     for position, tool in enumerate(agent.tools):
         if tool not in tool_names:
             problems.append(source.problem(("tools", position), f"unknown tool '{tool}'{did_you_mean(tool, list(tool_names))}"))
-    return problems
+    return [*problems, *_grant_problems(source, agent)]
+
+
+def _grant_problems(source: YamlSource, agent: AgentSpec) -> Iterator[ConfigProblem]:
+    """Yield what the tools of the agent lack, and the names in ``approval`` that cannot wait for an approval."""
+    grants = agent.grants
+    for position, tool in enumerate(agent.tools):
+        if tool in WORKSPACE_TOOLS and grants.workspace is None:
+            message = f"the tool '{tool}' needs a workspace; add a line such as 'workspace: default'"
+            yield source.problem(("tools", position), message)
+        if tool == "delegate" and not grants.delegates:
+            message = "the tool 'delegate' needs the names of agents; add a line such as 'delegates: [researcher]'"
+            yield source.problem(("tools", position), message)
+    gates = [DELETES, *sorted(GATED_TOOLS)]
+    for position, name in enumerate(grants.approval):
+        if name not in gates:
+            hint = did_you_mean(name, gates) or f"; write one of {', '.join(gates)}"
+            message = f"'{name}' changes nothing that a person could approve{hint}"
+            yield source.problem(("approval", position), message)
 
 
 def _display_path(path: Path) -> str:

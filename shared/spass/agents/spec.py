@@ -1,7 +1,7 @@
 """An agent, the keys of its YAML file, and the body of a message to an agent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Final
 
@@ -10,12 +10,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import parameter_fields
-from spass.core.ids import RAG_ID, RequestId
+from spass.core.errors import InvalidRequest
+from spass.core.ids import RAG_ID, RequestId, WorkspaceId
 from spass.core.outcome import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody
+from spass.tools.grants import NO_GRANTS, EditorSettings, Grants, PathPatterns
 
+GRANTS: Final = tuple(field.name for field in fields(Grants))
+"""The keys of an agent's file that say what its tools may do."""
 DEFAULT_KIND: Final = "orchestrator"
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 
@@ -26,7 +30,7 @@ class AgentSpec:
 
     ``kind`` is a canonical key. ``parameters`` are valid values for fields of the kind; the others have their defaults.
     ``rag_index`` is searched before each prompt for ``rag_top_k`` passages; None means the tenant's setting. ``notices`` name
-    parts of the agent's file that have no effect, as ``file:line: message``.
+    parts of the agent's file that have no effect, as ``file:line: message``. ``grants`` is what the tools may do.
     """
 
     name: str
@@ -36,6 +40,7 @@ class AgentSpec:
     tools: tuple[str, ...] = ()
     rag_index: str | None = None
     rag_top_k: int | None = None
+    grants: Grants = NO_GRANTS
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
@@ -46,6 +51,16 @@ class AgentSpec:
             ValueError: the kind refuses the values.
         """
         return KINDS.get(self.kind)(**self.parameters)
+
+    def session_workspace(self, wanted: WorkspaceId | None) -> WorkspaceId | None:
+        """Return the workspace of a new session. ``wanted`` is that which the client names, if it names one.
+
+        Raises:
+            InvalidRequest: the agent has no workspace.
+        """
+        if wanted is not None and self.grants.workspace is None:
+            raise InvalidRequest(f"The agent '{self.name}' uses no workspace. Omit workspace.", param="workspace")
+        return wanted or self.grants.workspace
 
     def run(self, request_id: RequestId) -> AgentRun:
         """Return the run of this agent for a request."""
@@ -61,7 +76,7 @@ def _canonical_kind(kind: str) -> str:
 
 def check_unique(tools: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(tools)) < len(tools):
-        raise ValueError("a tool is listed twice; list each tool once")
+        raise ValueError("a name is listed twice; list each name once")
     return tools
 
 
@@ -77,12 +92,18 @@ class AgentFile(BaseModel):
     tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_unique)] = ()
     rag_index: Annotated[str, Field(pattern=RAG_ID)] | None = None
     rag_top_k: TopK | None = None
+    workspace: Annotated[WorkspaceId, Field(pattern=RAG_ID)] | None = None
+    paths: PathPatterns = PathPatterns()
+    approval: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_unique)] = ()
+    delegates: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_unique)] = ()
+    editor: EditorSettings = EditorSettings()
 
     def spec(self) -> AgentSpec:
         """Return the agent that the file describes."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         common = {name: values.pop(name) for name in AgentFile.model_fields}
-        return AgentSpec(**common, parameters=values)
+        grants = Grants(**{name: common.pop(name) for name in GRANTS})
+        return AgentSpec(**common, grants=grants, parameters=values)
 
 
 def file_model(kind: str) -> type[AgentFile]:
@@ -96,8 +117,8 @@ def file_model(kind: str) -> type[AgentFile]:
 
 @cache
 def _file_model(kind: type[BaseAgent]) -> type[AgentFile]:
-    fields: dict[str, Any] = dict(parameter_fields(kind))
-    return create_model("AgentFile", __base__=AgentFile, **fields)
+    parameters: dict[str, Any] = dict(parameter_fields(kind))
+    return create_model("AgentFile", __base__=AgentFile, **parameters)
 
 
 MessageText = Annotated[

@@ -23,7 +23,7 @@ from spass.calls.scope import Scope
 from spass.core.errors import GATEWAY_STOPPED, SessionBusy, SpassError, StorageUnavailable, TurnLost, internal_error
 from spass.core.event_task import EventList, EventTask
 from spass.core.events import Event, TurnFinished
-from spass.core.ids import AgentName, SessionId, new_id, random_suffix
+from spass.core.ids import AgentName, SessionId, WorkspaceId, new_id, random_suffix
 from spass.core.messages import Json, Message
 from spass.core.outcome import TurnOutcome
 from spass.core.time import Clock
@@ -32,6 +32,7 @@ from spass.journal.follower import StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, stream_digest
 from spass.journal.writer import JournalWriter
+from spass.sessions.opening import Opening
 from spass.sessions.service import Sessions
 from spass.sessions.session import require_user
 from spass.sessions.turn import Turn
@@ -52,6 +53,7 @@ class StreamedMessage:
 
     ``session`` is what the client sent. With ``opens_session`` it may also be None or the client's own name. Then the session is
     created if it is new and begins with the messages ``earlier``, and an archived one continues as its newest successor.
+    ``workspace`` is that which the client names for the session, if it names one.
     """
 
     message_id: str
@@ -60,6 +62,7 @@ class StreamedMessage:
     session: str | None
     opens_session: bool = False
     earlier: tuple[Message, ...] = ()
+    workspace: WorkspaceId | None = None
     idempotency: IdempotentRequest | None = None
 
     @classmethod
@@ -93,7 +96,7 @@ class Streams:
         name, store = AgentName(agent.name), scope.store
         digest = stream_digest(require_user(scope), name, message.message_id)
         for _ in range(_CLAIMS):
-            opening = await self._sessions.open(scope, name, message.session, message.earlier) if message.opens_session else None
+            opening = await self._opening(scope, agent, message)
             session = opening.session if opening is not None else SessionId(message.session or "")
             claimed = await claim(store, digest, message.body_hash, session, new_id("turn"), self._clock())
             if isinstance(claimed, StreamClaim):
@@ -109,12 +112,19 @@ class Streams:
                     stream=claimed,
                     message_id=message.message_id,
                     opening=opening,
+                    workspace=message.workspace,
                 )
                 live = self._begin(scope.for_agent(name, session), agent, request, claimed, report)
                 return await live.start() or live
             with suppress(StreamRestarted, TurnLost):
                 return await self._join(scope, claimed)
         raise SessionBusy("Other requests with this message_id were refused just now; try again.", retry_after=1)
+
+    async def _opening(self, scope: Scope, agent: AgentSpec, message: StreamedMessage) -> Opening | None:
+        if not message.opens_session:
+            return None
+        workspace = agent.session_workspace(message.workspace)
+        return await self._sessions.open(scope, AgentName(agent.name), message.session, message.earlier, workspace)
 
     async def _join(self, scope: Scope, head: StreamHead) -> FollowedStream:
         """Follow the stream of an earlier request, once its first frame is there.

@@ -6,7 +6,7 @@ from typing import Final, Self, TypedDict
 from spass.aws.clients import TenantStore
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.cost import CostTally
-from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
+from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, WorkspaceId, new_id
 from spass.core.time import Deadline, Timestamp, now
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.scalars import ANY_MODEL
@@ -46,9 +46,15 @@ class EventFields(TypedDict):
 
 @dataclass(slots=True)
 class CurrentSession:
-    """The session of some work. A turn that compacts its session sets ``id`` to that of the successor."""
+    """The session of some work. A turn that compacts its session sets ``id`` to that of the successor.
+
+    The turn sets the rest when it holds the session: its own id, the name of its stream, and the session's workspace.
+    """
 
     id: SessionId
+    turn_id: str | None = None
+    message_id: str | None = None
+    workspace: WorkspaceId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,12 @@ class Scope:
     def session(self) -> SessionId | None:
         """Return the session of the work, or None if it has none."""
         return self.current_session.id if self.current_session is not None else None
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of the turn, or that of the request if the work has no session."""
+        turn_id = self.current_session.turn_id if self.current_session is not None else None
+        return turn_id or self.caller.request_id
 
     @property
     def streaming(self) -> "Scope":

@@ -1,6 +1,6 @@
 """The outcome of an agent's run, as an idempotency record holds it. The edge renders it as JSON, as headers or as a stream."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
@@ -20,7 +20,8 @@ _FORMER_KIND: Final = "orchestrator"  # the only kind of the release that stored
 
 @dataclass(frozen=True, slots=True)
 class ToolRecord:
-    """A tool call that was executed. ``result`` is what the model received, as parsed JSON."""
+    """A tool call that was executed. ``result`` is what the model received, as parsed JSON. ``rich`` and ``approval`` are those
+    of ``ToolOutcome``."""
 
     id: str
     name: str
@@ -28,10 +29,12 @@ class ToolRecord:
     result: Json
     ok: bool
     duration_ms: int
+    rich: tuple[Json, ...] = ()
+    approval: Mapping[str, Json] | None = None
 
     @classmethod
     def of(cls, tool: ToolOutcome) -> "ToolRecord":
-        return cls(tool.call.id, tool.call.name, tool.arguments, tool.result, tool.ok, tool.duration_ms)
+        return cls(tool.call.id, tool.call.name, tool.arguments, tool.result, tool.ok, tool.duration_ms, tool.rich, tool.approval)
 
     @property
     def content(self) -> str:
@@ -105,7 +108,7 @@ def encode_outcome(outcome: TurnOutcome) -> dict[str, Json]:
             "run": [run.request_id, run.agent, run.kind, run.model],
             "content": outcome.content,
             "created_at": outcome.created_at,
-            "tools": [[t.id, t.name, t.arguments, t.result, t.ok, t.duration_ms] for t in outcome.tools],
+            "tools": [[t.id, t.name, t.arguments, t.result, t.ok, t.duration_ms, [*t.rich], t.approval] for t in outcome.tools],
             "usage": [outcome.usage.prompt_tokens, outcome.usage.completion_tokens],
             "cost": [decimal_text(cost.usd), decimal_text(cost.eur), cost.source.value, cost.sub_calls],
             "turns": outcome.turns,
@@ -131,7 +134,7 @@ def decode_outcome(body: Mapping[str, Any], headers: Mapping[str, str]) -> TurnO
         run=AgentRun(*stored["run"]),
         content=stored["content"],
         created_at=stored["created_at"],
-        tools=tuple(ToolRecord(*tool) for tool in stored["tools"]),
+        tools=tuple(_decode_tool(*tool) for tool in stored["tools"]),
         usage=TokenUsage(*stored["usage"]),
         cost=Cost(Decimal(usd), Decimal(eur), CostSource(source), sub_calls),
         turns=stored["turns"],
@@ -143,6 +146,19 @@ def decode_outcome(body: Mapping[str, Any], headers: Mapping[str, str]) -> TurnO
         compaction=CompactionIds(*stored["compaction"]) if stored["compaction"] else None,
         compaction_error=stored["compaction_error"],
     )
+
+
+def _decode_tool(
+    call_id: str,
+    name: str,
+    arguments: Json,
+    result: Json,
+    ok: bool,
+    duration_ms: int,
+    rich: Sequence[Json] = (),  # the release before stored neither of the last two
+    approval: Mapping[str, Json] | None = None,
+) -> ToolRecord:
+    return ToolRecord(call_id, name, arguments, result, ok, duration_ms, tuple(rich), approval)
 
 
 def _decode_reply(reply: Mapping[str, Any], headers: Mapping[str, str]) -> TurnOutcome:

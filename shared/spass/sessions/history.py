@@ -1,21 +1,26 @@
 """Read a session's history in pages, oldest message first, with the compacted messages."""
 
 import re
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeAlias
 
-from pydantic import WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from spass.aws.clients import TenantStore
 from spass.aws.objects import ObjectMissing
 from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.ids import MessageId
-from spass.core.messages import Role
+from spass.core.messages import Json, Role
 from spass.core.page_size import PageSizeLimit
 from spass.core.time import Timestamp
 from spass.llm.answers import FunctionCall
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message_json
 from spass.sessions.session import Session, read_session
-from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseModel
+from spass.tenancy.response_model import Count, DateTime, JsonObject, NextCursor, ResponseModel
+
+RichBlocks: TypeAlias = Annotated[
+    list[JsonObject] | None, Field(description="Blocks for people: `diff`, `file_tree` and `file` (docs/workspaces.md).")
+]
 
 # A turn may have 350 KB in the table and megabytes in the bucket, so reading ahead is bounded.
 _TURNS_PER_READ: Final = 16
@@ -24,7 +29,8 @@ _POSITION: Final = re.compile(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}")
 
 
 class MessageView(ResponseModel):
-    """A message as a client sees it. `compacted_at` is null while the message is live."""
+    """A message as a client sees it. `rich` are blocks for people, of a tool's result. `compacted_at` is null while the message
+    is live."""
 
     id: MessageId
     seq: Count
@@ -33,11 +39,12 @@ class MessageView(ResponseModel):
     created_at: DateTime
     tool_calls: list[FunctionCall]
     tool_call_id: str | None
+    rich: RichBlocks
     compacted_at: DateTime | None
 
     @classmethod
-    def of(cls, stored: StoredMessage, compacted_at: Timestamp | None) -> "MessageView":
-        return cls.model_validate({**message_json(stored), "compacted_at": compacted_at})
+    def of(cls, stored: StoredMessage, rich: Sequence[Json], compacted_at: Timestamp | None) -> "MessageView":
+        return cls.model_validate({**message_json(stored), "rich": [*rich] or None, "compacted_at": compacted_at})
 
 
 class HistoryPage(ResponseModel):
@@ -62,10 +69,12 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
     room = PageSizeLimit()
     while turns := await _load_page(store, session, turn_seq):
         for turn in turns:
+            rich = {run.call_id: run.rich for run in turn.tools}
             for stored in turn.messages:
                 if stored.seq < seq:
                     continue
-                message = MessageView.of(stored, session.archived_at if stored.seq < session.compacted_before else None)
+                compacted_at = session.archived_at if stored.seq < session.compacted_before else None
+                message = MessageView.of(stored, rich.get(stored.message.tool_call_id or "", ()), compacted_at)
                 if len(messages) == limit or not room.add(message.to_json()):
                     return HistoryPage(
                         messages=messages, next_cursor=encode_cursor(cursor_scope, f"{turn.first_seq}:{stored.seq}")

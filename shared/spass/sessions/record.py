@@ -8,8 +8,9 @@ from typing import Any, Final, cast
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
+from spass.core.effects import ToolOutcome
 from spass.core.events import Event, Outcome
-from spass.core.ids import MessageId, SessionId, new_id
+from spass.core.ids import ApprovalId, MessageId, SessionId, new_id
 from spass.core.json import dump_bytes
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import Clock, Timestamp, timestamp
@@ -33,11 +34,29 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """The duration of the call ``call_id``. Its arguments and its result are in the messages."""
+    """What is recorded of the call ``call_id`` besides its arguments and its result, which are in the messages. ``rich`` are
+    blocks for people. ``waiting`` are the approvals that the result mentions."""
 
     call_id: str
     name: str
     duration_ms: int
+    rich: tuple[Json, ...] = ()
+    waiting: tuple[ApprovalId, ...] = ()
+
+    @classmethod
+    def of(cls, tool: ToolOutcome) -> "ToolRun":
+        return cls(tool.call.id, tool.call.name, tool.duration_ms, tool.rich, tool.waiting)
+
+    def to_json(self) -> list[Json]:
+        """Return the run as it is stored. Most calls have neither of the last two."""
+        stored: list[Json] = [self.call_id, self.name, self.duration_ms]
+        return [*stored, [*self.rich], [*self.waiting]] if self.rich or self.waiting else stored
+
+    @classmethod
+    def from_json(
+        cls, call_id: str, name: str, duration_ms: int, rich: Sequence[Json] = (), waiting: Sequence[ApprovalId] = ()
+    ) -> "ToolRun":
+        return cls(call_id, name, duration_ms, tuple(rich), tuple(waiting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +104,7 @@ class TurnRecorder:
         """Return the turn so far, with messages numbered from ``first_seq`` on."""
         outcome = self.outcome
         messages = tuple(replace(stored, seq=seq) for seq, stored in enumerate(self._messages, first_seq))
-        tools = tuple(ToolRun(tool.call.id, tool.call.name, tool.duration_ms) for tool in outcome.tool_calls)
+        tools = tuple(map(ToolRun.of, outcome.tool_calls))
         return TurnRecord(self._id, messages, outcome.usage, outcome.turns, outcome.finish_reason, tools)
 
     def _insert(self, index: int, message: Message) -> None:
@@ -144,7 +163,7 @@ def _encode(record: TurnRecord) -> bytes:
         "usage": [record.usage.prompt_tokens, record.usage.completion_tokens],
         "turns": record.turns,
         "finish_reason": record.finish_reason.value,
-        "tools": [[run.call_id, run.name, run.duration_ms] for run in record.tools],
+        "tools": [run.to_json() for run in record.tools],
     }
     return dump_bytes(body)
 
@@ -162,7 +181,7 @@ def _decode(turn_id: str, body: str | bytes) -> TurnRecord:
         TokenUsage(prompt_tokens, completion_tokens),
         stored["turns"],
         FinishReason(stored["finish_reason"]),
-        tuple(ToolRun(*run) for run in stored["tools"]),
+        tuple(ToolRun.from_json(*run) for run in stored["tools"]),
     )
 
 

@@ -14,7 +14,7 @@ from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import SessionArchived, SessionNotFound
-from spass.core.ids import AgentName, SessionId, id_pattern, new_id
+from spass.core.ids import AgentName, SessionId, WorkspaceId, id_pattern, new_id
 from spass.core.messages import Message
 from spass.core.time import Clock, timestamp
 from spass.sessions.deletion import delete_session
@@ -125,9 +125,17 @@ class Sessions:
         """Return the session as its user sees it, with its active turn."""
         return SessionView.of(session, self._clock())
 
-    async def open(self, scope: Scope, agent: AgentName, wanted: str | None, imported: Sequence[Message]) -> Opening:
+    async def open(
+        self,
+        scope: Scope,
+        agent: AgentName,
+        wanted: str | None,
+        imported: Sequence[Message],
+        workspace: WorkspaceId | None = None,
+    ) -> Opening:
         """Return how a chat opens its session. ``wanted`` is the id of a session, a name that the client chooses, or None for a
-        new session. ``imported`` are the entries before the chat's message; only a new session stores them.
+        new session. ``imported`` are the entries before the chat's message; only a new session stores them. ``workspace`` is
+        that of a new session.
 
         Raises:
             SessionNotFound: ``wanted`` begins like an id, but is none.
@@ -139,8 +147,9 @@ class Sessions:
             return Opening(session)
         characters = sum(len(entry.content) for entry in imported)
         messages, name = await run_in_worker_thread(characters, import_messages, imported), wanted
+        options = CreateSession(title=name, workspace=workspace)
         template, named = await asyncio.gather(
-            self._new(scope, agent, CreateSession(title=name)), read_name(scope.store, require_user(scope), agent, name)
+            self._new(scope, agent, options), read_name(scope.store, require_user(scope), agent, name)
         )
         return Opening(named or template.id, replace(template, name=name), named, messages)
 

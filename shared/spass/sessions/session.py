@@ -13,13 +13,16 @@ from spass.aws.clients import TenantStore
 from spass.aws.codec import decode, encode
 from spass.calls.scope import Scope
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
-from spass.core.ids import AgentName, SessionId, SummaryId, UserId
+from spass.core.ids import RAG_ID, AgentName, SessionId, SummaryId, UserId, WorkspaceId
 from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
 from spass.tenancy.response_model import Count, DateTime, ResponseModel, SessionIdText
 from spass.tenancy.scalars import CompactStrategy, KeepLastN
 from spass.tenancy.strict_body import StrictBody
 
+WorkspaceIdField = Annotated[
+    WorkspaceId, Field(pattern=RAG_ID, description="The workspace of the session. The default is the agent's.")
+]
 Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(reject_nul)]
 
 
@@ -30,6 +33,7 @@ class CreateSession(StrictBody):
     compact_strategy: CompactStrategy | None = None
     compact_keep_last_n: KeepLastN | None = None
     compact_observation_mask: bool | None = None
+    workspace: WorkspaceIdField | None = None
 
 
 class CompactSession(StrictBody):
@@ -68,7 +72,8 @@ class Session:
 
     Messages are numbered from 1 without gaps; ``next_seq`` is the number of the next one. Messages below
     ``compacted_before`` are compacted: the successor has only their summary. Only an archived session has any. Both counts are
-    computed from these two numbers, so they cannot disagree with the history.
+    computed from these two numbers, so they cannot disagree with the history. ``workspace`` is the one whose files the agent
+    reads and changes; a successor has the same.
 
     A successor begins with the message of the summary ``summary_id``. ``archived_by`` is the turn or job
     whose compaction made the successor. ``name`` is the client's own name for the session. The newest session of a chain has it.
@@ -93,6 +98,7 @@ class Session:
     deleted_at: Timestamp | None = None
     hold: Hold | None = None
     name: str | None = None
+    workspace: WorkspaceId | None = None
 
     @property
     def message_count(self) -> int:
@@ -134,6 +140,7 @@ class SessionView(ResponseModel):
     parent_session_id: SessionIdText | None
     successor_session_id: SessionIdText | None
     archived_at: DateTime | None
+    workspace: WorkspaceId | None
     active_turn: ActiveTurn | None = None
 
     @classmethod

@@ -28,6 +28,7 @@ from spass.core.errors import (
     CompactionInProgress,
     IdempotencyInProgress,
     InternalError,
+    InvalidRequest,
     SessionArchived,
     SessionBusy,
     SpassError,
@@ -133,6 +134,8 @@ class Turn:
             return
         held = HeldSession(self._scope, self.id, opened.session, self._clock, self._request.stream)
         try:
+            self._check_workspace(opened.session)
+            self._name_turn(opened.session)
             held.check_lease()
             async with renewing(held.renew):
                 turns = await self._load(opened)
@@ -180,6 +183,18 @@ class Turn:
             raise
         self._scope.continue_in(opened.session.id)
         return opened
+
+    def _check_workspace(self, session: Session) -> None:
+        """Raise InvalidRequest if the client named another workspace than that of ``session``."""
+        if self._request.workspace not in (None, session.workspace):
+            message = "The session has another workspace, which it keeps. Omit workspace, or start another session."
+            raise InvalidRequest(message, param="workspace", details={"workspace": session.workspace})
+
+    def _name_turn(self, session: Session) -> None:
+        """Tell the scope what its tools record with their effects."""
+        current = self._scope.current_session
+        if current is not None:
+            current.turn_id, current.message_id, current.workspace = self.id, self._request.message_id, session.workspace
 
     async def _load(self, opened: OpenedSession) -> Sequence[TurnRecord] | None:
         """Return the turns that are not compacted yet, or None if an earlier attempt of the request was committed."""

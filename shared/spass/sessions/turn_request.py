@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.writes import Write
 from spass.core.events import Event
-from spass.core.ids import AgentName, SessionId, UserId
+from spass.core.ids import AgentName, SessionId, UserId, WorkspaceId
 from spass.core.messages import Message
 from spass.core.outcome import AgentRun
 from spass.sessions.opening import Opening
@@ -41,7 +41,7 @@ class TurnRequest:
     that of the agent's model, in tokens.
 
     ``stream`` is the claim of a streamed turn, which ``message_id`` names. A chat has an ``opening``, which chooses another
-    session if ``session`` cannot be continued.
+    session if ``session`` cannot be continued. ``workspace`` is that which the client names, if it names one.
     """
 
     session: SessionId
@@ -53,6 +53,7 @@ class TurnRequest:
     stream: "StreamClaim | None" = None
     message_id: str | None = None
     opening: Opening | None = None
+    workspace: WorkspaceId | None = None
 
     @property
     def agent(self) -> AgentName:

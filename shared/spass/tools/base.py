@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 from pydantic import Field
 
 from spass.calls.scope import Scope
-from spass.core.ids import DOCUMENT_ID, RAG_ID
+from spass.core.ids import DOCUMENT_ID, RAG_ID, ApprovalId, WorkspaceId
 from spass.core.messages import Json, ToolSpec
 from spass.tenancy.settings import Cascade
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
+from spass.tools.grants import NO_GRANTS, Grants
 from spass.tools.lineage_searcher import LineageSearcher
 
 if TYPE_CHECKING:  # most of these import numpy, which the description of a tool does not need
@@ -27,6 +28,8 @@ if TYPE_CHECKING:  # most of these import numpy, which the description of a tool
     from spass.rag.write.writer import Writer
     from spass.tools.chat_models import ChatModels
     from spass.tools.search.engine import SearchEngine
+
+TOOL_UNAVAILABLE: Final = "tool_unavailable"
 
 
 class ToolError(Exception):
@@ -46,6 +49,16 @@ class Rag:
     reader: "Reader"
     writer: "Writer"
     deleter: "IndexDeleter"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReply:
+    """The result of a call with what belongs to it, which no model receives: ``ToolOutcome`` describes the fields."""
+
+    result: Json
+    rich: tuple[Json, ...] = ()
+    approval: Mapping[str, Json] | None = None
+    waiting: tuple[ApprovalId, ...] = ()
 
 
 ReportProgress: TypeAlias = Callable[[str], None]
@@ -70,7 +83,8 @@ class ToolContext:
 
     ``record_result`` returns the writes that a change must include in its transaction, so that the result is stored with it.
     ``lineage_searcher`` creates the searcher at its first use; None outside of sessions. ``default_model`` is the model that made
-    the call, if a model did. A tool that takes long calls ``report_progress`` while it runs.
+    the call, if a model did. ``grants`` is what the agent's file lets its tools do; a call over HTTP has none. A tool that takes
+    long calls ``report_progress`` while it runs.
     """
 
     scope: Scope
@@ -83,6 +97,17 @@ class ToolContext:
     search_engine: "Callable[[], SearchEngine]" = search_wikipedia
     default_model: str | None = None
     report_progress: ReportProgress = ignore_progress
+    grants: Grants = NO_GRANTS
+
+    def require_workspace(self) -> WorkspaceId:
+        """Return the workspace of the turn.
+
+        Raises:
+            ToolError: the call has none.
+        """
+        if self.grants.workspace is None:
+            raise ToolError("This tool needs an agent with a workspace. Answer without it.", code=TOOL_UNAVAILABLE)
+        return self.grants.workspace
 
 
 IndexIdField: TypeAlias = Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
@@ -102,8 +127,8 @@ class Tool(StrictBody):
     admin_only: ClassVar[bool] = False
     """True if only an admin's token may call the tool. A tool must not give its caller a right that the HTTP routes deny."""
 
-    async def run(self, context: ToolContext, /) -> Json:
-        """Return the result as JSON.
+    async def run(self, context: ToolContext, /) -> "Json | ToolReply":
+        """Return the result as JSON, or a reply that also has what people see.
 
         Raises:
             ToolError: the model reads its message instead of a result.

@@ -1,17 +1,19 @@
 """The results of tool calls, and of calls that failed: a failed call has the result ``{"error": {"code", "message"}}``."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from spass.core.effects import ToolOutcome
 from spass.core.errors import InternalError, SpassError
+from spass.core.ids import ApprovalId
 from spass.core.messages import Json, Message, Role, ToolCall
 from spass.metering import audit
 from spass.tools import arguments as tool_arguments
 from spass.tools.arguments import InvalidArguments
-from spass.tools.base import ToolError
-from spass.tools.results import truncate_result
+from spass.tools.base import ToolError, ToolReply
+from spass.tools.results import truncate_result, truncate_rich
 
 _CANCELLED: Final = ToolError(
     "The call was cancelled because the work that it belongs to has ended. A change that it had begun may have been made.",
@@ -22,10 +24,20 @@ _BROKEN: Final = ToolError("The tool failed because of an error in the gateway."
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call."""
+    """The result of a call, and what the call's tool adds to it (``ToolReply``)."""
 
     result: Json
     failed: bool = False
+    rich: tuple[Json, ...] = ()
+    approval: Mapping[str, Json] | None = None
+    waiting: tuple[ApprovalId, ...] = ()
+
+    @classmethod
+    def of(cls, returned: "Json | ToolReply") -> "CallResult":
+        """Return the result that a tool has ``returned``."""
+        if isinstance(returned, ToolReply):
+            return cls(returned.result, False, truncate_rich(returned.rich), returned.approval, returned.waiting)
+        return cls(returned)
 
 
 def error_result(error: ToolError | SpassError) -> CallResult:
@@ -41,7 +53,9 @@ def outcome_of(call: ToolCall, result: CallResult, duration_ms: int = 0) -> Tool
     bounded, text = truncate_result(result.result)
     message = Message(Role.TOOL, text, tool_call_id=call.id)
     arguments = tool_arguments.arguments_for_display(call.arguments)
-    return ToolOutcome(call, arguments, bounded, message, duration_ms, not result.failed)
+    return ToolOutcome(
+        call, arguments, bounded, message, duration_ms, not result.failed, result.rich, result.approval, result.waiting
+    )
 
 
 def outcome_of_failure(call: ToolCall, error: BaseException, duration_ms: int) -> ToolOutcome:

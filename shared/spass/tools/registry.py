@@ -32,6 +32,22 @@ TOOLS: Final[Mapping[str, str]] = {
 }
 """Tool name → ``module:Class``."""
 
+WORKSPACE_TOOLS: Final = frozenset({"read_file", "list_directory", "search_files", "aider_edit", "delegate"})
+"""The tools that need an agent with a workspace."""
+
+GATED_TOOLS: Final = frozenset(
+    {
+        "aider_edit",
+        "memory_write",
+        "rag_index_create",
+        "rag_doc_append",
+        "rag_doc_patch",
+        "rag_doc_delete",
+        "rag_index_delete",
+    }
+)
+"""The tools that write, for which an agent's file may demand a person's approval."""
+
 
 @cache
 def load_tool(path: str) -> "type[Tool]":

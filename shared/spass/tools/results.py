@@ -1,7 +1,7 @@
 """Bound the size of tool results."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +12,8 @@ from spass.tools.answers import ToolResult
 
 MAX_RESULT_BYTES: Final = 64 * 1024
 """Bytes of JSON."""
+MAX_RICH_BYTES: Final = 128 * 1024
+"""Bytes of JSON of all blocks for people of one call."""
 _MAX_LIST_BYTES: Final = 48 * 1024
 
 
@@ -23,6 +25,61 @@ def fit_items(items: Sequence[Json]) -> list[Json]:
         if number and size > _MAX_LIST_BYTES:
             return [*items[:number]]
     return [*items]
+
+
+def truncate_rich(blocks: Sequence[Json]) -> tuple[Json, ...]:
+    """Return blocks for people, at most 128 KiB of JSON in all. The contents of a block that does not fit are cut, and its
+    ``truncated`` is true. Blocks that do not fit even without contents are left out.
+    """
+    if _size([*blocks]) <= MAX_RICH_BYTES:
+        return tuple(blocks)
+    empty = [_without_contents(block) for block in blocks]
+    sizes = [_size(block) + 1 for block in empty]
+    while sum(sizes) > MAX_RICH_BYTES - 1:
+        sizes.pop()
+    room = MAX_RICH_BYTES - 1 - sum(sizes)
+    fitting: list[Json] = []
+    for block, cut, size in zip(blocks, empty, sizes, strict=False):
+        fitted = block if _size(block) + 1 - size <= room else _with_contents(block, cut, room)
+        room -= _size(fitted) + 1 - size
+        fitting.append(fitted)
+    return tuple(fitting)
+
+
+def _contents(block: Mapping[str, Json]) -> str | None:
+    """Return the name of the field with the long part of ``block``."""
+    return next((name for name in ("unified", "text", "entries") if name in block), None)
+
+
+def _without_contents(block: Json) -> Json:
+    if not isinstance(block, Mapping) or (name := _contents(block)) is None:
+        return block
+    return {**block, name: "" if isinstance(block[name], str) else [], "truncated": True}
+
+
+def _with_contents(block: Json, cut: Json, room: int) -> Json:
+    """Return ``cut`` with as much of the contents of ``block`` as adds at most ``room`` bytes of JSON: whole lines, or whole
+    entries."""
+    if not isinstance(block, Mapping) or not isinstance(cut, Mapping) or (name := _contents(block)) is None:
+        return cut
+    whole = block[name]
+    if isinstance(whole, str):
+        text = encode_utf8(whole)[:room].decode("utf-8", "ignore")
+        while text and _size(text) - 2 > room:
+            text = text[: len(text) * room // (_size(text) + 1)]
+        return {**cut, name: text[: text.rfind("\n") + 1] or text}
+    entries: list[Json] = []
+    for entry in whole if isinstance(whole, Sequence) else ():
+        room -= _size(entry) + 1
+        if room < 0:
+            break
+        entries.append(entry)
+    return {**cut, name: entries}
+
+
+def _size(value: Json) -> int:
+    """Return the bytes of ``value`` as compact JSON."""
+    return len(encode_utf8(dump(value)))
 
 
 @dataclass(frozen=True, slots=True)

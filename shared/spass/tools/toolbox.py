@@ -46,6 +46,7 @@ from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import Rag, ReportProgress, Tool, ToolContext, ToolError, ignore_progress, search_wikipedia
 from spass.tools.confirm_tokens import ConfirmTokens
+from spass.tools.grants import NO_GRANTS, Grants
 from spass.tools.lineage_searcher import LineageSearcher
 from spass.tools.outcomes import CallResult, error_result, outcome_of
 from spass.tools.registry import TOOLS, load_tool
@@ -118,9 +119,11 @@ class Toolbox:
         *,
         allowed: Collection[str],
         model: str | None = None,
+        grants: Grants = NO_GRANTS,
         report_progress: ReportProgress = ignore_progress,
     ) -> ToolOutcome:
         """Run ``call`` as ``model`` wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
+        ``grants`` is what the agent's file lets the tool do.
 
         Raises:
             StorageUnavailable, Internal: the turn cannot continue.
@@ -135,12 +138,19 @@ class Toolbox:
             _check_admin(tool, scope)
             return _build_call(tool, tool_arguments.parse(call.arguments))
 
-        context = replace(self._context(scope, recorder), default_model=model, report_progress=report_progress)
+        context = self._context(scope, recorder)
+        context = replace(context, default_model=model, report_progress=report_progress, grants=grants)
         attempt = await self._attempt(context, recorder, prepare, _FATAL)
         return outcome_of(call, attempt, recorder.duration_ms)
 
     async def run_all(
-        self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str], model: str | None = None
+        self,
+        scope: Scope,
+        calls: Sequence[ToolCall],
+        *,
+        allowed: Collection[str],
+        model: str | None = None,
+        grants: Grants = NO_GRANTS,
     ) -> AsyncGenerator[ToolEvent, None]:
         """Run the tool calls of one answer of ``model``, eight at the same time, and yield their events as they happen.
 
@@ -152,7 +162,7 @@ class Toolbox:
         """
 
         async def run(call: ToolCall, report_progress: ReportProgress) -> ToolOutcome:
-            return await self.execute(scope, call, allowed=allowed, model=model, report_progress=report_progress)
+            return await self.execute(scope, call, allowed=allowed, model=model, grants=grants, report_progress=report_progress)
 
         async with aclosing(run_side_by_side(calls[:MAX_CALLS], run, concurrency=_CONCURRENCY)) as events:
             async for event in events:
@@ -256,7 +266,7 @@ class Toolbox:
             async with asyncio.timeout(seconds):  # wait_for would lose a cancellation that arrives with the result
                 result = await call.run(context)
             status = audit.OK
-            return CallResult(result)
+            return CallResult.of(result)
         except TimeoutError:
             status = "tool_timeout"
             return error_result(

@@ -15,6 +15,7 @@ from spass.core.effects import Answer, Infer, Steps
 from spass.core.errors import AgentNotFound
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.yaml_source import ConfigError
+from spass.tools.registry import TOOLS
 
 CONFIG = GatewayConfig(
     models=(
@@ -52,7 +53,7 @@ GOOD = "name: good\nmodel: talker\n"
 def load(folder: Path, **files: str) -> AgentRegistry:
     for stem, text in files.items():
         (folder / f"{stem}.yaml").write_text(text, encoding="utf-8")
-    return AgentRegistry.load(folder, CONFIG, ["calculator", "rag_query"])
+    return AgentRegistry.load(folder, CONFIG, TOOLS)
 
 
 def load_error(folder: Path, **files: str) -> str:
@@ -75,6 +76,15 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         ("tools:\n  - calculator\n  - nothing", 5, "unknown tool 'nothing'"),
         ("tools: [calculator, calculator]", 3, "twice"),
         ("tools: calculator", 3, "must be a list"),
+        ("workspace: a/b", 3, "workspace"),
+        ("paths: {wirte: [src/]}", 3, "unknown key 'wirte'; did you mean 'write'?"),
+        ("workspace: w\npaths:\n  write:\n    - src/\n    - /a", 7, "paths.write[1]"),
+        ("workspace: w\npaths: {write: ['!src/']}", 4, "paths.write"),
+        ("approval: [calculator]", 3, "'calculator' changes nothing that a person could approve"),
+        ("approval: [delete]", 3, "did you mean 'deletes'?"),
+        ("approval: [deletes, deletes]", 3, "twice"),
+        ("editor: {timeout: 601}", 3, "editor.timeout"),
+        ("editor: {format: udiff}", 3, "editor.format"),
         ("tools: [1]", 3, "must be text"),
         ("kind: simpel", 3, "kind: there is no agent kind 'simpel'; did you mean 'simple'?"),
         ("kind: 3", 3, "kind: must be text"),
@@ -213,3 +223,44 @@ def test_an_unknown_agent_is_not_found(tmp_path: Path, name: str) -> None:
     with pytest.raises(AgentNotFound) as caught:
         load(tmp_path, good=GOOD).get(name)
     caught.value.message.encode()  # a surrogate in the name must not break the answer
+
+
+DIRECTOR = GOOD + "workspace: team\n"
+
+
+@pytest.mark.parametrize(
+    ("addition", "line", "reason"),
+    [
+        ("tools: [calculator, read_file]", 3, "the tool 'read_file' needs a workspace; add a line such as 'workspace: default'"),
+        ("workspace: w\ntools:\n  - delegate", 5, "the tool 'delegate' needs the names of agents; add a line such as 'delegates:"),
+    ],
+)
+def test_a_tool_names_the_key_that_it_needs(tmp_path: Path, addition: str, line: int, reason: str) -> None:
+    error = load_error(tmp_path, good=GOOD + addition)
+    assert f"good.yaml:{line}" in error
+    assert reason in error
+
+
+def test_the_keys_of_a_workspace_are_read_and_shown(tmp_path: Path) -> None:
+    text = DIRECTOR + "paths: {write: [src/]}\napproval: [deletes]\neditor: {timeout: 20, format: whole}\n"
+    agent = load(tmp_path, good=text).get("good")
+    assert agent.grants.write.matches("src/main.py")
+    assert not agent.grants.write.matches("infra/main.py")
+    assert agent.grants.read.matches("infra/main.py")
+    shown = AgentConfig.with_defaults(agent, 5).to_dict()
+    assert {name: shown[name] for name in ("workspace", "paths", "approval", "delegates", "editor")} == {
+        "workspace": "team",
+        "paths": {"read": ["**"], "write": ["src/"]},
+        "approval": ["deletes"],
+        "delegates": [],
+        "editor": {"timeout": 20, "format": "whole"},
+    }
+
+
+def test_keys_without_effect_are_told_at_the_start(tmp_path: Path) -> None:
+    text = DIRECTOR + "approval: [rag_doc_delete]\ndelegates: [other]\n"
+    notices = load(tmp_path, good=text, other="name: other\nmodel: talker\n").notices
+    assert [notice.split(": ", 1)[1] for notice in notices] == [
+        "delegates: only the tool 'delegate' uses these names; add it to tools",
+        "approval[0]: the agent does not have the tool 'rag_doc_delete'; add it to tools, or remove it here",
+    ]

@@ -46,6 +46,7 @@ async def test_missing_options_come_from_the_tenants_settings_and_stay_fixed(har
         "parent_session_id": None,
         "successor_session_id": None,
         "archived_at": None,
+        "workspace": None,
         "active_turn": None,
     }
     assert await harness.sessions.get(harness.scope(), AGENT, session.id) == session
@@ -177,6 +178,7 @@ async def test_pages_of_any_size_contain_the_whole_history_in_order(
         "compacted_at",
         "tool_calls",
         "tool_call_id",
+        "rich",
     }
 
 

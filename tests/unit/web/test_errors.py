@@ -17,6 +17,7 @@ CONTRACT = {
         *("invalid_request", "user_id_required", "user_id_invalid", "user_id_not_allowed", "invalid_augment"),
         *("session_agent_mismatch", "context_length_exceeded", "upstream_rejected", "input_refused"),
         *("too_many_documents", "document_too_large", "duplicate_document_id"),
+        *("invalid_path", "invalid_archive", "workspace_limit"),
     },
     401: {"missing_token", "invalid_token"},
     403: {"model_not_allowed", "admin_required"},
@@ -24,6 +25,7 @@ CONTRACT = {
         *("agent_not_found", "session_not_found", "index_not_found", "document_not_found"),
         *("model_not_found", "tool_not_found", "upload_not_found", "job_not_found", "request_not_found", "route_not_found"),
         "stream_not_found",
+        *("workspace_not_found", "file_not_found", "version_not_found", "approval_not_found"),
     },
     405: {"method_not_allowed"},
     409: {
@@ -37,6 +39,7 @@ CONTRACT = {
             "idempotency_in_progress",
         ),
         *("confirm_token_invalid", "confirm_token_expired"),
+        *("workspace_conflict", "approval_decided"),
     },
     413: {"payload_too_large"},
     422: {"idempotency_key_reused"},

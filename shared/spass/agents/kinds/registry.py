@@ -17,7 +17,22 @@ _BUILT_IN: Final = {
     "native_react": "spass.agents.kinds.native_react.NativeReActAgent",
 }
 _ALIASES: Final[Mapping[str, str]] = {"react": "native_react"}
-FILE_KEYS: Final = frozenset({"name", "kind", "model", "description", "tools", "rag_index", "rag_top_k"})
+FILE_KEYS: Final = frozenset(
+    {
+        "name",
+        "kind",
+        "model",
+        "description",
+        "tools",
+        "rag_index",
+        "rag_top_k",
+        "workspace",
+        "paths",
+        "approval",
+        "delegates",
+        "editor",
+    }
+)
 """The keys of an agent's file that are not parameters of its kind."""
 
 _KEY: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")

@@ -124,7 +124,7 @@ def _tool_call(tool: ToolRecord) -> StreamEvent:
         "duration_ms": tool.duration_ms,
         "agent": None,
         "parent_id": None,
-        "rich": None,
+        "rich": [*tool.rich] or None,
     }
 
 
