@@ -232,7 +232,11 @@ DIRECTOR = GOOD + "workspace: team\n"
     ("addition", "line", "reason"),
     [
         ("tools: [calculator, read_file]", 3, "the tool 'read_file' needs a workspace; add a line such as 'workspace: default'"),
-        ("workspace: w\ntools:\n  - delegate", 5, "the tool 'delegate' needs the names of agents; add a line such as 'delegates:"),
+        (
+            "workspace: w\ntools:\n  - delegate",
+            5,
+            "the tool 'delegate' needs the names of agents; add a line such as 'delegates:",
+        ),
     ],
 )
 def test_a_tool_names_the_key_that_it_needs(tmp_path: Path, addition: str, line: int, reason: str) -> None:
