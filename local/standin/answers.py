@@ -10,6 +10,7 @@ from local.standin.conversation import Candidate, Conversation, ToolResult, resu
 from local.standin.counting import requested_count
 from local.standin.second_person import second_person
 from local.standin.words import content_stems, fold, match, rarity
+from local.standin.workspace_answers import describe
 
 _MIN_COVERAGE: Final = 0.3  # of a question, by a sentence that counts as an answer
 _SURE_COVERAGE: Final = 0.9  # with this coverage, the stand-in does not search further
@@ -98,7 +99,8 @@ def _phrase(candidate: Candidate, conversation: Conversation) -> str:
 
 def _from_results(conversation: Conversation) -> str:
     texts = [_from_result(conversation, result) for result in conversation.results]
-    return " ".join(dict.fromkeys(filter(None, texts))) or _nothing(conversation.is_german)
+    separator = "\n\n" if any("\n" in text for text in texts) else " "
+    return separator.join(dict.fromkeys(filter(None, texts))) or _nothing(conversation.is_german)
 
 
 def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
@@ -111,6 +113,8 @@ def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
         return f"{outcome.arguments.get('expression', '')} = {result.get('result', _as_text(result))}"
     if isinstance(result, Mapping) and outcome.name == "current_datetime":
         return f"{result.get('weekday')}, {result.get('date')}, {result.get('time')} ({result.get('timezone')})"
+    if described := describe(outcome, german=conversation.is_german):
+        return described
     hits = result.get("results") if isinstance(result, Mapping) else None
     if isinstance(hits, list):
         return _from_hits(conversation, outcome, hits)

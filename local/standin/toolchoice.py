@@ -10,6 +10,7 @@ from typing import Any, Final
 from local.standin.answers import is_sure
 from local.standin.conversation import Conversation
 from local.standin.words import content_stems, fold, match
+from local.standin.workspace_calls import KNOWLEDGE, NAMES, Call, workspace_calls
 from spass.core.messages import Json
 
 _NUMBER: Final = r"\d+(?:[.,]\d+)*"
@@ -71,21 +72,34 @@ def available_tools(request: Mapping[str, Any]) -> list[Tool]:
 def choose(request: Mapping[str, Any], conversation: Conversation) -> list[dict[str, Any]]:
     """Return the tool calls, in OpenAI's format, that the question clearly asks for. Return none if tools have answered."""
     tools = available_tools(request)
-    if not tools or conversation.results:
+    if not tools:
         return []
     forced = request.get("tool_choice")
     if isinstance(forced, Mapping):
         function = forced.get("function")
         named = function.get("name") if isinstance(function, Mapping) else None
         tools = [tool for tool in tools if tool.name == named] or tools
-    calls = [(tool.name, arguments) for tool in tools if (arguments := _arguments_if_asked(tool, conversation)) is not None]
-    if any(name != "rag_query" for name, _ in calls):
-        calls = [(name, arguments) for name, arguments in calls if name != "rag_query"]
+    calls: Sequence[Call] = workspace_calls([tool.name for tool in tools], conversation)
+    if not calls and conversation.results:
+        return []
+    calls = calls or _best_calls(tools, conversation)
     if not calls and (forced == "required" or isinstance(forced, Mapping)):
-        calls = [(tools[0].name, _arguments(tools[0], conversation))]
+        calls = [Call(tools[0].name, _arguments(tools[0], conversation))]
     if request.get("parallel_tool_calls") is False:
         calls = calls[:1]
     return [_call(at, name, arguments, conversation) for at, (name, arguments) in enumerate(calls)]
+
+
+def _best_calls(tools: Sequence[Tool], conversation: Conversation) -> list[Call]:
+    """Return the calls by the rules of their tools, and of the tools without a rule those whose names match the question best."""
+    calls = [Call(tool.name, arguments) for tool in tools if (arguments := _arguments_by_rule(tool, conversation)) is not None]
+    matches = {tool.name: _matching_words(tool, conversation) for tool in tools if tool.name not in _RULES}
+    best = max(matches.values(), default=0)
+    works_on_files = any(tool.name in NAMES for tool in tools)
+    if best > works_on_files:  # a director has many tools, and one common word is too little to choose one
+        calls += [Call(tool.name, _arguments(tool, conversation)) for tool in tools if matches.get(tool.name) == best]
+    others = [call for call in calls if call.name != "rag_query"]
+    return others if others or (works_on_files and not KNOWLEDGE.search(fold(conversation.question_text))) else calls
 
 
 def fill(schema: object, question: str) -> Json:
@@ -152,24 +166,31 @@ def _balance_parentheses(expression: str) -> str:
     return expression
 
 
-def _arguments_if_asked(tool: Tool, conversation: Conversation) -> dict[str, Any] | None:
-    """Return the arguments if the question asks for this tool, otherwise None."""
+def _arguments_by_rule(tool: Tool, conversation: Conversation) -> dict[str, Any] | None:
+    """Return the arguments if the tool has a rule by which the question asks for it, otherwise None."""
     rule = _RULES.get(tool.name)
-    if rule is not None:
-        return rule(conversation)
+    return rule(conversation) if rule else None
+
+
+def _matching_words(tool: Tool, conversation: Conversation) -> int:
+    """Return the number of words in the tool's name that the question has too."""
     name = content_stems(tool.name.replace("_", " ").replace("-", " "))
-    if match(name, content_stems(conversation.question_text), {}).words:
-        return _arguments(tool, conversation)
-    return None
+    return match(name, content_stems(conversation.question_text), {}).words
 
 
 def _arguments(tool: Tool, conversation: Conversation) -> dict[str, Any]:
-    rule = _RULES.get(tool.name)
-    known = rule(conversation) if rule else None
+    known = _arguments_by_rule(tool, conversation)
     if known is not None:
         return known
     value = fill(tool.parameters, conversation.question_text)
-    return value if isinstance(value, dict) else {}
+    arguments = value if isinstance(value, dict) else {}
+    index = _named_index(conversation.question_text)
+    return arguments | {"index_id": index} if index and "index_id" in arguments else arguments
+
+
+def _named_index(text: str) -> str | None:
+    named = _INDEX_NAMED.search(text)
+    return next(filter(None, named.groups())).rstrip(".:") if named else None
 
 
 def _calculator(conversation: Conversation) -> dict[str, Any] | None:
@@ -197,9 +218,9 @@ def _wikipedia(conversation: Conversation, *, summary: bool) -> dict[str, Any] |
 def _rag_query(conversation: Conversation) -> dict[str, Any] | None:
     if not conversation.is_question or _FIRST_PERSON.search(fold(conversation.question_text)):
         return None
-    named = _INDEX_NAMED.search(conversation.question_text) or _INDEX_NAMED.search(conversation.instructions)
+    named = _named_index(conversation.question_text) or _named_index(conversation.instructions)
     query = _WHERE_TO_LOOK.sub("", conversation.question_text).strip() or conversation.question_text
-    return {"index_id": next(filter(None, named.groups())).rstrip(".:") if named else _FALLBACK_INDEX, "query": query}
+    return {"index_id": named or _FALLBACK_INDEX, "query": query}
 
 
 def _lineage_search(conversation: Conversation) -> dict[str, Any] | None:
@@ -216,6 +237,7 @@ _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {
     "wikipedia_summary": lambda conversation: _wikipedia(conversation, summary=True),
     "rag_query": _rag_query,
     "lineage_search": _lineage_search,
+    **dict.fromkeys(NAMES, lambda _: None),
 }
 
 

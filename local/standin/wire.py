@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from local.standin.aider import answer_aider, read_aider_prompt
 from local.standin.answers import answer
 from local.standin.conversation import Conversation, strip_markers, text_of
 from local.standin.counting import requested_count
@@ -33,10 +34,14 @@ class Completion:
 
 def complete(request: Mapping[str, Any]) -> Completion:
     """Answer a request. The same request always gets the same answer."""
-    messages = strip_markers([message for message in request["messages"] if isinstance(message, Mapping)])
+    raw = [message for message in request["messages"] if isinstance(message, Mapping)]
+    messages = strip_markers(raw)
+    calls: list[dict[str, Any]] = []
     pause_seconds = 0.0
-    if protocol := requested_protocol(messages):
-        calls, text = [], answer_as_text(protocol, messages)
+    if prompt := read_aider_prompt(raw):
+        text = answer_aider(prompt)
+    elif protocol := requested_protocol(messages):
+        text = answer_as_text(protocol, messages)
     else:
         conversation = Conversation.read(messages)
         calls = choose(request, conversation)
