@@ -2,10 +2,9 @@
 
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim
+from spass.aws.idempotency import Claim, Completion
 from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.documents import WriteRequest
-from spass.rag.write.swap import Completion
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
@@ -20,7 +19,7 @@ async def append_documents(index_id: IndexParameter, body: WriteRequest, exchang
 
     async def write(claim: Claim | None) -> RouteResult:
         writer = exchange.services.writer
-        completion = Completion(claim, exchange.cost_headers) if claim else None
+        completion = Completion(claim, WriteAnswer.to_dict, exchange.cost_headers) if claim else None
         answer = await writer.append(exchange.scope, index_id, body.documents, completion)
         return RouteResult(answer, is_stored=True)
 

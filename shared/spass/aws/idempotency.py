@@ -7,22 +7,24 @@ lease, because it has a lease on its session.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
 from spass.aws.table import TTL, ConditionFailed, TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update
-from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
+from spass.aws.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update, Write
+from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused, SpassError
 from spass.core.ids import TenantId, UserId, random_suffix
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import now_s
+
+A_contra = TypeVar("A_contra", contravariant=True)
 
 _KEEP_SECONDS: Final = 24 * 3600
 _INLINE_BYTES: Final = 300_000  # a larger answer goes to the bucket; an item may hold 400 KB
@@ -141,6 +143,24 @@ class Claim:
 
     def _is_mine(self) -> Condition:
         return Equals("state", "running") & Equals("owner", self.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion(Generic[A_contra]):
+    """A participant of a swap that stores the answer under the request's ``claim``: ``body`` of the swap's answer, with the
+    ``headers`` of that moment."""
+
+    claim: Claim
+    body: Callable[[A_contra], Mapping[str, Json]]
+    headers: Callable[[], Mapping[str, str]] = dict
+
+    async def writes(self, answer: A_contra, /) -> Sequence[Write]:
+        """Return the write that stores the answer."""
+        return [await self.claim.completion(StoredAnswer(self.body(answer), self.headers()))]
+
+    def refusal(self) -> SpassError:
+        """Return the error of an attempt whose claim has passed to another one."""
+        return claim_lost()
 
 
 async def create(store: TenantStore, writes: Sequence[Put], *, token: str, claim: Claim | None, answer: StoredAnswer) -> None:

@@ -2,12 +2,25 @@
 
 from typing import NamedTuple
 
-from spass.core.ids import AgentName, ApprovalId, IndexId, JobId, RequestId, SessionId, SummaryId, TenantId, UploadId, UserId
+from spass.core.ids import (
+    AgentName,
+    ApprovalId,
+    IndexId,
+    JobId,
+    RequestId,
+    SessionId,
+    SummaryId,
+    TenantId,
+    UploadId,
+    UserId,
+    WorkspaceId,
+)
 from spass.core.time import Timestamp
 
 _SEQ_DIGITS = 10
 _PART_DIGITS = 6
 _FRAME_DIGITS = 10
+_VERSION_DIGITS = 10
 
 
 class Key(NamedTuple):
@@ -171,6 +184,39 @@ def upload_newest(tenant: TenantId, index: IndexId, digest: str) -> Key:
 def large_upload(tenant: TenantId, index: IndexId, upload: UploadId) -> Key:
     """Return the key of a large file during its ingest. The partition contains the large files of all the tenant's indexes."""
     return Key(f"{tenant_prefix(tenant)}LARGE", f"{index}#{upload}")
+
+
+def workspaces_partition(tenant: TenantId) -> str:
+    return f"{tenant_prefix(tenant)}WS"
+
+
+WORKSPACE_PREFIX = "WS#"
+
+
+def workspace(tenant: TenantId, workspace_id: WorkspaceId) -> Key:
+    """Return the key of the head of a workspace."""
+    return Key(workspaces_partition(tenant), f"{WORKSPACE_PREFIX}{workspace_id}")
+
+
+DELETED_GENERATION_PREFIX = "GONE#"
+
+
+def deleted_generation(tenant: TenantId, workspace_id: WorkspaceId, generation: str) -> Key:
+    """Return the key of the item that tells the sweep to remove a deleted generation of a workspace."""
+    return Key(workspaces_partition(tenant), f"{DELETED_GENERATION_PREFIX}{workspace_id}#{generation}")
+
+
+def workspace_versions_partition(tenant: TenantId, workspace_id: WorkspaceId, generation: str) -> str:
+    return f"{tenant_prefix(tenant)}WS#{workspace_id}#{generation}"
+
+
+VERSION_PREFIX = "V#"
+
+
+def workspace_version(tenant: TenantId, workspace_id: WorkspaceId, generation: str, number: int) -> Key:
+    """Return the key of a version. It contains the version's number, padded so that keys sort as numbers."""
+    partition = workspace_versions_partition(tenant, workspace_id, generation)
+    return Key(partition, f"{VERSION_PREFIX}{number:0{_VERSION_DIGITS}d}")
 
 
 def tenant_config(tenant: TenantId) -> Key:

@@ -21,11 +21,13 @@ _MAX_BACKOFF_SECONDS: Final = 0.25  # seconds between two attempts, full jitter
 
 @dataclass(frozen=True, slots=True)
 class Swap(Generic[A_co]):
-    """One attempt. The condition of ``write`` is that the version that was read is still current. ``answer`` is returned if
-    ``write`` takes effect. A ``Check`` changes nothing."""
+    """One attempt. The condition of ``write`` is that the version that was read is still current. ``more`` takes effect with it;
+    a condition of ``more`` may fail only because another writer was faster. ``answer`` is returned if they take effect. A
+    ``Check`` changes nothing."""
 
     answer: A_co
     write: Put | Update | Check
+    more: Sequence[Write] = ()
 
 
 class Participant(Protocol[A_contra]):
@@ -58,13 +60,13 @@ async def swap(
         if participant is None:
             if isinstance(attempt.write, Check):
                 return attempt.answer
-            writes: Sequence[Write] = (attempt.write,)
+            writes: Sequence[Write] = (attempt.write, *attempt.more)
         else:
-            writes = (attempt.write, *await participant.writes(attempt.answer))
+            writes = (attempt.write, *attempt.more, *await participant.writes(attempt.answer))
         failures = await commit(store, writes)
         if not failures:
             return attempt.answer
-        if participant is not None and failures.keys() - {0}:
+        if participant is not None and max(failures) > len(attempt.more):
             raise participant.refusal()
         if not deadline.remaining():
             raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spass.tools.chat_models import ChatModels
     from spass.tools.search.engine import SearchEngine
     from spass.tools.toolbox import Toolbox
+    from spass.workspaces.service import Workspaces
 
 
 # These hold only the contents of the operator's files and of the environment, which are the same in every process. A module may
@@ -227,6 +228,12 @@ class Services:
         from spass.rag.ingest.uploads import Uploads
 
         return Uploads(self.calls, self.config)
+
+    @cached_property
+    def workspaces(self) -> "Workspaces":
+        from spass.workspaces.service import Workspaces
+
+        return Workspaces()
 
     @cached_property
     def toolbox(self) -> "Toolbox":

@@ -3,13 +3,13 @@
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.idempotency import Claim, StoredAnswer, acquire
+from spass.aws.idempotency import Claim, Completion, StoredAnswer, acquire
 from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
+from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.catalog import describe_index
-from spass.rag.write.swap import Completion
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.rag.conftest import RagHarness, Verb, documents
 from tests.simulated.memory import aws_for_faults
@@ -135,8 +135,12 @@ async def test_a_request_whose_claim_expired_writes_nothing(harness: RagHarness,
     assert isinstance(expired, Claim)
     assert isinstance(successor, Claim)
     with pytest.raises(LeaseLost):
-        await harness.worker().writer.append(harness.scope(), index, documents(("a", "geist")), Completion(expired))
+        await harness.worker().writer.append(
+            harness.scope(), index, documents(("a", "geist")), Completion(expired, WriteAnswer.to_dict)
+        )
     assert (
-        await harness.worker().writer.append(harness.scope(), index, documents(("a", "erbe")), Completion(successor))
+        await harness.worker().writer.append(
+            harness.scope(), index, documents(("a", "erbe")), Completion(successor, WriteAnswer.to_dict)
+        )
     ).version == 1
     assert await harness.texts(index) == {"a": "erbe"}

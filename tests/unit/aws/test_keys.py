@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from spass.aws import keys
 from spass.aws.keys import Key
-from spass.core.ids import AgentName, ApprovalId, IndexId, RequestId, SessionId, SummaryId, TenantId, UserId
+from spass.core.ids import AgentName, ApprovalId, IndexId, RequestId, SessionId, SummaryId, TenantId, UserId, WorkspaceId
 from spass.core.time import Timestamp
 
 TENANTS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,8}", fullmatch=True).map(TenantId)
@@ -25,6 +25,9 @@ def all_keys(draw: st.DrawFn, tenant: TenantId) -> list[Key]:
         keys.approval(tenant, draw(USERS), ApprovalId(draw(NAMES))),
         keys.session_approval(tenant, session, ApprovalId(draw(NAMES))),
         keys.rag_manifest(tenant, draw(INDICES)),
+        keys.workspace(tenant, WorkspaceId(draw(INDICES))),
+        keys.workspace_version(tenant, WorkspaceId(draw(INDICES)), draw(NAMES), draw(st.integers(1, 10**9))),
+        keys.deleted_generation(tenant, WorkspaceId(draw(INDICES)), draw(NAMES)),
         keys.usage(tenant, "2026-01-01", agent, draw(NAMES), draw(USERS), draw(st.integers(0, 15))),
         keys.tenant_limit(tenant, draw(st.integers(0, 15))),
         keys.audit(tenant, RequestId(draw(NAMES)), Timestamp("2026-01-01T00:00:00.000Z"), RequestId(draw(NAMES))),

@@ -1,20 +1,17 @@
 """The swap: plan the next version of an index and make it the current one, or plan again if another writer was faster."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
 from spass.aws.swap import Participant, Swap
 from spass.aws.swap import swap as compare_and_swap
-from spass.aws.writes import Write
 from spass.core.errors import SpassError
 from spass.core.ids import IndexId, random_suffix
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
-from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.manifest import Manifest, read_current, swap_write, unchanged_check
 from spass.rag.index.precondition import IfMatch
 from spass.rag.write.merge_policy import needs_merge_job
@@ -29,23 +26,6 @@ class NextVersion(Generic[A_co]):
 
     answer: A_co
     after: Manifest | None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A participant of a write that keeps its answer under an Idempotency-Key's ``claim``, with the ``headers`` of that
-    moment."""
-
-    claim: Claim
-    headers: Callable[[], Mapping[str, str]] = dict
-
-    async def writes(self, answer: WriteAnswer, /) -> Sequence[Write]:
-        """Return the write that keeps the answer's body."""
-        return [await self.claim.completion(StoredAnswer(answer.to_dict(), self.headers()))]
-
-    def refusal(self) -> SpassError:
-        """Return the error of a try whose claim has passed to another one."""
-        return claim_lost()
 
 
 async def swap(

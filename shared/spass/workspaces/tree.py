@@ -1,0 +1,138 @@
+"""A tree: the files of one version, each with the place of its body in a pack. A tree never changes."""
+
+import json
+import zlib
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
+
+from spass.workspaces.paths import WorkspacePath
+
+_FILE_BYTES: Final = 600  # memory of one file of a decoded tree, without its path: the tuple, its texts and its numbers
+_AFTER_SLASH: Final = "0"  # the character after "/": it ends the range of a folder's paths in their order
+
+
+class TreeFile(NamedTuple):
+    """A file: the SHA-256 (hex), the ``size`` in bytes and the CRC-32 of its body, which is in ``pack`` from ``offset`` on.
+
+    It has ``length`` bytes there: a raw deflate stream if they are fewer than ``size``, else the body as it is. An empty file
+    is in no pack.
+    """
+
+    sha256: str
+    size: int
+    pack: str
+    offset: int
+    length: int
+    crc32: int
+
+    @property
+    def is_deflated(self) -> bool:
+        return self.length < self.size
+
+
+class TreeEntry(NamedTuple):
+    """An entry of a listing. ``size`` (bytes) and ``sha256`` are None for a directory."""
+
+    path: str
+    type: Literal["file", "directory"]
+    size: int | None
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of a version by path."""
+
+    files: Mapping[WorkspacePath, TreeFile]
+
+    @cached_property
+    def paths(self) -> Sequence[WorkspacePath]:
+        """All paths in order."""
+        return sorted(self.files)
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """The sizes of all files together."""
+        return sum(file.size for file in self.files.values())
+
+    @cached_property
+    def by_sha256(self) -> Mapping[str, TreeFile]:
+        """A file with each content."""
+        return {file.sha256: file for file in self.files.values()}
+
+    @property
+    def memory_bytes(self) -> int:
+        """An estimate of the memory of this tree."""
+        return 2 * sum(map(len, self.files)) + _FILE_BYTES * (len(self.files) + 1)
+
+    def is_folder(self, folder: str) -> bool:
+        """Return True if a file is below ``folder``. The root, ``""``, is always a folder."""
+        if not folder:
+            return True
+        position = bisect_left(self.paths, f"{folder}/")
+        return position < len(self.paths) and self.paths[position].startswith(f"{folder}/")
+
+    def below(self, folder: str) -> Sequence[WorkspacePath]:
+        """Return the paths below ``folder`` in order, at any depth."""
+        if not folder:
+            return self.paths
+        return self.paths[bisect_left(self.paths, f"{folder}/") : bisect_left(self.paths, folder + _AFTER_SLASH)]
+
+    def list(self, folder: str = "", depth: int | None = None) -> Sequence[TreeEntry]:
+        """Return the files and directories below ``folder`` by path: those directly in it with ``depth`` 1, all with None."""
+        below = self.below(folder)
+        start = len(folder) + 1 if folder else 0
+        entries: dict[str, TreeEntry] = {}
+        position = 0
+        while position < len(below):
+            path = below[position]
+            end = start
+            for _ in range(depth if depth is not None else path.count("/") + 1):
+                end = path.find("/", end) + 1
+                if not end:
+                    break
+                parent = path[: end - 1]
+                entries.setdefault(parent, TreeEntry(parent, "directory", None, None))
+            if depth is None or not end:
+                file = self.files[path]
+                entries[path] = TreeEntry(path, "file", file.size, file.sha256)
+                position += 1
+            else:  # everything else in this directory is too deep as well
+                position = bisect_left(below, path[: end - 1] + _AFTER_SLASH, position)
+        return [entries[path] for path in sorted(entries)]
+
+
+EMPTY_TREE: Final = Tree({})
+
+
+class TreeAt(NamedTuple):
+    """The tree of a ``version`` of the workspace's ``generation``. Without a workspace, the generation is empty."""
+
+    version: int
+    generation: str
+    tree: Tree
+
+
+def encode_tree(tree: Tree) -> bytes:
+    """Return the tree as compressed JSON: the packs' names, and per path a list of the file's values."""
+    packs = {name: number for number, name in enumerate(dict.fromkeys(file.pack for file in tree.files.values()))}
+    files = {
+        path: [sha256, size, packs[pack], offset, length, crc32]
+        for path, (sha256, size, pack, offset, length, crc32) in tree.files.items()
+    }
+    return zlib.compress(json.dumps({"packs": [*packs], "files": files}, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def decode_tree(body: bytes) -> Tree:
+    """Return the tree that ``encode_tree`` encoded."""
+    decoded = json.loads(zlib.decompress(body))
+    packs = decoded["packs"]
+    return Tree(
+        {
+            path: TreeFile(sha256, size, packs[pack], offset, length, crc32)
+            for path, (sha256, size, pack, offset, length, crc32) in decoded["files"].items()
+        }
+    )

@@ -1,0 +1,103 @@
+"""The record of one version: who made it, what it changed, and the names of its objects. A version never changes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spass.aws import codec
+from spass.aws.attributes import Item
+from spass.aws.clients import TenantStore
+from spass.aws.keys import VERSION_PREFIX, Key, workspace_version, workspace_versions_partition
+from spass.aws.writes import ITEM_ABSENT, Put
+from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, WorkspaceId
+from spass.core.time import Timestamp
+from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Committed
+from spass.workspaces.head import version_not_found
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version. ``tree`` and ``pack`` name its objects; without new bodies, it has no pack."""
+
+    version: int
+    tree: str
+    pack: str | None
+    added: int
+    changed: int
+    deleted: int
+    created_at: Timestamp
+    user: UserId | None = None
+    agent: AgentName | None = None
+    session_id: SessionId | None = None
+    message_id: MessageId | None = None
+    run_id: str | None = None
+    parent_log_id: str | None = None
+    message: str | None = None
+
+    @classmethod
+    def of(cls, committed: Committed, author: Author, *, tree: str, pack: str | None, at: Timestamp) -> "Version":
+        return cls(
+            committed.current,
+            tree,
+            pack,
+            committed.added,
+            committed.changed,
+            committed.deleted,
+            at,
+            author.user,
+            author.agent,
+            author.session_id,
+            author.message_id,
+            author.run_id,
+            author.parent_log_id,
+            author.message[:MAX_MESSAGE_CHARACTERS] if author.message else None,
+        )
+
+    @property
+    def objects(self) -> Sequence[str]:
+        """The names of its objects."""
+        return [self.tree, self.pack] if self.pack else [self.tree]
+
+
+async def read_version(store: TenantStore, workspace_id: WorkspaceId, generation: str, number: int) -> Version:
+    """Return a version of the generation.
+
+    Raises:
+        VersionNotFound: the generation has no such version.
+    """
+    item = await store.table.get(workspace_version(store.tenant, workspace_id, generation, number))
+    if item is None:
+        raise version_not_found(workspace_id, number)
+    return _decode(item)
+
+
+async def list_versions(
+    store: TenantStore,
+    workspace_id: WorkspaceId,
+    generation: str,
+    *,
+    after: int | None = None,
+    limit: int | None = None,
+    newest_first: bool = False,
+) -> Sequence[Version]:
+    """Return up to ``limit`` versions of the generation that come after the number ``after`` in their order."""
+    items = await store.table.query(
+        workspace_versions_partition(store.tenant, workspace_id, generation),
+        prefix=VERSION_PREFIX,
+        after=None if after is None else workspace_version(store.tenant, workspace_id, generation, after).sk,
+        limit=limit,
+        newest_first=newest_first,
+    )
+    return [_decode(item) for item in items]
+
+
+def version_put(tenant: TenantId, workspace_id: WorkspaceId, generation: str, version: Version) -> Put:
+    """Return the write that stores a new version."""
+    return Put(version_key(tenant, workspace_id, generation, version), codec.encode(version), ITEM_ABSENT)
+
+
+def version_key(tenant: TenantId, workspace_id: WorkspaceId, generation: str, version: Version) -> Key:
+    return workspace_version(tenant, workspace_id, generation, version.version)
+
+
+def _decode(item: Item) -> Version:
+    return codec.decode(Version, item, pack=item.get("pack"))
