@@ -26,12 +26,12 @@ from spass.agents.kinds.simple import SimpleAgent
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.effects import Infer, ToolOutcome, user
-from spass.core.events import ToolEvent, collect
+from spass.core.events import CallEvent, collect
 from spass.core.ids import RequestId, TenantId
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta, ToolSpec
 from spass.llm.types import ChatDelta
 from spass.tenancy.identity import Caller, Identity
-from spass.tools.base import ReportProgress
+from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.side_by_side import run_side_by_side
 
 PEER: Final = ROOT / ".venv-peers" / "bin" / "python"
@@ -102,12 +102,12 @@ class InstantModel:
         return False
 
 
-async def add(call: ToolCall, _: ReportProgress) -> ToolOutcome:
+async def add(call: ToolCall, _: ReportProgress, _forward: ForwardEvent) -> ToolOutcome:
     message = Message(Role.TOOL, '{"sum": 3}', tool_call_id=call.id)
     return ToolOutcome(call, {"a": 1, "b": 2}, {"sum": 3}, message, 0)
 
 
-def call_tools(calls: Sequence[ToolCall]) -> AsyncGenerator[ToolEvent, None]:
+def call_tools(calls: Sequence[ToolCall]) -> AsyncGenerator[CallEvent, None]:
     return run_side_by_side(calls, add, concurrency=8)
 
 

@@ -162,22 +162,33 @@ def _check_sessions(plannings: Sequence[Event]) -> None:
 
 def _check_calls(events: Sequence[Event]) -> None:
     """Assert that a call starts once, proceeds only while it runs, and ends once. Only a call that was cancelled can end without
-    having started. A replay shows only ends."""
-    started: set[str] = set()
+    having started. A call within another one starts and ends while that one runs. A replay shows only ends of calls of the turn
+    itself."""
+    started: dict[str, Event] = {}
     ended: set[str] = set()
     is_replay = not any("tool_call" in event for event in events)
     for event in events:
         if "tool_call" in event:
-            assert event["tool_call"]["id"] not in started
-            started.add(event["tool_call"]["id"])
+            call = event["tool_call"]
+            assert set(call) == {"id", "tool", "args", "agent", "parent_id"}
+            assert call["id"] not in started
+            assert (call["agent"] is None) == (call["parent_id"] is None)
+            assert call["parent_id"] is None or call["parent_id"] in started.keys() - ended
+            started[call["id"]] = call
         elif "tool_call_id" in event:
-            assert event["tool_call_id"] in started - ended
+            assert event["tool_call_id"] in started.keys() - ended
         elif event["type"] == "tool_call":
             assert event["id"] not in ended
             ended.add(event["id"])
-            assert event["id"] in started or is_replay or _is_cancelled(event)
+            if event["id"] in started:
+                start = started[event["id"]]
+                assert all(event[name] == start[name] for name in ("tool", "args", "agent", "parent_id"))
+            else:
+                assert event["parent_id"] is None
+                assert is_replay or _is_cancelled(event)
+            assert all(started[call]["parent_id"] != event["id"] for call in started.keys() - ended)
         elif _kind(event) == "status complete":
-            assert started <= ended
+            assert started.keys() <= ended
 
 
 def _is_cancelled(call: Event) -> bool:
@@ -233,7 +244,9 @@ def collect_ask(events: Sequence[Event]) -> dict[str, Any]:
     return {
         **{name: done[name] for name in ("agent", "kind", "model", "turns", "finish_reason", "metadata")},
         "content": answer_text(events),
-        "tool_results": _in_any_order([call["tool"], call["result"], call["ok"]] for call in of_type(events, "tool_call")),
+        "tool_results": _in_any_order(
+            [call["tool"], call["result"], call["ok"]] for call in of_type(events, "tool_call") if call["parent_id"] is None
+        ),
         "usage": usage["usage"],
     }
 

@@ -86,7 +86,13 @@ def test_a_stream_shows_the_run_as_it_happens_and_ends_with_its_cost(gateway: Ga
         **({"message_id": planning["message_id"], "attempt": 1} if route == "messages" else {}),
     }
     assert said == {"type": "token", "content": "I compute. ", "step": 1}
-    assert executing["tool_call"] == {"id": call["id"], "tool": "calculator", "args": {"expression": "6*7"}}
+    assert executing["tool_call"] == {
+        "id": call["id"],
+        "tool": "calculator",
+        "args": {"expression": "6*7"},
+        "agent": None,
+        "parent_id": None,
+    }
     assert {name: call[name] for name in ("tool", "args", "result", "ok", "agent", "parent_id", "rich")} == {
         "tool": "calculator",
         "args": {"expression": "6*7"},

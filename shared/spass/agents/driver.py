@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from spass.agents.kind_run import KindRun
 from spass.agents.kinds.base import AgentContext, BaseAgent
+from spass.agents.nested_calls import NestedCalls
 from spass.agents.reply_reader import ClientReplyReader, ReplyReader, give_ids
 from spass.agents.transcript import Transcript
 from spass.calls.scope import Scope
@@ -21,12 +22,13 @@ from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, EMPTY_BUS, EventBus
 from spass.core.effects import Answer, AssistantReply, CallError, CallTools, Effect, Infer, Tell, ToolOutcome
 from spass.core.errors import ContextLengthExceeded, InternalError, SpassError
 from spass.core.events import (
+    CallEvent,
     Event,
     Failed,
+    Nested,
     Status,
     ToolCallFinished,
     ToolCallStarted,
-    ToolEvent,
     ToolProgress,
     TurnFinished,
     TurnStarted,
@@ -34,6 +36,7 @@ from spass.core.events import (
 from spass.core.json import dump
 from spass.core.messages import CUT_OFF, FinishReason, Json, Message, Role, ToolCall
 from spass.llm.types import ChatDelta
+from spass.tools.arguments import arguments_for_display
 
 if TYPE_CHECKING:
     from spass.core.bus_events import AgentTurnEnd, AgentTurnStart
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
 """Return a shorter history, or None if there is none. The driver calls it at most once, when the provider reports that the
 conversation is too long."""
-CallToolsPerformer: TypeAlias = Callable[[Sequence[ToolCall]], AsyncGenerator[ToolEvent, None]]
+CallToolsPerformer: TypeAlias = Callable[[Sequence[ToolCall]], AsyncGenerator[CallEvent, None]]
 """Execute tool calls side by side and yield their events as they happen. When it is closed, it cancels the calls."""
 
 
@@ -57,7 +60,8 @@ class Driver:
     """Run the kinds of one scope. ``scope`` is that of the agent; its tally counts the cost and the tokens of the turn.
 
     ``client_tools`` is set for a client of chat completions, who reads the model's text unfiltered and refusals apart from it,
-    and answers the calls of these tools: their pieces are events.
+    and answers the calls of these tools: their pieces are events. A driver that ``is_nested`` runs within a call of another one:
+    it gives each call an id of its own, because the calls of both are in one stream.
     """
 
     def __init__(
@@ -68,10 +72,12 @@ class Driver:
         *,
         bus: EventBus = EMPTY_BUS,
         client_tools: Collection[str] | None = None,
+        is_nested: bool = False,
     ) -> None:
         self.infer = infer
         self.call_tools = call_tools
         self.scope = scope
+        self.is_nested = is_nested
         self._bus = bus
         self._client_tools = client_tools
 
@@ -154,6 +160,7 @@ class _Turn:
         self._shorten_history = shorten_history
         self._transcript = Transcript()
         self._running: dict[str, ToolCall] = {}
+        self._nested = NestedCalls()
         self._call_ids: set[str] = set()
         self._finish_reason = FinishReason.STOP
         self._given_metadata: Mapping[str, Json] = {}
@@ -191,9 +198,14 @@ class _Turn:
         """Yield the end of everything that the error left open."""
         yield from self._transcript.abandon_step()
         result: Json = {"error": {"code": error.code, "message": "The turn failed before this call ended."}}
-        for call in self._running.values():
+
+        def outcome(call: ToolCall, duration_ms: int) -> ToolOutcome:
             message = Message(Role.TOOL, dump(result), tool_call_id=call.id)
-            yield ToolCallFinished(ToolOutcome(call, {}, result, message, 0, ok=False))
+            return ToolOutcome(call, arguments_for_display(call.arguments), result, message, duration_ms, ok=False)
+
+        yield from self._nested.end(outcome)
+        for call in self._running.values():
+            yield ToolCallFinished(outcome(call, 0))
 
     def _is_out_of_turns(self, effect: Effect) -> bool:
         is_limited = isinstance(effect, CallTools) or (isinstance(effect, Infer) and not effect.aside)
@@ -235,7 +247,8 @@ class _Turn:
                     async for event in deltas:
                         yield event
             case CallTools():
-                calls = give_ids(effect.calls, self._call_ids)  # some providers number the calls of each reply from 0
+                given = tuple(replace(call, id="") for call in effect.calls) if self._driver.is_nested else effect.calls
+                calls = give_ids(given, self._call_ids)  # some providers number the calls of each reply from 0
                 self._call_ids.update(call.id for call in calls)
                 for event in self._transcript.record(effect.said, calls, FinishReason.TOOL_CALLS):
                     yield event
@@ -301,6 +314,8 @@ class _Turn:
                     case ToolCallFinished(outcome=outcome):
                         self._running.pop(outcome.call.id, None)
                         outcomes[outcome.call.id] = outcome
+                    case Nested():
+                        self._nested.add(event)
                     case ToolProgress():
                         pass
                 yield event

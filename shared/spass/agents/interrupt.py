@@ -9,14 +9,17 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
+from spass.agents.nested_calls import NestedCalls
 from spass.aws.log import failure_line, write_line
 from spass.core.cost import CostTally
+from spass.core.effects import ToolOutcome
 from spass.core.events import (
     Event,
     Failed,
     InferenceFinished,
     InferenceStarted,
     MessageWritten,
+    Nested,
     Token,
     ToolCallFinished,
     ToolCallStarted,
@@ -127,6 +130,7 @@ class _TurnSoFar:
         self._last_message: Message | None = None
         self._calls: dict[str, ToolCall] = {}
         self._started_at: dict[str, float] = {}
+        self._nested = NestedCalls()
 
     def add(self, event: Event) -> None:
         match event:
@@ -145,6 +149,8 @@ class _TurnSoFar:
                 self._started_at[call.id] = time.monotonic()
             case ToolCallFinished(outcome=outcome):
                 self._calls.pop(outcome.call.id, None)
+            case Nested():
+                self._nested.add(event)
             case TurnStarted():
                 self._has_started = True
             case _:
@@ -158,15 +164,20 @@ class _TurnSoFar:
         """Yield what is missing before the last event of a valid turn."""
         if not self._has_started:
             yield TurnStarted()
+        yield from self._nested.end(_cancelled)
         now = time.monotonic()
         for call in self._calls.values():
             duration_ms = round((now - self._started_at.get(call.id, now)) * 1000)
-            yield ToolCallFinished(outcome_of_failure(call, asyncio.CancelledError(), duration_ms))
+            yield ToolCallFinished(_cancelled(call, duration_ms))
         answer = Message(Role.ASSISTANT, "".join(self._shown))
         if self._has_open_step:
             yield InferenceFinished(answer, reason)
         elif answer != self._last_message:
             yield MessageWritten(answer)
+
+
+def _cancelled(call: ToolCall, duration_ms: int) -> ToolOutcome:
+    return outcome_of_failure(call, asyncio.CancelledError(), duration_ms)
 
 
 async def _close(events: AsyncGenerator[Event, None]) -> None:

@@ -112,6 +112,9 @@ class Nested:
     event: ToolEvent
 
 
+CallEvent: TypeAlias = ToolEvent | Nested
+"""An event of a tool call that runs, or of work within it."""
+
 Event: TypeAlias = (
     TurnStarted
     | InferenceStarted
@@ -120,8 +123,7 @@ Event: TypeAlias = (
     | ToolCallDelta
     | InferenceFinished
     | MessageWritten
-    | ToolEvent
-    | Nested
+    | CallEvent
     | Status
     | TurnFinished
     | Failed

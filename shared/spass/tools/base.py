@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 from pydantic import Field
 
 from spass.calls.scope import Scope
+from spass.core.events import Nested
 from spass.core.ids import DOCUMENT_ID, RAG_ID, ApprovalId, WorkspaceId
 from spass.core.messages import Json, ToolSpec
 from spass.tenancy.settings import Cascade
@@ -65,7 +66,15 @@ ReportProgress: TypeAlias = Callable[[str], None]
 """Tell the client one line about the progress of a call. Call it in the event loop."""
 
 
+ForwardEvent: TypeAlias = Callable[[Nested], None]
+"""Tell the client about work within a call. Call it in the event loop."""
+
+
 def ignore_progress(_text: str) -> None:
+    """Do nothing: nobody follows this call."""
+
+
+def ignore_event(_event: Nested) -> None:
     """Do nothing: nobody follows this call."""
 
 
@@ -84,7 +93,8 @@ class ToolContext:
     ``record_result`` returns the writes that a change must include in its transaction, so that the result is stored with it.
     ``lineage_searcher`` creates the searcher at its first use; None outside of sessions. ``default_model`` is the model that made
     the call, if a model did. ``grants`` is what the agent's file lets its tools do; a call over HTTP has none. A tool that takes
-    long calls ``report_progress`` while it runs.
+    long calls ``report_progress`` while it runs. A tool whose work makes calls of its own passes their events to ``forward``, as
+    work within the call ``call_id``.
     """
 
     scope: Scope
@@ -97,6 +107,8 @@ class ToolContext:
     search_engine: "Callable[[], SearchEngine]" = search_wikipedia
     default_model: str | None = None
     report_progress: ReportProgress = ignore_progress
+    forward: ForwardEvent = ignore_event
+    call_id: str = ""
     grants: Grants = NO_GRANTS
 
     def require_workspace(self) -> WorkspaceId:

@@ -8,25 +8,25 @@ from typing import Final, TypeAlias
 
 from spass.aws.tasks import run_concurrently, run_shielded
 from spass.core.effects import ToolOutcome
-from spass.core.events import ToolCallFinished, ToolCallStarted, ToolEvent, ToolProgress
+from spass.core.events import CallEvent, Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.json import replace_surrogates
 from spass.core.messages import ToolCall
-from spass.tools.base import ReportProgress
+from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.outcomes import outcome_of_failure
 
-RunCall: TypeAlias = Callable[[ToolCall, ReportProgress], Awaitable[ToolOutcome]]
+RunCall: TypeAlias = Callable[[ToolCall, ReportProgress, ForwardEvent], Awaitable[ToolOutcome]]
 """Run one call. An error that it raises ends all calls."""
 
 _MAX_PROGRESS_CHARACTERS: Final = 500
 
 
-async def run_side_by_side(calls: Sequence[ToolCall], run: RunCall, *, concurrency: int) -> AsyncGenerator[ToolEvent, None]:
+async def run_side_by_side(calls: Sequence[ToolCall], run: RunCall, *, concurrency: int) -> AsyncGenerator[CallEvent, None]:
     """Run ``calls``, at most ``concurrency`` at the same time, and yield their events as they happen.
 
     Every call that was started is finished. If ``run`` raises an error, cancel the other calls, start no further call, yield the
     ends of those that were started, and raise the error. Closing the iterator cancels the calls and waits for their ends.
     """
-    events: asyncio.Queue[ToolEvent | None] = asyncio.Queue()
+    events: asyncio.Queue[CallEvent | None] = asyncio.Queue()
     waiting = deque(calls)
 
     async def work() -> None:
@@ -50,32 +50,36 @@ async def run_side_by_side(calls: Sequence[ToolCall], run: RunCall, *, concurren
             task.exception()  # retrieve it: asyncio logs an error for an exception that is never retrieved
 
 
-async def _run_in_turn(waiting: deque[ToolCall], run: RunCall, emit: Callable[[ToolEvent], None]) -> None:
+async def _run_in_turn(waiting: deque[ToolCall], run: RunCall, emit: Callable[[CallEvent], None]) -> None:
     """Run the next call until none is ``waiting``. Several workers share the queue."""
     while waiting:
         call = waiting.popleft()
-        progress = _Progress(call.id, emit)
+        reports = _Reports(call.id, emit)
         started = time.monotonic()
         emit(ToolCallStarted(call))
         try:
-            outcome = await run(call, progress.report)
+            outcome = await run(call, reports.progress, reports.forward)
         except BaseException as error:
             waiting.clear()
             outcome = outcome_of_failure(call, error, round((time.monotonic() - started) * 1000))
             raise
         finally:
-            progress.is_over = True
+            reports.is_over = True
             emit(ToolCallFinished(outcome))
 
 
-class _Progress:
-    """Emit the progress of one call until ``is_over``."""
+class _Reports:
+    """Emit what one call reports until it ``is_over``: its progress, and the events of the work within it."""
 
-    def __init__(self, call_id: str, emit: Callable[[ToolEvent], None]) -> None:
+    def __init__(self, call_id: str, emit: Callable[[CallEvent], None]) -> None:
         self._call_id = call_id
         self._emit = emit
         self.is_over = False
 
-    def report(self, text: str) -> None:
+    def forward(self, event: Nested) -> None:
+        if not self.is_over:
+            self._emit(event)
+
+    def progress(self, text: str) -> None:
         if not self.is_over:
             self._emit(ToolProgress(self._call_id, replace_surrogates(text[:_MAX_PROGRESS_CHARACTERS])))

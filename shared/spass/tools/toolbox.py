@@ -33,7 +33,7 @@ from spass.core.errors import (
     Unavailable,
     Upstream,
 )
-from spass.core.events import ToolCallFinished, ToolCallStarted, ToolEvent
+from spass.core.events import CallEvent, ToolCallFinished, ToolCallStarted
 from spass.core.json import replace_surrogates
 from spass.core.messages import Json, ToolCall, ToolSpec
 from spass.core.time import now_s
@@ -44,7 +44,17 @@ from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
 from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
-from spass.tools.base import Rag, ReportProgress, Tool, ToolContext, ToolError, ignore_progress, search_wikipedia
+from spass.tools.base import (
+    ForwardEvent,
+    Rag,
+    ReportProgress,
+    Tool,
+    ToolContext,
+    ToolError,
+    ignore_event,
+    ignore_progress,
+    search_wikipedia,
+)
 from spass.tools.confirm_tokens import ConfirmTokens
 from spass.tools.grants import NO_GRANTS, Grants
 from spass.tools.lineage_searcher import LineageSearcher
@@ -121,6 +131,7 @@ class Toolbox:
         model: str | None = None,
         grants: Grants = NO_GRANTS,
         report_progress: ReportProgress = ignore_progress,
+        forward: ForwardEvent = ignore_event,
     ) -> ToolOutcome:
         """Run ``call`` as ``model`` wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
         ``grants`` is what the agent's file lets the tool do.
@@ -139,7 +150,9 @@ class Toolbox:
             return _build_call(tool, tool_arguments.parse(call.arguments))
 
         context = self._context(scope, recorder)
-        context = replace(context, default_model=model, report_progress=report_progress, grants=grants)
+        context = replace(
+            context, default_model=model, report_progress=report_progress, forward=forward, call_id=call.id, grants=grants
+        )
         attempt = await self._attempt(context, recorder, prepare, _FATAL)
         return outcome_of(call, attempt, recorder.duration_ms)
 
@@ -151,7 +164,7 @@ class Toolbox:
         allowed: Collection[str],
         model: str | None = None,
         grants: Grants = NO_GRANTS,
-    ) -> AsyncGenerator[ToolEvent, None]:
+    ) -> AsyncGenerator[CallEvent, None]:
         """Run the tool calls of one answer of ``model``, eight at the same time, and yield their events as they happen.
 
         Every call that was started is finished. Calls after the first ``MAX_CALLS`` are not run; their outcome is an error.
@@ -161,8 +174,10 @@ class Toolbox:
             StorageUnavailable, Internal: the turn cannot continue. The other calls were cancelled, and all have ended.
         """
 
-        async def run(call: ToolCall, report_progress: ReportProgress) -> ToolOutcome:
-            return await self.execute(scope, call, allowed=allowed, model=model, grants=grants, report_progress=report_progress)
+        async def run(call: ToolCall, report_progress: ReportProgress, forward: ForwardEvent) -> ToolOutcome:
+            return await self.execute(
+                scope, call, allowed=allowed, model=model, grants=grants, report_progress=report_progress, forward=forward
+            )
 
         async with aclosing(run_side_by_side(calls[:MAX_CALLS], run, concurrency=_CONCURRENCY)) as events:
             async for event in events:

@@ -11,13 +11,15 @@ from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.cost import NO_COST
 from spass.core.effects import Infer, ToolOutcome
 from spass.core.events import (
+    CallEvent,
     Event,
     Failed,
     InferenceFinished,
     InferenceStarted,
+    Nested,
     ToolCallFinished,
     ToolCallStarted,
-    ToolEvent,
+    ToolProgress,
     TurnFinished,
     TurnStarted,
 )
@@ -83,7 +85,7 @@ class ScriptedWorld:
     def begins_thinking(self, _effect: Infer) -> bool:
         return self.thinks
 
-    async def call_tools(self, calls: Sequence[ToolCall]) -> AsyncGenerator[ToolEvent, None]:
+    async def call_tools(self, calls: Sequence[ToolCall]) -> AsyncGenerator[CallEvent, None]:
         self.open_streams += 1
         try:
             for call in calls:
@@ -124,8 +126,18 @@ def check_events(events: Sequence[Event], *, cut: bool = False) -> None:
     assert not any(isinstance(event, TurnFinished | Failed) for event in events[:-1])
     inferring = False
     running: set[str] = set()
+    nested: dict[str, str] = {}  # the open calls within calls, with the call that each is part of
     for event in events:
         match event:
+            case Nested(parent_id=parent, event=ToolCallStarted(call=call)):
+                assert parent in running or parent in nested
+                assert call.id not in running.union(nested)
+                nested[call.id] = parent
+            case Nested(parent_id=parent, event=ToolProgress(call_id=call_id)):
+                assert nested[call_id] == parent
+            case Nested(parent_id=parent, event=ToolCallFinished(outcome=outcome)):
+                assert outcome.call.id not in nested.values()
+                assert nested.pop(outcome.call.id) == parent
             case InferenceStarted():
                 assert not inferring
                 assert not running
@@ -139,8 +151,10 @@ def check_events(events: Sequence[Event], *, cut: bool = False) -> None:
                 running.add(call.id)
             case ToolCallFinished(outcome=outcome):
                 assert outcome.call.id in running or cut
+                assert outcome.call.id not in nested.values()
                 running.discard(outcome.call.id)
             case _:
                 pass
     assert not inferring
     assert not running
+    assert not nested

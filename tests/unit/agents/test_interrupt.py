@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import pytest
@@ -17,23 +17,26 @@ from spass.core.cost import Cost, CostSource, CostTally
 from spass.core.effects import Infer, ToolOutcome
 from spass.core.errors import StorageUnavailable, UpstreamError
 from spass.core.events import (
+    CallEvent,
     Event,
     Failed,
     InferenceFinished,
     InferenceStarted,
     MessageWritten,
+    Nested,
     Token,
     ToolCallFinished,
-    ToolEvent,
+    ToolCallStarted,
+    ToolProgress,
     TurnFinished,
     TurnStarted,
     collect,
 )
-from spass.core.messages import FinishReason, Message, Role, ToolCall
+from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.core.time import Deadline
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer
-from spass.tools.base import ReportProgress
+from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.side_by_side import run_side_by_side
 from tests.unit.agents.driver_harness import USAGE, ScriptedReply, ScriptedWorld, check_events, echo
 from tests.unit.agents.engine_harness import EngineHarness, agent, says, spoken
@@ -94,7 +97,7 @@ class PausingWorld(ScriptedWorld):
                 yield delta
                 await self.pause()
 
-    async def call_tools(self, calls: Sequence[ToolCall]) -> AsyncGenerator[ToolEvent, None]:
+    async def call_tools(self, calls: Sequence[ToolCall]) -> AsyncGenerator[CallEvent, None]:
         self.rounds += 1
         self.open_streams += 1
         try:
@@ -104,10 +107,19 @@ class PausingWorld(ScriptedWorld):
         finally:
             self.open_streams -= 1
 
-    async def _call(self, call: ToolCall, report_progress: ReportProgress) -> ToolOutcome:
+    async def _call(self, call: ToolCall, report_progress: ReportProgress, forward: ForwardEvent) -> ToolOutcome:
+        """Work within the call makes a call of its own, which makes another one."""
         self.executed.append(call)
         await self.pause()
         report_progress("half")
+        inner, innermost = (replace(call, id=f"{call.id}.{number}") for number in (1, 2))
+        forward(Nested("a", call.id, ToolCallStarted(inner)))
+        await self.pause()
+        forward(Nested("b", inner.id, ToolCallStarted(innermost)))
+        forward(Nested("b", inner.id, ToolProgress(innermost.id, "half")))
+        await self.pause()
+        forward(Nested("b", inner.id, ToolCallFinished(echo(innermost))))
+        forward(Nested("a", call.id, ToolCallFinished(echo(inner))))
         await self.pause()
         return echo(call)
 
@@ -276,6 +288,30 @@ async def test_open_calls_get_the_error_cancelled_and_the_others_keep_their_resu
     assert (outcome.content, outcome.turns, outcome.usage) == ("let me", 1, USAGE)
     assert [message.role for message in outcome.messages] == [Role.ASSISTANT, *[Role.TOOL] * 3, Role.ASSISTANT]
     assert len(world.effects) == 1
+
+
+async def test_open_calls_within_open_calls_end_first_and_are_not_part_of_the_turn() -> None:
+    world = PausingWorld([ScriptedReply("", ("slow",), FinishReason.TOOL_CALLS)])
+    events: list[Event] = []
+    async for event in world.events(ORCHESTRATOR):
+        events.append(event)
+        if isinstance(event, Nested) and isinstance(event.event, ToolProgress):
+            world.stop()
+    assert [tool.call.id for tool in collect(events).tool_calls] == ["call_0_0"]
+    ends: list[tuple[str, str, str, Json]] = []
+    for event in events:
+        match event:
+            case Nested(agent=by, parent_id=parent, event=ToolCallFinished(outcome=outcome)):
+                ends.append((by, parent, outcome.call.id, outcome.result))
+            case ToolCallFinished(outcome=outcome):
+                ends.append(("", "", outcome.call.id, outcome.result))
+            case _:
+                pass
+    assert ends == [
+        ("b", "call_0_0.1", "call_0_0.2", CANCELLED),
+        ("a", "call_0_0", "call_0_0.1", CANCELLED),
+        ("", "", "call_0_0", CANCELLED),
+    ]
 
 
 async def test_a_turn_that_is_stopped_before_it_runs_has_an_empty_answer() -> None:

@@ -13,7 +13,7 @@ import pytest
 from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome
 from spass.core.errors import StorageUnavailable
-from spass.core.events import ToolCallFinished, ToolCallStarted, ToolEvent, ToolProgress
+from spass.core.events import CallEvent, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.messages import Json, ToolCall
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
@@ -90,20 +90,20 @@ def waits(*arguments: Mapping[str, Json]) -> list[ToolCall]:
     return [ToolCall(f"call_{at}", "wait", json.dumps(given)) for at, given in enumerate(arguments)]
 
 
-def run_all(scope: Scope, running: Running, calls: Sequence[ToolCall]) -> AsyncGenerator[ToolEvent, None]:
+def run_all(scope: Scope, running: Running, calls: Sequence[ToolCall]) -> AsyncGenerator[CallEvent, None]:
     RUNNING.set(running)
     return BOX.run_all(scope, calls, allowed=["wait", "calculator"])
 
 
-async def collect(events: AsyncGenerator[ToolEvent, None]) -> list[ToolEvent]:
+async def collect(events: AsyncGenerator[CallEvent, None]) -> list[CallEvent]:
     return [event async for event in events]
 
 
-def outcomes(events: Sequence[ToolEvent]) -> dict[str, ToolOutcome]:
+def outcomes(events: Sequence[CallEvent]) -> dict[str, ToolOutcome]:
     return {event.outcome.call.id: event.outcome for event in events if isinstance(event, ToolCallFinished)}
 
 
-def started(events: Sequence[ToolEvent]) -> list[str]:
+def started(events: Sequence[CallEvent]) -> list[str]:
     return [event.call.id for event in events if isinstance(event, ToolCallStarted)]
 
 
@@ -176,7 +176,7 @@ async def test_a_fatal_error_is_raised_after_the_ends_of_all_started_calls(
     scope: Scope, running: Running, failure: str, error: type[Exception], code: str
 ) -> None:
     calls = waits({"failure": failure}, *({"steps": 10**9} for _ in range(12)))
-    events: list[ToolEvent] = []
+    events: list[CallEvent] = []
     with pytest.raises(error):
         async for event in run_all(scope, running, calls):
             events.append(event)
@@ -219,7 +219,7 @@ async def test_a_cancelled_reader_leaves_no_call_behind(scope: Scope, running: R
 
 async def test_progress_is_bounded_and_ends_with_the_call(scope: Scope, running: Running) -> None:
     calls = waits({"progress": "x" * 10_000, "steps": 1}, {"steps": 500})
-    seen: list[ToolEvent] = []
+    seen: list[CallEvent] = []
     async for event in run_all(scope, running, calls):
         seen.append(event)
         if isinstance(event, ToolCallFinished) and event.outcome.call.id == "call_0":

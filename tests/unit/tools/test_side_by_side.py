@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from spass.core.effects import ToolOutcome
 from spass.core.errors import StorageUnavailable
-from spass.core.events import ToolCallFinished, ToolCallStarted, ToolEvent, ToolProgress
+from spass.core.events import CallEvent, Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.messages import ToolCall
-from spass.tools.base import ReportProgress
+from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.outcomes import CallResult, outcome_of
 from spass.tools.side_by_side import run_side_by_side
 
@@ -46,7 +46,7 @@ class Runner:
         self.running = 0
         self.most = 0
 
-    async def run(self, call: ToolCall, report: ReportProgress) -> ToolOutcome:
+    async def run(self, call: ToolCall, report: ReportProgress, forward: ForwardEvent) -> ToolOutcome:
         plan = self._plans[int(call.id)]
         self.running += 1
         self.most = max(self.most, self.running)
@@ -55,6 +55,7 @@ class Runner:
                 await asyncio.sleep(0)
             for number in range(plan.reports):
                 report(f"{number}")
+                forward(Nested("helper", call.id, ToolProgress(f"{call.id}.{number}", "half")))
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             for _ in range(STUBBORN_STEPS if plan.is_stubborn else 0):
@@ -62,6 +63,7 @@ class Runner:
             raise
         finally:
             self.running -= 1
+            asyncio.get_running_loop().call_soon(forward, Nested("helper", call.id, ToolProgress("late", "")))
         if plan.fails:
             raise StorageUnavailable("The storage did not answer in time; try again.")
         return outcome_of(call, CallResult({}))
@@ -73,7 +75,7 @@ async def test_every_started_call_finishes_once_and_none_outlives_the_iterator(p
     calls = [ToolCall(str(index), "tool", "{}") for index in range(len(plans))]
     before = asyncio.all_tasks()
     iterator = run_side_by_side(calls, runner.run, concurrency=CONCURRENCY)
-    events: list[ToolEvent] = []
+    events: list[CallEvent] = []
     failed = False
     try:
         while stop_after is None or len(events) < stop_after:
@@ -93,7 +95,7 @@ async def test_every_started_call_finishes_once_and_none_outlives_the_iterator(p
             case ToolCallStarted(call=call):
                 open_calls.add(call.id)
                 started.append(call.id)
-            case ToolProgress(call_id=call_id):
+            case ToolProgress(call_id=call_id) | Nested(parent_id=call_id):
                 assert call_id in open_calls
             case ToolCallFinished(outcome=outcome):
                 open_calls.remove(outcome.call.id)
@@ -104,6 +106,6 @@ async def test_every_started_call_finishes_once_and_none_outlives_the_iterator(p
         assert failed or len(started) == len(calls)
 
 
-def _was_cancelled(events: Sequence[ToolEvent], call: str) -> bool:
+def _was_cancelled(events: Sequence[CallEvent], call: str) -> bool:
     outcomes = (event.outcome for event in events if isinstance(event, ToolCallFinished))
     return any(outcome.call.id == call and "cancelled" in outcome.message.content for outcome in outcomes)

@@ -10,7 +10,17 @@ from typing import Final, Literal, TypeAlias
 
 from spass.agents.answers import Reply
 from spass.core.cost import cost_json
-from spass.core.events import Event, Status, Token, ToolCallFinished, ToolCallStarted, ToolProgress, TurnStarted
+from spass.core.events import (
+    Event,
+    Nested,
+    Status,
+    Token,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolEvent,
+    ToolProgress,
+    TurnStarted,
+)
 from spass.core.ids import RequestId, SessionId
 from spass.core.messages import Json
 from spass.core.outcome import ToolRecord, TurnOutcome
@@ -57,13 +67,10 @@ class EventWriter:
                     yield {"type": "token", "content": piece, "step": item.step}
             case TurnStarted():
                 yield self._planning(self._request_id, self._session_id)
-            case ToolCallStarted(call=call):
-                started: Json = {"id": call.id, "tool": call.name, "args": arguments_for_display(call.arguments)}
-                yield {**_status("executing"), "tool_call": started}
-            case ToolProgress(call_id=call_id, detail=detail):
-                yield {**_status("executing"), "tool_call_id": call_id, "progress": detail}
-            case ToolCallFinished(outcome=outcome):
-                yield _tool_call(ToolRecord.of(outcome))
+            case ToolCallStarted() | ToolProgress() | ToolCallFinished():
+                yield from _call_event(item)
+            case Nested(agent=agent, parent_id=parent_id, event=event):
+                yield from _call_event(event, agent, parent_id)
             case Status(detail=detail):
                 yield _status("executing", detail)
             case TurnOutcome():
@@ -113,7 +120,25 @@ def _status(status: Literal["planning", "executing", "complete", "error"], detai
     return {"type": "status_update", "status": status, "detail": detail}
 
 
-def _tool_call(tool: ToolRecord) -> StreamEvent:
+def _call_event(event: ToolEvent, agent: str | None = None, parent_id: str | None = None) -> Iterator[StreamEvent]:
+    """Yield the events of a call. ``agent`` made it within the call ``parent_id``; both are None for the turn's own calls."""
+    match event:
+        case ToolCallStarted(call=call):
+            started: Json = {
+                "id": call.id,
+                "tool": call.name,
+                "args": arguments_for_display(call.arguments),
+                "agent": agent,
+                "parent_id": parent_id,
+            }
+            yield {**_status("executing"), "tool_call": started}
+        case ToolProgress(call_id=call_id, detail=detail):
+            yield {**_status("executing"), "tool_call_id": call_id, "progress": detail}
+        case ToolCallFinished(outcome=outcome):
+            yield _tool_call(ToolRecord.of(outcome), agent, parent_id)
+
+
+def _tool_call(tool: ToolRecord, agent: str | None = None, parent_id: str | None = None) -> StreamEvent:
     return {
         "type": "tool_call",
         "id": tool.id,
@@ -122,8 +147,8 @@ def _tool_call(tool: ToolRecord) -> StreamEvent:
         "result": tool.result,
         "ok": tool.ok,
         "duration_ms": tool.duration_ms,
-        "agent": None,
-        "parent_id": None,
+        "agent": agent,
+        "parent_id": parent_id,
         "rich": [*tool.rich] or None,
     }
 

@@ -12,6 +12,7 @@ from spass.core.cost import Cost, CostSource
 from spass.core.effects import ToolOutcome
 from spass.core.events import (
     InferenceStarted,
+    Nested,
     RefusalDelta,
     Status,
     Token,
@@ -26,6 +27,8 @@ from spass.core.outcome import AgentRun, ToolRecord, TurnOutcome
 from spass.core.time import Timestamp
 
 CALL = ToolCall("call_1", "calculator", '{"expression": "1+1"}')
+STARTED = ToolCallStarted(CALL)
+FINISHED = ToolCallFinished(ToolOutcome(CALL, {"expression": "1+1"}, {"result": 2}, Message(Role.TOOL, "{}", (), "call_1"), 1))
 OUTCOME = TurnOutcome(
     AgentRun(RequestId("req_2"), "librarian", "native_react", "grok-4.1"),
     "It is 2.",
@@ -52,7 +55,9 @@ def test_the_first_event_names_the_request_and_the_session() -> None:
 def test_a_tool_call_is_shown_when_it_starts_while_it_runs_and_when_it_ends() -> None:
     executing = {"type": "status_update", "status": "executing", "detail": None}
     args = {"expression": "1+1"}
-    assert written(ToolCallStarted(CALL)) == [executing | {"tool_call": {"id": "call_1", "tool": "calculator", "args": args}}]
+    assert written(ToolCallStarted(CALL)) == [
+        executing | {"tool_call": {"id": "call_1", "tool": "calculator", "args": args, "agent": None, "parent_id": None}}
+    ]
     assert written(ToolProgress("call_1", "half")) == [executing | {"tool_call_id": "call_1", "progress": "half"}]
     outcome = ToolOutcome(CALL, args, {"error": {}}, Message(Role.TOOL, "{}", (), "call_1"), 4, ok=False)
     assert written(ToolCallFinished(outcome)) == [
@@ -69,6 +74,16 @@ def test_a_tool_call_is_shown_when_it_starts_while_it_runs_and_when_it_ends() ->
             "rich": None,
         }
     ]
+
+
+def test_events_within_a_call_name_that_call_and_the_agent_that_works_in_it() -> None:
+    nested = [written(Nested("dir-code", "call_0", event)) for event in (STARTED, ToolProgress("call_1", "half"), FINISHED)]
+    plain = [written(event) for event in (STARTED, ToolProgress("call_1", "half"), FINISHED)]
+    place = {"agent": "dir-code", "parent_id": "call_0"}
+    ((started,), progress, (finished,)), ((plain_start,), plain_progress, (plain_end,)) = nested, plain
+    assert started == plain_start | {"tool_call": plain_start["tool_call"] | place}
+    assert progress == plain_progress
+    assert finished == plain_end | place
 
 
 def test_arguments_that_are_not_an_object_are_shown_as_text() -> None:

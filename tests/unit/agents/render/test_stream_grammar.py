@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,15 +13,20 @@ from spass.agents.render.events import EventWriter, StreamName
 from spass.agents.render.frames import FrameWriter, failure_frames
 from spass.core.effects import ToolOutcome
 from spass.core.events import Event as CoreEvent
-from spass.core.events import Token, ToolCallFinished, ToolCallStarted, ToolProgress, TurnStarted
+from spass.core.events import Nested, Token, ToolCallFinished, ToolCallStarted, ToolProgress, TurnStarted
 from spass.core.ids import RequestId, SessionId
-from spass.core.messages import Message, Role
+from spass.core.messages import Message, Role, ToolCall
 from spass.journal.frames import EventId, Frame
 from tests.stream_grammar import Event, check_events, check_ids, parse_events, receive
 from tests.unit.agents.render.test_events import CALL, OUTCOME
 
 REQUEST = RequestId("req_1")
-FINISHED = ToolCallFinished(ToolOutcome(CALL, {}, {"result": 2}, Message(Role.TOOL, "{}", tool_call_id=CALL.id), 1))
+INNER, INNERMOST = (replace(CALL, id=f"call_{number}") for number in (2, 3))
+
+
+def finished(call: ToolCall) -> ToolCallFinished:
+    message = Message(Role.TOOL, "{}", tool_call_id=call.id)
+    return ToolCallFinished(ToolOutcome(call, {"expression": "1+1"}, {"result": 2}, message, 1))
 
 
 def frames() -> list[Frame]:
@@ -30,7 +36,12 @@ def frames() -> list[Frame]:
         Token("I ask", 1),
         ToolCallStarted(CALL),
         ToolProgress(CALL.id, "half"),
-        FINISHED,
+        Nested("a", CALL.id, ToolCallStarted(INNER)),
+        Nested("b", INNER.id, ToolCallStarted(INNERMOST)),
+        Nested("b", INNER.id, ToolProgress(INNERMOST.id, "half")),
+        Nested("b", INNER.id, finished(INNERMOST)),
+        Nested("a", CALL.id, finished(INNER)),
+        finished(CALL),
         Token("Zwölf…", 2),
     ]
     written = [frame for event in run for frame in writer.write(event)]
@@ -90,12 +101,20 @@ def changed(place: int, **fields: Any) -> list[Event]:
     return [*EVENTS[:place], EVENTS[place] | fields, *EVENTS[place + 1 :]]
 
 
+def moved(place: int, to: int) -> list[Event]:
+    """Return the events with the one at ``place`` before the one at ``to``."""
+    others = [event if at != place else None for at, event in enumerate(EVENTS)]
+    return [event for event in [*others[:to], EVENTS[place], *others[to:]] if event is not None]
+
+
 def place_of(matches: Callable[[Event], bool]) -> int:
     return next(place for place, event in enumerate(EVENTS) if matches(event))
 
 
 START = place_of(lambda event: "tool_call" in event)
-END = place_of(lambda event: event["type"] == "tool_call")
+END = place_of(lambda event: event.get("id") == CALL.id)
+INNER_START = place_of(lambda event: event.get("tool_call", {}).get("id") == INNER.id)
+INNER_END = place_of(lambda event: event.get("id") == INNER.id)
 TOKEN = place_of(lambda event: event["type"] == "token")
 
 
@@ -112,6 +131,13 @@ TOKEN = place_of(lambda event: event["type"] == "token")
         [*EVENTS[:START], EVENTS[START], *EVENTS[START:]],
         [*EVENTS[:END], EVENTS[END], *EVENTS[END:]],
         [*EVENTS[: START + 1], EVENTS[END], EVENTS[START + 1], *EVENTS[END + 1 :]],
+        moved(INNER_START, START),
+        moved(END, INNER_END),
+        moved(INNER_END, END + 1),
+        changed(INNER_END, parent_id="call_9"),
+        changed(INNER_END, agent=None),
+        changed(INNER_END, parent_id=None, agent=None),
+        changed(INNER_START, tool_call=EVENTS[INNER_START]["tool_call"] | {"parent_id": "call_9"}),
         changed(TOKEN, step=9),
         changed(TOKEN, step=0),
         changed(TOKEN, content="x" * 32_769),

@@ -1,0 +1,42 @@
+"""Keep track of the calls within the calls of a turn, so that each that starts also ends, before the call that it is part of."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from spass.core.effects import ToolOutcome
+from spass.core.events import Nested, ToolCallFinished, ToolCallStarted
+from spass.core.messages import ToolCall
+
+
+class _OpenCall(NamedTuple):
+    """A call that has started. ``started`` is in seconds of the monotonic clock."""
+
+    agent: str
+    parent_id: str
+    call: ToolCall
+    started: float
+
+
+class NestedCalls:
+    """The nested calls that have started and not ended."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _OpenCall] = {}
+
+    def add(self, event: Nested) -> None:
+        """Note the start or the end of a call."""
+        match event.event:
+            case ToolCallStarted(call=call):
+                self._open[call.id] = _OpenCall(event.agent, event.parent_id, call, time.monotonic())
+            case ToolCallFinished(outcome=outcome):
+                self._open.pop(outcome.call.id, None)
+            case _:
+                pass
+
+    def end(self, outcome: Callable[[ToolCall, int], ToolOutcome]) -> Iterator[Nested]:
+        """Yield the ends of all open calls, the innermost first. ``outcome`` returns that of a call after its milliseconds."""
+        now = time.monotonic()
+        while self._open:
+            _, (agent, parent_id, call, started) = self._open.popitem()  # a call starts after the call that it is part of
+            yield Nested(agent, parent_id, ToolCallFinished(outcome(call, round((now - started) * 1000))))
