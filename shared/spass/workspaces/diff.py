@@ -174,10 +174,15 @@ def _count_between_equal_ends(before: bytes, after: bytes) -> tuple[int, int]:
     """Return how many lines of two different texts are between those that both begin with and those that both end with."""
     start = before.rfind(b"\n", 0, _equal_bytes(before, after)) + 1
     old, new = before[start:], after[start:]
-    equal = _equal_bytes(old[::-1], new[::-1])
-    line_end = old.find(b"\n", len(old) - equal)  # a line that only ends equally is a changed one
-    rest = len(old) - line_end - 1 if line_end >= 0 else 0
-    return _count_lines(old[: len(old) - rest]), _count_lines(new[: len(new) - rest])
+    rest = _equal_bytes(old[::-1], new[::-1])
+    old_middle, new_middle = old[: len(old) - rest], new[: len(new) - rest]
+    if not all(
+        text.endswith(b"\n") for text in (old_middle, new_middle) if text
+    ):  # the first of the equal bytes end a changed line
+        line_end = old.find(b"\n", len(old) - rest) + 1 or len(old)
+        rest = len(old) - line_end
+        old_middle, new_middle = old[:line_end], new[: len(new) - rest]
+    return _count_lines(old_middle), _count_lines(new_middle)
 
 
 def _equal_bytes(one: bytes, other: bytes) -> int:

@@ -69,8 +69,8 @@ def _match_middle(before: Sequence[str], after: Sequence[str], steps: Steps) -> 
 def _longest_common(before: Sequence[int], after: Sequence[int], steps: Steps) -> list[tuple[int, int]]:
     """Return the pairs of a longest common subsequence, or none if that takes too many steps.
 
-    ``rows[d][i]`` is the furthest position in ``before`` that ``d`` differences reach on the diagonal ``2 * i - d``. The number of
-    a diagonal is the position in ``before`` minus that in ``after``.
+    ``rows[d][i]`` is the furthest position in ``before`` that ``d`` differences reach on the diagonal ``2 * i - d``. The number
+    of a diagonal is the position in ``before`` minus that in ``after``.
     """
     old_size, new_size = len(before), len(after)
     rows: list[array[int]] = []

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spass.workspaces.diff import MAX_FILE_DIFF_BYTES, DiffLimit, FileDiff, diff_bodies
@@ -209,6 +209,9 @@ def test_many_long_texts_take_bounded_time_together() -> None:
 
 
 @given(bodies, bodies)
+@example(b"b\n", b"a\nb\n")
+@example(b"a\nb\n", b"b\n")
+@example(b"xa\nb\n", b"a\nb\n")
 def test_without_steps_the_counts_are_those_of_one_change(before: bytes, after: bytes) -> None:
     limit = DiffLimit()
     limit.steps_left = 0
