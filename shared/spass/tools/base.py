@@ -28,7 +28,9 @@ if TYPE_CHECKING:  # most of these import numpy, which the description of a tool
     from spass.rag.write.delete import IndexDeleter
     from spass.rag.write.writer import Writer
     from spass.tools.chat_models import ChatModels
+    from spass.tools.editor.protocol import Editor
     from spass.tools.search.engine import SearchEngine
+    from spass.workspaces.service import Workspaces
 
 TOOL_UNAVAILABLE: Final = "tool_unavailable"
 
@@ -86,6 +88,22 @@ def search_wikipedia() -> "SearchEngine":
     return SearchEngine(SearchConfig(), lambda _: None)
 
 
+def open_workspaces() -> "Workspaces":
+    """Return the workspaces of a process that keeps none in memory."""
+    from spass.workspaces.service import Workspaces
+
+    return Workspaces()
+
+
+def no_editor() -> "Editor":
+    """Refuse a call: this process has no editor.
+
+    Raises:
+        ToolError: always.
+    """
+    raise ToolError("This gateway has no editor. Say which changes you would make.", code=TOOL_UNAVAILABLE)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The dependencies of a tool call. A tool acts only within the tenant of ``scope``.
@@ -105,6 +123,8 @@ class ToolContext:
     lineage_searcher: Callable[[], LineageSearcher] | None = None
     chat_models: "Callable[[], ChatModels] | None" = None
     search_engine: "Callable[[], SearchEngine]" = search_wikipedia
+    workspaces: "Callable[[], Workspaces]" = open_workspaces
+    editor: "Callable[[], Editor]" = no_editor
     default_model: str | None = None
     report_progress: ReportProgress = ignore_progress
     forward: ForwardEvent = ignore_event
@@ -138,6 +158,10 @@ class Tool(StrictBody):
     """Seconds after which a call is cancelled."""
     admin_only: ClassVar[bool] = False
     """True if only an admin's token may call the tool. A tool must not give its caller a right that the HTTP routes deny."""
+
+    def time_limit(self, _: ToolContext, /) -> float:
+        """Return the seconds after which this call is cancelled."""
+        return self.timeout
 
     async def run(self, context: ToolContext, /) -> "Json | ToolReply":
         """Return the result as JSON, or a reply that also has what people see.

@@ -53,6 +53,8 @@ from spass.tools.base import (
     ToolError,
     ignore_event,
     ignore_progress,
+    no_editor,
+    open_workspaces,
     search_wikipedia,
 )
 from spass.tools.confirm_tokens import ConfirmTokens
@@ -64,9 +66,11 @@ from spass.tools.results import ToolAnswer, truncate_result
 from spass.tools.side_by_side import run_side_by_side
 from spass.tools.two_step import TwoStepTool
 
-if TYPE_CHECKING:  # most calls need neither
+if TYPE_CHECKING:  # most calls need none of these
     from spass.tools.chat_models import ChatModels
+    from spass.tools.editor.protocol import Editor
     from spass.tools.search.engine import SearchEngine
+    from spass.workspaces.service import Workspaces
 
 MAX_CALLS: Final = 32
 """Tool calls of one model answer that are run. Further calls get an error."""
@@ -98,6 +102,8 @@ class Toolbox:
         *,
         chat_models: "Callable[[], ChatModels] | None" = None,
         search_engine: "Callable[[], SearchEngine]" = search_wikipedia,
+        workspaces: "Callable[[], Workspaces]" = open_workspaces,
+        editor: "Callable[[], Editor]" = no_editor,
         tools: Mapping[str, str] = TOOLS,
         clock: Callable[[], int] = now_s,
     ) -> None:
@@ -106,6 +112,8 @@ class Toolbox:
         self._lineage_searcher = lineage_searcher
         self._chat_models = chat_models
         self._search_engine = search_engine
+        self._workspaces = workspaces
+        self._editor = editor
         self._tools = tools
         self._confirm_tokens = ConfirmTokens(clock)
 
@@ -264,6 +272,8 @@ class Toolbox:
             lineage_searcher=self._lineage_searcher,
             chat_models=self._chat_models,
             search_engine=self._search_engine,
+            workspaces=self._workspaces,
+            editor=self._editor,
         )
 
     async def _attempt(
@@ -277,7 +287,7 @@ class Toolbox:
         status = audit.FAILED
         try:
             call = prepare()
-            seconds = min(call.timeout, context.scope.deadline.remaining())
+            seconds = min(call.time_limit(context), context.scope.deadline.remaining())
             async with asyncio.timeout(seconds):  # wait_for would lose a cancellation that arrives with the result
                 result = await call.run(context)
             status = audit.OK

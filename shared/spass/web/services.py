@@ -245,6 +245,7 @@ class Services:
             lambda: self.lineage_search,
             chat_models=lambda: self.tool_models,
             search_engine=lambda: self.search_engine,
+            workspaces=lambda: self.workspaces,
         )
 
     @cached_property
