@@ -1,0 +1,134 @@
+"""Change a workspace for a tool: plan the change, check it against the agent's file, show it, and commit it.
+
+This is the only way in which tools change a workspace.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+from spass.aws.swap import Participant
+from spass.core.ids import MessageId
+from spass.core.messages import Json
+from spass.tools.base import ToolContext, ToolError, ToolReply
+from spass.tools.workspace_diffs import compare_files, edit_result, rich_diffs
+from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Change, Committed
+from spass.workspaces.commit import check_result
+from spass.workspaces.diff import FileDiff
+from spass.workspaces.paths import WorkspacePath, show
+
+PATH_NOT_ALLOWED: Final = "path_not_allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """A change as it was previewed. ``change`` is pinned: it does exactly what ``diffs`` show, or nothing.
+
+    ``answer`` is what the tool says about it. ``removes`` is True if the change deletes a file or brings an older version back.
+    """
+
+    change: Change
+    author: Author
+    diffs: tuple[FileDiff, ...]
+    answer: str
+    removes: bool
+
+    def reply(self, version: int | None) -> ToolReply:
+        """Return the reply of the tool, after the change has made ``version``."""
+        return ToolReply(edit_result(version, self.diffs, self.answer), rich_diffs(self.diffs))
+
+    @property
+    def paths(self) -> Sequence[WorkspacePath]:
+        return [*self.change.files]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the planned change as JSON, bodies in base64."""
+        return {
+            "change": self.change.to_json(),
+            "author": asdict(self.author),
+            "diffs": [diff.to_json() for diff in self.diffs],
+            "answer": self.answer,
+            "removes": self.removes,
+        }
+
+    @classmethod
+    def from_json(cls, encoded: Mapping[str, Any]) -> Self:
+        """Return the planned change that ``to_json`` encoded."""
+        return cls(
+            Change.from_json(encoded["change"]),
+            Author(**encoded["author"]),
+            tuple(FileDiff(**diff) for diff in encoded["diffs"]),
+            encoded["answer"],
+            encoded["removes"],
+        )
+
+
+async def apply_change(
+    context: ToolContext, change: Change, *, message: str, answer: str, brings_back: bool = False
+) -> ToolReply:
+    """Make ``change`` in the workspace of the call. Return the reply of the tool, with the diffs and ``answer``.
+
+    ``message`` is the text that asked for the change. ``brings_back`` says that the change restores an older version.
+
+    Raises:
+        ToolError: a path is outside the agent's globs, or the agent has no workspace.
+        WorkspaceConflict: a path is not as the change expects.
+        InvalidPath, WorkspaceLimit: the resulting tree would be invalid.
+        WorkspaceFileNotFound, VersionNotFound: a file or version to restore does not exist.
+    """
+    planned = await plan_change(context, change, message=message, answer=answer, brings_back=brings_back)
+    if not planned.paths:
+        return planned.reply(None)
+    return await commit_planned(context, planned)
+
+
+async def plan_change(
+    context: ToolContext, change: Change, *, message: str, answer: str, brings_back: bool = False
+) -> PlannedChange:
+    """Return what ``change`` does to the newest version. Nothing is changed. Raises the same errors as ``apply_change``."""
+    at = await context.workspaces().newest(context.scope.store, context.require_workspace())
+    plan = change.plan(at)
+    _check_paths(context, [file.path for file in plan.files])
+    check_result(at.tree, plan)
+    diffs = await compare_files(context, at.generation, plan.files)
+    removes = bool(plan.files) and (brings_back or any(file.after is None for file in plan.files))
+    return PlannedChange(plan.pin(), _author(context, message), diffs, answer, removes)
+
+
+async def commit_planned(
+    context: ToolContext, planned: PlannedChange, participant: Participant[Committed] | None = None
+) -> ToolReply:
+    """Make a planned change, if no path that it touches has changed since, together with the participant's writes. Raises the
+    same errors as ``apply_change``, and the participant's refusal."""
+    _check_paths(context, planned.paths)
+    scope = context.scope
+    committed = await context.workspaces().commit(
+        scope.store, context.require_workspace(), planned.change, planned.author, scope.deadline, participant
+    )
+    return planned.reply(committed.version)
+
+
+def _check_paths(context: ToolContext, paths: Sequence[WorkspacePath]) -> None:
+    refused = [path for path in paths if not context.grants.write.matches(path)]
+    if refused:
+        raise path_not_allowed(refused[0], context.grants.paths.write, "change")
+
+
+def path_not_allowed(path: str, patterns: Sequence[str], verb: str) -> ToolError:
+    """Return the error for a path outside ``patterns``."""
+    allowed = f"the paths {', '.join(patterns[:20])}" if patterns else "no path"
+    return ToolError(f"This agent may not {verb} {show(path)}. It may {verb} {allowed}.", code=PATH_NOT_ALLOWED)
+
+
+def _author(context: ToolContext, message: str) -> Author:
+    scope = context.scope
+    session = scope.current_session
+    return Author(
+        user=scope.caller.user,
+        agent=scope.agent,
+        session_id=scope.session,
+        message_id=MessageId(session.message_id) if session and session.message_id else None,
+        run_id=scope.run_id,
+        parent_log_id=scope.parent,
+        message=message[:MAX_MESSAGE_CHARACTERS],
+    )

@@ -1,0 +1,94 @@
+"""Diffs of files of a workspace, for the model and for people."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import anyio.to_thread
+
+from spass.core.json import dump_bytes
+from spass.core.messages import Json
+from spass.tools.base import ToolContext
+from spass.tools.results import MAX_RESULT_BYTES, MAX_RICH_BYTES
+from spass.workspaces.change import Body, ChangedFile
+from spass.workspaces.diff import DiffLimit, FileDiff
+from spass.workspaces.paths import WorkspacePath
+from spass.workspaces.tree import Tree, TreeAt, TreeFile
+
+MAX_UNIFIED_BYTES: Final = 32 * 1024
+"""Bytes of all unified diffs of a result together."""
+_MAX_ANSWER_BYTES: Final = 16 * 1024
+_MAX_READ_BYTES: Final = 32 * 2**20
+"""Bytes of the bodies that one call compares. Further files have no unified diff and no counts of lines."""
+
+
+async def compare_files(context: ToolContext, generation: str, files: Sequence[ChangedFile]) -> tuple[FileDiff, ...]:
+    """Return the diffs of ``files``, whose stored bodies belong to ``generation``.
+
+    Raises:
+        WorkspaceNotFound: the workspace was deleted in the meantime.
+    """
+    compared = [*_take_readable(files)]
+    before = await _read(context, generation, {file.path: file.before for file in compared})
+    after = await _read(context, generation, {file.path: file.after for file in compared})
+
+    def compare() -> tuple[FileDiff, ...]:
+        limit = DiffLimit(MAX_RICH_BYTES)
+        return tuple(limit.diff(file.path, before.get(file.path), after.get(file.path)) for file in compared)
+
+    diffs = await anyio.to_thread.run_sync(compare)
+    rest = files[len(compared) :]
+    return (*diffs, *(FileDiff(file.path, file.status, 0, 0, "", truncated=True) for file in rest))
+
+
+def _take_readable(files: Sequence[ChangedFile]) -> Iterator[ChangedFile]:
+    """Yield the first files, as long as their bodies together are short enough to be compared."""
+    size = 0
+    for file in files:
+        size += sum(side.size for side in (file.before, file.after) if side is not None)
+        if size > _MAX_READ_BYTES:
+            return
+        yield file
+
+
+async def _read(
+    context: ToolContext, generation: str, files: Mapping[WorkspacePath, Body | TreeFile | None]
+) -> Mapping[WorkspacePath, bytes]:
+    stored = {path: file for path, file in files.items() if isinstance(file, TreeFile)}
+    new = {path: file.content for path, file in files.items() if isinstance(file, Body)}
+    at = TreeAt(0, generation, Tree(stored))
+    return {**new, **await context.workspaces().read_many(context.scope.store, context.require_workspace(), at, stored)}
+
+
+def rich_diffs(diffs: Sequence[FileDiff]) -> tuple[Json, ...]:
+    """Return the blocks with ``diffs`` for people."""
+    return tuple({"kind": "diff", **diff.to_json()} for diff in diffs)
+
+
+def edit_result(version: int | None, diffs: Sequence[FileDiff], answer: str) -> dict[str, Json]:
+    """Return the result of an edit for the model: at most 64 KiB of JSON, with at most 32 KiB of unified diffs. Files for which
+    there is no room are only counted, as ``omitted``."""
+    text = answer.encode("utf-8", "replace")[:_MAX_ANSWER_BYTES].decode("utf-8", "ignore")
+    unified_bytes = MAX_UNIFIED_BYTES
+    while True:
+        result: dict[str, Json] = {"version": version, "files": _cut(diffs, unified_bytes), "answer": text}
+        if len(dump_bytes(result)) <= MAX_RESULT_BYTES or not unified_bytes:
+            break
+        unified_bytes //= 2
+    count = len(diffs)
+    while len(dump_bytes(result)) > MAX_RESULT_BYTES and count:
+        count = count * 9 // 10
+        result |= {"files": _cut(diffs[:count], 0), "omitted": len(diffs) - count}
+    return result
+
+
+def _cut(diffs: Sequence[FileDiff], unified_bytes: int) -> list[Json]:
+    """Return ``diffs`` as JSON, with the first whole lines of their unified diffs that fit."""
+    fitting: list[Json] = []
+    for diff in diffs:
+        unified = diff.unified.encode()
+        is_cut = len(unified) > unified_bytes
+        if is_cut:
+            unified = unified[: unified.rfind(b"\n", 0, unified_bytes) + 1]
+        unified_bytes -= len(unified)
+        fitting.append({**diff.to_json(), "unified": unified.decode(), "truncated": diff.truncated or is_cut})
+    return fitting
