@@ -14,6 +14,7 @@ from spass.rag.write.sweep import sweep
 from spass.sessions.sweep import sweep_bodies
 from spass.web.services import Services
 from spass.web.worker_function import worker_handler
+from spass.workspaces.sweep import sweep_workspaces
 
 
 async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> Json:
@@ -38,6 +39,7 @@ async def _sweep_tenant(services: Services, tenant: TenantId, deadline: Deadline
     store, at = services.aws.for_tenant(tenant), now_s()
     indices = await sweep(store, at, deadline)
     uploads = await sweep_uploads(store, at, deadline)
+    workspaces = await sweep_workspaces(store, at, deadline)
     return {
         "swept": 1,
         "retired": indices.garbage,
@@ -46,6 +48,8 @@ async def _sweep_tenant(services: Services, tenant: TenantId, deadline: Deadline
         "bodies": await sweep_bodies(store, at, deadline),
         "uploads": uploads.abandoned,
         "uploads_resent": uploads.resent,
+        "workspaces": workspaces.generations,
+        "workspace_orphans": workspaces.orphans,
     }
 
 

@@ -1,5 +1,6 @@
 """The handler of the hourly sweep, with the tenants of a whole gateway."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -10,9 +11,12 @@ import pytest
 
 from functions.workers import sweep
 from spass.core.errors import StorageUnavailable
-from spass.core.ids import TenantId
+from spass.core.ids import TenantId, WorkspaceId
+from spass.core.time import Deadline
 from spass.rag.write.sweep import GARBAGE_SECONDS
 from spass.web.worker_function import WorkerFunction, worker_handler
+from spass.workspaces.change import Author, Change
+from spass.workspaces.paths import parse_path
 from tests.functions.gateway import Gateway
 
 DOCUMENTS = "/a1/rag/indices/books/documents"
@@ -53,6 +57,22 @@ def test_every_tenant_is_swept_and_one_line_has_the_counts(
     document = gateway.send("GET", f"{DOCUMENTS}/a", token="other-token").json
     assert document["text"] == "new"
     assert invoke(sweep_handler)["retired"] == 0
+
+
+def test_a_deleted_workspace_leaves_no_byte_after_the_sweep(gateway: Gateway, sweep_handler: WorkerFunction) -> None:
+    services = gateway.services
+    store, workspace = services.aws.for_tenant(TenantId("demo")), WorkspaceId("default")
+
+    async def write_and_delete() -> None:
+        change = Change.of({parse_path("secret.txt"): b"secret"})
+        await services.workspaces.commit(store, workspace, change, Author(), Deadline.after(10))
+        assert await services.workspaces.delete(store, workspace, Deadline.after(10))
+        assert len(await store.objects.list_keys("ws/")) == 2
+
+    asyncio.run(write_and_delete())
+    counts = invoke(sweep_handler)
+    assert (counts["workspaces"], counts["workspace_orphans"]) == (1, 0)
+    assert asyncio.run(store.objects.list_keys("ws/")) == []
 
 
 def test_a_tenants_failure_does_not_stop_the_sweep_of_others(
