@@ -82,6 +82,7 @@ BODIES: dict[str, object] = {
     "tenant.config_put": {"rag_top_k": 5},
     "agents.chat": {"message": "Two and two?"},
     "ask.create": {"input": "Two and two?", "model": "bench-model"},
+    "streams.job_card": {"title": "A sum", "task": "Two and two?"},
     "sessions.create": {},
     "sessions.append": {"message": "Two and two?"},
     "rag.replace": {"documents": [{"id": "d1", "text": "Two and two are four."}]},

@@ -311,6 +311,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="POST", path=_CHAT, module="streams.create", surface=Surface.CHAT, permissions=_MODEL_CALL, long=True, memory=1769
     ),
     Route(
+        method="POST",
+        path="/c1/agents/{name}/job_card",
+        module="streams.job_card",
+        surface=Surface.CHAT,
+        permissions=_MODEL_CALL,
+        long=True,
+        memory=1769,
+    ),
+    Route(
         method="GET",
         path=f"{_CHAT}/{{message_id}}",
         module="streams.get",

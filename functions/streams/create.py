@@ -1,7 +1,5 @@
 """POST /c1/agents/{name}/chat: one turn of a chat, as a stream that can be followed, resumed and stopped."""
 
-from dataclasses import replace
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,7 +8,7 @@ from spass.core.errors import InvalidRequest
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.routing import AgentParameter, api_router
-from spass.web.streams import EventStream, run_stream
+from spass.web.streams import EventStream, run_chat
 
 router = api_router()
 
@@ -18,13 +16,9 @@ router = api_router()
 @router.post("/c1/agents/{name}/chat", response_class=EventStream)
 async def chat(name: AgentParameter, body: ChatBody, request: Request, exchange: CurrentExchange) -> Response:
     """Run one turn of a chat as a stream. The same request again follows that stream, or replays it."""
-    services, agent = exchange.services, exchange.services.agents.get(name)
     if body.agent_id not in (None, name):
         raise InvalidRequest("agent_id must be the name of the agent in the path. Omit it, or send that name.", param="agent_id")
-    if body.model is not None:
-        agent = replace(agent, model=services.calls.chat_model(exchange.scope, body.model).name)
-    services.engine.check(exchange.scope, agent)
-    return await run_stream(exchange, agent, body.streamed(await request.json()))
+    return await run_chat(exchange, name, body.model, body.streamed(await request.json()))
 
 
 app = stream_app(router, warm_up=lambda services: (services.streams, services.agents, services.read_keys(all_models=True)))

@@ -87,6 +87,10 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
             "agent_id": AGENT,
         },
     ),
+    "streams.job_card": (
+        {"title": "Sport", "task": "Hallo", "session_id": "fuzz"},
+        {"title": "Sport", "task": "6*7?", "files": ["src/main.py"], "acceptance": ["42"], "message_id": "fuzz-3"},
+    ),
     "rag.replace": ({"documents": [{"id": DOCUMENT, "text": "Tee", "metadata": {"n": 1}}]},),
     "rag.append": ({"documents": [{"id": "fuzz:2", "text": "Tee", "metadata": {"n": [1]}}]},),
     "rag.documents_patch": ({"text": "Kaffee", "metadata": {"n": 2}}, {"metadata": {}}),

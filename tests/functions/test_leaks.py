@@ -80,6 +80,7 @@ CHATS: Mapping[str, Send] = {
     "turn": _turn,
     "streamed turn": lambda gateway: _turn(gateway, stream=True),
     "streamed chat": _streamed_chat,
+    "job card": lambda gateway: gateway.send("POST", "/c1/agents/plain/job_card", body={"title": "Greet", "task": "Hi"}),
     "ask": lambda gateway: gateway.send("POST", "/v1/ask", body={"input": "Hi", "agent": "simple"}),
     "ask in text": lambda gateway: gateway.send("POST", "/v1/ask", body={"input": "Hi", "agent": "react"}),
 }

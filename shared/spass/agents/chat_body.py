@@ -34,7 +34,8 @@ def _reject_dots(message_id: str) -> str:
 
 
 _ClientId = Annotated[str, Field(pattern=CLIENT_ID)]
-_MessageId = Annotated[_ClientId, AfterValidator(_reject_dots)]
+MessageName = Annotated[_ClientId, AfterValidator(_reject_dots)]
+"""A ``message_id``, which the client chooses."""
 
 
 class ChatMessage(StrictBody):
@@ -56,11 +57,9 @@ class ChatMessage(StrictBody):
         return self
 
 
-class ChatBody(StrictBody):
-    """One turn of a chat. The last of `messages` is the user's; the others open the history of a new session."""
+class TurnBody(StrictBody):
+    """The session, the model and the workspace of a turn."""
 
-    message_id: Annotated[_MessageId, Field(description="Names the stream of this turn. The client chooses it. Not `.` or `..`.")]
-    messages: Annotated[tuple[ChatMessage, ...], Field(strict=False, max_length=MAX_MESSAGES, json_schema_extra={"minItems": 1})]
     session_id: Annotated[
         _ClientId | None,
         Field(description="The id of a session, or the client's own name for one. Without it, a session is created."),
@@ -71,6 +70,15 @@ class ChatBody(StrictBody):
     workspace: Annotated[
         WorkspaceIdField | None, Field(description="The workspace of a new session. The default is the agent's.")
     ] = None
+
+
+class ChatBody(TurnBody):
+    """One turn of a chat. The last of `messages` is the user's; the others open the history of a new session."""
+
+    message_id: Annotated[
+        MessageName, Field(description="Names the stream of this turn. The client chooses it. Not `.` or `..`.")
+    ]
+    messages: Annotated[tuple[ChatMessage, ...], Field(strict=False, max_length=MAX_MESSAGES, json_schema_extra={"minItems": 1})]
     agent_id: Annotated[str | None, Field(description="If sent, the name of the agent in the path.")] = None
 
     @model_validator(mode="after")

@@ -1,6 +1,7 @@
 """Answer with a stream that can be followed: of a turn that runs in this process, or one that is read from the journal."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -79,6 +80,20 @@ def _report_failure(exchange: Exchange, error: SpassError) -> Mapping[str, Json]
     if isinstance(error, InternalError | StorageUnavailable) and error is not GATEWAY_STOPPED:
         write_line(failure_line(error, exchange.request_id))
     return _render_error(exchange, error)
+
+
+async def run_chat(exchange: Exchange, name: AgentName, model: str | None, message: "StreamedMessage") -> Response:
+    """Run one turn of a chat with the agent ``name`` as a stream, as ``run_stream`` does. ``model`` replaces the agent's.
+
+    Raises:
+        AgentNotFound, ModelNotFound, ModelNotAllowed: the agent or the model cannot be used.
+        SpassError: the turn is refused.
+    """
+    services, agent = exchange.services, exchange.services.agents.get(name)
+    if model is not None:
+        agent = replace(agent, model=services.calls.chat_model(exchange.scope, model).name)
+    services.engine.check(exchange.scope, agent)
+    return await run_stream(exchange, agent, message)
 
 
 async def run_stream(exchange: Exchange, agent: "AgentSpec", message: "StreamedMessage") -> Response:

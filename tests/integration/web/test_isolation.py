@@ -75,6 +75,7 @@ BODIES: dict[str, object] = {
     "sessions.create": {},
     "agents.chat": {"message": "Was ist das?"},
     "streams.create": {"message_id": "m1", "messages": [{"role": "user", "content": "Was ist das?"}]},
+    "streams.job_card": {"title": "Frage", "task": "Was ist das?"},
     "ask.create": {"input": "Was ist das?", "agent": "simple", "model": "llama-4-scout"},
     "tenant.config_put": {"memory": "Etwas anderes."},
     "chat.completions": {"model": "llama-4-scout", "messages": [{"role": "user", "content": "Was ist das?"}]},
