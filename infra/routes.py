@@ -102,6 +102,7 @@ _DOCS: Final = frozenset({Permission.SWAGGER_UI})
 _AGENT: Final = "/a1/agents/{name}"
 _SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"
 _INDEX: Final = "/a1/rag/indices/{index_id}"
+_APPROVAL: Final = "/a1/approvals/{approval_id}"
 _CHAT: Final = "/c1/agents/{name}/chat"
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -219,6 +220,18 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(method="GET", path=f"{_SESSION}/lineage", module="sessions.lineage", surface=Surface.AGENTS, permissions=_READ),
     # Who asks for a job that was lost ends it.
     Route(method="GET", path="/a1/jobs/{job_id}", module="jobs.get", surface=Surface.AGENTS, permissions=_READ_WRITE),
+    Route(method="GET", path="/a1/approvals", module="approvals.list", surface=Surface.AGENTS, permissions=_HISTORY),
+    Route(method="GET", path=_APPROVAL, module="approvals.get", surface=Surface.AGENTS, permissions=_HISTORY),
+    # It runs the approved call, which may embed documents. No model is asked.
+    Route(
+        method="POST",
+        path=_APPROVAL,
+        module="approvals.decide",
+        surface=Surface.AGENTS,
+        permissions=_RAG_EMBED,
+        long=True,
+        memory=1769,
+    ),
     Route(method="GET", path="/a1/rag/indices", module="rag.list", surface=Surface.RAG, permissions=_READ),
     Route(method="GET", path=_INDEX, module="rag.get", surface=Surface.RAG, permissions=_READ),
     Route(method="DELETE", path=_INDEX, module="rag.delete", surface=Surface.RAG, permissions=_READ_WRITE),

@@ -40,6 +40,7 @@ _FIELDS: Final = {
     "status error": [_STATUS],
     "token": [{"type", "content", "step"}],
     "tool_call": [{"type", "id", "tool", "args", "result", "ok", "duration_ms", "agent", "parent_id", "rich"}],
+    "approval": [{"type", "approval"}],
     "usage": [{"type", "usage", "cost_usd", "cost"}],
     "error": [{"type", "error", "request_id"}],
 }

@@ -19,6 +19,7 @@ PARAMETERS = {
     "doc_id": "a",
     "upload_id": "upl_" + "0" * 26,
     "job_id": "job_" + "0" * 26,
+    "approval_id": "apr_" + "0" * 26,
     "message_id": "m1",
     "request_id": "req_" + "0" * 26,
     "file": "swagger-ui.css",

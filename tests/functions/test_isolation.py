@@ -7,7 +7,13 @@ from spass.agents.registry import AgentRegistry
 from tests.functions.gateway import Gateway
 
 NO_JOB = "job_" + "0" * 26  # tests of jobs check the owner of a job
-NEVER_FOUND = {"streams.get": "stream_not_found", "jobs.get": "job_not_found", "rag.uploads_get": "upload_not_found"}
+NO_APPROVAL = "apr_" + "0" * 26  # tests of approvals check the owner of an approval
+NEVER_FOUND = {
+    "streams.get": "stream_not_found",
+    "jobs.get": "job_not_found",
+    "rag.uploads_get": "upload_not_found",
+    "approvals.get": "approval_not_found",
+}
 BODIES: dict[str, dict[str, object]] = {
     "sessions.append": {"message": "x"},
     "rag.query": {"query": "alpha"},
@@ -38,7 +44,8 @@ def test_others_cannot_find_a_session_or_an_index(gateway: Gateway, token: str, 
         if on_index and (shared or route.module in {"rag.replace", "rag.append", "rag.uploads_create"}):
             continue
         values = {"name": "plain", "session_id": session, "index_id": "notes", "doc_id": "a", "model": "small", "file": "x.css"}
-        path = route.path.format(**values, upload_id=upload, request_id=request_id, job_id=NO_JOB, message_id="private-m")
+        values |= {"upload_id": upload, "request_id": request_id, "job_id": NO_JOB, "approval_id": NO_APPROVAL}
+        path = route.path.format(**values, message_id="private-m")
         if not (on_index or on_session) and route.method != "GET":
             continue
         reply = gateway.send(

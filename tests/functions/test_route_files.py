@@ -74,6 +74,7 @@ def test_short_routes_do_not_import_heavy_packages_while_they_answer(tmp_path: P
     names |= {
         "request_id": "req_" + "0" * 26,
         "job_id": "job_" + "0" * 26,
+        "approval_id": "apr_" + "0" * 26,
         "model": "small",
         "file": "swagger-ui.css",
         "message_id": "m1",

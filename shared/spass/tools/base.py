@@ -23,6 +23,7 @@ from spass.tools.grants import NO_GRANTS, Grants
 from spass.tools.lineage_searcher import LineageSearcher
 
 if TYPE_CHECKING:  # most of these import numpy, which the description of a tool does not need
+    from spass.approvals.ending import Ending
     from spass.rag.index.embedding import Embedder
     from spass.rag.search.reader import Reader
     from spass.rag.write.delete import IndexDeleter
@@ -169,6 +170,15 @@ class Tool(StrictBody):
         Raises:
             ToolError: the model reads its message instead of a result.
             SpassError: the model reads its code and message.
+        """
+        raise NotImplementedError
+
+    async def run_approved(self, context: ToolContext, effect: Mapping[str, Json], ending: "Ending", /) -> "Json | ToolReply":
+        """Run the call that was stored with ``effect``, and end its approval in the transaction of the change. Return the result.
+
+        Raises:
+            ToolError, SpassError: the call failed; nothing was changed, and the approval has not ended.
+            ApprovalDecided: another decision ended the approval.
         """
         raise NotImplementedError
 

@@ -26,9 +26,8 @@ from spass.core.ids import TenantId
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.core.time import now_s
-from spass.rag.index.answers import Document, WriteAnswer
 from spass.tenancy.identity import Caller
-from spass.tenancy.memory_notes import NoteResult
+from spass.tools.consent import WriteResult, to_result
 
 CONFIRM_SECONDS: Final = 60
 
@@ -40,23 +39,10 @@ _KEY_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes are exactly 72 characters, so a token has one spelling
 _USED_SECONDS: Final = 3600  # from the expiry: a call that was confirmed in time may run until its deadline
 
-WriteResult: TypeAlias = WriteAnswer | Document | NoteResult | bool
-"""The result of a confirmed write. A ``bool`` says whether something was deleted."""
 UnsignedToken = NewType("UnsignedToken", str)
 """A token without its tag."""
 RecordResult: TypeAlias = Callable[[Json], Awaitable[Sequence[Write]]]
 """Return the writes that store a tool's result for a repetition of the same request."""
-
-
-def to_result(written: WriteResult) -> dict[str, Json]:
-    """Return ``written`` in the form of the HTTP route that makes the same change."""
-    match written:
-        case bool():
-            return {"deleted": written}
-        case NoteResult():
-            return {"memory_size_bytes": written.memory_size_bytes}
-        case WriteAnswer() | Document():
-            return written.to_dict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +59,14 @@ class ConfirmedOperation:
 
 @dataclass(frozen=True, slots=True)
 class TokenRedemption:
-    """The use of a token (a ``Participant``). It takes effect in the transaction of the write that the token confirms, together
-    with the writes of ``record_result``."""
+    """The use of a token, the ``Consent`` of the caller. It takes effect in the transaction of the write that the token confirms,
+    together with the writes of ``record_result``."""
 
     mark: Put
     state_digest: bytes = b""
     record_result: RecordResult | None = None
 
-    def allows(self, state: str) -> bool:
-        """Return whether the preview showed ``state``."""
+    def allows(self, state: str, /) -> bool:
         return self.state_digest == _digest(state)
 
     async def writes(self, written: WriteResult, /) -> Sequence[Write]:
@@ -90,6 +75,10 @@ class TokenRedemption:
 
     def refusal(self) -> SpassError:
         return _token_invalid()
+
+    async def outdated(self, scope: Scope, /) -> SpassError:
+        """Return the error for a call whose preview is out of date: its token was used, or the data has changed."""
+        return _state_changed() if await scope.store.table.get(self.mark.key) is None else _token_invalid()
 
 
 class ConfirmTokens:
@@ -136,10 +125,6 @@ class ConfirmTokens:
         if await scope.store.table.get(key) is not None:
             raise _token_invalid()
         return TokenRedemption(Put(key, {TTL: expires_at + _USED_SECONDS}, ITEM_ABSENT), head[-_STATE_BYTES:])
-
-    async def refusal(self, scope: Scope, redemption: TokenRedemption) -> SpassError:
-        """Return the error for a call whose preview is out of date: its token was used, or the data has changed."""
-        return _state_changed() if await scope.store.table.get(redemption.mark.key) is None else _token_invalid()
 
     async def _append_tag(self, scope: Scope, operation: ConfirmedOperation, head: bytes) -> str:
         return base64.urlsafe_b64encode(head + await self._tag(scope, operation, head)).decode()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from spass.core.effects import ToolOutcome
 from spass.core.errors import InternalError, SpassError
@@ -24,10 +24,10 @@ _BROKEN: Final = ToolError("The tool failed because of an error in the gateway."
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call, and what the call's tool adds to it (``ToolReply``)."""
+    """The result of a call, and what the call's tool adds to it (``ToolReply``). ``code`` is that of the error, if it failed."""
 
     result: Json
-    failed: bool = False
+    code: str | None = None
     rich: tuple[Json, ...] = ()
     approval: Mapping[str, Json] | None = None
     waiting: tuple[ApprovalId, ...] = ()
@@ -36,8 +36,17 @@ class CallResult:
     def of(cls, returned: "Json | ToolReply") -> "CallResult":
         """Return the result that a tool has ``returned``."""
         if isinstance(returned, ToolReply):
-            return cls(returned.result, False, truncate_rich(returned.rich), returned.approval, returned.waiting)
+            return cls(returned.result, None, truncate_rich(returned.rich), returned.approval, returned.waiting)
         return cls(returned)
+
+    @property
+    def failed(self) -> bool:
+        return self.code is not None
+
+    @property
+    def error(self) -> Mapping[str, Json]:
+        """Return the error of a failed call: its ``code`` and ``message``."""
+        return cast("Mapping[str, Mapping[str, Json]]", self.result)["error"]
 
 
 def error_result(error: ToolError | SpassError) -> CallResult:
@@ -45,7 +54,7 @@ def error_result(error: ToolError | SpassError) -> CallResult:
     body: dict[str, Json] = {"code": error.code, "message": error.message}
     if isinstance(error, InvalidArguments) and error.errors:
         body["errors"] = [*error.errors]
-    return CallResult({"error": body}, failed=True)
+    return CallResult({"error": body}, error.code)
 
 
 def outcome_of(call: ToolCall, result: CallResult, duration_ms: int = 0) -> ToolOutcome:

@@ -5,7 +5,7 @@ corrected call cannot avoid is raised: ``_FATAL`` for models, ``_RAISED_TO_CALLE
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeGuard, cast
@@ -19,6 +19,7 @@ from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome
 from spass.core.errors import (
     AdminRequired,
+    ApprovalDecided,
     ConfirmTokenExpired,
     ConfirmTokenInvalid,
     DeadlineExceeded,
@@ -32,6 +33,7 @@ from spass.core.errors import (
     ToolNotFound,
     Unavailable,
     Upstream,
+    UpstreamTimeout,
 )
 from spass.core.events import CallEvent, ToolCallFinished, ToolCallStarted
 from spass.core.json import replace_surrogates
@@ -51,6 +53,7 @@ from spass.tools.base import (
     Tool,
     ToolContext,
     ToolError,
+    ToolReply,
     ignore_event,
     ignore_progress,
     no_editor,
@@ -67,6 +70,8 @@ from spass.tools.side_by_side import run_side_by_side
 from spass.tools.two_step import TwoStepTool
 
 if TYPE_CHECKING:  # most calls need none of these
+    from spass.approvals.ending import Ending
+    from spass.approvals.record import StoredCall
     from spass.tools.chat_models import ChatModels
     from spass.tools.editor.protocol import Editor
     from spass.tools.search.engine import SearchEngine
@@ -74,6 +79,9 @@ if TYPE_CHECKING:  # most calls need none of these
 
 MAX_CALLS: Final = 32
 """Tool calls of one model answer that are run. Further calls get an error."""
+
+TOOL_TIMEOUT: Final = "tool_timeout"
+"""The code of the error of a call that did not end in time."""
 
 _CONCURRENCY: Final = 8
 _FATAL: Final = (StorageUnavailable, Internal)
@@ -194,6 +202,32 @@ class Toolbox:
             yield ToolCallStarted(call)
             yield ToolCallFinished(outcome_of(call, _TOO_MANY_CALLS))
 
+    async def execute_approved(
+        self, scope: Scope, name: str, call: "StoredCall", ending: "Ending", *, grants: Grants = NO_GRANTS
+    ) -> CallResult:
+        """Run the tool ``name`` as ``call`` was stored, and end its approval in the transaction of the change. ``grants`` is what
+        the agent's file lets the tool do now. Return the error of a call that failed as a result.
+
+        Raises:
+            ApprovalDecided: another decision ended the approval.
+            SpassError: one of ``_UNAVOIDABLE``. The approval tells whether the call was executed; if not, it still waits.
+        """
+        recorder = Recorder(scope, CallKind.TOOL, tool=name)
+
+        def prepare() -> Tool:
+            tool = self._find_tool(name)
+            _check_admin(tool, scope)
+            return _build_call(tool, call.arguments)
+
+        async def run(tool: Tool, context: ToolContext) -> "Json | ToolReply":
+            return await tool.run_approved(context, call.effect, ending)
+
+        context = replace(self._context(scope, recorder), grants=grants)
+        attempt = await self._attempt(context, recorder, prepare, (*_UNAVOIDABLE, ApprovalDecided), run)
+        if attempt.code == TOOL_TIMEOUT:
+            raise UpstreamTimeout("The call did not end in time. Read the approval to see whether it was executed.")
+        return attempt
+
     async def execute_direct(
         self,
         scope: Scope,
@@ -277,7 +311,12 @@ class Toolbox:
         )
 
     async def _attempt(
-        self, context: ToolContext, recorder: Recorder, prepare: Callable[[], Tool], raise_types: tuple[type[SpassError], ...]
+        self,
+        context: ToolContext,
+        recorder: Recorder,
+        prepare: Callable[[], Tool],
+        raise_types: tuple[type[SpassError], ...],
+        run: "Callable[[Tool, ToolContext], Awaitable[Json | ToolReply]]" = lambda call, context: call.run(context),
     ) -> CallResult:
         """Run and audit the call. Return its result, or its error as a result.
 
@@ -289,11 +328,11 @@ class Toolbox:
             call = prepare()
             seconds = min(call.time_limit(context), context.scope.deadline.remaining())
             async with asyncio.timeout(seconds):  # wait_for would lose a cancellation that arrives with the result
-                result = await call.run(context)
+                result = await run(call, context)
             status = audit.OK
             return CallResult.of(result)
         except TimeoutError:
-            status = "tool_timeout"
+            status = TOOL_TIMEOUT
             return error_result(
                 ToolError("The tool did not answer in time. Call it once more, or answer without it.", code=status)
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, FailFast, Field
 from pydantic.json_schema import SkipJsonSchema
@@ -12,18 +12,19 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json
 from spass.rag.index.documents import MAX_DOCUMENTS, NewDocument
 from spass.rag.index.precondition import IfMatch, IndexChanged, OneDocument, View, WholeIndex
-from spass.tools.base import DocumentIdField, IndexIdField, Tool, ToolContext
+from spass.tools.base import DocumentIdField, IndexIdField, Tool, ToolContext, ToolReply
 from spass.tools.confirm_tokens import (
     CONFIRM_SECONDS,
     ConfirmedOperation,
     ConfirmTokens,
-    TokenRedemption,
     UnsignedToken,
-    WriteResult,
     strip_tag,
-    to_result,
     token_expiry,
 )
+from spass.tools.consent import Consent, WriteResult, to_result
+
+if TYPE_CHECKING:  # only a gated call needs it
+    from spass.approvals.ending import Ending
 
 
 def _move_token_last(schema: dict[str, Any]) -> None:
@@ -55,8 +56,8 @@ class TwoStepTool(Tool):
         """
         raise NotImplementedError
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
-        """Make the change and redeem the token in one transaction.
+    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
+        """Make the change and use up the consent in one transaction.
 
         Raises:
             IndexChanged: ``state`` is out of date.
@@ -67,10 +68,29 @@ class TwoStepTool(Tool):
         """Return the entity tag of what the preview shows; empty if changes do not matter."""
         return ""
 
-    async def run(self, context: ToolContext, /) -> Json:
-        return await (
-            self._preview_step(context) if self.confirm_token is None else self._execute_step(context, self.confirm_token)
-        )
+    async def run(self, context: ToolContext, /) -> "Json | ToolReply":
+        if self.tool_name in context.grants.approval:
+            return await self._hold(context)
+        if self.confirm_token is None:
+            return await self._preview_step(context)
+        redemption = await context.confirm_tokens.redeem(context.scope, self.operation(), self.confirm_token)
+        return await self._execute_with(context, replace(redemption, record_result=context.record_result))
+
+    async def run_approved(self, context: ToolContext, effect: Mapping[str, Json], ending: "Ending", /) -> Json:
+        from spass.tools.gate import Approved
+
+        return await self._execute_with(context, Approved(ending, str(effect["state"])))
+
+    async def _hold(self, context: ToolContext) -> ToolReply:
+        """Store the call until a person decides."""
+        from spass.approvals.record import StoredCall
+        from spass.tools.gate import check_can_wait, hold_call
+
+        check_can_wait(context)
+        state = await self.state(context)  # before the preview, as below
+        preview = await self.preview(context)
+        arguments = self.model_dump(mode="json", exclude={"confirm_token"}, exclude_unset=True)
+        return await hold_call(context, self.tool_name, StoredCall(arguments, {"state": state}), preview)
 
     async def _preview_step(self, context: ToolContext) -> Json:
         state = await self.state(context)  # before the preview: a change in between invalidates the token
@@ -86,15 +106,15 @@ class TwoStepTool(Tool):
             "what was asked for; otherwise say what would happen, and ask.",
         }
 
-    async def _execute_step(self, context: ToolContext, token: str) -> Json:
-        redemption = await context.confirm_tokens.redeem(context.scope, self.operation(), token)
+    async def _execute_with(self, context: ToolContext, consent: Consent) -> Json:
+        """Make the change if the data still is as the preview of the consent showed it."""
         try:
             state = await self.state(context)
-            if not redemption.allows(state):  # before anything is embedded; ``execute`` checks it again
+            if not consent.allows(state):  # before anything is embedded; ``execute`` checks it again
                 raise IndexChanged
-            return to_result(await self.execute(context, replace(redemption, record_result=context.record_result), state))
+            return to_result(await self.execute(context, consent, state))
         except IndexChanged:
-            raise await context.confirm_tokens.refusal(context.scope, redemption) from None
+            raise await consent.outdated(context.scope) from None
 
     def to_record(self, preview: Mapping[str, Json]) -> tuple[Mapping[str, Json], int]:
         """Return the first call's answer for storage, and the last second in which its token is valid. The stored token has no

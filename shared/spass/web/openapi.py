@@ -31,6 +31,7 @@ _TAGS: Final = (
     "audit",
     "agents",
     "jobs",
+    "approvals",
     "rag",
 )
 VERSION: Final = "0.1.0"

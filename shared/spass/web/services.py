@@ -16,10 +16,12 @@ from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.tenancy.identity import Caller, Tokens
 
 if TYPE_CHECKING:
+    from spass.agents.approving import Decisions
     from spass.agents.ask import Asker
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
     from spass.agents.streams import Streams
+    from spass.approvals.service import Approvals
     from spass.aws.clients import Aws
     from spass.aws.provider_keys import ProviderKeys
     from spass.calls.pipeline import Calls
@@ -292,6 +294,18 @@ class Services:
         from spass.sessions.service import Sessions
 
         return Sessions(self.cascade, lambda: self.summarizer)
+
+    @cached_property
+    def approvals(self) -> "Approvals":
+        from spass.approvals.service import Approvals
+
+        return Approvals()
+
+    @cached_property
+    def decisions(self) -> "Decisions":
+        from spass.agents.approving import Decisions
+
+        return Decisions(lambda: self.agents, lambda: self.toolbox)
 
     @cached_property
     def streams(self) -> "Streams":

@@ -21,6 +21,7 @@ def aws(request: pytest.FixtureRequest) -> Aws:
 
 SECRET = "Kilimandscharo"
 NO_JOB = "job_" + "0" * 26  # an absent job; the tests of jobs check the owner of a job
+NO_APPROVAL = "apr_" + "0" * 26  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class OwnedResources:
 
     def path(self, route: Route) -> str:
         owned = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
-        owned |= {"request_id": self.request, "job_id": NO_JOB, "message_id": self.stream}
+        owned |= {"request_id": self.request, "job_id": NO_JOB, "message_id": self.stream, "approval_id": NO_APPROVAL}
         return route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **owned})
 
 
@@ -74,6 +75,7 @@ BODIES: dict[str, object] = {
     "rag.uploads_create": {"filename": "mine.md", "content_type": "text/markdown", "size": 10},
     "sessions.create": {},
     "agents.chat": {"message": "Was ist das?"},
+    "approvals.decide": {"decision": "approve"},
     "streams.create": {"message_id": "m1", "messages": [{"role": "user", "content": "Was ist das?"}]},
     "streams.job_card": {"title": "Frage", "task": "Was ist das?"},
     "ask.create": {"input": "Was ist das?", "agent": "simple", "model": "llama-4-scout"},
@@ -89,6 +91,7 @@ NOT_FOUND_CODES = {
     "{index_id}": "index_not_found",
     "{request_id}": "request_not_found",
     "{job_id}": "job_not_found",
+    "{approval_id}": "approval_not_found",
     "{message_id}": "stream_not_found",
 }
 # These routes do not require a resource: they act on the caller's own index of that name, and uploads may precede the index.

@@ -1,7 +1,7 @@
 """Render the run of an agent as a stream of events: the events while they happen, or a recorded outcome once more.
 
-Grammar: ``planning (status_update | token | tool_call)* complete usage done``, or at any point ``error error``. There is exactly
-one end. The tokens of the last step, joined, are the answer. The fields are in docs/streaming.md.
+Grammar: ``planning (status_update | token | tool_call | approval)* complete usage done``, or at any point ``error error``. There
+is exactly one end. The tokens of the last step, joined, are the answer. The fields are in docs/streaming.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -87,7 +87,8 @@ class EventWriter:
         """Yield the stream of a recorded outcome. It begins as the first one did: with the session before a compaction."""
         session = outcome.compaction.source if outcome.compaction is not None else outcome.session_id
         yield self._planning(outcome.run.request_id, session)
-        yield from map(_tool_call, outcome.tools)
+        for tool in outcome.tools:
+            yield from _finished_call(tool)
         yield from self.write(Token(outcome.content, max(1, outcome.turns)))
         yield from self._end(outcome)
 
@@ -135,7 +136,14 @@ def _call_event(event: ToolEvent, agent: str | None = None, parent_id: str | Non
         case ToolProgress(call_id=call_id, detail=detail):
             yield {**_status("executing"), "tool_call_id": call_id, "progress": detail}
         case ToolCallFinished(outcome=outcome):
-            yield _tool_call(ToolRecord.of(outcome), agent, parent_id)
+            yield from _finished_call(ToolRecord.of(outcome), agent, parent_id)
+
+
+def _finished_call(tool: ToolRecord, agent: str | None = None, parent_id: str | None = None) -> Iterator[StreamEvent]:
+    """Yield the event of a call that is over, and the approval that it waits for."""
+    yield _tool_call(tool, agent, parent_id)
+    if tool.approval is not None:
+        yield {"type": "approval", "approval": tool.approval}
 
 
 def _tool_call(tool: ToolRecord, agent: str | None = None, parent_id: str | None = None) -> StreamEvent:

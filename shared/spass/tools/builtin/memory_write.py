@@ -9,7 +9,7 @@ from spass.core.messages import Json
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.tenancy.memory_notes import append_line
 from spass.tools.base import ToolContext
-from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import TwoStepTool
 
 _MAX_NOTE_BYTES: Final = 2048
@@ -49,6 +49,6 @@ class MemoryWrite(TwoStepTool):
         memory = (await context.cascade.read(context.scope.store)).config.memory
         return {"memory_size_bytes": len(append_line(memory, self.note).encode()), "note": self.note}
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, _: str, /) -> WriteResult:
+    async def execute(self, context: ToolContext, consent: Consent, _: str, /) -> WriteResult:
         scope = context.scope
-        return await context.cascade.append_memory(scope.store, self.note, redemption, scope.deadline)
+        return await context.cascade.append_memory(scope.store, self.note, consent, scope.deadline)

@@ -7,7 +7,7 @@ from spass.core.messages import Json
 from spass.rag.index.documents import check_limits
 from spass.rag.index.precondition import ExistingIds, View
 from spass.tools.base import ToolContext
-from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import DocumentsTool
 
 
@@ -35,6 +35,6 @@ class RagDocAppend(DocumentsTool):
         existing = await context.rag.reader.existing_ids(context.scope, self.index, ids)
         return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
         if_match = self.if_match(context, state)
-        return await context.rag.writer.append(context.scope, self.index, self.documents, redemption, if_match)
+        return await context.rag.writer.append(context.scope, self.index, self.documents, consent, if_match)

@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 
 from spass.core.messages import Json
 from spass.tools.base import ToolContext
-from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import DocumentTool
 
 _EXCERPT_CHARACTERS: Final = 200
@@ -34,6 +34,6 @@ class RagDocDelete(DocumentTool):
             "metadata": dict(stored.metadata),
         }
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
         if_match = self.if_match(context, state)
-        return await context.rag.deleter.delete_document(context.scope, self.index, self.document, redemption, if_match)
+        return await context.rag.deleter.delete_document(context.scope, self.index, self.document, consent, if_match)

@@ -10,7 +10,7 @@ from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.rag.index.documents import DocumentPatch, Text, check_patch
 from spass.tools.base import ToolContext
-from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import DocumentTool
 
 
@@ -64,6 +64,6 @@ class RagDocPatch(DocumentTool):
             "new_text_size_bytes": len(text.encode()),
         }
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
         if_match = self.if_match(context, state)
-        return await context.rag.writer.patch(context.scope, self.index, self.document, self.patch, redemption, if_match)
+        return await context.rag.writer.patch(context.scope, self.index, self.document, self.patch, consent, if_match)

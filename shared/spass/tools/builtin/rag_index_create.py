@@ -8,7 +8,7 @@ from spass.core.messages import Json
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import check_limits
 from spass.tools.base import ToolContext
-from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import DocumentsTool
 
 
@@ -37,6 +37,6 @@ class RagIndexCreate(DocumentsTool):
             semantics = f"The index exists. All of its {count} documents are deleted, and these take their place."
         return {"index_id": self.index_id, "shape_summary": {**self.shape, "replace_semantics": semantics}}
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
         if_match = self.if_match(context, state)
-        return await context.rag.writer.replace(context.scope, self.index, self.documents, redemption, if_match)
+        return await context.rag.writer.replace(context.scope, self.index, self.documents, consent, if_match)

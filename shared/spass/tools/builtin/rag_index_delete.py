@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from spass.core.messages import Json
 from spass.rag.index.catalog import describe_index
 from spass.tools.base import ToolContext
-from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import IndexTool
 
 _SAMPLE_DOCUMENTS: Final = 10
@@ -37,6 +37,6 @@ class RagIndexDelete(IndexTool):
             "sample_truncated_at": _SAMPLE_DOCUMENTS,
         }
 
-    async def execute(self, context: ToolContext, redemption: TokenRedemption, state: str, /) -> WriteResult:
+    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
         if_match = self.if_match(context, state)
-        return await context.rag.deleter.delete_index(context.scope, self.index, redemption, if_match)
+        return await context.rag.deleter.delete_index(context.scope, self.index, consent, if_match)

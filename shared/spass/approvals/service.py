@@ -1,0 +1,29 @@
+"""The approvals of the routes, for the user of a scope."""
+
+import time
+
+from spass.approvals.answers import ApprovalPage, ApprovalView
+from spass.approvals.record import ApprovalStatus
+from spass.approvals.store import list_approvals, read_approval
+from spass.calls.scope import Scope
+from spass.core.ids import ApprovalId
+from spass.core.time import Clock
+
+
+class Approvals:
+    """The approvals of all tenants. ``clock`` returns seconds since the epoch."""
+
+    def __init__(self, clock: Clock = time.time) -> None:
+        self._clock = clock
+
+    async def get(self, scope: Scope, approval: ApprovalId) -> ApprovalView:
+        """Return one of the user's approvals. Errors are those of ``read_approval``."""
+        user = scope.caller.require_user()
+        return ApprovalView.of(await read_approval(scope.store, user, approval), self._clock())
+
+    async def page(
+        self, scope: Scope, status: ApprovalStatus | None, session: str | None, cursor: str | None, limit: int
+    ) -> ApprovalPage:
+        """Return a page of the user's approvals. Parameters and errors are those of ``list_approvals``."""
+        user, now = scope.caller.require_user(), self._clock()
+        return await list_approvals(scope.store, user, now, status=status, session=session, cursor=cursor, limit=limit)

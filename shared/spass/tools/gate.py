@@ -1,0 +1,107 @@
+"""Store a gated call until a person decides, and run a call that a person has approved."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spass.approvals.answers import ApprovalView
+from spass.approvals.ending import Ending
+from spass.approvals.record import Approval, StoredCall
+from spass.approvals.store import put_approval
+from spass.aws.writes import Write
+from spass.calls.scope import CurrentSession, Scope
+from spass.core.errors import ApprovalDecided, ConfirmTokenInvalid, SpassError
+from spass.core.json import dump_bytes
+from spass.core.messages import Json
+from spass.tools.base import ToolContext, ToolError, ToolReply
+from spass.tools.consent import WriteResult, to_result
+from spass.tools.results import MAX_RESULT_BYTES, truncate_result, truncate_rich
+
+_MAX_PREVIEW_BYTES: Final = MAX_RESULT_BYTES - 2048
+"""Bytes of a preview as JSON. The rest of the result is for its other fields."""
+
+
+def check_can_wait(context: ToolContext) -> CurrentSession:
+    """Return the session in which a call can wait for a person. Call this before any work.
+
+    Raises:
+        ToolError: there is none, so nobody could decide.
+    """
+    session = context.scope.current_session
+    if session is None or session.turn_id is None:
+        raise ToolError(
+            "This call needs a person's approval, and nobody can give it here: the agent was asked once, without a session. "
+            "Nothing was changed. Answer without it, and say that it needs a session.",
+            code="approval_unavailable",
+        )
+    return session
+
+
+async def hold_call(
+    context: ToolContext,
+    tool: str,
+    call: StoredCall,
+    preview: Mapping[str, Json],
+    rich: Sequence[Json] = (),
+) -> ToolReply:
+    """Store ``call`` of ``tool`` until a person decides. Return what the model reads instead of its result.
+
+    Raises:
+        ToolError: the same as ``check_can_wait``.
+        SessionBusy: the turn has lost its session; nothing is stored.
+        StorageUnavailable: whether the call is stored is unknown.
+    """
+    session, scope, now = check_can_wait(context), context.scope, time.time()
+    if scope.agent is None:
+        raise RuntimeError("only an agent's file can gate a call")
+    shown = preview if len(dump_bytes(preview)) <= _MAX_PREVIEW_BYTES else {"note": "The preview is too long to be shown here."}
+    approval = Approval.new(
+        user=scope.caller.require_user(),
+        tool=tool,
+        agent=scope.agent,
+        session=session.id,
+        message_id=session.message_id,
+        preview=shown,
+        rich=truncate_rich(rich),
+        arguments=call.arguments,
+        now=now,
+    )
+    await put_approval(scope.store, approval, call, session.turn_id or "")
+    result: Json = {
+        "approval_required": True,
+        "approval_id": approval.id,
+        "expires_at": approval.expires_at,
+        "preview": shown,
+        "message": "Nothing has been changed yet. The user was asked to approve this call, which then runs exactly as previewed. "
+        "You cannot approve it. Do not make the call again; go on without its result, and say what waits for approval.",
+    }
+    return ToolReply(result, approval.rich, ApprovalView.of(approval, now).to_dict(), (approval.id,))
+
+
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """The ``Consent`` of a person: ``ending`` ends the approval of a call whose preview showed ``state``."""
+
+    ending: Ending
+    state: str
+
+    def allows(self, state: str, /) -> bool:
+        return self.state == state
+
+    async def writes(self, written: WriteResult, /) -> Sequence[Write]:
+        return await self.ending.execute(truncate_result(to_result(written))[0])
+
+    def refusal(self) -> SpassError:
+        return decided_meanwhile()
+
+    async def outdated(self, _: Scope, /) -> SpassError:
+        return ConfirmTokenInvalid(
+            "The data in the preview has changed since, so this call was not executed. Nothing was changed. Let the agent make "
+            "the call again to see what it would do now."
+        )
+
+
+def decided_meanwhile() -> ApprovalDecided:
+    """Return the error of a decision that another one preceded. ``Ending.refusal`` knows more."""
+    return ApprovalDecided("Another request has decided this approval.")
