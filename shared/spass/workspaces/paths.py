@@ -7,7 +7,7 @@ https://www.unicode.org/reports/tr15/), because a program that reads the tree ma
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NewType
 
 from spass.core.errors import InvalidPath
@@ -57,7 +57,7 @@ def parse_folder(text: str, param: str = "path") -> str:
     return parse_path(text.removesuffix("/"), param) if text else ""
 
 
-def check_together(paths: Iterable[str]) -> None:
+def check_together(paths: Iterable[str], param: str = "path") -> None:
     """Check that the files ``paths`` can be in one tree.
 
     Raises:
@@ -67,7 +67,7 @@ def check_together(paths: Iterable[str]) -> None:
     for path in paths:
         key = _fold(path)
         if key in files:
-            raise InvalidPath(_explain_clash(path, files[key]), param="path")
+            raise InvalidPath(_explain_clash(path, files[key]), param=param)
         files[key] = path
     folders: dict[str, str] = {}
     for key, path in files.items():
@@ -75,14 +75,10 @@ def check_together(paths: Iterable[str]) -> None:
         while end >= 0 and key[:end] not in folders:
             folders[key[:end]] = path
             end = key.rfind("/", 0, end)
-    _check_no_file_is_a_folder(files, folders)
-
-
-def _check_no_file_is_a_folder(files: Mapping[str, str], folders: Mapping[str, str]) -> None:
     if clash := min(files.keys() & folders.keys(), default=None):
         raise InvalidPath(
             f"{show(files[clash])} cannot be a file, because it is the folder of {show(folders[clash])}. Rename one of them.",
-            param="path",
+            param=param,
         )
 
 
