@@ -95,7 +95,8 @@ class Tree:
                 if not end:
                     break
                 parent = path[: end - 1]
-                entries.setdefault(parent, TreeEntry(parent, "directory", None, None))
+                if parent not in entries:
+                    entries[parent] = TreeEntry(parent, "directory", None, None)
             if depth is None or not end:
                 file = self.files[path]
                 entries[path] = TreeEntry(path, "file", file.size, file.sha256)

@@ -1,0 +1,78 @@
+"""Trees list what is in a folder, and survive encoding."""
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.ids import TenantId
+from spass.workspaces.objects import TreeCache, TreeName
+from spass.workspaces.paths import WorkspacePath
+from spass.workspaces.tree import EMPTY_TREE, Tree, TreeFile, decode_tree, encode_tree
+
+segments = st.sampled_from(["a", "a-b", "a.b", "a0", "b", "ä", "\uffff", "\U0001f600"])
+file_paths = st.lists(segments, min_size=1, max_size=4).map("/".join)
+folders = st.lists(segments, max_size=3).map("/".join)
+files = st.builds(
+    TreeFile,
+    st.text("0f", min_size=64, max_size=64),
+    st.integers(0, 9),
+    st.sampled_from(["", "p", "q"]),
+    *[st.integers(0, 9)] * 3,
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Tree:
+    """Draw a tree in which no file is a folder."""
+    drawn: dict[WorkspacePath, TreeFile] = {}
+    for path in draw(st.lists(file_paths, max_size=12)):
+        if not any(f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/") for other in drawn):
+            drawn[WorkspacePath(path)] = draw(files)
+    return Tree(drawn)
+
+
+def naive_listing(tree: Tree, folder: str, depth: int | None) -> Mapping[str, TreeFile | None]:
+    """Return the entries by path in order: the file, or None for a directory."""
+    prefix = f"{folder}/" if folder else ""
+    found: dict[str, TreeFile | None] = {}
+    for path, file in tree.files.items():
+        if path.startswith(prefix):
+            names = path.removeprefix(prefix).split("/")
+            for count in range(1, len(names) + 1):
+                if depth is None or count <= depth:
+                    found[prefix + "/".join(names[:count])] = file if count == len(names) else None
+    return dict(sorted(found.items()))
+
+
+@given(trees(), folders, st.none() | st.integers(1, 4))
+def test_a_listing_agrees_with_a_naive_one(tree: Tree, folder: str, depth: int | None) -> None:
+    expected = naive_listing(tree, folder, depth)
+    entries = tree.list(folder, depth)
+    assert [entry.path for entry in entries] == list(expected)
+    for path, kind, size, sha256 in entries:
+        file = expected[path]
+        assert (kind, size, sha256) == (("file", file.size, file.sha256) if file else ("directory", None, None))
+    assert tree.is_folder(folder) == (not folder or bool(expected))
+
+
+@given(trees())
+def test_a_decoded_tree_equals_the_encoded_one(tree: Tree) -> None:
+    assert decode_tree(encode_tree(tree)) == tree
+
+
+def name(number: int, tenant: str = "demo") -> TreeName:
+    return TreeName(TenantId(tenant), f"ws/default/gen/{number}.tree")
+
+
+def test_the_cache_keeps_the_most_recently_used_trees_within_its_budget() -> None:
+    cache = TreeCache(3 * EMPTY_TREE.memory_bytes)
+    for number in range(3):
+        cache.put(name(number), EMPTY_TREE)
+    assert cache.get(name(0)) is EMPTY_TREE
+    cache.put(name(3), EMPTY_TREE)
+    assert [cache.get(name(number)) is not None for number in range(4)] == [True, False, True, True]
+    assert cache.get(name(0, tenant="other")) is None
+    large = Tree({WorkspacePath(str(n)): TreeFile("", 0, "", 0, 0, 0) for n in range(9)})
+    cache.put(name(4), large)
+    assert cache.get(name(4)) is None, "larger than the budget"
