@@ -1,4 +1,4 @@
-"""The sweep: remove deleted generations after an hour, and objects that no version names after a day.
+"""The sweep: remove generations without a head after an hour, and objects that no version names after a day.
 
 The sweep does not rely on writers being fast. Before it removes an object that no version names, it fences the workspace: every
 writer that read the head before must read it again and put its objects again. So no version names a removed object later.
@@ -28,7 +28,7 @@ from spass.workspaces.objects import FOLDER, version_of
 from spass.workspaces.versions import list_versions
 
 DELETED_SECONDS: Final = 3600
-"""A reader of a deleted workspace is certainly done after this time."""
+"""A reader of a deleted workspace is certainly done after this time, and so is the first writer of a new one."""
 
 ORPHAN_SECONDS: Final = 24 * 3600
 """Much longer than a writer takes from its first object to the swap."""
@@ -71,7 +71,7 @@ async def sweep_workspaces(store: TenantStore, now: int, deadline: Deadline) -> 
     """
     generations = await _remove_deleted_generations(store, now, deadline)
     orphans = 0
-    async for unchecked in _list_unchecked(store, now - ORPHAN_SECONDS):
+    async for unchecked in _list_unchecked(store, now):
         if not deadline.remaining():
             break
         orphans += await _remove_orphans(store, unchecked, now - ORPHAN_SECONDS)
@@ -105,19 +105,20 @@ async def _remove_versions(store: TenantStore, workspace_id: WorkspaceId, genera
     return False
 
 
-async def _list_unchecked(store: TenantStore, until: int) -> AsyncIterator[Sequence[_Place]]:
-    """Yield the objects of each workspace that were put at ``until`` or before, and after the time of its last check."""
+async def _list_unchecked(store: TenantStore, now: int) -> AsyncIterator[Sequence[_Place]]:
+    """Yield the objects of each workspace that may be orphans: those of the live generation that are a day old and not checked
+    yet, and those of other generations that are an hour old."""
     found: list[_Place] = []
     workspace_id, head = None, WorkspaceHead()
     async for key, modified in store.objects.list_objects(FOLDER):
-        if modified > until:
+        if modified > now - DELETED_SECONDS:
             continue
         place = _Place.of(key)
         if place.workspace != workspace_id:
             if found:
                 yield found
             workspace_id, head, found = place.workspace, await read_head(store, place.workspace), []
-        if place.generation != head.generation or modified > head.checked_at:
+        if place.generation != head.generation or head.checked_at < modified <= now - ORPHAN_SECONDS:
             found.append(place)
     if found:
         yield found

@@ -9,6 +9,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.keys import VERSION_PREFIX, Key, workspace_version, workspace_versions_partition
 from spass.aws.writes import ITEM_ABSENT, Put
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, WorkspaceId
+from spass.core.json import replace_surrogates
 from spass.core.time import Timestamp
 from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Committed
 from spass.workspaces.head import version_not_found
@@ -49,7 +50,7 @@ class Version:
             author.message_id,
             author.run_id,
             author.parent_log_id,
-            author.message[:MAX_MESSAGE_CHARACTERS] if author.message else None,
+            replace_surrogates(author.message[:MAX_MESSAGE_CHARACTERS]) if author.message else None,
         )
 
     @property

@@ -6,7 +6,6 @@ import pytest
 
 from spass.aws.keys import tenant_prefix
 from spass.core.errors import SpassError, WorkspaceNotFound
-from spass.core.ids import WorkspaceId
 from spass.core.time import Deadline
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.workspaces.change import Change
@@ -77,17 +76,22 @@ async def test_a_deleted_workspace_leaves_only_its_number(harness: WorkspaceHarn
 
 @pytest.mark.parametrize("call", [2, 3])
 async def test_objects_of_a_dead_writer_are_removed_after_a_day(harness: WorkspaceHarness, call: int) -> None:
-    await crash_at(harness, call, {"a": b"first"})
-    assert await sweep_after(harness, ORPHAN_SECONDS - 1) == NOTHING
-    assert await sweep_after(harness, 2) == WorkspaceSweep(orphans=call - 1)
-    assert (await harness.write({"a": b"1"})).version == 1
+    await harness.write({"a": b"1"})
     await crash_at(harness, call, {"a": b"2"})
     kept = await harness.contents()
-    assert await sweep_after(harness, ORPHAN_SECONDS + 1) == WorkspaceSweep(orphans=call - 1)
+    assert await sweep_after(harness, ORPHAN_SECONDS - 1) == NOTHING
+    assert await sweep_after(harness, 2) == WorkspaceSweep(orphans=call - 1)
     assert len(await harness.object_names()) == 2
     assert await harness.contents() == kept == {"a": b"1"}
+
+
+async def test_objects_of_a_dead_first_writer_are_removed_after_an_hour(harness: WorkspaceHarness) -> None:
+    await crash_at(harness, 3, {"a": b"first"})
+    assert await sweep_after(harness, DELETED_SECONDS - 1) == NOTHING
+    assert await sweep_after(harness, 2) == WorkspaceSweep(orphans=2)
     with pytest.raises(WorkspaceNotFound):
-        await harness.workspaces.head(harness.store, WorkspaceId("other"))
+        await harness.workspaces.head(harness.store, harness.workspace)
+    assert (await harness.write({"a": b"1"})).version == 1
 
 
 async def test_a_sweep_does_not_read_the_versions_that_another_one_checked(harness: WorkspaceHarness) -> None:
