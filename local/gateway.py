@@ -1,6 +1,7 @@
 """Run the gateway on this machine: read the command line, start all parts, serve, and stop them."""
 
 import argparse
+import asyncio
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from local.agent_reload import reloading_agents
 from local.banner import banner
 from local.emulator import emulated_aws, point_to, provision, reconfigure_emulator
 from local.environment import DOTENV, check_keys, dotenv_notes, read_dotenv
+from local.example_workspace import create_example_workspace
 from local.executions import resume_executions
 from local.home import ROOT, Home, LocalError, home_from_environment
 from local.models import STANDIN_KEY, ModelChoice, choose_models, overlay
@@ -87,6 +89,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
         os.environ.setdefault("SPASS_EDITOR", str(ROOT / ".venv-editor"))
         services = local_services()
+        asyncio.run(create_example_workspace(services))
         app = local_app(services)
         stack.enter_context(workers.serving(stores.queues))
         threading.Thread(target=resume_executions, args=[stores.compaction_machine], daemon=True).start()
