@@ -16,6 +16,7 @@ class Surface(StrEnum):
     AGENTS = "agents"
     RAG = "rag"
     CHAT = "chat"
+    WORKSPACES = "workspaces"
 
 
 class Permission(StrEnum):
@@ -94,6 +95,9 @@ _RAG_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRI
 # Idempotency-Key: in the bucket, when it is large.
 _RAG_EMBED: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING, Permission.JOBS_SEND}
 
+_WORKSPACE_READ: Final = _READ | {Permission.BUCKET_READ}
+_WORKSPACE_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE}
+
 # It reads what there is to compact and takes the session; the summary is made by others, and it waits for them.
 _COMPACT: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.COMPACTIONS_SEND}
 
@@ -104,6 +108,7 @@ _SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"
 _INDEX: Final = "/a1/rag/indices/{index_id}"
 _APPROVAL: Final = "/a1/approvals/{approval_id}"
 _CHAT: Final = "/c1/agents/{name}/chat"
+_WORKSPACE: Final = "/a1/workspaces/{workspace_id}"
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route(method="GET", path="/healthz", module="meta.health", surface=Surface.V1, memory=256, public=True),
@@ -342,6 +347,109 @@ ROUTES: Final[tuple[Route, ...]] = (
         memory=512,
     ),
     Route(method="DELETE", path=f"{_CHAT}/{{message_id}}", module="streams.stop", surface=Surface.CHAT, permissions=_READ_WRITE),
+    Route(
+        method="GET",
+        path="/a1/workspaces",
+        module="workspaces.list",
+        surface=Surface.WORKSPACES,
+        permissions=_READ,
+        function="workspaces-read",
+    ),
+    Route(
+        method="GET",
+        path=_WORKSPACE,
+        module="workspaces.get",
+        surface=Surface.WORKSPACES,
+        permissions=_READ,
+        function="workspaces-read",
+    ),
+    Route(
+        method="DELETE",
+        path=_WORKSPACE,
+        module="workspaces.delete",
+        surface=Surface.WORKSPACES,
+        permissions=_READ_WRITE,
+    ),
+    Route(
+        method="GET",
+        path=f"{_WORKSPACE}/tree",
+        module="workspaces.tree",
+        surface=Surface.WORKSPACES,
+        permissions=_WORKSPACE_READ,
+        memory=1769,
+        function="workspaces-trees",
+    ),
+    Route(
+        method="GET",
+        path=f"{_WORKSPACE}/file",
+        module="workspaces.file_get",
+        surface=Surface.WORKSPACES,
+        permissions=_WORKSPACE_READ,
+        long=True,
+    ),
+    Route(
+        method="PUT",
+        path=f"{_WORKSPACE}/file",
+        module="workspaces.file_put",
+        surface=Surface.WORKSPACES,
+        permissions=_WORKSPACE_WRITE,
+        memory=1769,
+        function="workspaces-write",
+    ),
+    Route(
+        method="DELETE",
+        path=f"{_WORKSPACE}/file",
+        module="workspaces.file_delete",
+        surface=Surface.WORKSPACES,
+        permissions=_WORKSPACE_WRITE,
+        memory=1769,
+        function="workspaces-write",
+    ),
+    # An archive may inflate to 100 MiB, and most of its time is computing.
+    Route(
+        method="PUT",
+        path=f"{_WORKSPACE}/archive",
+        module="workspaces.archive_put",
+        surface=Surface.WORKSPACES,
+        permissions=_WORKSPACE_WRITE,
+        memory=1769,
+        function="workspaces-write",
+    ),
+    Route(
+        method="GET",
+        path=f"{_WORKSPACE}/archive",
+        module="workspaces.archive_get",
+        surface=Surface.WORKSPACES,
+        permissions=_WORKSPACE_READ,
+        long=True,
+        memory=1024,
+    ),
+    Route(
+        method="GET",
+        path=f"{_WORKSPACE}/versions",
+        module="workspaces.versions",
+        surface=Surface.WORKSPACES,
+        permissions=_READ,
+        function="workspaces-read",
+    ),
+    Route(
+        method="GET",
+        path=f"{_WORKSPACE}/diff",
+        module="workspaces.diff",
+        surface=Surface.WORKSPACES,
+        permissions=_WORKSPACE_READ,
+        memory=1769,
+        function="workspaces-trees",
+    ),
+    Route(
+        method="POST",
+        path=f"{_WORKSPACE}/restore",
+        module="workspaces.restore",
+        surface=Surface.WORKSPACES,
+        permissions=_WORKSPACE_WRITE,
+        memory=1769,
+        function="workspaces-write",
+    ),
 )
 
 NO_SUCH_ROUTE: Final = (

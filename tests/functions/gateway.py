@@ -4,6 +4,7 @@ Short routes get API Gateway events, long routes get HTTP over ASGI. Each route 
 """
 
 import asyncio
+import base64
 import hashlib
 import importlib
 import json
@@ -21,7 +22,7 @@ import jsonschema_rs
 from pydantic import BaseModel
 from starlette.types import Message
 
-from infra.routes import ROUTES, Route
+from infra.routes import BINARY_MEDIA_TYPES, ROUTES, Route
 from spass.aws.attributes import item_of
 from spass.aws.clients import Aws
 from spass.core.messages import Json
@@ -81,7 +82,11 @@ def emulated_aws() -> Aws:
 class Reply:
     status: int
     headers: Mapping[str, str]
-    text: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        return self.content.decode()
 
     @property
     def json(self) -> Any:
@@ -367,11 +372,11 @@ def event(method: str, target: str, resource: str, headers: Mapping[str, str], b
     path, _, query = target.partition("?")
     parameters = parse_qs(query, keep_blank_values=True)
     try:
-        text, encoded = body.decode(), False
+        text, encoded = body.decode(), bool(body) and headers.get("Content-Type") in BINARY_MEDIA_TYPES
     except UnicodeDecodeError:
-        import base64
-
-        text, encoded = base64.b64encode(body).decode(), True
+        text, encoded = "", True
+    if encoded:
+        text = base64.b64encode(body).decode()
     return {
         "resource": resource,
         "path": path,
@@ -398,13 +403,13 @@ def event(method: str, target: str, resource: str, headers: Mapping[str, str], b
 def _from_event(answer: Mapping[str, Any]) -> Reply:
     assert not answer["isBase64Encoded"]
     assert len(json.dumps(answer, ensure_ascii=False).encode()) <= MAX_ANSWER_BYTES, "the answer is too large for Lambda"
-    return Reply(answer["statusCode"], answer["headers"], answer["body"])
+    return Reply(answer["statusCode"], answer["headers"], answer["body"].encode())
 
 
 async def _over_asgi(app: Any, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
         answer = await client.request(method, f"https://gateway.test{target}", headers=dict(headers), content=body)
-    return Reply(answer.status_code, answer.headers, answer.text)
+    return Reply(answer.status_code, answer.headers, answer.content)
 
 
 def escaped(segment: str) -> str:

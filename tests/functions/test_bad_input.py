@@ -24,7 +24,14 @@ PARAMETERS = {
     "request_id": "req_" + "0" * 26,
     "file": "swagger-ui.css",
     "model": "small",
+    "workspace_id": "notes",
 }
+QUERIES = dict.fromkeys(("workspaces.file_get", "workspaces.file_put", "workspaces.file_delete"), "?path=a.md")
+RAW: Mapping[str, tuple[bytes, Mapping[str, str]]] = {
+    "workspaces.file_put": (b"x", {"Content-Type": "application/octet-stream"}),
+    "workspaces.archive_put": (b"PK\x05\x06" + bytes(18), {"Content-Type": "application/zip"}),
+}
+"""The body and the headers of a valid request to a route whose body is bytes."""
 ODD_SEGMENTS = [
     "..",
     ".",
@@ -365,14 +372,17 @@ def test_bad_paths_are_refused_and_change_nothing(gateway: Gateway, session: str
         "rag.append": {"documents": [{"id": "z", "text": "z"}]},
         "rag.documents_patch": {"text": "z"},
         "rag.uploads_create": {"filename": "z.md", "content_type": "text/markdown", "size": 1},
+        "workspaces.restore": {"version": 1},
     }
     for route in ROUTES:
         for parameter in (name for name in PARAMETERS if f"{{{name}}}" in route.path):
             for segment in ODD_SEGMENTS:
-                if parameter in {"index_id", "doc_id"} and segment in {"null", "ses_" + "z" * 26}:
+                if parameter in {"index_id", "doc_id", "workspace_id"} and segment in {"null", "ses_" + "z" * 26}:
                     continue  # a valid name
                 path = route.path.format(**PARAMETERS | {"session_id": session} | {parameter: segment})
-                reply = gateway.send(route.method, path, body=good.get(route.module))
+                path += QUERIES.get(route.module, "")
+                raw, sent = RAW.get(route.module, (None, {}))
+                reply = gateway.send(route.method, path, body=good.get(route.module), raw=raw, headers=sent)
                 assert reply.code is not None, (path, reply)
                 assert reply.status in {400, 404}, (path, reply)
                 assert "x-evil" not in {name.lower() for name in reply.headers}

@@ -7,6 +7,7 @@ from spass.agents.registry import AgentRegistry
 from tests.functions.gateway import Gateway
 
 NO_JOB = "job_" + "0" * 26  # tests of jobs check the owner of a job
+FILE = {"Content-Type": "application/octet-stream"}
 NO_APPROVAL = "apr_" + "0" * 26  # tests of approvals check the owner of an approval
 NEVER_FOUND = {
     "streams.get": "stream_not_found",
@@ -14,12 +15,18 @@ NEVER_FOUND = {
     "rag.uploads_get": "upload_not_found",
     "approvals.get": "approval_not_found",
 }
+# Resources that the users of a tenant share, by the variable that names them.
+SHARED = {"{index_id}": "index_not_found", "{workspace_id}": "workspace_not_found"}
 BODIES: dict[str, dict[str, object]] = {
     "sessions.append": {"message": "x"},
     "rag.query": {"query": "alpha"},
     "rag.documents_patch": {"metadata": {}},
     "rag.uploads_create": {"filename": "private.md", "content_type": "text/markdown", "size": 10},
+    "workspaces.restore": {"version": 1},
 }
+QUERIES = dict.fromkeys(("workspaces.file_get", "workspaces.file_put", "workspaces.file_delete"), "?path=private.md")
+# They write to the caller's own index or workspace of that name.
+CREATE = {"rag.replace", "rag.append", "rag.uploads_create", "workspaces.file_put", "workspaces.archive_put"}
 
 
 @pytest.mark.moto
@@ -37,25 +44,26 @@ def test_others_cannot_find_a_session_or_an_index(gateway: Gateway, token: str, 
     upload = gateway.send("POST", "/a1/rag/indices/notes/uploads", body=BODIES["rag.uploads_create"]).json["upload_id"]
     stream = {"message_id": "private-m", "messages": [{"role": "user", "content": "private-word"}]}
     gateway.send("POST", "/c1/agents/plain/chat", body=stream)
+    gateway.send("PUT", "/a1/workspaces/notes/file?path=private.md", raw=b"private-text", headers=FILE)
     before = gateway.stored()
     shared = token == "demo-token"
     for route in ROUTES:
-        on_index, on_session = "{index_id}" in route.path, "{session_id}" in route.path
-        if on_index and (shared or route.module in {"rag.replace", "rag.append", "rag.uploads_create"}):
+        on_session = "{session_id}" in route.path
+        shared_by_users = next((code for name, code in SHARED.items() if name in route.path), None)
+        if shared_by_users and (shared or route.module in CREATE):
             continue
         values = {"name": "plain", "session_id": session, "index_id": "notes", "doc_id": "a", "model": "small", "file": "x.css"}
         values |= {"upload_id": upload, "request_id": request_id, "job_id": NO_JOB, "approval_id": NO_APPROVAL}
-        path = route.path.format(**values, message_id="private-m")
-        if not (on_index or on_session) and route.method != "GET":
+        path = route.path.format(**values, message_id="private-m", workspace_id="notes") + QUERIES.get(route.module, "")
+        if not (shared_by_users or on_session) and route.method != "GET":
             continue
         reply = gateway.send(
             route.method, path, token=token, user=user, headers={"SPASS-User-Id": user}, body=BODIES.get(route.module)
         )
         if on_session:
             assert reply.code == "session_not_found", path
-        elif route.module == "rag.delete" or route.module == "rag.documents_delete":
-            assert reply.code in {None, "index_not_found"}, path
-            assert reply.status == 404 or reply.json == {"deleted": False}
+        elif shared_by_users and route.method == "DELETE":
+            assert reply.code == shared_by_users or reply.json == {"deleted": False}, path
         elif route.module == "rag.uploads_list":  # files may arrive before the index exists
             assert reply.json == {"uploads": [], "next_cursor": None}
         elif route.module == "audit.get":
@@ -64,8 +72,8 @@ def test_others_cannot_find_a_session_or_an_index(gateway: Gateway, token: str, 
             assert [row["key"] for row in reply.json["usage"]] == (["plain", None] if shared else [])
         elif route.module in NEVER_FOUND:
             assert reply.code == NEVER_FOUND[route.module]
-        elif on_index:
-            assert reply.code == "index_not_found", path
+        elif shared_by_users:
+            assert reply.code == shared_by_users, path
         if not (shared and route.module in {"rag.list", "tenant.config_get"}):
             assert "private" not in reply.text, path
             assert session not in reply.text, path

@@ -40,7 +40,8 @@ def test_the_openapi_document_has_every_route_and_answer() -> None:
         for operation in item.values():
             for response in operation["responses"].values():
                 if "application/json" not in response.get("content", ()):
-                    assert operation["operationId"].startswith(("chat_c1_", "job_card_c1_", "follow_turn_c1_"))
+                    streams = ("chat_c1_", "job_card_c1_", "follow_turn_c1_")
+                    assert operation["operationId"].startswith((*streams, "get_file_a1_", "get_archive_a1_"))
                     continue
                 name = response["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
                 assert name in openapi_document()["components"]["schemas"]
@@ -67,6 +68,9 @@ for module, event in events.items():
 """
 
 
+QUERIES = {"workspaces.file_put": "?path=a.md", "workspaces.file_delete": "?path=a.md"}
+
+
 def test_short_routes_do_not_import_heavy_packages_while_they_answer(tmp_path: Path) -> None:
     write_operators_files(tmp_path)
     user = {"Authorization": "Bearer demo-admin-token", "SPASS-User-Id": "ada"}
@@ -78,13 +82,26 @@ def test_short_routes_do_not_import_heavy_packages_while_they_answer(tmp_path: P
         "model": "small",
         "file": "swagger-ui.css",
         "message_id": "m1",
+        "workspace_id": "notes",
     }
     bodies = {
         "rag.uploads_create": b'{"filename": "a.md", "content_type": "text/markdown", "size": 1}',
         "tenant.config_put": b"{}",
+        "workspaces.restore": b'{"version": 1}',
+        "workspaces.archive_put": b"PK\x05\x06" + bytes(18),  # without files
+    }
+    media_types = {
+        "workspaces.file_put": {"Content-Type": "application/octet-stream"},
+        "workspaces.archive_put": {"Content-Type": "application/zip"},
     }
     events = {
-        route.module: event(route.method, route.path.format(**names), route.resource, user, bodies.get(route.module, b""))
+        route.module: event(
+            route.method,
+            route.path.format(**names) + QUERIES.get(route.module, ""),
+            route.resource,
+            user | media_types.get(route.module, {}),
+            bodies.get(route.module, b""),
+        )
         for route in ROUTES
         if not route.long and route.module not in MAY_IMPORT
     }

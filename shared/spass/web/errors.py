@@ -85,7 +85,7 @@ _RETRY_LATER: Final = (
 # OpenAI's SDKs retry after every 5xx unless the header x-should-retry is false. Here no retry can help.
 _NEVER_RETRY: Final = (errors.NoBackendAvailable, errors.DepthExceeded)
 
-_QUERY_PARAMETERS: Final = ("limit", "cursor", "group_by", "agent", "from", "to")
+_QUERY_PARAMETERS: Final = ("limit", "cursor", "group_by", "agent", "from", "to", "path", "version", "depth", "mode")
 _MAX_REPORTS: Final = 20
 _MAX_LOC_CHARACTERS: Final = 64
 _MAX_MESSAGE_CHARACTERS: Final = 300

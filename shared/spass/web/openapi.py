@@ -32,6 +32,7 @@ _TAGS: Final = (
     "agents",
     "jobs",
     "approvals",
+    "workspaces",
     "rag",
 )
 VERSION: Final = "0.1.0"

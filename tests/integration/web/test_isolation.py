@@ -1,8 +1,11 @@
 """Call every route as another tenant, as a tenant with a similar name, and as another user."""
 
+import io
 import json
 import secrets
+import zipfile
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -20,6 +23,7 @@ def aws(request: pytest.FixtureRequest) -> Aws:
 
 
 SECRET = "Kilimandscharo"
+FILE = "notes/a.md"
 NO_JOB = "job_" + "0" * 26  # an absent job; the tests of jobs check the owner of a job
 NO_APPROVAL = "apr_" + "0" * 26  # likewise
 
@@ -34,11 +38,14 @@ class OwnedResources:
     upload: str
     request: str
     stream: str
+    workspace: str
 
     def path(self, route: Route) -> str:
         owned = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
         owned |= {"request_id": self.request, "job_id": NO_JOB, "message_id": self.stream, "approval_id": NO_APPROVAL}
-        return route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **owned})
+        owned |= {"workspace_id": self.workspace}
+        path = route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **owned})
+        return path + (f"?path={FILE}" if route.path.endswith("/file") else "")
 
 
 def headers_of(tenant: str, user: str) -> dict[str, str]:
@@ -62,7 +69,10 @@ async def owned(client: httpx.AsyncClient) -> OwnedResources:
     streamed = await client.post("/c1/agents/concise-de/chat", json=chat, headers=owner)
     assert streamed.status_code == 200
     request = query.headers["SPASS-Request-Id"]
-    return OwnedResources(index, document, created.json()["id"], upload.json()["upload_id"], request, f"m-{unique}")
+    target = f"/a1/workspaces/space-{unique}/file?path={FILE}"
+    (await client.put(target, content=SECRET.encode(), headers=owner | RAW["workspaces.file_put"].headers)).raise_for_status()
+    session, upload_id = created.json()["id"], upload.json()["upload_id"]
+    return OwnedResources(index, document, session, upload_id, request, f"m-{unique}", f"space-{unique}")
 
 
 BODIES: dict[str, object] = {
@@ -83,6 +93,27 @@ BODIES: dict[str, object] = {
     "chat.completions": {"model": "llama-4-scout", "messages": [{"role": "user", "content": "Was ist das?"}]},
     "embeddings.create": {"model": "all-minilm-l6-v2", "input": "Berg"},
     "tools.execute": {"name": "rag_query", "arguments": {"index_id": "nowhere", "query": "Berg"}},
+    "workspaces.restore": {"version": 1},
+}
+
+
+class RawBody(NamedTuple):
+    """The body of a route that takes bytes."""
+
+    content: bytes
+    headers: dict[str, str]
+
+
+def _archive(path: str, content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(path, content)
+    return packed.getvalue()
+
+
+RAW = {
+    "workspaces.file_put": RawBody(b"Etwas anderes.", {"Content-Type": "application/octet-stream"}),
+    "workspaces.archive_put": RawBody(_archive(FILE, b"Etwas anderes."), {"Content-Type": "application/zip"}),
 }
 # Path parameters that identify a resource, and the error code for a caller that does not own it.
 NOT_FOUND_CODES = {
@@ -93,9 +124,12 @@ NOT_FOUND_CODES = {
     "{job_id}": "job_not_found",
     "{approval_id}": "approval_not_found",
     "{message_id}": "stream_not_found",
+    "{workspace_id}": "workspace_not_found",
 }
-# These routes do not require a resource: they act on the caller's own index of that name, and uploads may precede the index.
-OWN_INDEX_ROUTES = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
+# These routes do not require a resource: they act on the caller's own index or workspace, and
+# uploads may precede the index.
+OWN_ROUTES = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
+OWN_ROUTES |= {"workspaces.delete", *RAW}
 
 
 def not_found_code(route: Route) -> str | None:
@@ -103,6 +137,9 @@ def not_found_code(route: Route) -> str | None:
 
 
 async def call(client: httpx.AsyncClient, route: Route, owned: OwnedResources, headers: dict[str, str]) -> httpx.Response:
+    if route.module in RAW:
+        raw = RAW[route.module]
+        return await client.request(route.method, owned.path(route), content=raw.content, headers=headers | raw.headers)
     body = BODIES.get(route.module)
     if route.method in ("POST", "PUT", "PATCH"):
         assert body is not None, f"BODIES has no body for {route.module}: add one"
@@ -120,18 +157,20 @@ async def test_another_tenant_can_neither_read_nor_change_a_resource(
     assert owned.session not in answer.text
     if route.module == "rag.list":
         assert owned.index not in answer.text
+    if route.module == "workspaces.list":
+        assert owned.workspace not in answer.text
     if route.module == "rag.uploads_list":
         assert answer.json()["uploads"] == []
     code = not_found_code(route)
-    if code and route.module not in OWN_INDEX_ROUTES:
+    if code and route.module not in OWN_ROUTES:
         assert answer.status_code == 404, answer.text
         assert answer.json()["error"]["code"] == code
     await assert_unchanged(client, owned)
     assert await settings_and_usage(client) == before
 
 
-# The users of a tenant share its indices, so these routes are not included.
-USER_ROUTES = [route for route in ROUTES if not route.path.startswith("/a1/rag")]
+# The users of a tenant share its indices and workspaces, so these routes are not included.
+USER_ROUTES = [route for route in ROUTES if not route.path.startswith(("/a1/rag", "/a1/workspaces"))]
 
 
 @pytest.mark.parametrize("route", USER_ROUTES, ids=lambda route: f"{route.method} {route.path}")
@@ -149,9 +188,11 @@ async def test_another_user_of_the_tenant_can_neither_read_nor_change_a_session(
 
 async def test_the_answers_for_foreign_and_absent_resources_are_equal(client: httpx.AsyncClient, owned: OwnedResources) -> None:
     """Compare status, code and text."""
-    absent = OwnedResources("no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26, "no-such")
+    absent = OwnedResources(
+        "no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26, "no-such", "none"
+    )
     for route in ROUTES:
-        if not_found_code(route) is None or route.module in OWN_INDEX_ROUTES:
+        if not_found_code(route) is None or route.module in OWN_ROUTES:
             continue
         foreign = await call(client, route, owned, headers_of("demo-2", "ada"))
         missing = await call(client, route, absent, headers_of("demo-2", "ada"))
@@ -161,10 +202,11 @@ async def test_the_answers_for_foreign_and_absent_resources_are_equal(client: ht
             .replace(owned.document, "Y")
             .replace(owned.session, "Z")
             .replace(owned.upload, "U")
+            .replace(owned.workspace, "W")
             for answer in (foreign, missing)
         ]
         other = errors[1].replace(absent.index, "X").replace(absent.document, "Y").replace(absent.session, "Z")
-        other = other.replace(absent.upload, "U")
+        other = other.replace(absent.upload, "U").replace(repr(absent.workspace), "'W'")
         assert (foreign.status_code, errors[0]) == (missing.status_code, other), route.path
 
 
@@ -207,6 +249,9 @@ async def assert_unchanged(client: httpx.AsyncClient, owned: OwnedResources) -> 
     assert document.json()["metadata"] == {"secret": SECRET}
     index = await client.get(f"/a1/rag/indices/{owned.index}", headers=owner)
     assert (index.json()["doc_count"], index.json()["version"]) == (1, 1)
+    workspace = f"/a1/workspaces/{owned.workspace}"
+    assert (await client.get(f"{workspace}/file?path={FILE}", headers=owner)).text == SECRET
+    assert (await client.get(workspace, headers=owner)).json()["version"] == 1
     session = await client.get(f"/a1/agents/concise-de/sessions/{owned.session}", headers=owner)
     assert session.status_code == 200
     assert session.json()["message_count"] == 0

@@ -1,0 +1,25 @@
+"""GET /a1/workspaces/{workspace_id}/archive: return a version as a zip."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.web.exchange import CurrentExchange
+from spass.web.file_answers import ArchiveContent, stream_archive
+from spass.web.http_function import stream_app
+from spass.web.routing import api_router
+from spass.web.workspaces import VersionParameter, WorkspaceParameter
+
+router = api_router()
+
+
+@router.get("/a1/workspaces/{workspace_id}/archive", response_class=ArchiveContent)
+async def get_archive(
+    workspace_id: WorkspaceParameter, version: VersionParameter, request: Request, exchange: CurrentExchange
+) -> Response:
+    """Return all files of a version as a zip."""
+    workspaces, store = exchange.services.workspaces, exchange.scope.store
+    at = await workspaces.tree(store, workspace_id, version)
+    return await stream_archive(request, workspaces.archive(store, workspace_id, at))
+
+
+app = stream_app(router)

@@ -1,0 +1,33 @@
+"""PUT /a1/workspaces/{workspace_id}/file: write a file."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.web.etags import IF_MATCH, IF_NONE_MATCH, etag
+from spass.web.exchange import CurrentExchange
+from spass.web.http_function import lambda_handler
+from spass.web.json import json_response
+from spass.web.raw_body import RawBody
+from spass.web.routing import file_router
+from spass.web.workspaces import FilePath, WorkspaceParameter, write_file
+from spass.workspaces.answers import WrittenFile
+from spass.workspaces.change import Body
+
+router = file_router()
+
+
+@router.put(
+    "/a1/workspaces/{workspace_id}/file",
+    response_model=WrittenFile,
+    openapi_extra={"parameters": [IF_MATCH, IF_NONE_MATCH]},
+)
+async def put_file(
+    workspace_id: WorkspaceParameter, path: FilePath, body: RawBody, request: Request, exchange: CurrentExchange
+) -> Response:
+    """Write a file. The workspace is created if it does not exist. A write of the same content makes no version."""
+    committed = await write_file(exchange, request.headers, workspace_id, path, body)
+    sha256 = Body.of(body).sha256
+    return json_response(WrittenFile(version=committed.current, path=path, sha256=sha256), headers={"ETag": etag(sha256)})
+
+
+handler = lambda_handler(router)

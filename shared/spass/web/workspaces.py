@@ -1,0 +1,133 @@
+"""The parameters of the routes of workspaces, and the writes of one file."""
+
+import re
+from typing import Annotated, Final
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Depends, Path, Query
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+from starlette.datastructures import Headers
+from starlette.requests import Request
+
+from spass.aws.swap import Participant
+from spass.core.errors import InvalidPath, WorkspaceConflict
+from spass.core.ids import RAG_ID, WorkspaceId
+from spass.core.time import Deadline
+from spass.web.etags import Preconditions
+from spass.web.exchange import Exchange
+from spass.web.routing import reject_repeated
+from spass.workspaces.answers import MAX_VERSION
+from spass.workspaces.catalog import find_file_at
+from spass.workspaces.change import Author, Change, Committed
+from spass.workspaces.head import workspace_not_found
+from spass.workspaces.paths import WorkspacePath, parse_folder, parse_path, show
+
+_WRITE_SECONDS: Final = 25.0  # API Gateway waits 29 seconds for the answer of a short route
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,12}")
+
+WorkspaceParameter = Annotated[WorkspaceId, Path(pattern=RAG_ID, description="A workspace's id.")]
+
+
+def _check_number(value: object) -> object:
+    """Reject the other forms that pydantic accepts as a number: ``1.0``, ``+1``, surrounding blanks."""
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        raise PydanticCustomError("whole_number", "must be a whole number")
+    return value
+
+
+WholeNumber = BeforeValidator(_check_number)
+
+
+async def _read_file_path(
+    request: Request, path: Annotated[str, Query(description="The path of a file, from the root of the workspace.")]
+) -> WorkspacePath:
+    _check_query(request, "path")
+    return parse_path(path)
+
+
+async def _read_folder_path(
+    request: Request, path: Annotated[str, Query(description="The path of a folder. The default is the root.")] = ""
+) -> str:
+    _check_query(request, "path")
+    return parse_folder(path)
+
+
+async def _read_version(
+    request: Request,
+    version: Annotated[
+        int | None, Query(ge=1, le=MAX_VERSION, description="The default is the newest version."), WholeNumber
+    ] = None,
+) -> int | None:
+    reject_repeated(request, ("version",))
+    return version
+
+
+def _check_query(request: Request, name: str) -> None:
+    """Reject a query that repeats the path ``name``, or is not UTF-8: decoding would replace its bytes and change the path."""
+    reject_repeated(request, (name,))
+    try:
+        unquote_to_bytes(request.scope["query_string"]).decode()
+    except UnicodeDecodeError:
+        raise InvalidPath("The query is not UTF-8. Write each byte of the path's UTF-8 as %XX.", param=name) from None
+
+
+FilePath = Annotated[WorkspacePath, Depends(_read_file_path)]
+FolderPath = Annotated[str, Depends(_read_folder_path)]
+VersionParameter = Annotated[int | None, Depends(_read_version)]
+
+
+def write_deadline() -> Deadline:
+    """Return the moment by which the write of a short route must end."""
+    return Deadline.after(_WRITE_SECONDS)
+
+
+async def commit(
+    exchange: Exchange, workspace_id: WorkspaceId, change: Change, participant: Participant[Committed] | None = None
+) -> Committed:
+    """Make a version that names the caller's user.
+
+    Raises:
+        SpassError: as ``Workspaces.commit``.
+    """
+    scope = exchange.scope
+    author = Author(user=scope.caller.user)
+    return await exchange.services.workspaces.commit(scope.store, workspace_id, change, author, write_deadline(), participant)
+
+
+async def write_file(
+    exchange: Exchange, headers: Headers, workspace_id: WorkspaceId, path: WorkspacePath, body: bytes | None
+) -> Committed:
+    """Write ``body`` to the file at ``path``, or delete the file if it is None, under the preconditions in ``headers``.
+
+    Raises:
+        WorkspaceConflict: a precondition does not hold.
+        WorkspaceNotFound, WorkspaceFileNotFound: there is no file to delete.
+        SpassError: as ``Workspaces.commit``.
+    """
+    preconditions = Preconditions.of(headers)
+    if body is not None and not preconditions:
+        return await commit(exchange, workspace_id, Change.of({path: body}))
+    until = write_deadline()
+    while True:
+        at = await exchange.services.workspaces.newest(exchange.scope.store, workspace_id)
+        if body is None:
+            if not at.generation:
+                raise workspace_not_found(workspace_id)
+            find_file_at(at, path)
+        file = at.tree.files.get(path)
+        sha256 = file.sha256 if file else None
+        if not preconditions.hold(sha256):
+            raise _precondition_failed(path, sha256)
+        try:
+            return await commit(exchange, workspace_id, Change.of({path: body}, {path: sha256}))
+        except WorkspaceConflict:  # another writer was faster: the preconditions may hold on its version too
+            if not until.remaining():
+                raise
+
+
+def _precondition_failed(path: WorkspacePath, sha256: str | None) -> WorkspaceConflict:
+    found = f"has the ETag {sha256!r}" if sha256 else "does not exist"
+    return WorkspaceConflict(
+        f"The file {show(path)} {found}, which the precondition excludes. Read it again and repeat.", details={"paths": [path]}
+    )

@@ -1,0 +1,135 @@
+"""List the workspaces of a tenant, the versions of a workspace, and the files of a version, page by page."""
+
+import re
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from spass.aws.clients import TenantStore
+from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
+from spass.core.errors import InvalidPath, WorkspaceFileNotFound
+from spass.core.ids import WorkspaceId
+from spass.core.page_size import PageSizeLimit
+from spass.workspaces.answers import Entry, TreePage, VersionPage, VersionSummary, WorkspacePage, WorkspaceSummary
+from spass.workspaces.head import list_heads, read_live_head
+from spass.workspaces.paths import WorkspacePath, show
+from spass.workspaces.tree import TreeAt, TreeFile
+from spass.workspaces.versions import list_versions
+
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,12}")
+_PLACE: Final = re.compile(r"([1-9][0-9]{0,12})/(.+)", re.DOTALL)
+
+
+async def read_workspaces(store: TenantStore, cursor: str | None, limit: int) -> WorkspacePage:
+    """Return up to ``limit`` workspaces in the order of their ids.
+
+    Raises:
+        InvalidRequest: the cursor is not of this list.
+    """
+    owner = f"workspaces:{store.tenant}"
+    after = decode_cursor(owner, cursor) if cursor is not None else None
+    summaries: list[WorkspaceSummary] = []
+    async for workspace_id, head in list_heads(store, after=after, page_size=limit + 1):
+        if not head.exists:
+            continue
+        if len(summaries) == limit:
+            return WorkspacePage(workspaces=tuple(summaries), next_cursor=encode_cursor(owner, summaries[-1].id))
+        summaries.append(WorkspaceSummary.of(workspace_id, head))
+    return WorkspacePage(workspaces=tuple(summaries), next_cursor=None)
+
+
+async def read_versions(store: TenantStore, workspace_id: WorkspaceId, cursor: str | None, limit: int) -> VersionPage:
+    """Return up to ``limit`` versions, newest first.
+
+    Raises:
+        WorkspaceNotFound: there is no such workspace.
+        InvalidRequest: the cursor is not of this list.
+    """
+    head = await read_live_head(store, workspace_id)
+    owner = f"versions:{store.tenant}:{workspace_id}:{head.generation}"
+    after = int(decode_cursor(owner, cursor, _NUMBER)) if cursor is not None else None
+    versions = await list_versions(store, workspace_id, head.generation, after=after, limit=limit + 1, newest_first=True)
+    page = versions[:limit]
+    next_cursor = encode_cursor(owner, str(page[-1].version)) if len(versions) > limit else None
+    return VersionPage(versions=tuple(map(VersionSummary.of, page)), next_cursor=next_cursor)
+
+
+class Listing(NamedTuple):
+    """A listing of the entries below ``folder``, at most ``depth`` segments deep. None is without a limit."""
+
+    workspace: WorkspaceId
+    folder: str
+    depth: int | None
+
+    def decode(self, store: TenantStore, cursor: str, version: int | None) -> "Place":
+        """Return the place behind which the page of ``cursor`` begins.
+
+        Raises:
+            InvalidRequest: the cursor is not of this listing, or of another ``version``.
+        """
+        number, _, path = decode_cursor(self._owner(store), cursor, _PLACE).partition("/")
+        if version not in (None, int(number)):
+            raise cursor_mismatch()
+        return Place(int(number), path)
+
+    def page(self, store: TenantStore, at: TreeAt, after: str | None, limit: int) -> TreePage:
+        """Return up to ``limit`` entries that come after the path ``after``.
+
+        Raises:
+            InvalidPath: the folder is a file, or below one.
+            WorkspaceFileNotFound: there is no such folder.
+        """
+        if not at.tree.is_folder(self.folder):
+            if self.folder in at.tree.files:
+                raise InvalidPath(f"{show(self.folder)} is a file in version {at.version}. Name a folder.", param="path")
+            check_folders_above(at, self.folder)
+            raise WorkspaceFileNotFound(f"There is no folder {show(self.folder)} in version {at.version}.", param="path")
+        entries = at.tree.list(self.folder, self.depth)
+        start = bisect_right(entries, after, key=lambda entry: entry.path) if after is not None else 0
+        page: list[Entry] = []
+        size = PageSizeLimit()
+        for listed in entries[start : start + limit]:
+            entry = Entry.of(listed)
+            if not size.add(entry.to_json()):
+                break
+            page.append(entry)
+        is_last = start + len(page) == len(entries)
+        next_cursor = None if is_last else encode_cursor(self._owner(store), f"{at.version}/{page[-1].path}")
+        return TreePage(version=at.version, entries=tuple(page), next_cursor=next_cursor)
+
+    def _owner(self, store: TenantStore) -> str:
+        return f"tree:{store.tenant}:{self.workspace}:{self.depth}:{self.folder}"
+
+
+class Place(NamedTuple):
+    """The path of the last entry of a page, in a version."""
+
+    version: int
+    path: str
+
+
+def find_file_at(at: TreeAt, path: WorkspacePath) -> TreeFile:
+    """Return the file at ``path``.
+
+    Raises:
+        InvalidPath: the path is a folder, or below a file.
+        WorkspaceFileNotFound: there is no such file.
+    """
+    file = at.tree.files.get(path)
+    if file is None:
+        if at.tree.is_folder(path):
+            raise InvalidPath(f"{show(path)} is a folder in version {at.version}. Name a file.", param="path")
+        check_folders_above(at, path)
+        raise WorkspaceFileNotFound(f"There is no file {show(path)} in version {at.version}.", param="path")
+    return file
+
+
+def check_folders_above(at: TreeAt, path: str) -> None:
+    """Check that no file is where ``path`` has a folder.
+
+    Raises:
+        InvalidPath: a part of the path is a file.
+    """
+    ends = [end for end, character in enumerate(path) if character == "/"]
+    above = next((path[:end] for end in ends if path[:end] in at.tree.files), None)
+    if above is not None:
+        raise InvalidPath(f"Nothing is below {show(above)}, because it is a file in version {at.version}.", param="path")
