@@ -113,7 +113,7 @@ class ToolContext:
     ``lineage_searcher`` creates the searcher at its first use; None outside of sessions. ``default_model`` is the model that made
     the call, if a model did. ``grants`` is what the agent's file lets its tools do; a call over HTTP has none. A tool that takes
     long calls ``report_progress`` while it runs. A tool whose work makes calls of its own passes their events to ``forward``, as
-    work within the call ``call_id``.
+    work within the call ``call_id``. ``call`` is the call itself, while it runs.
     """
 
     scope: Scope
@@ -130,6 +130,7 @@ class ToolContext:
     report_progress: ReportProgress = ignore_progress
     forward: ForwardEvent = ignore_event
     call_id: str = ""
+    call: "Tool | None" = None
     grants: Grants = NO_GRANTS
 
     def require_workspace(self) -> WorkspaceId:
@@ -175,12 +176,15 @@ class Tool(StrictBody):
 
     async def run_approved(self, context: ToolContext, effect: Mapping[str, Json], ending: "Ending", /) -> "Json | ToolReply":
         """Run the call that was stored with ``effect``, and end its approval in the transaction of the change. Return the result.
+        By default, the effect is the change of a workspace.
 
         Raises:
             ToolError, SpassError: the call failed; nothing was changed, and the approval has not ended.
             ApprovalDecided: another decision ended the approval.
         """
-        raise NotImplementedError
+        from spass.tools.workspace_change import run_approved_change
+
+        return await run_approved_change(context, effect, ending)
 
     @classmethod
     @cache

@@ -18,17 +18,17 @@ from spass.tools.base import ToolContext, ToolError, ToolReply
 from spass.tools.consent import WriteResult, to_result
 from spass.tools.results import MAX_RESULT_BYTES, truncate_result, truncate_rich
 
-_MAX_PREVIEW_BYTES: Final = MAX_RESULT_BYTES - 2048
+MAX_PREVIEW_BYTES: Final = MAX_RESULT_BYTES - 2048
 """Bytes of a preview as JSON. The rest of the result is for its other fields."""
 
 
-def check_can_wait(context: ToolContext) -> CurrentSession:
+def check_can_wait(scope: Scope) -> CurrentSession:
     """Return the session in which a call can wait for a person. Call this before any work.
 
     Raises:
         ToolError: there is none, so nobody could decide.
     """
-    session = context.scope.current_session
+    session = scope.current_session
     if session is None or session.turn_id is None:
         raise ToolError(
             "This call needs a person's approval, and nobody can give it here: the agent was asked once, without a session. "
@@ -52,10 +52,10 @@ async def hold_call(
         SessionBusy: the turn has lost its session; nothing is stored.
         StorageUnavailable: whether the call is stored is unknown.
     """
-    session, scope, now = check_can_wait(context), context.scope, time.time()
+    session, scope, now = check_can_wait(context.scope), context.scope, time.time()
     if scope.agent is None:
         raise RuntimeError("only an agent's file can gate a call")
-    shown = preview if len(dump_bytes(preview)) <= _MAX_PREVIEW_BYTES else {"note": "The preview is too long to be shown here."}
+    shown = preview if len(dump_bytes(preview)) <= MAX_PREVIEW_BYTES else {"note": "The preview is too long to be shown here."}
     approval = Approval.new(
         user=scope.caller.require_user(),
         tool=tool,

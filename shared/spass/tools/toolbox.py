@@ -163,7 +163,12 @@ class Toolbox:
                 raise ToolError(_no_such_tool(call.name, allowed), code=ToolNotFound.code)
             tool = self._find_tool(call.name)
             _check_admin(tool, scope)
-            return _build_call(tool, tool_arguments.parse(call.arguments))
+            prepared = _build_call(tool, tool_arguments.parse(call.arguments))
+            if call.name in grants.approval:
+                from spass.tools.gate import check_can_wait
+
+                check_can_wait(scope)
+            return prepared
 
         context = self._context(scope, recorder)
         context = replace(
@@ -328,7 +333,7 @@ class Toolbox:
             call = prepare()
             seconds = min(call.time_limit(context), context.scope.deadline.remaining())
             async with asyncio.timeout(seconds):  # wait_for would lose a cancellation that arrives with the result
-                result = await run(call, context)
+                result = await run(call, replace(context, call=call))
             status = audit.OK
             return CallResult.of(result)
         except TimeoutError:

@@ -1,21 +1,27 @@
 """Change a workspace for a tool: plan the change, check it against the agent's file, show it, and commit it.
 
-This is the only way in which tools change a workspace.
+This is the only way in which tools change a workspace. So a change that needs a person's approval is stored here instead.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from spass.aws.swap import Participant
-from spass.core.ids import MessageId
+from spass.aws.writes import Write
+from spass.core.errors import SpassError
+from spass.core.ids import MessageId, WorkspaceId
 from spass.core.messages import Json
 from spass.tools.base import ToolContext, ToolError, ToolReply
+from spass.tools.grants import DELETES
 from spass.tools.workspace_diffs import compare_files, edit_result, rich_diffs
 from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Change, Committed
 from spass.workspaces.commit import check_result
 from spass.workspaces.diff import FileDiff
 from spass.workspaces.paths import WorkspacePath, show
+
+if TYPE_CHECKING:  # only a gated call needs it
+    from spass.approvals.ending import Ending
 
 PATH_NOT_ALLOWED: Final = "path_not_allowed"
 
@@ -66,12 +72,13 @@ class PlannedChange:
 async def apply_change(
     context: ToolContext, change: Change, *, message: str, answer: str, brings_back: bool = False
 ) -> ToolReply:
-    """Make ``change`` in the workspace of the call. Return the reply of the tool, with the diffs and ``answer``.
+    """Make ``change`` in the workspace of the call. Return the reply of the tool, with the diffs and ``answer``. A change that
+    needs a person's approval is stored instead.
 
     ``message`` is the text that asked for the change. ``brings_back`` says that the change restores an older version.
 
     Raises:
-        ToolError: a path is outside the agent's globs, or the agent has no workspace.
+        ToolError: a path is outside the agent's globs, the agent has no workspace, or nobody can give the approval.
         WorkspaceConflict: a path is not as the change expects.
         InvalidPath, WorkspaceLimit: the resulting tree would be invalid.
         WorkspaceFileNotFound, VersionNotFound: a file or version to restore does not exist.
@@ -79,6 +86,8 @@ async def apply_change(
     planned = await plan_change(context, change, message=message, answer=answer, brings_back=brings_back)
     if not planned.paths:
         return planned.reply(None)
+    if _needs_approval(context, planned):
+        return await _hold_change(context, planned)
     return await commit_planned(context, planned)
 
 
@@ -106,6 +115,57 @@ async def commit_planned(
         scope.store, context.require_workspace(), planned.change, planned.author, scope.deadline, participant
     )
     return planned.reply(committed.version)
+
+
+async def run_approved_change(context: ToolContext, effect: Mapping[str, Json], ending: "Ending") -> ToolReply:
+    """Make the change that was stored as ``effect``, within the agent's globs of now, and end its approval with it.
+
+    Raises:
+        ToolError: a path is outside the agent's globs, or the agent has no workspace any more.
+        WorkspaceConflict: a path has changed since the preview.
+        ApprovalDecided: another decision ended the approval.
+    """
+    context.require_workspace()
+    workspace = WorkspaceId(str(effect["workspace"]))  # a session may have another one than its agent's file
+    context = replace(context, grants=replace(context.grants, workspace=workspace))
+    planned = PlannedChange.from_json(effect)
+    return await commit_planned(context, planned, _ApprovedChange(ending, planned))
+
+
+@dataclass(frozen=True, slots=True)
+class _ApprovedChange:
+    """The end of an approval as the participant of its change."""
+
+    ending: "Ending"
+    planned: PlannedChange
+
+    async def writes(self, committed: Committed, /) -> Sequence[Write]:
+        return await self.ending.execute(self.planned.reply(committed.version).result)
+
+    def refusal(self) -> SpassError:
+        from spass.tools.gate import decided_meanwhile
+
+        return decided_meanwhile()
+
+
+def _needs_approval(context: ToolContext, planned: PlannedChange) -> bool:
+    gates, call = context.grants.approval, context.call
+    return (planned.removes and DELETES in gates) or (call is not None and call.tool_name in gates)
+
+
+async def _hold_change(context: ToolContext, planned: PlannedChange) -> ToolReply:
+    """Store the planned change until a person decides."""
+    from spass.approvals.record import StoredCall
+    from spass.tools.gate import MAX_PREVIEW_BYTES, hold_call
+
+    call, workspace = context.call, context.require_workspace()
+    if call is None:
+        raise RuntimeError("only a call that a model made can be gated")
+    arguments = call.model_dump(mode="json", exclude_unset=True)
+    preview = edit_result(None, planned.diffs, planned.answer, max_bytes=MAX_PREVIEW_BYTES - 256)
+    preview = {"workspace": workspace, **{name: value for name, value in preview.items() if name != "version"}}
+    stored = StoredCall(arguments, {"workspace": workspace, **planned.to_json()})
+    return await hold_call(context, call.tool_name, stored, preview, rich_diffs(planned.diffs))
 
 
 def _check_paths(context: ToolContext, paths: Sequence[WorkspacePath]) -> None:

@@ -64,18 +64,20 @@ def rich_diffs(diffs: Sequence[FileDiff]) -> tuple[Json, ...]:
     return tuple({"kind": "diff", **diff.to_json()} for diff in diffs)
 
 
-def edit_result(version: int | None, diffs: Sequence[FileDiff], answer: str) -> dict[str, Json]:
-    """Return the result of an edit for the model: at most 64 KiB of JSON, with at most 32 KiB of unified diffs. Files for which
-    there is no room are only counted, as ``omitted``."""
+def edit_result(
+    version: int | None, diffs: Sequence[FileDiff], answer: str, *, max_bytes: int = MAX_RESULT_BYTES
+) -> dict[str, Json]:
+    """Return the result of an edit for the model: at most ``max_bytes`` of JSON, with at most 32 KiB of unified diffs. Files for
+    which there is no room are only counted, as ``omitted``."""
     text = answer.encode("utf-8", "replace")[:_MAX_ANSWER_BYTES].decode("utf-8", "ignore")
     unified_bytes = MAX_UNIFIED_BYTES
     while True:
         result: dict[str, Json] = {"version": version, "files": _cut(diffs, unified_bytes), "answer": text}
-        if len(dump_bytes(result)) <= MAX_RESULT_BYTES or not unified_bytes:
+        if len(dump_bytes(result)) <= max_bytes or not unified_bytes:
             break
         unified_bytes //= 2
     count = len(diffs)
-    while len(dump_bytes(result)) > MAX_RESULT_BYTES and count:
+    while len(dump_bytes(result)) > max_bytes and count:
         count = count * 9 // 10
         result |= {"files": _cut(diffs[:count], 0), "omitted": len(diffs) - count}
     return result

@@ -88,7 +88,7 @@ class Change:
         files: what each path becomes: a new body, a file of an earlier version, or None to delete it.
         expected: the SHA-256 (hex) that a path must have, or None if it must be absent.
         replaced: files and folders of which nothing stays except ``files``. The root is ``""``.
-        generation: the one to which the stored files among ``files`` belong.
+        generation: the one to which the stored files among ``files`` belong. With ``expected`` paths, it must be the current one.
     """
 
     files: Mapping[WorkspacePath, Body | TreeFile | None]
@@ -129,7 +129,7 @@ class Change:
             WorkspaceFileNotFound: a path to restore is neither in the earlier version nor in this one.
             VersionNotFound: the earlier version was deleted with its workspace.
         """
-        self._check_expected(at.tree)
+        self._check_expected(at)
         if self.generation != at.generation and any(isinstance(after, TreeFile) for after in self.files.values()):
             raise VersionNotFound("The version to restore was deleted with its workspace.", param="version")
         after_by_path: dict[WorkspacePath, Body | TreeFile | None] = {}
@@ -142,8 +142,10 @@ class Change:
         files = (ChangedFile(path, at.tree.files.get(path), after) for path, after in sorted(after_by_path.items(), key=_path))
         return Plan([file for file in files if _sha256(file.before) != _sha256(file.after)], at.generation)
 
-    def _check_expected(self, tree: Tree) -> None:
-        paths = [path for path, sha256 in self.expected.items() if _sha256(tree.files.get(path)) != sha256]
+    def _check_expected(self, at: TreeAt) -> None:
+        if self.generation not in ("", at.generation) and self.expected:
+            raise WorkspaceConflict("The workspace was deleted in the meantime.", details={"paths": [*self.expected]})
+        paths = [path for path, sha256 in self.expected.items() if _sha256(at.tree.files.get(path)) != sha256]
         if paths:
             names = ", ".join(map(repr, paths[:5])) + (" and others" if len(paths) > 5 else "")
             raise WorkspaceConflict(
