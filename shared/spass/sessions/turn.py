@@ -41,6 +41,7 @@ from spass.core.messages import Message
 from spass.core.outcome import CompactionIds, TurnOutcome, decode_outcome, encode_outcome
 from spass.core.time import Clock, timestamp
 from spass.sessions.commit import commit_turn
+from spass.sessions.decided_calls import with_decisions
 from spass.sessions.held_session import HeldSession
 from spass.sessions.hold import new_hold
 from spass.sessions.opening import OpenedSession, SessionOpener
@@ -224,7 +225,7 @@ class Turn:
 
     async def _load_history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:
         """Return the messages before the new one. Compact the session first if it is full."""
-        live = _messages(turns)
+        live = await self._messages(turns)
         if self.compactor.should_compact(held.session, live, len(self._request.message)):
             return await self._shorten_history(held, turns) or live
         return live
@@ -240,7 +241,12 @@ class Turn:
         held.check_lease()
         compaction = await self.compactor.compact(held, turns, hold)
         held.check_lease()
-        return _messages([compaction.first]) if compaction is not None else None
+        return await self._messages([compaction.first]) if compaction is not None else None
+
+    async def _messages(self, turns: Sequence[TurnRecord]) -> Sequence[Message]:
+        """Return the messages of ``turns`` as a model reads them."""
+        decided = await with_decisions(self._store, self._request.user, turns, self._clock())
+        return [stored.message for turn in decided for stored in turn.messages]
 
     def _record(self, held: HeldSession, recorder: TurnRecorder) -> _Recorded:
         if not recorder.outcome.messages:
@@ -280,7 +286,3 @@ async def _read_writes(events: AsyncGenerator[Event | CommitWith, Any], outcome:
     if not isinstance(last, CommitWith):
         raise InternalError("The turn had events after its last one.")
     return last.writes
-
-
-def _messages(turns: Sequence[TurnRecord]) -> list[Message]:
-    return [stored.message for turn in turns for stored in turn.messages]

@@ -1,6 +1,7 @@
 """Summarise the older part of a conversation, by as many model calls as its length needs."""
 
 import re
+import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.prompt import END, summary_instruction
 from spass.sessions.compaction.summary_record import Summary, parse_summary_message
 from spass.sessions.compaction.transcript import MIN_PART_BYTES, Line, join_lines, pack_lines, transcript_lines
+from spass.sessions.decided_calls import with_decisions
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Session
 from spass.tenancy.config import GatewayConfig
@@ -68,7 +70,9 @@ class Summarizer:
     async def summarise_session(
         self, scope: Scope, session: Session, live: Sequence[TurnRecord], plan: CompactionPlan, *, fallback_model: str | None
     ) -> Summary:
-        """Return the summary of the turns ``live`` of ``session`` that ``plan`` does not keep. See ``summarise``."""
+        """Return the summary of the turns ``live`` of ``session`` that ``plan`` does not keep, as a model reads them now. See
+        ``summarise``."""
+        live = await with_decisions(scope.store, session.user, live, time.time())
         old = [stored.message for turn in live for stored in turn.messages if stored.seq < plan.kept_from]
         follows = session.parent_session_id is not None
         return await self.summarise(
