@@ -9,7 +9,7 @@ from spass.agents.approving import Decisions
 from spass.approvals.record import DECIDE_SECONDS
 from spass.approvals.service import Approvals
 from tests.functions.gateway import Gateway
-from tests.functions.waiting_agents import AGENT, APPROVALS, DELETE_ALPHA, NOTES, Clerk
+from tests.functions.waiting_agents import AGENT, APPROVALS, DELETE_ALPHA, NOTES, Call, Clerk
 from tests.stream_grammar import of_type, read_events
 
 FIELDS = [
@@ -229,7 +229,7 @@ def test_in_a_single_shot_nobody_can_decide(clerk: Clerk) -> None:
 
 
 def test_an_invalid_gated_call_is_an_error_and_stores_nothing(clerk: Clerk) -> None:
-    calls = [
+    calls: list[Call] = [
         ("rag_doc_delete", {"index_id": "notes"}),
         ("rag_doc_delete", {"index_id": "notes", "doc_id": "nowhere"}),
         ("rag_index_delete", {"index_id": "nowhere"}),
