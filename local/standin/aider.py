@@ -11,6 +11,7 @@ from typing import Final, Literal
 from local.standin.conversation import Message, text_of
 from local.standin.edits import Splice, apply, plan_edit, split_lines
 from local.standin.named_paths import files_in
+from local.standin.words import fold
 
 _ROLE: Final = "Act as an expert software developer."
 _BLOCKS: Final = "*SEARCH/REPLACE block*"
@@ -21,6 +22,7 @@ _CONFIRMATION: Final = "Ok, any changes I propose will be to those files."
 _REMINDER: Final = re.compile(
     r"\n\n(?:# \*SEARCH/REPLACE block\* Rules:|To suggest changes to a file you MUST return).*", re.DOTALL
 )
+_CREATE: Final = re.compile(r"\b(create|write|erstelle|schreibe?|lege)\b")
 _OPENING: Final = re.compile(r"\n([^\n]+)\n(`{3,4}|<(?:source|code|pre|codeblock|sourcecode)>)\n")
 
 
@@ -85,15 +87,17 @@ def _read_files(text: str) -> tuple[dict[str, str], tuple[str, str]]:
 def _changes(prompt: AiderPrompt) -> Iterator[tuple[str, list[Splice]]]:
     """Yield the changes of each file that the instruction concerns: the named files, otherwise the first in which it can be done.
 
-    A named file that Aider does not show is a new one.
+    A named file that Aider does not show is a new one. It comes first only if the instruction asks for a new file.
     """
     named = [_match_path(path, prompt.files) for path in files_in(prompt.instruction)]
-    shown = [path for path in named if path in prompt.files] or [*prompt.files]
-    for path in shown or named[:1]:
+    new = [path for path in named if path not in prompt.files]
+    first = new if _CREATE.search(fold(prompt.instruction)) else []
+    shown = [path for path in named if path in prompt.files] or [*first, *prompt.files]
+    for path in dict.fromkeys([*shown, *new]):
         splices = plan_edit(prompt.instruction, path, prompt.files.get(path, ""))
         if splices:
             yield path, splices
-            if path not in named:
+            if path not in named or path not in prompt.files:
                 return
 
 

@@ -24,7 +24,7 @@ def describe(outcome: ToolResult, *, german: bool) -> str | None:
         case "search_files":
             return _matches(result, german=german)
         case "aider_edit":
-            return _edit(result, german=german)
+            return _edit(result, is_command=str(outcome.arguments.get("message", "")).startswith("/"), german=german)
         case "delegate":
             return _delegated(result, german=german)
         case _:
@@ -55,12 +55,14 @@ def _matches(result: Mapping[str, Any], *, german: bool) -> str:
     return "\n".join(["Gefunden:" if german else "Found:", *_first(rows)])
 
 
-def _edit(result: Mapping[str, Any], *, german: bool) -> str:
+def _edit(result: Mapping[str, Any], *, is_command: bool, german: bool) -> str:
     files = _rows(result, "files")
     version = result.get("version")
     diffs = "".join(str(file.get("unified", "")) for file in files)
     if version is None and not files:
         said = str(result.get("answer") or "").strip()
+        if is_command and said:
+            return said
         return f"{'Nichts wurde geändert.' if german else 'Nothing was changed.'} {said}".strip()
     counts = ", ".join(f"{file.get('path')} (+{file.get('added')} −{file.get('removed')})" for file in files)
     if version is None:

@@ -223,3 +223,8 @@ def test_it_says_what_a_tool_returned(name: str, result: dict[str, Any], facts: 
     completion = after("What came of it?", name, result)
     assert completion.tool_calls == []
     assert [fact for fact in facts if fact not in (completion.content or "")] == []
+
+
+def test_it_repeats_what_a_command_shows() -> None:
+    shown: dict[str, Any] = {"version": None, "files": [], "answer": "Version 3 has 5 files."}
+    assert after("What is there?", "aider_edit", shown, message="/git status").content == "Version 3 has 5 files."
