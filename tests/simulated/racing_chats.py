@@ -39,6 +39,7 @@ from spass.sessions.turn_request import TurnRequest, messages_path
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, inject
+from spass.tools.grants import Grants
 from tests.simulated.chat_log import Done, Ledger, StreamReading, as_words, turn_words
 from tests.simulated.gateway import AGENT, TENANT, USER, Gateway
 from tests.simulated.schedule import NO_FAULTS, Process
@@ -126,6 +127,7 @@ class _ScriptedEngine(Engine):
         shorten_history: ShortenHistory | None = None,
         *,
         given: AgentContext = NOTHING_GIVEN,
+        nested_in: Grants | None = None,
     ) -> AsyncGenerator[Event, None]:
         return self._respond(message, history, shorten_history)
 

@@ -14,11 +14,12 @@ from spass.calls.scope import Scope
 from spass.calls.text_cleaning import strip_invisible
 from spass.core.errors import ModelNotAllowed
 from spass.core.events import Event
-from spass.core.ids import AgentName, IndexId
+from spass.core.ids import AgentName, IndexId, WorkspaceId
 from spass.core.messages import Json, Message, Role, ToolSpec
 from spass.llm.types import ChatRequest
 from spass.rag.search.prompt import render_context
 from spass.tenancy.settings import Cascade
+from spass.tools.grants import Grants
 from spass.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
@@ -61,12 +62,14 @@ class Engine:
         shorten_history: ShortenHistory | None = None,
         *,
         given: AgentContext = NOTHING_GIVEN,
+        nested_in: Grants | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Return the events of one turn, in which the agent answers ``message``. ``Driver.run`` describes them.
 
         ``history`` is called after the first event. ``given`` is what the caller adds: messages after the history, memory results
         and metadata. The prompt contains retrieved passages before the message; no event contains them. ``shorten_history`` is
-        called at most once, when the provider rejects the conversation as too long.
+        called at most once, when the provider rejects the conversation as too long. A delegate works within a call of an agent
+        whose grants are ``nested_in``, and in the workspace of that agent.
 
         Raises:
             ModelNotAllowed: the same as ``check``.
@@ -74,13 +77,12 @@ class Engine:
         self.check(scope, spec)
         scope = replace(scope, agent=AgentName(spec.name), kind=spec.kind)
         agent = _without_blank_prompt(spec.build())
-        workspace = scope.current_session.workspace if scope.current_session is not None else None
-        grants = replace(spec.grants, workspace=workspace or spec.grants.workspace)
+        grants = replace(spec.grants, workspace=_workspace(scope, spec, nested_in))
         specs = self._toolbox.specs(spec.tools, scope.caller.identity) if agent.accepts_tools else ()
         infer = InferPerformer(self._calls, scope, _defaults(agent, spec, specs))
         names = tuple(tool.name for tool in specs)
         call_tools = partial(self._toolbox.run_all, scope, allowed=names, model=spec.model, grants=grants)
-        driver = Driver(infer, call_tools, scope, bus=scope.bus)
+        driver = Driver(infer, call_tools, scope, bus=scope.bus, is_nested=nested_in is not None)
 
         async def prepare() -> AgentContext:
             conversation = _with_content([*await history(), *given.conversation])
@@ -102,6 +104,14 @@ class Engine:
         hits = await self._reader.retrieve(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], top_k)
         text = render_context(hits, index)
         return (text,) if text else ()
+
+
+def _workspace(scope: Scope, spec: AgentSpec, nested_in: Grants | None) -> WorkspaceId | None:
+    """Return the workspace of a turn: that of the calling agent, else the session's, else the agent's own."""
+    if nested_in is not None:
+        return nested_in.workspace
+    session = scope.current_session
+    return (session.workspace if session is not None else None) or spec.grants.workspace
 
 
 def _without_blank_prompt(agent: BaseAgent) -> BaseAgent:

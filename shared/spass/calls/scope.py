@@ -1,6 +1,6 @@
 """The scope of one piece of work: caller, store, deadline, cost."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Self, TypedDict
 
 from spass.aws.clients import TenantStore
@@ -57,15 +57,27 @@ class CurrentSession:
     workspace: WorkspaceId | None = None
 
 
+@dataclass(slots=True)
+class Delegations:
+    """The number of delegates of one request so far, those of delegates included."""
+
+    count: int = 0
+
+    def begin(self, limit: int) -> bool:
+        """Count one more. Return False if there have been ``limit`` already."""
+        self.count = min(self.count + 1, limit + 1)
+        return self.count <= limit
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The scope of one request or job.
 
-    All its work shares ``tally``, ``deadline`` and ``current_session``. ``depth`` is the number of gateway calls that led to it.
-    ``parent`` is the call for which this work is done, or None if it is done for the request itself. ``max_wait`` is the number
-    of seconds that one call may wait for capacity. With ``bypass_cache``, the tenant's settings are read from the table and not
-    from the cache, because an admin may have changed them through another process a moment ago. ``kind`` is the key of the
-    agent's kind. ``bus`` gets the events of the calls.
+    All its work shares ``tally``, ``deadline``, ``current_session`` and ``delegations``. ``depth`` is the number of gateway calls
+    that led to it. ``parent`` is the call for which this work is done, or None if it is done for the request itself. ``max_wait``
+    is the number of seconds that one call may wait for capacity. With ``bypass_cache``, the tenant's settings are read from the
+    table and not from the cache, because an admin may have changed them through another process a moment ago. ``kind`` is the key
+    of the agent's kind. ``bus`` gets the events of the calls.
     """
 
     caller: Caller
@@ -80,6 +92,7 @@ class Scope:
     bypass_cache: bool = False
     kind: str | None = None
     bus: EventBus = EMPTY_BUS
+    delegations: Delegations = field(default_factory=Delegations)
 
     @classmethod
     def for_request(
@@ -142,6 +155,10 @@ class Scope:
     def for_call(self, call: RequestId) -> "Scope":
         """Return the scope of the work that is done for ``call``."""
         return replace(self, parent=call)
+
+    def nested(self) -> "Scope":
+        """Return the scope of an agent that works for the call of this scope: one level deeper, with a part of its tally."""
+        return replace(self, depth=self.depth + 1, tally=self.tally.part())
 
     def for_agent(self, agent: AgentName, session: SessionId | None = None, *, kind: str | None = None) -> "Scope":
         """Return the scope of the work of ``agent``, in ``session`` if there is one. ``kind`` is the key of its kind."""

@@ -88,7 +88,8 @@ class ToolOutcome:
     ``message`` is the tool message for the model.
 
     ``rich`` are blocks for people, which no model receives. ``approval`` is the approval that the call waits for, as a client
-    sees it. ``waiting`` are the approvals that ``result`` mentions: that of the call, or those of a delegate's calls.
+    sees it. ``waiting`` are the approvals that ``result`` mentions: that of the call, or those of a delegate's calls. So are
+    ``versions``: the numbers of the versions of the workspace that were committed.
     """
 
     call: ToolCall
@@ -100,6 +101,7 @@ class ToolOutcome:
     rich: tuple[Json, ...] = ()
     approval: Mapping[str, Json] | None = None
     waiting: tuple[ApprovalId, ...] = ()
+    versions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # most of these import numpy, which the description of a tool
     from spass.rag.write.delete import IndexDeleter
     from spass.rag.write.writer import Writer
     from spass.tools.chat_models import ChatModels
+    from spass.tools.delegates import Delegates
     from spass.tools.editor.protocol import Editor
     from spass.tools.search.engine import SearchEngine
     from spass.workspaces.service import Workspaces
@@ -63,6 +64,7 @@ class ToolReply:
     rich: tuple[Json, ...] = ()
     approval: Mapping[str, Json] | None = None
     waiting: tuple[ApprovalId, ...] = ()
+    versions: tuple[int, ...] = ()
 
 
 ReportProgress: TypeAlias = Callable[[str], None]
@@ -105,6 +107,15 @@ def no_editor() -> "Editor":
     raise ToolError("This gateway has no editor. Say which changes you would make.", code=TOOL_UNAVAILABLE)
 
 
+def no_delegates() -> "Delegates":
+    """Refuse a call: this process runs no agents for tools.
+
+    Raises:
+        ToolError: always.
+    """
+    raise ToolError("This gateway has no delegates. Do the task yourself.", code=TOOL_UNAVAILABLE)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The dependencies of a tool call. A tool acts only within the tenant of ``scope``.
@@ -126,6 +137,7 @@ class ToolContext:
     search_engine: "Callable[[], SearchEngine]" = search_wikipedia
     workspaces: "Callable[[], Workspaces]" = open_workspaces
     editor: "Callable[[], Editor]" = no_editor
+    delegates: "Callable[[], Delegates]" = no_delegates
     default_model: str | None = None
     report_progress: ReportProgress = ignore_progress
     forward: ForwardEvent = ignore_event

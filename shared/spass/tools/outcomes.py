@@ -31,12 +31,15 @@ class CallResult:
     rich: tuple[Json, ...] = ()
     approval: Mapping[str, Json] | None = None
     waiting: tuple[ApprovalId, ...] = ()
+    versions: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, returned: "Json | ToolReply") -> "CallResult":
         """Return the result that a tool has ``returned``."""
         if isinstance(returned, ToolReply):
-            return cls(returned.result, None, truncate_rich(returned.rich), returned.approval, returned.waiting)
+            return cls(
+                returned.result, None, truncate_rich(returned.rich), returned.approval, returned.waiting, returned.versions
+            )
         return cls(returned)
 
     @property
@@ -63,7 +66,16 @@ def outcome_of(call: ToolCall, result: CallResult, duration_ms: int = 0) -> Tool
     message = Message(Role.TOOL, text, tool_call_id=call.id)
     arguments = tool_arguments.arguments_for_display(call.arguments)
     return ToolOutcome(
-        call, arguments, bounded, message, duration_ms, not result.failed, result.rich, result.approval, result.waiting
+        call,
+        arguments,
+        bounded,
+        message,
+        duration_ms,
+        not result.failed,
+        result.rich,
+        result.approval,
+        result.waiting,
+        result.versions,
     )
 
 

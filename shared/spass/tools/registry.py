@@ -26,6 +26,7 @@ TOOLS: Final[Mapping[str, str]] = {
     "rag_doc_patch": "spass.tools.builtin.rag_doc_patch:RagDocPatch",
     "rag_doc_delete": "spass.tools.builtin.rag_doc_delete:RagDocDelete",
     "rag_index_delete": "spass.tools.builtin.rag_index_delete:RagIndexDelete",
+    "delegate": "spass.tools.builtin.delegate:Delegate",
     "memory_read": "spass.tools.builtin.memory_read:MemoryRead",
     "memory_write": "spass.tools.builtin.memory_write:MemoryWrite",
     "lineage_search": "spass.tools.builtin.lineage_search:LineageSearch",

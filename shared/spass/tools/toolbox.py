@@ -56,6 +56,7 @@ from spass.tools.base import (
     ToolReply,
     ignore_event,
     ignore_progress,
+    no_delegates,
     no_editor,
     open_workspaces,
     search_wikipedia,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:  # most calls need none of these
     from spass.approvals.ending import Ending
     from spass.approvals.record import StoredCall
     from spass.tools.chat_models import ChatModels
+    from spass.tools.delegates import Delegates
     from spass.tools.editor.protocol import Editor
     from spass.tools.search.engine import SearchEngine
     from spass.workspaces.service import Workspaces
@@ -112,6 +114,7 @@ class Toolbox:
         search_engine: "Callable[[], SearchEngine]" = search_wikipedia,
         workspaces: "Callable[[], Workspaces]" = open_workspaces,
         editor: "Callable[[], Editor]" = no_editor,
+        delegates: "Callable[[], Delegates]" = no_delegates,
         tools: Mapping[str, str] = TOOLS,
         clock: Callable[[], int] = now_s,
     ) -> None:
@@ -122,6 +125,7 @@ class Toolbox:
         self._search_engine = search_engine
         self._workspaces = workspaces
         self._editor = editor
+        self._delegates = delegates
         self._tools = tools
         self._confirm_tokens = ConfirmTokens(clock)
 
@@ -313,6 +317,7 @@ class Toolbox:
             search_engine=self._search_engine,
             workspaces=self._workspaces,
             editor=self._editor,
+            delegates=self._delegates,
         )
 
     async def _attempt(

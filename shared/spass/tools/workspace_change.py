@@ -41,7 +41,8 @@ class PlannedChange:
 
     def reply(self, version: int | None) -> ToolReply:
         """Return the reply of the tool, after the change has made ``version``."""
-        return ToolReply(edit_result(version, self.diffs, self.answer), rich_diffs(self.diffs))
+        versions = (version,) if version is not None else ()
+        return ToolReply(edit_result(version, self.diffs, self.answer), rich_diffs(self.diffs), versions=versions)
 
     @property
     def paths(self) -> Sequence[WorkspacePath]:

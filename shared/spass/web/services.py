@@ -18,6 +18,7 @@ from spass.tenancy.identity import Caller, Tokens
 if TYPE_CHECKING:
     from spass.agents.approving import Decisions
     from spass.agents.ask import Asker
+    from spass.agents.delegates import AgentDelegates
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
     from spass.agents.streams import Streams
@@ -247,6 +248,7 @@ class Services:
             lambda: self.lineage_search,
             chat_models=lambda: self.tool_models,
             search_engine=lambda: self.search_engine,
+            delegates=lambda: self.delegates,
             workspaces=lambda: self.workspaces,
         )
 
@@ -282,6 +284,12 @@ class Services:
         from spass.agents.engine import Engine
 
         return Engine(self.calls, self.toolbox, self.reader, self.cascade)
+
+    @cached_property
+    def delegates(self) -> "AgentDelegates":
+        from spass.agents.delegates import AgentDelegates
+
+        return AgentDelegates(self.engine, lambda: self.agents)
 
     @cached_property
     def summarizer(self) -> "Summarizer":

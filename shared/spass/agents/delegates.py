@@ -1,0 +1,113 @@
+"""Run an agent within a call of another agent: a nested turn without a session, whose calls are part of the outer stream."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import cast
+
+from spass.agents.engine import Engine
+from spass.agents.nested_calls import NestedCalls
+from spass.agents.registry import AgentRegistry
+from spass.aws.log import failure_line, write_line
+from spass.core.effects import ToolOutcome
+from spass.core.errors import Internal, SpassError, StorageUnavailable
+from spass.core.events import Event, Failed, Nested, Outcome, ToolCallFinished, ToolCallStarted, ToolProgress
+from spass.core.messages import Json, ToolCall
+from spass.tools.base import ToolContext, ToolError
+from spass.tools.delegates import Delegation
+from spass.tools.outcomes import outcome_of_failure
+
+
+class AgentDelegates:
+    """Run the agents of the files as delegates. ``agents`` returns them; ``make run`` replaces them."""
+
+    def __init__(self, engine: Engine, agents: Callable[[], AgentRegistry]) -> None:
+        self._engine = engine
+        self._agents = agents
+
+    async def run(self, context: ToolContext, agent: str, task: str) -> Delegation:
+        """Let ``agent`` do ``task`` within the call of ``context``, and return what it did.
+
+        The agent has its own prompt, model, tools, paths and approvals, and the workspace, the user and the rights of the caller.
+        If this is cancelled, the agent's model connection and its calls are closed.
+
+        Raises:
+            AgentNotFound: the agent does not exist, or no longer.
+            ModelNotAllowed: the caller's token may not use its model.
+            ToolError: the agent failed.
+            StorageUnavailable: the outer turn cannot continue either.
+        """
+        spec = self._agents().get(agent)
+        events = self._engine.run(context.scope.nested(), spec, task, nested_in=context.grants)
+        collected = Outcome()
+        try:
+            await _follow(events, collected, context, agent)
+        except StorageUnavailable:
+            raise
+        except SpassError as error:
+            if isinstance(error, Internal):
+                write_line(failure_line(error, context.scope.caller.request_id))
+            raise _readable(error, agent, _delegation(collected)) from None
+        return _delegation(collected)
+
+
+async def _follow(events: AsyncGenerator[Event, None], collected: Outcome, context: ToolContext, agent: str) -> None:
+    """Collect the ``events`` of the delegate and forward those of its calls. Each call that starts ends, whatever happens.
+
+    Raises:
+        SpassError: the delegate failed.
+    """
+    open_calls = NestedCalls()
+
+    def forward(event: Nested) -> None:
+        open_calls.add(event)
+        context.forward(event)
+
+    try:
+        async with aclosing(events):
+            async for event in events:
+                collected.add(event)
+                match event:
+                    case ToolCallStarted() | ToolProgress() | ToolCallFinished():
+                        forward(Nested(agent, context.call_id, event))
+                    case Nested():
+                        forward(event)
+                    case Failed(error):
+                        raise error
+                    case _:
+                        pass
+    finally:
+        for end in open_calls.end(_cancelled):
+            context.forward(end)
+
+
+def _cancelled(call: ToolCall, duration_ms: int) -> ToolOutcome:
+    return outcome_of_failure(call, asyncio.CancelledError(), duration_ms)
+
+
+def _delegation(collected: Outcome) -> Delegation:
+    return Delegation(
+        collected.content,
+        collected.finish_reason,
+        tuple(version for tool in collected.tool_calls for version in tool.versions),
+        tuple(approval for tool in collected.tool_calls for approval in _approvals(tool)),
+        tuple(approval for tool in collected.tool_calls for approval in tool.waiting),
+    )
+
+
+def _approvals(tool: ToolOutcome) -> list[Json]:
+    """Return the results that wait for a person: that of the call itself, or those of the calls of its delegate."""
+    if tool.approval is not None:
+        return [tool.result]
+    return cast("dict[str, list[Json]]", tool.result)["approvals"] if tool.waiting else []
+
+
+def _readable(error: SpassError, agent: str, done: Delegation) -> ToolError:
+    """Return the failure of ``agent`` for the model of the caller, with what it had ``done`` before."""
+    reason = "There was an error in the gateway." if isinstance(error, Internal) else error.message
+    message = f"The agent '{agent}' failed. {reason}"
+    if done.versions:
+        message += f" Before that it had made these versions of the workspace: {', '.join(map(str, done.versions))}."
+    if done.waiting:
+        message += f" These approvals that it asked for still wait: {', '.join(done.waiting)}."
+    return ToolError(message, code=error.code)

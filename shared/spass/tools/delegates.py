@@ -1,0 +1,34 @@
+"""What the tool ``delegate`` needs from the rooms above: another agent that works within a call."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from spass.core.ids import ApprovalId
+from spass.core.messages import FinishReason, Json
+from spass.tools.base import ToolContext
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """What a delegate did. ``versions`` are the numbers of the workspace versions that its calls committed, in order.
+
+    ``approvals`` are the results of its calls that wait for a person, as its model received them, and ``waiting`` their ids.
+    """
+
+    answer: str
+    finish_reason: FinishReason
+    versions: tuple[int, ...] = ()
+    approvals: tuple[Json, ...] = ()
+    waiting: tuple[ApprovalId, ...] = ()
+
+
+class Delegates(Protocol):
+    """Run agents within calls of other agents."""
+
+    async def run(self, context: ToolContext, agent: str, task: str) -> Delegation:
+        """Let ``agent`` do ``task`` within the call of ``context``, and return what it did. Its calls are forwarded.
+
+        Raises:
+            ToolError, SpassError: the agent cannot run for this caller, or it failed.
+        """
+        ...
