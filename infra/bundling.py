@@ -4,7 +4,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -113,15 +113,23 @@ def runtime_layer(output: Path, requirements: Path, *, compiler: Path | None, ta
         BundlingFailed: a file does not compile.
     """
     packages = output / "python"
-    with TemporaryDirectory() as scratch:
-        pinned = Path(scratch) / "requirements.txt"
-        pinned.write_text("\n".join(requirements_for(target, requirements.read_text(encoding="utf-8"))), encoding="utf-8")
-        platforms = [argument for platform in target.platforms() for argument in ("--platform", platform)]
-        _pip(packages, pinned, *platforms, "--implementation", "cp", "--python-version", target.python)
-    shutil.rmtree(packages / "bin", ignore_errors=True)
+    _install(packages, requirements_for(target, requirements.read_text(encoding="utf-8"), unused=_UNUSED_PACKAGES), target)
     for folder in [*packages.glob("numpy/**/tests"), *(packages / "botocore" / "data").iterdir()]:
         if folder.is_dir() and folder.name not in _USED_AWS_SERVICES:
             shutil.rmtree(folder)
+    _compile(packages, compiler)
+
+
+def editor_layer(output: Path, requirements: Path, *, compiler: Path | None, target: Target = LAMBDA) -> None:
+    """Install the packages of the editor into ``editor``, from which only its child process imports.
+
+    ``compiler`` is the interpreter that adds byte code; None adds none.
+
+    Raises:
+        BundlingFailed: a file does not compile.
+    """
+    packages = output / "editor"
+    _install(packages, requirements_for(target, requirements.read_text(encoding="utf-8")), target)
     _compile(packages, compiler)
 
 
@@ -163,8 +171,8 @@ def config_layer(output: Path, *, gateway: Path, agents: Path) -> None:
     shutil.copyfile(gateway, target / "gateway.yaml")
 
 
-def requirements_for(target: Target, pinned: str) -> list[str]:
-    """Return the lines of a hashed requirements file that apply to the target, without their markers.
+def requirements_for(target: Target, pinned: str, *, unused: Collection[str] = ()) -> list[str]:
+    """Return the lines of a hashed requirements file that apply to the target, without their markers and the ``unused`` packages.
 
     pip evaluates markers for the interpreter that it runs in, even when it installs for another one.
     """
@@ -176,9 +184,19 @@ def requirements_for(target: Target, pinned: str) -> list[str]:
             continue
         requirement = Requirement(head.strip())
         applies = requirement.marker is None or requirement.marker.evaluate(environment)
-        if applies and requirement.name not in _UNUSED_PACKAGES:
+        if applies and requirement.name not in unused:
             lines.append(" ".join([f"{requirement.name}{requirement.specifier}", *(f"--hash={one.strip()}" for one in hashes)]))
     return lines
+
+
+def _install(packages: Path, lines: Iterable[str], target: Target) -> None:
+    """Install pinned packages for the target into the folder ``packages``, without their programs."""
+    with TemporaryDirectory() as scratch:
+        pinned = Path(scratch) / "requirements.txt"
+        pinned.write_text("\n".join(lines), encoding="utf-8")
+        platforms = [argument for platform in target.platforms() for argument in ("--platform", platform)]
+        _pip(packages, pinned, *platforms, "--implementation", "cp", "--python-version", target.python)
+    shutil.rmtree(packages / "bin", ignore_errors=True)
 
 
 def _pip(target: Path, requirements: Path, *arguments: str) -> None:

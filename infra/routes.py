@@ -29,6 +29,7 @@ class Permission(StrEnum):
     MODELS = "models"  # read the provider keys, call the models of Bedrock
     EMBEDDING = "embedding"  # the layer with the weights of the embedded model
     SWAGGER_UI = "swagger-ui"  # the layer with the files of the page at /docs
+    EDITOR = "editor"  # the layer with the packages of the editor
     UPLOADS_WRITE = "uploads-write"  # PutObject under uploads/*, lent to clients by presigned forms
     UPLOADS_READ = "uploads-read"  # GetObject and GetObjectVersion under uploads/*
     JOBS_SEND = "jobs-send"  # SendMessage to the queue of jobs
@@ -89,6 +90,8 @@ _MODEL_CALL: Final = _READ_WRITE | {
     Permission.EMBEDDING,
     Permission.JOBS_SEND,
 }
+# The agent may edit files. This adds no right: an edit's version is written as a model's documents are.
+_AGENT_RUN: Final = _MODEL_CALL | {Permission.EDITOR}
 _RAG_READ: Final = _READ | {Permission.BUCKET_READ}
 _RAG_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE}
 # A query embeds too, leaves an audit record (in the queue, if the table does not answer), and keeps its answer for an
@@ -156,7 +159,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path="/v1/chat/completions",
         module="chat.completions",
         surface=Surface.V1,
-        permissions=_MODEL_CALL,
+        permissions=_AGENT_RUN,
         long=True,
         memory=1024,
     ),
@@ -169,9 +172,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         long=True,
         memory=1769,
     ),
-    Route(
-        method="POST", path="/v1/ask", module="ask.create", surface=Surface.V1, permissions=_MODEL_CALL, long=True, memory=1769
-    ),
+    Route(method="POST", path="/v1/ask", module="ask.create", surface=Surface.V1, permissions=_AGENT_RUN, long=True, memory=1769),
     Route(method="GET", path="/v1/kinds", module="kinds.list", surface=Surface.V1, memory=256),
     Route(method="GET", path="/v1/tools", module="tools.list", surface=Surface.V1, memory=256),
     Route(
@@ -195,7 +196,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path=f"{_AGENT}/chat",
         module="agents.chat",
         surface=Surface.AGENTS,
-        permissions=_MODEL_CALL,
+        permissions=_AGENT_RUN,
         long=True,
         memory=1769,
     ),
@@ -209,7 +210,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path=f"{_SESSION}/messages",
         module="sessions.append",
         surface=Surface.AGENTS,
-        permissions=_MODEL_CALL,
+        permissions=_AGENT_RUN,
         long=True,
         memory=1769,
     ),
@@ -326,14 +327,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         memory=1769,
     ),
     Route(
-        method="POST", path=_CHAT, module="streams.create", surface=Surface.CHAT, permissions=_MODEL_CALL, long=True, memory=1769
+        method="POST", path=_CHAT, module="streams.create", surface=Surface.CHAT, permissions=_AGENT_RUN, long=True, memory=1769
     ),
     Route(
         method="POST",
         path="/c1/agents/{name}/job_card",
         module="streams.job_card",
         surface=Surface.CHAT,
-        permissions=_MODEL_CALL,
+        permissions=_AGENT_RUN,
         long=True,
         memory=1769,
     ),

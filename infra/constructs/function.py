@@ -41,7 +41,8 @@ class Function(Construct):
     role.
 
     ``modules`` are the modules of its routes; only a short function can serve several. ``embeds`` adds the weights of the
-    embedded model, ``swagger_ui`` the files of the page at /docs. ``timeout`` replaces the timeout of its ``kind``.
+    embedded model, ``swagger_ui`` the files of the page at /docs, ``edits`` the editor. ``timeout`` replaces the timeout
+    of its ``kind``.
     ``reserved_concurrency`` limits how many instances run at the same time. The construct's id is the function's name in the
     table of routes or workers; a tag repeats it.
     """
@@ -64,6 +65,7 @@ class Function(Construct):
         log_retention: logs.RetentionDays,
         log_removal: RemovalPolicy,
         swagger_ui: bool = False,
+        edits: bool = False,
         timeout: Duration | None = None,
         reserved_concurrency: int | None = None,
     ) -> None:
@@ -84,6 +86,9 @@ class Function(Construct):
             attached.append(layers.model)
         if swagger_ui:
             attached.append(layers.swagger_ui)
+        if edits:
+            variables["SPASS_EDITOR"] = "/opt/editor"
+            attached.append(layers.editor)
         handler = f"{modules[0]}.handler"
         if len(modules) > 1:
             variables["SPASS_ROUTES"] = ",".join(modules)

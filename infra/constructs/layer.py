@@ -99,8 +99,8 @@ class Layers(Construct):
     """The layers that the functions share.
 
     ``runtime`` is the pinned third-party packages, ``config`` the operator's ``gateway.yaml`` and agents, ``model`` the weights
-    of the embedded model, for the functions that embed, ``swagger_ui`` the files of the page at /docs. ``web_adapter`` is the AWS
-    Lambda Web Adapter, by which a function streams.
+    of the embedded model, for the functions that embed, ``swagger_ui`` the files of the page at /docs, ``editor`` the packages of
+    the editor, for the functions that run agents. ``web_adapter`` is the AWS Lambda Web Adapter, by which a function streams.
     """
 
     # This is the first version that calls the app after SnapStart has restored it.
@@ -110,12 +110,17 @@ class Layers(Construct):
         super().__init__(scope, construct_id)
         requirements = ROOT / "requirements"
         runtime, model, page = requirements / "runtime.txt", requirements / "model.txt", requirements / "swagger-ui.txt"
+        editor = requirements / "editor.txt"
         gateway, agents = gateway_file(), agents_folder()
         self.runtime = self._layer(
             "Runtime",
             _compiled_asset(self, [runtime], lambda output, compiler: bundling.runtime_layer(output, runtime, compiler=compiler)),
         )
         self.model = self._layer("Model", _asset([model], lambda output: bundling.model_layer(output, model)))
+        self.editor = self._layer(
+            "Editor",
+            _compiled_asset(self, [editor], lambda output, compiler: bundling.editor_layer(output, editor, compiler=compiler)),
+        )
         self.swagger_ui = self._layer("SwaggerUi", _asset([page], lambda output: bundling.swagger_ui_layer(output, page)))
         self.config = self._layer(
             "Config",

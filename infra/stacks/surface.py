@@ -17,7 +17,7 @@ from infra.environments import Environment
 from infra.routes import Permission, Route
 from infra.stateful_resources import StatefulResources, function_environment
 
-_LAYERS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI})
+_LAYERS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.EDITOR})
 _FOLLOWERS: Final = "streams.get"
 _PARAMETER_SIGNS: Final = str.maketrans("", "", "{}+")
 
@@ -77,6 +77,7 @@ class SurfaceStack(NestedStack):
             kind=FunctionKind.STREAMING if first.long else FunctionKind.SHORT,
             embeds=Permission.EMBEDDING in permissions,
             swagger_ui=Permission.SWAGGER_UI in permissions,
+            edits=Permission.EDITOR in permissions,
             snap_start=environment.snap_start and first.long,
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,

@@ -25,6 +25,10 @@ from infra.constructs.layer import EXCLUDED, SOURCES, START_SCRIPT, Layers, func
 from infra.interpreter import find_interpreter
 
 IMPORTS: Final = ROOT / "tests" / "infra" / "imports.py"
+CHILD: Final = "spass.tools.editor.child"
+AARCH64: Final = 183  # e_machine in the header of an ELF file
+WEIGHTS_BYTES: Final = 91_400_000  # of the model layer, whose recipe checks their SHA-256
+OTHER_BYTES: Final = 15_000_000  # the web adapter, the configuration, and some reserve
 UNCHECKED_HASH: Final = 0b01  # PEP 552: bit 0 says hash instead of time, bit 1 says compare it with the source
 # Lambda's Python 3.13 reads the byte code of every released 3.13, and nothing else.
 MAGIC_OF_3_13: Final = (3571).to_bytes(2, "little") + b"\r\n"
@@ -41,15 +45,16 @@ NAMED: Final = [
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """Function code and runtime layer, the Python they are for and the interpreter that compiled them."""
+    """Function code and the layers of packages, the Python they are for and the interpreter that compiled them."""
 
     target: Target
     compiler: Path
     code: Path
     runtime: Path
+    editor: Path
 
     def modules(self) -> list[Path]:
-        return [file for folder in (self.code, self.runtime) for file in folder.rglob("*.py")]
+        return [file for folder in (self.code, self.runtime, self.editor) for file in folder.rglob("*.py")]
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +64,10 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Bundles:
     if compiler is None:
         target = replace(LAMBDA, python=f"{sys.version_info.major}.{sys.version_info.minor}")
         compiler = Path(sys.executable)
-    built = Bundles(target, compiler, folder / "code", folder / "runtime")
+    built = Bundles(target, compiler, folder / "code", folder / "runtime", folder / "editor")
     bundling.function_code(built.code, sources=SOURCES, excluded=EXCLUDED, start_script=START_SCRIPT, compiler=compiler)
     bundling.runtime_layer(built.runtime, ROOT / "requirements" / "runtime.txt", compiler=compiler, target=target)
+    bundling.editor_layer(built.editor, ROOT / "requirements" / "editor.txt", compiler=compiler, target=target)
     return built
 
 
@@ -212,7 +218,8 @@ def imports(bundles: Bundles) -> dict[str, dict[str, str]]:
     own = [".".join(file.relative_to(bundles.code).with_suffix("").parts) for file in bundles.code.rglob("*.py")]
     request = {
         "path": [str(bundles.code), str(bundles.runtime / "python")],
-        "roots": [*own, "uvicorn.__main__"],  # run.sh starts that one
+        # run.sh starts uvicorn. The editor's child process has other packages.
+        "roots": [*(name for name in own if not name.startswith(CHILD)), "uvicorn.__main__"],
         "own": [source.name for source in SOURCES],
         "named": NAMED,
     }
@@ -243,6 +250,25 @@ def test_packages_for_tests_are_not_deployed(bundles: Bundles) -> None:
 
 def test_the_layer_contains_every_package_that_a_function_imports(imports: dict[str, dict[str, str]]) -> None:
     assert imports["missing"] == {}
+
+
+def test_layers_hold_machine_code_for_arm64_alone(bundles: Bundles) -> None:
+    libraries = [file for folder in (bundles.runtime, bundles.editor) for file in folder.rglob("*.so*")]
+    assert len(libraries) > 5
+    assert {int.from_bytes(file.read_bytes()[18:20], "little") for file in libraries} == {AARCH64}
+
+
+def test_the_layers_of_a_function_fit_into_lambda(bundles: Bundles) -> None:
+    packages = [bundles.code, bundles.runtime, bundles.editor]
+    sizes = [sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) for folder in packages]
+    assert sizes[2] < 30 * 2**20
+    assert sum(sizes) + WEIGHTS_BYTES + OTHER_BYTES < 250 * 2**20
+
+
+def test_only_the_editors_child_process_finds_the_editors_packages(bundles: Bundles) -> None:
+    assert [folder.name for folder in bundles.editor.iterdir()] == ["editor"]
+    assert (bundles.editor / "editor" / "aider").is_dir()
+    assert not (bundles.runtime / "python" / "aider").exists()
 
 
 def test_reading_imports_finds_lazy_ones_and_skips_those_for_type_checkers(tmp_path: Path) -> None:

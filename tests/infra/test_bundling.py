@@ -30,8 +30,11 @@ huggingface-hub==2 \\
 
 def test_only_requirements_of_the_target_platform_are_installed() -> None:
     anyio = "anyio==4.1 --hash=sha256:aa --hash=sha256:bb"
-    assert bundling.requirements_for(LAMBDA, PINNED) == [anyio, "numpy==2.5.5 --hash=sha256:ee"]
-    assert bundling.requirements_for(Target(python="3.11", machine="x86_64"), PINNED) == [anyio, "numpy==2.4.6 --hash=sha256:dd"]
+    unused = {"huggingface-hub"}
+    assert bundling.requirements_for(LAMBDA, PINNED, unused=unused) == [anyio, "numpy==2.5.5 --hash=sha256:ee"]
+    older = Target(python="3.11", machine="x86_64")
+    assert bundling.requirements_for(older, PINNED, unused=unused) == [anyio, "numpy==2.4.6 --hash=sha256:dd"]
+    assert "huggingface-hub==2 --hash=sha256:ff" in bundling.requirements_for(LAMBDA, PINNED)
 
 
 def test_every_runtime_package_is_pinned_once_and_by_hash() -> None:

@@ -18,6 +18,7 @@ GRANTED = {
     Permission.MODELS: {"ssm:GetParameters"},
     Permission.EMBEDDING: set(),
     Permission.SWAGGER_UI: set(),
+    Permission.EDITOR: set(),
     Permission.UPLOADS_WRITE: {"s3:PutObject"},
     Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},
     Permission.JOBS_SEND: {"sqs:SendMessage"},
@@ -27,6 +28,7 @@ GRANTED = {
 # The event source takes messages in its function's name.
 TAKES = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
 WRITES = set(Permission) - {Permission.TABLE_READ, Permission.BUCKET_READ, Permission.UPLOADS_READ, Permission.MODELS}
+LAYERS = {Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.EDITOR}
 ROWS: list[Route | Worker] = [*ROUTES, *WORKERS]
 FUNCTIONS = sorted({row.function_name for row in ROWS})
 
@@ -103,7 +105,7 @@ def test_functions_with_the_same_permissions_share_a_role(dev: Deployment) -> No
     roles: dict[str, set[frozenset[Permission]]] = {}
     for function in FUNCTIONS:
         role = dev.functions()[function]["Role"]["Fn::GetAtt"][0]
-        roles.setdefault(role, set()).add(frozenset(_permissions(function) - {Permission.EMBEDDING, Permission.SWAGGER_UI}))
+        roles.setdefault(role, set()).add(frozenset(_permissions(function) - LAYERS))
     assert all(len(sets) == 1 for sets in roles.values())
 
 

@@ -13,6 +13,8 @@ from infra.workers import WORKERS, Worker
 
 from .conftest import Deployment, function_name
 
+ROWS: list[Route | Worker] = [*ROUTES, *WORKERS]
+MAX_LAYERS = 5  # of a function, in Lambda
 NAMES = [f"{route.method} {route.path}" for route in ROUTES]
 
 
@@ -86,8 +88,7 @@ def test_a_short_route_answers_buffered_within_29_seconds(dev: Deployment, route
 
 
 def test_every_function_has_a_row(dev: Deployment) -> None:
-    rows: list[Route | Worker] = [*ROUTES, *WORKERS]
-    assert set(dev.functions()) == {row.function_name for row in rows}
+    assert set(dev.functions()) == {row.function_name for row in ROWS}
 
 
 def test_rows_that_share_a_function_are_all_short() -> None:
@@ -250,6 +251,16 @@ def test_a_function_has_exactly_the_layers_that_it_needs(dev: Deployment, route:
         layers.append("Model")
     if route.function_name == "meta-docs":
         layers.append("SwaggerUi")
+    if Permission.EDITOR in route.permissions:
+        layers.append("Editor")
     if route.long:
         layers.append("753240598075:layer:LambdaAdapterLayerArm64:30")
     assert sorted(dev.layers(route.function_name)) == sorted(layers)
+    assert len(layers) <= MAX_LAYERS
+
+
+def test_exactly_the_functions_that_run_agents_have_the_editor(dev: Deployment) -> None:
+    edits = {"chat.completions", "ask.create", "agents.chat", "sessions.append", "streams.create", "streams.job_card"}
+    for row in ROWS:
+        variables = dev.functions()[row.function_name]["Environment"]["Variables"]
+        assert variables.get("SPASS_EDITOR") == ("/opt/editor" if row.module in edits else None), row.module
