@@ -1,0 +1,114 @@
+"""A child process that is not trusted: two pipes with lines of JSON, limits, and an end that does not depend on the child."""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from spass.core.messages import Json
+
+MAX_LINE: Final = 16 * 2**20
+MAX_OUTPUT: Final = 64 * 2**20
+"""Bytes of one line, and of everything that a child writes."""
+MAX_LINES: Final = 2000
+_END_SECONDS: Final = 5.0
+_PR_SET_DUMPABLE: Final = 4
+
+
+class ChildFailed(Exception):
+    """The child ended too early, or wrote too much. The message says which."""
+
+
+class ChildProcess:
+    """A child in its own process group. Call ``connect`` first, and ``kill`` last, also after an error."""
+
+    def __init__(self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
+        """Start the child in ``folder``. It inherits no descriptors, and no variables except ``environment``.
+
+        Call this in the thread that waits for the child: on Linux the child may ask to end with the thread that started it.
+        """
+        _hide_memory()
+        self._process: Final = subprocess.Popen(  # noqa: S603
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._reader: Final = asyncio.StreamReader(limit=MAX_LINE)
+        self._transports: Final[list[asyncio.BaseTransport]] = []
+        self._writer: asyncio.WriteTransport | None = None
+        self._fault = ""
+        self._received = 0
+        self._lines = 0
+
+    async def connect(self) -> None:
+        """Connect the pipes to the running event loop. asyncio's own subprocesses would also need a watcher."""
+        loop = asyncio.get_running_loop()
+        source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(self._reader), self._process.stdout)
+        self._transports.append(source)
+        self._writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
+        self._transports.append(self._writer)
+
+    def send(self, line: Mapping[str, Json]) -> None:
+        """Send a line. It waits in memory until the child reads it."""
+        if self._writer is None:
+            raise ChildFailed("is not connected")
+        self._writer.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+
+    async def receive(self) -> bytes:
+        """Return the next line.
+
+        Raises:
+            ChildFailed: there is none, or the child has written more than it may.
+        """
+        try:
+            line = await self._reader.readline()
+        except ValueError:
+            raise ChildFailed("wrote a line that is too long") from None
+        self._received += len(line)
+        self._lines += 1
+        if self._received > MAX_OUTPUT or self._lines > MAX_LINES:
+            raise ChildFailed("wrote too much")
+        if not line.endswith(b"\n"):
+            raise ChildFailed(self._fault or "ended unexpectedly")
+        return line
+
+    def stop(self, fault: str) -> None:
+        """Kill the child's process group. ``receive`` then raises ``ChildFailed`` with this fault."""
+        self._fault = fault
+        self._signal_group()
+
+    def kill(self) -> None:
+        """Kill the child's process group, wait until the child has ended, and close the pipes.
+
+        This does not await: a cancelled task would skip the rest.
+        """
+        self._signal_group()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        for transport in self._transports:
+            transport.close()
+        for pipe in (self._process.stdin, self._process.stdout)[len(self._transports) :]:
+            if pipe is not None:
+                pipe.close()
+
+    def _signal_group(self) -> None:
+        # The number of the group stays taken until the child is waited for, which only kill does.
+        with suppress(ProcessLookupError, PermissionError):  # macOS does not permit signals to a group that has ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _hide_memory() -> None:
+    """Make this process not dumpable: then no other process of its user can read its memory and environment (root can)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
