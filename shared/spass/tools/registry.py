@@ -30,6 +30,9 @@ TOOLS: Final[Mapping[str, str]] = {
     "memory_read": "spass.tools.builtin.memory_read:MemoryRead",
     "memory_write": "spass.tools.builtin.memory_write:MemoryWrite",
     "lineage_search": "spass.tools.builtin.lineage_search:LineageSearch",
+    "read_file": "spass.tools.builtin.read_file:ReadFile",
+    "list_directory": "spass.tools.builtin.list_directory:ListDirectory",
+    "search_files": "spass.tools.builtin.search_files:SearchFiles",
 }
 """Tool name → ``module:Class``."""
 

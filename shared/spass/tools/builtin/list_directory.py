@@ -1,0 +1,76 @@
+"""The tool ``list_directory``."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from spass.core.errors import WorkspaceFileNotFound
+from spass.core.messages import Json
+from spass.tools.base import Tool, ToolContext, ToolReply
+from spass.tools.results import fit_items
+from spass.tools.workspace_change import path_not_allowed
+from spass.tools.workspace_reading import read_newest, visible_below
+from spass.workspaces.paths import MAX_SEGMENTS, parse_folder, show
+from spass.workspaces.tree import Tree, TreeEntry
+
+MAX_ENTRIES: Final = 500
+
+
+class ListDirectory(Tool):
+    """Lists the files and folders of the workspace, by path and with the sizes of files in bytes.
+
+    Use it to find out what there is before you read or change anything. Without a path it lists the root. With depth 1 it lists
+    what is directly in the folder; a larger depth also lists what is in its subfolders. It returns at most 500 entries: if
+    "truncated" is true, list a subfolder, or use a smaller depth.
+    Example: {"path": "src", "depth": 2} returns {"path": "src", "entries": [{"path": "src/app", "type": "directory",
+    "size": null}, {"path": "src/app/main.py", "type": "file", "size": 812}], "truncated": false}.
+    """
+
+    tool_name: ClassVar[str] = "list_directory"
+    category: ClassVar[str] = "workspace"
+    timeout: ClassVar[float] = 30.0
+
+    path: Annotated[str, Field(description="The folder, e.g. src; left out for the root of the workspace.")] = ""
+    depth: Annotated[int, Field(ge=1, le=MAX_SEGMENTS, description="How many levels of folders to list.")] = 1
+
+    async def run(self, context: ToolContext, /) -> ToolReply:
+        context.require_workspace()
+        folder = parse_folder(self.path)
+        tree = (await read_newest(context)).tree
+        _check_folder(context, tree, folder)
+        found = [*islice(_visible_entries(context, tree, folder, self.depth), MAX_ENTRIES + 1)]
+        entries: list[Json] = [{"path": entry.path, "type": entry.type, "size": entry.size} for entry in found[:MAX_ENTRIES]]
+        fitting = fit_items(entries)
+        is_cut = len(found) > MAX_ENTRIES
+        return ToolReply(
+            {"path": folder, "entries": fitting, "truncated": is_cut or len(fitting) < len(entries)},
+            ({"kind": "file_tree", "root": folder, "entries": entries, "truncated": is_cut},),
+        )
+
+
+def _check_folder(context: ToolContext, tree: Tree, folder: str) -> None:
+    """Check that ``folder`` is one that the agent may see.
+
+    Raises:
+        ToolError: the agent may read nothing in it.
+        WorkspaceFileNotFound: the agent sees no file in it. The root is a folder even if it is empty.
+    """
+    read = context.grants.read
+    if folder in tree.files and read.matches(folder):
+        raise WorkspaceFileNotFound(f"{show(folder)} is a file. Read it with read_file, or list its folder.", param="path")
+    if not read.may_contain(folder):
+        raise path_not_allowed(f"{folder}/" if folder else "**", context.grants.paths.read, "read")
+    if folder and next(visible_below(context, tree, folder), None) is None:
+        raise WorkspaceFileNotFound(f"There is no folder {show(folder)}. List the folder above it.", param="path")
+
+
+def _visible_entries(context: ToolContext, tree: Tree, folder: str, depth: int) -> Iterator[TreeEntry]:
+    """Yield the entries of a listing that the agent may see: files that it may read, and folders with such files."""
+    for entry in tree.list(folder, depth):
+        if entry.type == "file":
+            if context.grants.read.matches(entry.path):
+                yield entry
+        elif next(visible_below(context, tree, entry.path), None) is not None:
+            yield entry
