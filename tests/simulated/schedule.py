@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import pytest
+from botocore.exceptions import ClientError
 
 from spass.aws.invocation import AwsCall
 from spass.aws.table import ConditionFailed, TransactionConflict, TransactionFailed
@@ -150,7 +151,7 @@ class Schedule:
 
         async def arrive() -> None:
             await asyncio.sleep(self.random_delay(_MAX_DELAY))
-            with suppress(ConditionFailed, TransactionFailed):
+            with suppress(ConditionFailed, TransactionFailed, ClientError):  # the last one: a read of a deleted object
                 run()
 
         def on_arrival(arrival: asyncio.Task[None]) -> None:

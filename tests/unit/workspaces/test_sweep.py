@@ -145,10 +145,12 @@ async def test_a_writer_that_swaps_just_before_the_fence_keeps_its_objects(harne
 async def test_a_reader_of_a_removed_generation_is_told_that_it_is_gone(harness: WorkspaceHarness) -> None:
     await harness.write({"a": b"1", "b": b"2"})
     at = await harness.workspaces.tree(harness.store, harness.workspace)
+    harness.clock += 3 * ORPHAN_SECONDS
     await harness.delete()
     await harness.write({"a": b"other"})
+    assert await sweep_after(harness, DELETED_SECONDS - 1) == NOTHING
     assert await harness.workspaces.read(harness.store, harness.workspace, at, at.tree.paths[0]) == b"1"
-    await sweep_after(harness, DELETED_SECONDS + 1)
+    assert await sweep_after(harness, 2) == WorkspaceSweep(generations=1)
     with pytest.raises(WorkspaceNotFound):
         await harness.workspaces.read(harness.store, harness.workspace, at, at.tree.paths[0])
     with pytest.raises(WorkspaceNotFound):
