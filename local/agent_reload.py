@@ -1,11 +1,12 @@
 """Apply changes of the agents' files while the gateway runs on this machine. Deployed functions read the files once."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from spass.agents.delegate_checks import delegate_problems
 from spass.agents.registry import AgentRegistry, agent_files, load_agent
 from spass.agents.spec import AgentSpec
 from spass.aws.log import failure_line, write_line
@@ -34,7 +35,8 @@ class AgentReload:
     """Replace ``services.agents`` when files of the folder change, and report what happened as lines.
 
     A request looks its agent up once, so it sees the agents before a change or after it. A broken file leaves the last good
-    version of its agent in use, and a missing folder leaves all agents.
+    version of its agent in use, and a missing folder leaves all agents. A file with a delegate that is not an agent is broken
+    until that agent's file is there.
     """
 
     def __init__(self, services: Services, report: Callable[[Sequence[str]], None]) -> None:
@@ -43,9 +45,12 @@ class AgentReload:
         self._report = report
         names = [agent.name for agent in services.agents.list().agents]
         self._agents = {f"{name}.yaml": services.agents.get(name) for name in names}  # the last good version for each file
+        self._read = dict(self._agents)  # the newest version without a problem of its own; its delegates may have one
+        self._pending: set[str] = set()  # the files whose newest version is not in use yet
         self._applied: dict[str, _Version] = dict.fromkeys(self._agents, _FROM_START)  # the versions that were loaded
         self._seen = dict(self._applied)
         self._broken: set[str] = set()
+        self._problems_of_delegates: dict[str, Sequence[str]] = {}
         self._folder_problem = ""
 
     def poll(self) -> None:
@@ -58,22 +63,27 @@ class AgentReload:
                 self._report([f"  {error}", "  The agents stay as they were."])
             return
         before, self._seen, self._folder_problem = self._seen, seen, ""
-        good = dict(self._agents)
-        lines: list[str] = []
+        lines: dict[str, Sequence[str]] = {}
+        good, applied = dict(self._agents), dict(self._applied)
         try:
             for file in sorted({*seen, *self._applied}):
                 version = seen.get(file)
                 if version == before.get(file) and version != self._applied.get(file):
-                    lines += self._remove(file) if version is None else self._load(file, version)
+                    lines[file] = self._remove(file) if version is None else self._load(file, version)
         finally:  # a kind that fails while it is built must not hold up the other files
+            if self._applied != applied:
+                lines |= self._apply()
             if self._agents != good:
                 self._services.agents = AgentRegistry([*self._agents.values()])
-            if lines:
-                self._report([f"  {line}" for line in lines])
+            if any(lines.values()):
+                self._report([f"  {line}" for file in sorted(lines) for line in lines[file]])
 
     def _remove(self, file: str) -> Sequence[str]:
         del self._applied[file]
         self._broken.discard(file)
+        self._pending.discard(file)
+        self._read.pop(file, None)
+        self._problems_of_delegates.pop(file, None)
         return [f"{self._shown(file)}: the agent is removed"] if self._agents.pop(file, None) else []
 
     def _load(self, file: str, version: _Version) -> Sequence[str]:
@@ -87,16 +97,41 @@ class AgentReload:
             problems = str(error).splitlines()
         if _version(path) != version:
             return []  # it was written meanwhile: a later poll loads it
+        old = self._agents.get(file)
         if agent is None:
             self._broken.add(file)
-            effect = "its last good version stays in use" if file in self._agents else "it is not used"
-            return [*problems, f"{self._shown(file)}: {effect} until the file is correct"]
-        old = self._agents.get(file)
-        if agent == old and file not in self._broken:
-            return []
-        self._agents[file] = agent
+            self._pending.discard(file)
+            self._read.pop(file, None)
+            if old is not None:
+                self._read[file] = old
+            return [*problems, self._kept(file)]
+        self._read[file] = agent
+        if agent != old or file in self._broken:
+            self._pending.add(file)
         self._broken.discard(file)
-        return [*agent.notices, f"{self._shown(file)}: {'the agent is new' if old is None else 'the file is applied'}"]
+        return []
+
+    def _apply(self) -> Mapping[str, Sequence[str]]:
+        """Use the newest versions whose delegates are agents. Return the lines about each file."""
+        names = [Path(file).stem for file in self._applied]
+        problems = delegate_problems(self._folder, {agent.name: agent for agent in self._read.values()}, names)
+        lines: dict[str, Sequence[str]] = {}
+        for file, agent in self._read.items():
+            told = self._problems_of_delegates.pop(file, ())
+            if agent.name in problems:
+                self._problems_of_delegates[file] = [str(problem) for problem in problems[agent.name]]
+                if told != self._problems_of_delegates[file]:
+                    lines[file] = [*self._problems_of_delegates[file], self._kept(file)]
+            elif file in self._pending:
+                self._pending.discard(file)
+                effect = "the agent is new" if file not in self._agents else "the file is applied"
+                self._agents[file] = agent
+                lines[file] = [*agent.notices, f"{self._shown(file)}: {effect}"]
+        return lines
+
+    def _kept(self, file: str) -> str:
+        effect = "its last good version stays in use" if file in self._agents else "it is not used"
+        return f"{self._shown(file)}: {effect} until the file is correct"
 
     def _shown(self, file: str) -> str:
         return str(Path(self._folder.name, file))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from spass.agents.answers import AgentPage, AgentSummary
+from spass.agents.delegate_checks import delegate_problems
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import owners
 from spass.agents.spec import DEFAULT_KIND, AgentFile, AgentSpec, file_model
@@ -39,11 +40,15 @@ class AgentRegistry:
         """
         agents: list[AgentSpec] = []
         problems: list[ConfigProblem] = []
-        for path in agent_files(folder):
+        files = agent_files(folder)
+        for path in files:
             try:
                 agents.append(load_agent(path, config, tool_names))
             except ConfigError as error:
                 problems += error.problems
+        by_name = {agent.name: agent for agent in agents}
+        for of_agent in delegate_problems(folder, by_name, [path.stem for path in files]).values():
+            problems += of_agent
         if problems:
             raise ConfigError(problems)
         return cls(agents)

@@ -268,3 +268,50 @@ def test_keys_without_effect_are_told_at_the_start(tmp_path: Path) -> None:
         "delegates: only the tool 'delegate' uses these names; add it to tools",
         "approval[0]: the agent does not have the tool 'rag_doc_delete'; add it to tools, or remove it here",
     ]
+
+
+def delegating(name: str, *delegates: str) -> str:
+    return f"name: {name}\nmodel: talker\nworkspace: default\ntools: [delegate]\ndelegates:\n" + "".join(
+        f"  - {delegate}\n" for delegate in delegates
+    )
+
+
+def plain(name: str) -> str:
+    return f"name: {name}\nmodel: talker\n"
+
+
+def test_agents_may_delegate_to_others_as_long_as_none_leads_back(tmp_path: Path) -> None:
+    files = {"a": delegating("a", "b", "c"), "b": delegating("b", "c"), "c": delegating("c", "d"), "d": plain("d")}
+    assert load(tmp_path, **files).get("a").grants.delegates == ("b", "c")
+
+
+def test_a_delegate_that_is_not_an_agent_is_a_problem(tmp_path: Path) -> None:
+    files = {"boss": delegating("boss", "writer", "codr"), "coder": plain("coder"), "writer": plain("writer")}
+    folder = tmp_path.name
+    assert load_error(tmp_path, **files) == f"{folder}/boss.yaml:7: delegates[1]: there is no agent 'codr'; did you mean 'coder'?"
+
+
+def test_an_agent_cannot_delegate_to_itself(tmp_path: Path) -> None:
+    error = load_error(tmp_path, boss=delegating("boss", "boss"))
+    assert error == f"{tmp_path.name}/boss.yaml:6: delegates[0]: an agent cannot delegate to itself; remove its own name"
+
+
+def test_delegates_in_a_ring_are_a_problem_of_each_file_of_the_ring(tmp_path: Path) -> None:
+    files = {"a": delegating("a", "d", "b"), "b": delegating("b", "c"), "c": delegating("c", "a"), "d": delegating("d", "b")}
+    lines = load_error(tmp_path, **files).splitlines()
+    ends = "leads back to this agent", "remove one of these delegates"
+    assert lines == [
+        f"{tmp_path.name}/{file}: delegates[{position}]: '{to}' {ends[0]} ({ring}); {ends[1]}"
+        for file, position, to, ring in (
+            ("a.yaml:6", 0, "d", "a → d → b → c → a"),
+            ("a.yaml:7", 1, "b", "a → b → c → a"),
+            ("b.yaml:6", 0, "c", "b → c → a → b"),
+            ("c.yaml:6", 0, "a", "c → a → b → c"),
+            ("d.yaml:6", 0, "b", "d → b → c → a → d"),
+        )
+    ]
+
+
+def test_a_delegate_whose_own_file_is_broken_is_not_a_second_problem(tmp_path: Path) -> None:
+    error = load_error(tmp_path, boss=delegating("boss", "coder"), coder="name: coder\n")
+    assert error.splitlines() == [f"{tmp_path.name}/coder.yaml:1: the key 'model' is missing"]

@@ -264,6 +264,54 @@ async def test_the_gateway_on_this_machine_applies_a_change_within_ten_seconds(
             assert (await client.get("/a1/agents/cook")).status_code == 404
 
 
+def delegating(name: str, delegate: str, description: str = "") -> str:
+    return agent(name, description, f"workspace: default\ntools: [delegate]\ndelegates: [{delegate}]\n")
+
+
+def test_an_agent_waits_for_the_file_of_its_delegate(running: Running) -> None:
+    running.settle()
+    running.write("boss", delegating("boss", "cook"))
+    assert running.settle() == [
+        "agents/boss.yaml:6: delegates[0]: there is no agent 'cook'; known: guide",
+        "agents/boss.yaml: it is not used until the file is correct",
+    ]
+    running.write("guide", agent("guide", "second"))
+    assert running.settle() == ["agents/guide.yaml: the file is applied"]
+    running.write("cook", agent("cook"))
+    assert running.settle() == ["agents/boss.yaml: the agent is new", "agents/cook.yaml: the agent is new"]
+    assert [*running.descriptions()] == ["boss", "cook", "guide"]
+
+
+def test_two_files_that_name_each_other_are_not_applied(running: Running) -> None:
+    running.write("cook", agent("cook", "first"))
+    running.write("boss", delegating("boss", "cook"))
+    running.settle()
+    running.write("cook", delegating("cook", "boss", "second"))
+    assert running.settle() == [
+        "agents/boss.yaml:6: delegates[0]: 'cook' leads back to this agent (boss → cook → boss); remove one of these delegates",
+        "agents/boss.yaml: its last good version stays in use until the file is correct",
+        "agents/cook.yaml:6: delegates[0]: 'boss' leads back to this agent (cook → boss → cook); remove one of these delegates",
+        "agents/cook.yaml: its last good version stays in use until the file is correct",
+    ]
+    assert running.descriptions() == {"boss": "", "cook": "first", "guide": "first"}
+    running.write("boss", agent("boss", "second"))
+    assert running.settle() == ["agents/boss.yaml: the file is applied", "agents/cook.yaml: the file is applied"]
+    assert running.descriptions() == {"boss": "second", "cook": "second", "guide": "first"}
+
+
+def test_an_agent_whose_delegate_is_removed_stays_and_is_reported_once(running: Running) -> None:
+    running.write("boss", delegating("boss", "guide"))
+    running.settle()
+    (running.folder / "guide.yaml").unlink()
+    assert running.settle() == [
+        "agents/boss.yaml:6: delegates[0]: there is no agent 'guide'",
+        "agents/boss.yaml: its last good version stays in use until the file is correct",
+        "agents/guide.yaml: the agent is removed",
+    ]
+    assert running.settle() == []
+    assert [*running.descriptions()] == ["boss"]
+
+
 def test_tools_that_an_agent_cannot_use_are_reported(running: Running) -> None:
     running.settle()
     running.write("guide", agent("guide", "second", "kind: simple\ntools: [calculator]\n"))
