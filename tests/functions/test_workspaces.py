@@ -312,7 +312,9 @@ def test_an_archive_beyond_a_rule_writes_nothing(site: WorkspaceClient, files: d
     assert site.gateway.stored() == before
 
 
-@pytest.mark.parametrize("content", [b"", b"text", pack({"a": b"1"})[:-1], pack({"a": b"1" * 99})[10:]])
+@pytest.mark.parametrize(
+    "content", [b"", b"text", pack({"a": b"1"})[:-1], pack({"a": b"1" * 99})[10:]], ids=["empty", "text", "end cut", "start cut"]
+)
 def test_a_body_that_is_not_a_zip_is_refused(site: WorkspaceClient, content: bytes) -> None:
     assert site.send("PUT", "/archive", raw=content, headers=ARCHIVE).code == "invalid_archive"
     for mode in ("mode=add", "mode=", "mode=merge&mode=merge"):
