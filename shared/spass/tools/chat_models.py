@@ -14,7 +14,7 @@ from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tools.base import ToolError
 
-_MAX_TOKENS: Final = 4096  # some models reason before they write, and some accept no larger limit
+MAX_TOKENS: Final = 4096  # some models reason before they write, and some accept no larger limit
 _MAX_NAMES: Final = 30
 _MAX_NAME_CHARACTERS: Final = 80
 
@@ -57,13 +57,27 @@ class ChatModels:
                 code, reason = "model_not_found", f"There is no model {excerpt}."
         return ToolError(f"{reason} Leave model out, or use one of: {', '.join(allowed[:_MAX_NAMES])}.", code=code)
 
-    async def ask(self, scope: Scope, model: ModelConfig, messages: Sequence[Message]) -> ChatReply:
+    def as_seen(self, text: str) -> str:
+        """Return ``text`` as a model reads it in the prompt of ``ask`` and as its repetition arrives in the reply."""
+        return self._calls.as_seen(text)
+
+    async def ask(
+        self,
+        scope: Scope,
+        model: ModelConfig,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int | None = MAX_TOKENS,
+        temperature: float | None = None,
+    ) -> ChatReply:
         """Return the reply of ``model`` without think text. The call passes the whole pipeline: limits, redaction, cost, audit.
 
         Raises:
             SpassError: the same as ``Calls.chat``.
         """
-        request = ChatRequest(model.name, tuple(messages), max_tokens=_MAX_TOKENS, stream=True)
+        request = ChatRequest(
+            model.name, tuple(messages), temperature=temperature, max_tokens=max_tokens, stream=True
+        )
         builder = ReplyBuilder()
         async with aclosing(self._calls.chat(scope, request)) as deltas:
             async for delta in deltas:

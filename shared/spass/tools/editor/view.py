@@ -76,12 +76,12 @@ class FileView:
         parts = zip(lines, texts, seen, strict=True)
         return cls(body, [Line(text, line[len(text) :], shown) for line, text, shown in parts], bom)
 
-    def restore(self, result: str, lines_elsewhere: Mapping[str, str]) -> bytes:
-        """Return the file after an edit that made ``result`` of the view. ``lines_elsewhere`` maps lines of other views, which
-        may have moved here, to their texts."""
+    def restore(self, result: str, movable_lines: Mapping[str, str]) -> bytes:
+        """Return the file after an edit that made ``result`` of the view. ``movable_lines`` are those of all views of the edit:
+        lines may have moved here from another file."""
         if result == self.text:
             return self.body
-        return encode_utf8(self.bom + "".join(_Restoration(self, result, lines_elsewhere).pieces()))
+        return encode_utf8(self.bom + "".join(_Restoration(self, result, movable_lines).pieces()))
 
     def movable_lines(self) -> dict[str, str]:
         """Return the rewritten lines by what is seen of them, if that is not blank. A redacted line does not move to another
@@ -100,7 +100,7 @@ def _escape_delimiters(text: str) -> str:
 class _Restoration:
     """One edited view on its way back to the file."""
 
-    def __init__(self, view: FileView, result: str, lines_elsewhere: Mapping[str, str]) -> None:
+    def __init__(self, view: FileView, result: str, movable_lines: Mapping[str, str]) -> None:
         self._old = view.lines
         self._new = [line.removesuffix("\r") for line in result.split("\n")]
         self._has_last_end = self._new[-1] == ""
@@ -108,7 +108,8 @@ class _Restoration:
             self._new.pop()
         if self._old:
             self._has_last_end = self._old[-1].end != ""
-        self._elsewhere = lines_elsewhere
+        known = {line.seen for line in self._old}
+        self._elsewhere = {seen: text for seen, text in movable_lines.items() if seen not in known}
         self._kept = align([line.seen for line in self._old], self._new)
         self._newline = next((line.end for line in self._old if line.end in _NEWLINES), "\n")
         self._partners_left = _MAX_PARTNERS

@@ -49,8 +49,8 @@ def view_of(text: str) -> FileView:
     return FileView.of(text.encode(), as_seen)
 
 
-def restore(view: FileView, result: str, elsewhere: Mapping[str, str] | None = None) -> str:
-    return view.restore(result, elsewhere or {}).decode()
+def restore(view: FileView, result: str, movable: Mapping[str, str] | None = None) -> str:
+    return view.restore(result, movable or {}).decode()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,133 @@
+"""The tool ``aider_edit``."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Final
+
+from pydantic import AfterValidator, Field
+
+from spass.calls.worker_thread import run_in_worker_thread
+from spass.core.messages import CUT_OFF, Json, Message
+from spass.core.text_checks import reject_blank
+from spass.llm.types import ChatReply
+from spass.tools.base import Tool, ToolContext, ToolError, ToolReply
+from spass.tools.chat_models import ChatModels
+from spass.tools.editor.commands import is_command, run_command
+from spass.tools.editor.progress import report_while_working
+from spass.tools.editor.protocol import Ask, EditRequest, EditResult
+from spass.tools.editor.texts import EditPaths, EditTexts
+from spass.tools.workspace_change import apply_change
+from spass.workspaces.tree import TreeAt
+
+MAX_PATHS: Final = 100
+
+_READ_AND_COMMIT_SECONDS: Final = 30.0
+_COMMIT_SECONDS: Final = 5.0
+"""Seconds that an edit leaves before the deadline of the turn."""
+_MIN_EDIT_SECONDS: Final = 1.0
+_MAX_EXCERPT: Final = 500  # characters
+
+
+class AiderEdit(Tool):
+    """Changes files of the workspace as a message asks, and commits the change as one version. Another model makes the edit.
+
+    Name in files every file that the edit may change or create, at most 100; it changes no other. Name in read_only_files what it
+    needs to see besides. The other model knows only the message and these files: nothing of this conversation. So say exactly
+    what to change, where, and how the result should behave. The result has the new version, the diff of each changed file and the
+    other model's remark; a version of null means that nothing changed. Check the diff before you report success.
+    A message that begins with / is a command about versions, which no model sees: /undo takes back the newest change, /diff shows
+    it. /git status, /git log, /git diff, /git show, /git mv, /git rm, /git restore and /git revert work on versions as git does
+    on commits; name the paths in the command. There is no shell, and nothing from the workspace can be executed.
+    Example: {"message": "Add a docstring to main() that says what it prints.", "files": ["src/main.py"]}.
+    """
+
+    tool_name: ClassVar[str] = "aider_edit"
+    category: ClassVar[str] = "workspace"
+    timeout: ClassVar[float] = 600.0
+
+    message: Annotated[
+        str, AfterValidator(reject_blank), Field(description="What to change, completely and in plain words. Or one command.")
+    ]
+    files: Annotated[
+        list[str],
+        Field(min_length=1, max_length=MAX_PATHS, description="The files to change or create, e.g. src/main.py."),
+    ]
+    read_only_files: Annotated[
+        list[str], Field(max_length=MAX_PATHS, description="Files that the edit needs to see and does not change.")
+    ] = []
+
+    def time_limit(self, context: ToolContext, /) -> float:
+        return context.grants.editor.timeout + _READ_AND_COMMIT_SECONDS
+
+    async def run(self, context: ToolContext, /) -> ToolReply:
+        context.require_workspace()
+        if is_command(self.message):
+            return await run_command(context, self.message, self.files)
+        paths = EditPaths.parse(context, self.files, self.read_only_files)
+        async with report_while_working(context.report_progress) as report:
+            return await self._edit(replace(context, report_progress=report), paths)
+
+    async def _edit(self, context: ToolContext, paths: EditPaths) -> ToolReply:
+        at, texts = await self._read(context, paths)
+        result = await self._run_editor(context, texts)
+        change = await run_in_worker_thread(
+            sum(map(len, result.files.values())), lambda files: texts.change(files, at), result.files
+        )
+        return await apply_change(context, change, message=self.message, answer=result.answer)
+
+    async def _read(self, context: ToolContext, paths: EditPaths) -> tuple[TreeAt, EditTexts]:
+        store, workspace = context.scope.store, context.require_workspace()
+        at = await context.workspaces().newest(store, workspace)
+        existing = paths.existing(at)
+        bodies = await context.workspaces().read_many(store, workspace, at, existing)
+        size = sum(map(len, bodies.values()))
+        return at, await run_in_worker_thread(
+            size, lambda read: EditTexts.of(paths, read, _models(context).as_seen), bodies
+        )
+
+    async def _run_editor(self, context: ToolContext, texts: EditTexts) -> EditResult:
+        settings, scope = context.grants.editor, context.scope
+        request = EditRequest(
+            message=self.message,
+            files=texts.to_change,
+            read_only=texts.to_read,
+            create=texts.to_create,
+            format=settings.format,
+            run_id=scope.run_id,
+            parent_log_id=scope.parent or "",
+            seconds=max(_MIN_EDIT_SECONDS, min(settings.timeout, scope.deadline.remaining() - _COMMIT_SECONDS)),
+        )
+        return await context.editor().edit(request, _ask(context), texts.may_edit, context.report_progress)
+
+
+def _models(context: ToolContext) -> ChatModels:
+    if context.chat_models is None:
+        raise ToolError("This gateway has no models for tools. Say which changes you would make.", code="tool_unavailable")
+    return context.chat_models()
+
+
+def _ask(context: ToolContext) -> Ask:
+    """Return the function that sends a conversation of the edit to the agent's model, as calls within this call."""
+    models = _models(context)
+    model = models.choose(context.scope, None, context.default_model)
+    scope = replace(context.scope, depth=context.scope.depth + 1)
+
+    async def ask(messages: Sequence[Message]) -> str:
+        return _text_of(await models.ask(scope, model, messages, max_tokens=None, temperature=0.0))
+
+    return ask
+
+
+def _text_of(reply: ChatReply) -> str:
+    """Return the text of a reply that is complete.
+
+    Raises:
+        ToolError: it is not. Half of a file or of a block must not be applied.
+    """
+    if reply.refusal:
+        raise ToolError(f"The model refused to make the edit: {reply.refusal[:_MAX_EXCERPT]}", code="edit_failed")
+    if reply.finish_reason in CUT_OFF:
+        raise ToolError(
+            "The model's answer was cut off, so nothing was changed. Ask for a smaller edit, or for fewer files.", code="edit_failed"
+        )
+    return reply.message.content
