@@ -75,9 +75,7 @@ class ChatModels:
         Raises:
             SpassError: the same as ``Calls.chat``.
         """
-        request = ChatRequest(
-            model.name, tuple(messages), temperature=temperature, max_tokens=max_tokens, stream=True
-        )
+        request = ChatRequest(model.name, tuple(messages), temperature=temperature, max_tokens=max_tokens, stream=True)
         builder = ReplyBuilder()
         async with aclosing(self._calls.chat(scope, request)) as deltas:
             async for delta in deltas:

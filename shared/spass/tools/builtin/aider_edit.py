@@ -7,12 +7,13 @@ from typing import Annotated, ClassVar, Final
 from pydantic import AfterValidator, Field
 
 from spass.calls.worker_thread import run_in_worker_thread
-from spass.core.messages import CUT_OFF, Json, Message
+from spass.core.messages import CUT_OFF, Message
 from spass.core.text_checks import reject_blank
 from spass.llm.types import ChatReply
 from spass.tools.base import Tool, ToolContext, ToolError, ToolReply
 from spass.tools.chat_models import ChatModels
-from spass.tools.editor.commands import is_command, run_command
+from spass.tools.editor.command_line import is_command
+from spass.tools.editor.commands import run_command
 from spass.tools.editor.progress import report_while_working
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult
 from spass.tools.editor.texts import EditPaths, EditTexts
@@ -53,8 +54,9 @@ class AiderEdit(Tool):
         Field(min_length=1, max_length=MAX_PATHS, description="The files to change or create, e.g. src/main.py."),
     ]
     read_only_files: Annotated[
-        list[str], Field(max_length=MAX_PATHS, description="Files that the edit needs to see and does not change.")
-    ] = []
+        list[str],
+        Field(max_length=MAX_PATHS, default_factory=list, description="Files that the edit needs to see and does not change."),
+    ]
 
     def time_limit(self, context: ToolContext, /) -> float:
         return context.grants.editor.timeout + _READ_AND_COMMIT_SECONDS
@@ -81,9 +83,7 @@ class AiderEdit(Tool):
         existing = paths.existing(at)
         bodies = await context.workspaces().read_many(store, workspace, at, existing)
         size = sum(map(len, bodies.values()))
-        return at, await run_in_worker_thread(
-            size, lambda read: EditTexts.of(paths, read, _models(context).as_seen), bodies
-        )
+        return at, await run_in_worker_thread(size, lambda read: EditTexts.of(paths, read, _models(context).as_seen), bodies)
 
     async def _run_editor(self, context: ToolContext, texts: EditTexts) -> EditResult:
         settings, scope = context.grants.editor, context.scope
@@ -128,6 +128,7 @@ def _text_of(reply: ChatReply) -> str:
         raise ToolError(f"The model refused to make the edit: {reply.refusal[:_MAX_EXCERPT]}", code="edit_failed")
     if reply.finish_reason in CUT_OFF:
         raise ToolError(
-            "The model's answer was cut off, so nothing was changed. Ask for a smaller edit, or for fewer files.", code="edit_failed"
+            "The model's answer was cut off, so nothing was changed. Ask for a smaller edit, or for fewer files.",
+            code="edit_failed",
         )
     return reply.message.content

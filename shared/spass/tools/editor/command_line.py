@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from spass.tools.base import ToolError
@@ -48,11 +48,11 @@ class CommandLine:
     name: str
     words: Sequence[str] = ()
     paths: Sequence[str] = ()
-    options: Mapping[str, str] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def option(self, *names: str) -> str | None:
         """Return the value of the first of the options ``names`` that is there."""
-        return next((value for name in names if (value := (self.options or {}).get(name)) is not None), None)
+        return next((value for name in names if (value := self.options.get(name)) is not None), None)
 
 
 def is_command(message: str) -> bool:
@@ -85,8 +85,8 @@ def not_allowed(command: str, reason: str = "") -> ToolError:
     shown = repr(command[:_SHOWN_CHARACTERS])
     names = ", ".join(f"/{name}" for name in _COMMANDS)
     return ToolError(
-        f"The command {shown} is not allowed. {reason + ' ' if reason else ''}A message that begins with / or ! is a command. There "
-        f"are: {names}. To ask for a change, begin the message with a word.",
+        f"The command {shown} is not allowed. {reason + ' ' if reason else ''}A message that begins with / or ! is a command. "
+        f"There are: {names}. To ask for a change, begin the message with a word.",
         code=COMMAND_NOT_ALLOWED,
     )
 

@@ -60,9 +60,9 @@ class EditPaths:
         sizes = [at.tree.files[path].size for path in existing] + [find_file(at, path).size for path in self.read_only]
         if sum(sizes) > MAX_EDIT_BYTES:
             raise WorkspaceLimit(
-                f"The files of this edit have {sum(sizes)} bytes; they may have at most {MAX_EDIT_BYTES} together. Name fewer files."
+                f"The files of this edit have {sum(sizes)} bytes; all together may have {MAX_EDIT_BYTES}. Name fewer files."
             )
-        return existing + [*self.read_only]
+        return [*existing, *self.read_only]
 
 
 def _parse(paths: Sequence[str], param: str) -> list[WorkspacePath]:
