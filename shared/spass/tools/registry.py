@@ -33,6 +33,7 @@ TOOLS: Final[Mapping[str, str]] = {
     "read_file": "spass.tools.builtin.read_file:ReadFile",
     "list_directory": "spass.tools.builtin.list_directory:ListDirectory",
     "search_files": "spass.tools.builtin.search_files:SearchFiles",
+    "aider_edit": "spass.tools.builtin.aider_edit:AiderEdit",
 }
 """Tool name → ``module:Class``."""
 

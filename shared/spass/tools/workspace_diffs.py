@@ -17,6 +17,7 @@ from spass.workspaces.tree import Tree, TreeAt, TreeFile
 MAX_UNIFIED_BYTES: Final = 32 * 1024
 """Bytes of all unified diffs of a result together."""
 _MAX_ANSWER_BYTES: Final = 16 * 1024
+_MIN_ANSWER_BYTES: Final = 1024
 _MAX_READ_BYTES: Final = 32 * 2**20
 """Bytes of the bodies that one call compares. Further files have no unified diff and no counts of lines."""
 
@@ -67,20 +68,29 @@ def rich_diffs(diffs: Sequence[FileDiff]) -> tuple[Json, ...]:
 def edit_result(
     version: int | None, diffs: Sequence[FileDiff], answer: str, *, max_bytes: int = MAX_RESULT_BYTES
 ) -> dict[str, Json]:
-    """Return the result of an edit for the model: at most ``max_bytes`` of JSON, with at most 32 KiB of unified diffs. Files for
-    which there is no room are only counted, as ``omitted``."""
-    text = answer.encode("utf-8", "replace")[:_MAX_ANSWER_BYTES].decode("utf-8", "ignore")
-    unified_bytes = MAX_UNIFIED_BYTES
+    """Return the result of an edit for the model: at most ``max_bytes`` of JSON, with at most 32 KiB of unified diffs. If it is
+    longer, the diffs are cut first, then the answer, and at last the list of files; ``omitted`` counts the files left out."""
+    count, unified_bytes, answer_bytes = len(diffs), MAX_UNIFIED_BYTES, _MAX_ANSWER_BYTES
     while True:
-        result: dict[str, Json] = {"version": version, "files": _cut(diffs, unified_bytes), "answer": text}
-        if len(dump_bytes(result)) <= max_bytes or not unified_bytes:
-            break
-        unified_bytes //= 2
-    count = len(diffs)
-    while len(dump_bytes(result)) > max_bytes and count:
-        count = count * 9 // 10
-        result |= {"files": _cut(diffs[:count], 0), "omitted": len(diffs) - count}
-    return result
+        files = _cut(diffs[:count], unified_bytes)
+        result: dict[str, Json] = {"version": version, "files": files, "answer": _cut_answer(answer, answer_bytes)}
+        if count < len(diffs):
+            result["omitted"] = len(diffs) - count
+        if len(dump_bytes(result)) <= max_bytes:
+            return result
+        if unified_bytes:
+            unified_bytes //= 2
+        elif answer_bytes > _MIN_ANSWER_BYTES:
+            answer_bytes //= 2
+        else:
+            count = count * 9 // 10
+
+
+def _cut_answer(answer: str, size: int) -> str:
+    whole = answer.encode("utf-8", "replace")
+    if len(whole) <= size:
+        return whole.decode()
+    return whole[:size].decode("utf-8", "ignore") + "\n[The rest was cut.]"
 
 
 def _cut(diffs: Sequence[FileDiff], unified_bytes: int) -> list[Json]:

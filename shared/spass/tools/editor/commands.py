@@ -4,6 +4,7 @@ Each edit is a version at once, so there is no index and nothing that waits to b
 newest version, ``/git restore`` takes paths back to the version before it, and ``HEAD`` is the newest version.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -174,10 +175,10 @@ class _Commands:
         words = [*self.command.words, *self.command.paths]
         paths = [parse_folder(word) for word in words]
         wanted = self.command.option("-n") or str(_DEFAULT_LOG)
-        if not wanted.isdecimal() or len(wanted) > 4:
+        if not re.fullmatch("[1-9][0-9]{0,3}", wanted):
             raise not_allowed(self.message, "The value of -n is a number.")
         limit = min(int(wanted), _MAX_LOG)
-        versions = await self.history.versions(min(limit, _MAX_LOG) if not paths else _MAX_COMPARED)
+        versions = await self.history.versions(_MAX_COMPARED if paths else limit)
         if paths:
             versions = [version for version in versions if await self._touches(version, paths)][:limit]
         return self._text("\n".join(map(describe_version, versions)) or "There is no such version.")
@@ -206,8 +207,10 @@ class _Commands:
                 words += [first, second]
             elif is_version(word.partition(":")[0]):
                 words.append(word)
-            else:
+            elif word.rstrip("/") in self.at.tree.files or self.at.tree.is_folder(word.rstrip("/")):
                 paths.append(word)
+            else:
+                self.history.number(word)  # refuses it
         return words, [parse_folder(path) for path in paths]
 
     def _files_at(self, word: str, *, is_recursive: bool) -> dict[WorkspacePath, TreeFile]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from spass.tools.base import ReportProgress
 
-_MAX_SILENCE: Final = 4.0
+MAX_SILENCE: Final = 4.0
 """Seconds without a line of progress."""
 
 
@@ -25,8 +25,8 @@ async def report_while_working(report: ReportProgress) -> AsyncIterator[ReportPr
 
     async def work() -> None:
         while True:
-            await asyncio.sleep(max(0.0, last + _MAX_SILENCE - time.monotonic()))
-            if time.monotonic() - last >= _MAX_SILENCE:
+            await asyncio.sleep(max(0.0, last + MAX_SILENCE - time.monotonic()))
+            if time.monotonic() - last >= MAX_SILENCE:
                 report_now(f"Still at work after {time.monotonic() - started:.0f} s.")
 
     task = asyncio.create_task(work())
