@@ -17,6 +17,7 @@ from spass.tools.editor.commands import run_command
 from spass.tools.editor.progress import report_while_working
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult
 from spass.tools.editor.texts import EditPaths, EditTexts
+from spass.tools.gate import check_can_wait
 from spass.tools.workspace_change import apply_change
 from spass.workspaces.tree import TreeAt
 
@@ -65,6 +66,8 @@ class AiderEdit(Tool):
         context.require_workspace()
         if is_command(self.message):
             return await run_command(context, self.message, self.files)
+        if self.tool_name in context.grants.approval:
+            check_can_wait(context.scope)
         paths = EditPaths.parse(context, self.files, self.read_only_files)
         async with report_while_working(context.report_progress) as report:
             return await self._edit(replace(context, report_progress=report), paths)

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from spass.aws import keys
+from spass.aws.writes import Put
 from spass.calls.scope import CurrentSession, Scope
 from spass.core.effects import ToolOutcome
 from spass.core.ids import AgentName, SessionId
@@ -78,6 +80,11 @@ class EditHarness:
             workspaces=lambda: self.files.workspaces,
             editor=lambda: self.editor,
         )
+
+    async def hold_session(self) -> None:
+        """Hold the session of ``scope`` for its turn, as a turn does while it runs."""
+        head = keys.session_head(self.files.store.tenant, SessionId("ses_1"))
+        await self.files.store.table.write(Put(head, {"hold": {"owner": "trn_1"}}))
 
     async def call(
         self, message: str, files: Sequence[str] = ("src/main.py",), *, report: ReportProgress = ignore_progress, **more: Json

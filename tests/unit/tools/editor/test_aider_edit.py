@@ -323,3 +323,38 @@ async def test_an_error_of_the_editor_reaches_the_model() -> None:
     harness_error = ToolError("The edit took longer than 2 s.", code="edit_timeout")
     harness.editor.work = work
     assert error_of(await harness.call("Edit.")) == ("edit_timeout", "The edit took longer than 2 s.")
+
+
+async def test_a_gated_edit_waits_with_its_diff_and_changes_nothing(harness: EditHarness) -> None:
+    await harness.hold_session()
+    harness.grants = replace(harness.grants, approval=("aider_edit",))
+    harness.editor.work = replace_text("hello", "world")
+    outcome = await harness.call("Say world.")
+    result = result_of(outcome)
+    assert result["approval_required"]
+    assert "+    print('world')" in result["preview"]["files"][0]["unified"]
+    assert outcome.waiting == (result["approval_id"],)
+    assert await harness.version() == 1
+    assert result_of(await harness.call("/git status"))["version"] is None
+
+
+async def test_a_gated_edit_outside_of_a_session_is_refused_before_any_work(harness: EditHarness) -> None:
+    harness.grants = replace(harness.grants, approval=("aider_edit",))
+    outcome = await harness.run(
+        {"message": "Edit.", "files": ["src/main.py"]}, scope=replace(harness.scope(), current_session=None)
+    )
+    assert error_of(outcome)[0] == "approval_unavailable"
+    assert not harness.editor.requests
+
+
+@pytest.mark.parametrize(
+    "message", ["/undo", "/git rm README.md", "/git mv README.md x.md", "/git restore README.md", "/git revert 2"]
+)
+async def test_changes_that_remove_or_bring_back_wait_where_deletes_are_gated(harness: EditHarness, message: str) -> None:
+    await harness.hold_session()
+    await harness.files.write({"README.md": b"# New\n"})
+    harness.grants = replace(harness.grants, approval=("deletes",))
+    assert result_of(await harness.call(message))["approval_required"]
+    assert await harness.version() == 2
+    harness.editor.work = replace_text("hello", "world")
+    assert result_of(await harness.call("Say world."))["version"] == 3
