@@ -31,6 +31,7 @@ class Clerk:
     gateway: Gateway
     token: str = "demo-admin-token"
     session: str = ""
+    agent: str = "clerk"
     turns: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -47,7 +48,7 @@ class Clerk:
 
     @property
     def path(self) -> str:
-        return f"/a1/agents/clerk/sessions/{self.session}"
+        return f"/a1/agents/{self.agent}/sessions/{self.session}"
 
     def script(self, *calls: Call) -> None:
         """Let the model make ``calls`` and then answer."""

@@ -1,0 +1,163 @@
+"""An agent whose calls wait, in a turn of a session, and a person who decides. Everything is in memory."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final
+
+from pydantic import Field
+
+from spass.agents.approving import Decisions
+from spass.agents.registry import AgentRegistry
+from spass.agents.spec import AgentSpec
+from spass.approvals.answers import ApprovalView, DecideApproval
+from spass.approvals.record import Approval, ApprovalStatus
+from spass.approvals.store import read_approval, read_approvals
+from spass.aws import keys
+from spass.aws.writes import Put
+from spass.calls.scope import CurrentSession, Scope
+from spass.core.effects import ToolOutcome
+from spass.core.ids import AgentName, ApprovalId, IndexId, RequestId, SessionId, TenantId, UserId, WorkspaceId
+from spass.core.messages import Json, ToolCall
+from spass.core.time import Deadline, now_s
+from spass.rag.index.documents import NewDocument
+from spass.tenancy.identity import Caller, Identity
+from spass.tenancy.settings import Cascade
+from spass.testing.aws import MemoryAws
+from spass.testing.rag import build_rag
+from spass.tools.base import Rag, Tool, ToolContext, ToolReply
+from spass.tools.grants import Grants, PathPatterns
+from spass.tools.registry import TOOLS
+from spass.tools.toolbox import Toolbox
+from spass.tools.workspace_change import apply_change
+from spass.workspaces.change import Author, Change
+from spass.workspaces.paths import WorkspacePath, parse_path
+from spass.workspaces.service import Workspaces
+from tests.simulated.memory import WITH_QUEUE
+from tests.unit.rag.conftest import ArithmeticCalls, config_with
+
+SESSION: Final = SessionId("ses_" + "1" * 26)
+TURN: Final = "turn_1"
+NOTES: Final = IndexId("notes")
+DEFAULT: Final = WorkspaceId("default")
+GATED: Final = ("rag_doc_append", "rag_doc_delete", "memory_write")
+GRANTS: Final = Grants(workspace=DEFAULT, paths=PathPatterns(write=("src/",)), approval=(*GATED, "deletes"))
+
+
+class WriteFiles(Tool):
+    """Write or delete files; each text is written ``times`` times. With a ``version``, bring that version back instead."""
+
+    tool_name: ClassVar[str] = "write_files"
+
+    files: dict[str, str | None] = Field(default={})
+    version: int | None = None
+    times: int = 1
+
+    async def run(self, context: ToolContext, /) -> ToolReply:
+        if self.version is not None:
+            at = await context.workspaces().tree(context.scope.store, context.require_workspace(), self.version)
+            return await apply_change(context, Change.restore(at), message="/undo", answer="", brings_back=True)
+        files = {parse_path(path): self.times * text.encode() if text is not None else None for path, text in self.files.items()}
+        return await apply_change(context, Change.of(files), message="edit", answer="Done.")
+
+
+SPEC: Final = AgentSpec(name="clerk", model="small", tools=(*GATED, "write_files"), grants=GRANTS)
+
+
+@dataclass
+class Desk:
+    """The agent ``clerk`` and its user ``ana``. ``agents`` are the agents' files at the time of a decision."""
+
+    aws: MemoryAws = field(default_factory=lambda: MemoryAws(WITH_QUEUE))
+    agents: AgentRegistry = field(default_factory=lambda: AgentRegistry([SPEC]))
+    ahead: float = 0.0
+    rag: Rag = field(init=False)
+    toolbox: Toolbox = field(init=False)
+    workspaces: Workspaces = field(default_factory=Workspaces)
+    cascade: Cascade = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = config_with()
+        self.rag = build_rag(ArithmeticCalls(), config)
+        self.cascade = Cascade(config)
+        tools = {**TOOLS, "write_files": f"{__name__}:WriteFiles"}
+        self.toolbox = Toolbox(self.rag, self.cascade, tools=tools, workspaces=lambda: self.workspaces)
+
+    @classmethod
+    async def open(cls) -> "Desk":
+        """Return a desk with an index of two documents, a workspace of two files and a session that the turn holds."""
+        desk = cls()
+        documents = [NewDocument(id="a", text="alpha"), NewDocument(id="b", text="beta")]
+        await desk.rag.writer.replace(desk.scope(), NOTES, documents)
+        await desk.write({"src/a.py": "a\n", "src/b.py": "b\n"})
+        head = keys.session_head(desk.scope().store.tenant, SESSION)
+        await desk.scope().store.table.write(Put(head, {"hold": {"owner": TURN}}))
+        return desk
+
+    def scope(self, user: str = "ana", *, admin: bool = True) -> Scope:
+        """Return the scope of a new request."""
+        identity = Identity(TenantId("demo"), "token", admin, ("*",))
+        caller = Caller(identity, UserId(user), RequestId("req_1"), None, 0, "/a1/approvals/{approval_id}")
+        return Scope.for_request(caller, self.aws.for_tenant(identity.tenant))
+
+    async def ask(self, tool: str, arguments: Mapping[str, Any], grants: Grants = GRANTS) -> ToolOutcome:
+        """Let the agent's model make a call in its turn."""
+        scope = replace(self.scope(), agent=AgentName("clerk"), current_session=CurrentSession(SESSION, TURN, "m1", DEFAULT))
+        call = ToolCall("call_1", tool, json.dumps(arguments))
+        return await self.toolbox.execute(scope, call, allowed=SPEC.tools, grants=grants)
+
+    async def wait_for(self, tool: str, arguments: Mapping[str, Any], grants: Grants = GRANTS) -> ApprovalId:
+        """Let the model make a call that waits. Return the id of its approval."""
+        outcome = await self.ask(tool, arguments, grants)
+        assert outcome.ok, outcome.result
+        (approval,) = outcome.waiting
+        return approval
+
+    async def decide(self, approval: ApprovalId, decision: str = "approve", user: str = "ana", **more: Any) -> ApprovalView:
+        """Decide as ``user``, in a process of its own."""
+        decisions = Decisions(lambda: self.agents, lambda: self.toolbox, lambda: now_s() + self.ahead)
+        body = DecideApproval.model_validate({"decision": decision, "reason": more.pop("reason", None)})
+        return await decisions.decide(self.scope(user, **more), approval, body)
+
+    async def write(self, files: Mapping[str, str | None]) -> None:
+        """Change the workspace without an agent."""
+        change = Change.of({parse_path(path): text.encode() if text is not None else None for path, text in files.items()})
+        await self.workspaces.commit(self.scope().store, DEFAULT, change, Author(), Deadline.after(30))
+
+    async def files(self) -> dict[str, str]:
+        """Return the files of the newest version, as another process reads them."""
+        workspaces, store = Workspaces(), self.scope().store
+        at = await workspaces.newest(store, DEFAULT)
+        bodies = await workspaces.read_many(store, DEFAULT, at, [WorkspacePath(path) for path in at.tree.files])
+        return {path: body.decode() for path, body in sorted(bodies.items())}
+
+    async def state(self) -> Json:
+        """Return everything that calls can change, with the versions, as another process reads it."""
+        scope, cold = self.scope(), build_rag(ArithmeticCalls(), config_with())
+        page = await cold.reader.documents(scope, NOTES, None, 100)
+        version = (await Workspaces().newest(scope.store, DEFAULT)).version
+        memory = (await Cascade(config_with()).read(scope.store)).config.memory
+        documents: list[Json] = [[document.id, document.text] for document in page.documents]
+        answer = await cold.reader.query(scope, NOTES, "alpha", 1)
+        return {
+            "documents": documents,
+            "index": answer.version,
+            "files": await self.files(),
+            "version": version,
+            "memory": memory,
+        }
+
+    async def read(self, approval: ApprovalId) -> Approval:
+        return await read_approval(self.scope().store, UserId("ana"), approval)
+
+    async def stored(self) -> list[Approval]:
+        """Return all approvals of the user."""
+        store = self.scope().store
+        items = await store.table.query(keys.approvals_partition(store.tenant, UserId("ana")))
+        return [*(await read_approvals(store, UserId("ana"), [ApprovalId(str(item["sk"])) for item in items])).values()]
+
+    async def status(self, approval: ApprovalId) -> ApprovalStatus:
+        return (await self.read(approval)).status
+
+
+Work = Callable[[Desk], Awaitable[object]]
