@@ -19,6 +19,7 @@ MAX_DELEGATIONS: Final = 8
 
 _MAX_APPROVALS_BYTES: Final = 32 * 1024
 _ROOM_FOR_THE_REST: Final = 1024  # bytes of the other fields
+_NO_PREVIEW: Final[Json] = {"note": "The preview is too long to be shown here."}
 _NOTE: Final = " […] The answer was too long. This is its beginning."
 
 
@@ -84,7 +85,7 @@ def _fit_approvals(approvals: Sequence[Json]) -> list[Json]:
         if total <= _MAX_APPROVALS_BYTES:
             break
         if isinstance(approval, Mapping):
-            fitted[place] = {**approval, "preview": {"truncated": True}}
+            fitted[place] = {**approval, "preview": _NO_PREVIEW}
             total -= sizes[place]
             sizes[place] = _size(fitted[place]) + 1
             total += sizes[place]
