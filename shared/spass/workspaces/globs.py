@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
-from spass.workspaces.paths import MAX_PATH_BYTES, show
+from spass.workspaces.paths import MAX_PATH_BYTES, has_invisible, show
 
 MAX_PATTERNS: Final = 200
 _MAX_NODES: Final = 4096
@@ -79,7 +79,7 @@ def _check_pattern(pattern: str) -> None:
         problem = 'separate folders by "/", not by a backslash'
     elif "***" in body:
         problem = 'write "*" for a part of a name or "**" for any folders'
-    elif not body.isprintable():
+    elif has_invisible(body):
         problem = "it holds a control, format or invisible character"
     elif unicodedata.normalize("NFC", body) != body:
         problem = f"it is not in Unicode's form NFC; write {unicodedata.normalize('NFC', pattern)!a}"

@@ -89,6 +89,13 @@ def show(path: str) -> str:
     return (repr(text) if is_plain else ascii(text)) + ("…" if len(path) > _SHOWN_CHARACTERS else "")
 
 
+def has_invisible(text: str) -> bool:
+    """Return whether ``text`` holds a control or format character, half of a surrogate pair, or a letter without width."""
+    return not _INVISIBLE_LETTERS.isdisjoint(text) or any(
+        map(_FORBIDDEN_CATEGORIES.__contains__, map(unicodedata.category, text))
+    )
+
+
 def _fold(path: str) -> str:
     """Return the form in which file systems that ignore case compare paths."""
     return path.lower() if path.isascii() else unicodedata.normalize("NFC", path.casefold())
@@ -122,9 +129,7 @@ def _find_problem_as_read(text: str) -> str | None:
     """Return what is wrong with ``text`` as it is: its characters and its segments."""
     if not text:
         return 'it is empty. Name a file, such as "src/main.py".'
-    if any(unicodedata.category(character) in _FORBIDDEN_CATEGORIES for character in text) or not _INVISIBLE_LETTERS.isdisjoint(
-        text
-    ):
+    if has_invisible(text):
         return "it holds a control, format or invisible character. Leave that character out."
     if "\\" in text:
         return 'it holds a backslash. Separate folders by "/".'

@@ -35,6 +35,7 @@ from spass.workspaces.globs import Globs
         ("a?c", ["a?c"], ["abc"]),
         ("{a,b}", ["{a,b}"], ["a"]),
         ("Größe/*", ["Größe/日"], ["Grösse/日"]),
+        ("a\u3000b/", ["a\u3000b/c"], ["a b/c"]),
     ],
 )
 def test_a_pattern_matches_whole_paths(pattern: str, matching: list[str], others: list[str]) -> None:
