@@ -8,7 +8,7 @@ from spass.web.file_answers import NOT_MODIFIED, FileContent, answer_file
 from spass.web.http_function import stream_app
 from spass.web.routing import api_router
 from spass.web.workspaces import FilePath, VersionParameter, WorkspaceParameter
-from spass.workspaces.catalog import find_file_at
+from spass.workspaces.lookup import find_file
 
 router = api_router()
 
@@ -20,7 +20,7 @@ async def get_file(
     """Return the bytes of a file. Its `ETag` is the SHA-256 in quotes. If `If-None-Match` names it, the answer is 304."""
     workspaces, store = exchange.services.workspaces, exchange.scope.store
     at = await workspaces.tree(store, workspace_id, version)
-    file = find_file_at(at, path)
+    file = find_file(at, path)
     return await answer_file(request, file.sha256, file.size, lambda: workspaces.read(store, workspace_id, at, path))
 
 

@@ -18,9 +18,9 @@ from spass.web.etags import Preconditions
 from spass.web.exchange import Exchange
 from spass.web.routing import reject_repeated
 from spass.workspaces.answers import MAX_VERSION
-from spass.workspaces.catalog import find_file_at
 from spass.workspaces.change import Author, Change, Committed
 from spass.workspaces.head import workspace_not_found
+from spass.workspaces.lookup import find_file
 from spass.workspaces.paths import WorkspacePath, parse_folder, parse_path, show
 
 _WRITE_SECONDS: Final = 25.0  # API Gateway waits 29 seconds for the answer of a short route
@@ -114,7 +114,7 @@ async def write_file(
         if body is None:
             if not at.generation:
                 raise workspace_not_found(workspace_id)
-            find_file_at(at, path)
+            find_file(at, path)
         file = at.tree.files.get(path)
         sha256 = file.sha256 if file else None
         if not preconditions.hold(sha256):

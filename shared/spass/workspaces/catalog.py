@@ -11,8 +11,9 @@ from spass.core.ids import WorkspaceId
 from spass.core.page_size import PageSizeLimit
 from spass.workspaces.answers import Entry, TreePage, VersionPage, VersionSummary, WorkspacePage, WorkspaceSummary
 from spass.workspaces.head import list_heads, read_live_head
-from spass.workspaces.paths import WorkspacePath, show
-from spass.workspaces.tree import TreeAt, TreeFile
+from spass.workspaces.lookup import check_folders_above
+from spass.workspaces.paths import show
+from spass.workspaces.tree import TreeAt
 from spass.workspaces.versions import list_versions
 
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,12}")
@@ -105,31 +106,3 @@ class Place(NamedTuple):
 
     version: int
     path: str
-
-
-def find_file_at(at: TreeAt, path: WorkspacePath) -> TreeFile:
-    """Return the file at ``path``.
-
-    Raises:
-        InvalidPath: the path is a folder, or below a file.
-        WorkspaceFileNotFound: there is no such file.
-    """
-    file = at.tree.files.get(path)
-    if file is None:
-        if at.tree.is_folder(path):
-            raise InvalidPath(f"{show(path)} is a folder in version {at.version}. Name a file.", param="path")
-        check_folders_above(at, path)
-        raise WorkspaceFileNotFound(f"There is no file {show(path)} in version {at.version}.", param="path")
-    return file
-
-
-def check_folders_above(at: TreeAt, path: str) -> None:
-    """Check that no file is where ``path`` has a folder.
-
-    Raises:
-        InvalidPath: a part of the path is a file.
-    """
-    ends = [end for end, character in enumerate(path) if character == "/"]
-    above = next((path[:end] for end in ends if path[:end] in at.tree.files), None)
-    if above is not None:
-        raise InvalidPath(f"Nothing is below {show(above)}, because it is a file in version {at.version}.", param="path")

@@ -10,8 +10,8 @@ from spass.core.errors import InvalidRequest, VersionNotFound
 from spass.core.ids import WorkspaceId
 from spass.core.page_size import PageSizeLimit
 from spass.workspaces.answers import ComparedFile, Comparison
-from spass.workspaces.catalog import check_folders_above
 from spass.workspaces.diff import DiffLimit
+from spass.workspaces.lookup import check_folders_above
 from spass.workspaces.paths import WorkspacePath
 from spass.workspaces.service import Workspaces
 from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt

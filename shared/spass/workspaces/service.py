@@ -7,7 +7,6 @@ from spass.aws.clients import TenantStore
 from spass.aws.keys import deleted_generation
 from spass.aws.swap import Participant, Swap, swap
 from spass.aws.writes import Put
-from spass.core.errors import WorkspaceFileNotFound
 from spass.core.ids import WorkspaceId
 from spass.core.time import Clock, Deadline, timestamp
 from spass.workspaces.archive_out import stream_archive
@@ -22,9 +21,10 @@ from spass.workspaces.head import (
     version_not_found,
     workspace_not_found,
 )
+from spass.workspaces.lookup import find_file
 from spass.workspaces.objects import TreeCache, WorkspaceObjects
 from spass.workspaces.paths import WorkspacePath
-from spass.workspaces.tree import TreeAt, TreeFile
+from spass.workspaces.tree import TreeAt
 from spass.workspaces.versions import read_version
 
 
@@ -75,7 +75,7 @@ class Workspaces:
         """Return the body of the file at ``path``.
 
         Raises:
-            WorkspaceFileNotFound: there is no such file.
+            InvalidPath, WorkspaceFileNotFound: there is no such file.
             WorkspaceNotFound: the workspace was deleted in the meantime.
         """
         return await self._objects(store, workspace_id, at.generation).body(find_file(at, path))
@@ -140,15 +140,3 @@ class Workspaces:
 
     def _objects(self, store: TenantStore, workspace_id: WorkspaceId, generation: str) -> WorkspaceObjects:
         return WorkspaceObjects(store, workspace_id, generation, self._cache)
-
-
-def find_file(at: TreeAt, path: WorkspacePath) -> TreeFile:
-    """Return the file at ``path``.
-
-    Raises:
-        WorkspaceFileNotFound: there is no such file.
-    """
-    file = at.tree.files.get(path)
-    if file is None:
-        raise WorkspaceFileNotFound(f"There is no file {path!r} in version {at.version}.", param="path")
-    return file

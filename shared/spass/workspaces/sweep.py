@@ -34,7 +34,7 @@ ORPHAN_SECONDS: Final = 24 * 3600
 """Much longer than a writer takes from its first object to the swap."""
 
 _PAGE_SIZE: Final = 100  # versions in memory
-_CONCURRENT_DELETES: Final = 10
+_CONCURRENT_DELETES: Final = 25
 
 
 @dataclass(frozen=True, slots=True)

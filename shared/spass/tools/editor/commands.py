@@ -16,8 +16,8 @@ from spass.tools.editor.history import History, changed_files, count_files, desc
 from spass.tools.workspace_change import apply_change, path_not_allowed
 from spass.tools.workspace_diffs import compare_files, edit_result, rich_diffs
 from spass.workspaces.change import Body, Change, ChangedFile
+from spass.workspaces.lookup import find_file
 from spass.workspaces.paths import WorkspacePath, parse_folder, parse_path, show
-from spass.workspaces.service import find_file
 from spass.workspaces.text import decode_text
 from spass.workspaces.tree import TreeAt, TreeFile
 from spass.workspaces.versions import Version

@@ -10,8 +10,8 @@ from spass.tools.editor.view import AsSeen, FileView
 from spass.tools.workspace_change import path_not_allowed
 from spass.workspaces.change import Change
 from spass.workspaces.limits import MAX_FILE_BYTES
+from spass.workspaces.lookup import find_file
 from spass.workspaces.paths import WorkspacePath, check_together, parse_path, show
-from spass.workspaces.service import find_file
 from spass.workspaces.text import decode_text
 from spass.workspaces.tree import TreeAt
 
