@@ -9,7 +9,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -172,6 +172,14 @@ class Gateway:
 
         return self._loop.run_until_complete(send_both())
 
+    def send_together(self, requests: Iterable[Awaitable[Reply]]) -> list[Reply]:
+        """Return the replies to requests that are sent at the same time."""
+
+        async def send_all() -> list[Reply]:
+            return [*await asyncio.gather(*requests)]
+
+        return self._loop.run_until_complete(send_all())
+
     async def send_async(
         self,
         method: str,
@@ -181,9 +189,10 @@ class Gateway:
         user: str = "ada",
         headers: Mapping[str, str] | None = None,
         body: object = None,
+        raw: bytes | None = None,
     ) -> Reply:
         """Send a request from a coroutine, for example while another request is running."""
-        content = b"" if body is None else json.dumps(body).encode()
+        content = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         sent = _sent_headers(target, token, user, content) | dict(headers or {})
         route = _require_route(method, target)
         function = self._function(route)
