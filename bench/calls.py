@@ -10,16 +10,18 @@ that has limits of its own. Below are the processor times of a turn with and wit
 
 import argparse
 import asyncio
+import io
 import os
 import sys
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import httpx
 
@@ -70,9 +72,9 @@ class Fixtures:
         session = self.grown if route.module == "sessions.compact" else self.session
         made = {"session_id": session, "job_id": self.job, "upload_id": self.upload, "request_id": self.request}
         made["message_id"] = self.chat
-        return route.path.format_map(
-            {"name": "bench", "index_id": "bench", "doc_id": "d1", "model": "bench-model", "file": "swagger-ui.css", **made}
-        )
+        ours = {"name": "bench", "index_id": "bench", "workspace_id": "bench", "doc_id": "d1", "model": "bench-model"}
+        path = route.path.format_map({**ours, "file": "swagger-ui.css", **made})
+        return f"{path}?path={FILE}" if path.endswith("/file") else path
 
 
 BODIES: dict[str, object] = {
@@ -90,10 +92,20 @@ BODIES: dict[str, object] = {
     "rag.documents_patch": {"metadata": {"asked": True}},
     "rag.query": {"query": "Two and two?"},
     "rag.uploads_create": {"filename": "sums.md", "content_type": "text/markdown", "size": 100},
+    "workspaces.restore": {"version": 1, "paths": ["sums.md"]},
 }
+FILE = "sums.md"
 STREAM = {"message": "Two and two?", "stream": True}
 # Calls that take away what the others need come last; like the compaction of a session, they can be made only once.
-LAST = ("sessions.compact", "sessions.delete", "rag.documents_delete", "rag.delete", "usage.reset")
+LAST = (
+    "sessions.compact",
+    "sessions.delete",
+    "rag.documents_delete",
+    "rag.delete",
+    "workspaces.file_delete",
+    "workspaces.delete",
+    "usage.reset",
+)
 SESSIONS = "/a1/agents/bench/sessions"
 # Nobody works on the queue here: who waited for a job would wait in vain. `python -m bench.sessions` carries one out.
 AT_ONCE = {"Prefer": "respond-async"}
@@ -127,6 +139,9 @@ async def measure() -> None:
 
 async def prepare(client: httpx.AsyncClient) -> Fixtures:
     (await client.post("/a1/rag/indices/bench/documents", json=BODIES["rag.replace"])).raise_for_status()
+    for _ in range(2):  # a restore then has something to bring back
+        file = await client.put(f"/a1/workspaces/bench/file?path={FILE}", **bytes_of("workspaces.file_put"))
+        file.raise_for_status()
     session = await client.post(SESSIONS, json={})
     upload = await client.post("/a1/rag/indices/bench/uploads", json=BODIES["rag.uploads_create"])
     query = await client.post("/a1/rag/indices/bench/query", json=BODIES["rag.query"])
@@ -154,8 +169,29 @@ def chat_body() -> dict[str, object]:
     return {"message_id": new_id("msg"), "messages": [{"role": "user", "content": "Two and two?"}]}
 
 
-def body_of(route: Route) -> object:
-    return chat_body() if route.module == "streams.create" else BODIES.get(route.module)
+class Body(TypedDict, total=False):
+    """The arguments of httpx for a body, and for the headers that it needs."""
+
+    json: object
+    content: bytes
+    headers: dict[str, str]
+
+
+def body_of(route: Route) -> Body:
+    if route.module in {"workspaces.file_put", "workspaces.archive_put"}:
+        return bytes_of(route.module)
+    return {"json": chat_body() if route.module == "streams.create" else BODIES.get(route.module)}
+
+
+def bytes_of(module: str) -> Body:
+    """Return a file or an archive with a new content, because a write of the same content makes no version."""
+    content = f"Two and two are four, says {new_id('msg')}.".encode()
+    if module == "workspaces.file_put":
+        return {"content": content, "headers": {"Content-Type": "application/octet-stream"}}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(FILE, content)
+    return {"content": packed.getvalue(), "headers": {"Content-Type": "application/zip"}}
 
 
 async def create_long_session(client: httpx.AsyncClient) -> str:
@@ -177,12 +213,10 @@ async def show(
     path = world.path(route)
     who = AS_ADMIN if route.module in BY_ADMINS else {}
     if route.module not in LAST and headers is None:
-        (await client.request(route.method, path, json=body or body_of(route), headers=who)).raise_for_status()
+        await send(client, route, path, who, body)
     with inject(Recorder()) as plan:
         assert isinstance(plan, Recorder)
-        (
-            await client.request(route.method, path, json=body or body_of(route), headers=AT_ONCE | who | (headers or {}))
-        ).raise_for_status()
+        await send(client, route, path, AT_ONCE | who | (headers or {}), body)
     table = [call.operation for call in plan.calls if call.service == "dynamodb"]
     bucket = [call.operation for call in plan.calls if call.service == "s3"]
     reads = sum(operation in READS for operation in table)
@@ -191,6 +225,12 @@ async def show(
     label = f"{route.method} {route.path}" + (f" ({note})" if note else "")
     counts = f"{len(table):5} {reads:5} {len(table) - reads:6} {sum(plan.capacity):6.1f} {len(bucket):6} {rounds:6}"
     print(f"{label:66} {counts}  {names}", file=TABLE)
+
+
+async def send(client: httpx.AsyncClient, route: Route, path: str, headers: dict[str, str], body: object) -> None:
+    sent: Body = {"json": body} if body is not None else body_of(route)
+    sent["headers"] = headers | sent.get("headers", {})
+    (await client.request(route.method, path, **sent)).raise_for_status()
 
 
 def rounds_before_model(plan: Recorder, table: list[str]) -> int:

@@ -296,6 +296,12 @@ STORED: Mapping[str, Send] = {
         "POST", "/a1/rag/indices/n/uploads", body={"filename": "a.txt", "content_type": "text/plain", "size": 1}
     ),
     "list": lambda gateway: gateway.send("GET", "/a1/rag/indices/notes/uploads"),
+    "tree": lambda gateway: gateway.send("GET", "/a1/workspaces/site/tree"),
+    "file": lambda gateway: gateway.send("GET", "/a1/workspaces/site/file?path=a"),
+    "written file": lambda gateway: gateway.send(
+        "PUT", "/a1/workspaces/site/file?path=a", raw=b"a", headers={"Content-Type": "application/octet-stream"}
+    ),
+    "restore": lambda gateway: gateway.send("POST", "/a1/workspaces/site/restore", body={"version": 1}),
 }
 
 
@@ -351,6 +357,7 @@ INVALID: Mapping[str, Callable[[str], tuple[str, object]]] = {
     "a model of a kind": lambda words: ("/v1/ask", {"input": "x", "model": words}),
     "a context": lambda words: ("/v1/ask", {"input": "x", "context": {"conversation": [{"role": words, "content": [words]}]}}),
     "documents": lambda words: ("/a1/rag/indices/notes/documents", {"documents": [{"id": words, "text": 1, "metadata": words}]}),
+    "paths": lambda words: ("/a1/workspaces/site/restore", {"version": words, "paths": [[words], words]}),
     "a filter": lambda words: ("/a1/rag/indices/notes/query", {"query": "x", "filter": {"a": {"$in": words}}, "top_k": words}),
 }
 

@@ -1,6 +1,6 @@
 """Hostile paths at every route of workspaces: 400 ``invalid_path``, and nothing is written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 
@@ -10,12 +10,12 @@ from tests.hostile_paths import CLASHES, HOSTILE, QUERIES, SENDABLE
 
 Send = Callable[[WorkspaceClient, str], Reply]
 
-FILE_ROUTES: Mapping[str, Send] = {
+FILE_ROUTES: dict[str, Send] = {
     "GET file": lambda site, query: site.send("GET", f"/file?{query}"),
     "PUT file": lambda site, query: site.send("PUT", f"/file?{query}", raw=b"x", headers=FILE),
     "DELETE file": lambda site, query: site.send("DELETE", f"/file?{query}"),
 }
-FOLDER_ROUTES: Mapping[str, Send] = {
+FOLDER_ROUTES: dict[str, Send] = {
     "GET tree": lambda site, query: site.send("GET", f"/tree?{query}"),
     "GET diff": lambda site, query: site.send("GET", f"/diff?{query}"),
 }
