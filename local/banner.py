@@ -9,6 +9,7 @@ from local.models import TOKENS, ModelChoice
 from spass.tenancy.config import GatewayConfig
 
 _EXAMPLE: Final = "llama-4-scout"
+_DIRECTORS_MODEL: Final = "ollama/qwen2.5-coder:7b-instruct"
 _MAX_NAMES: Final = 8
 
 
@@ -32,6 +33,7 @@ def banner(
         "  Try:",
         *_chat(url, choice),
         f'    SPASS_URL={url} .venv/bin/python -m spass ask "What is 1791 * 17?" --tools calculator',
+        *_director(url, choice),
         f"    curl -T notes.md {bucket}/uploads/demo/my-index/      (a file becomes documents of an index)",
         "    make demo      (in another terminal: the whole walk, on a temporary gateway)",
         "",
@@ -50,6 +52,17 @@ def _chat(url: str, choice: ModelChoice) -> list[str]:
         f"    curl -s {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' \\",
         f'      -H \'Content-Type: application/json\' -d \'{{"model": "{model}", "messages": [',
         '        {"role": "user", "content": "Mein Sport ist Tennis. Was ist mein Sport?"}]}\'',
+    ]
+
+
+def _director(url: str, choice: ModelChoice) -> list[str]:
+    """Return a chat with a director about the workspace of the tenant demo. Return no lines without the directors' model."""
+    if _DIRECTORS_MODEL not in choice.by_model:
+        return []
+    return [
+        f"    curl -sSN {url}/c1/agents/dir-code/chat -H 'Authorization: Bearer demo-token' -H 'SPASS-User-Id: ada' \\",
+        '      -H \'Content-Type: application/json\' -d \'{"message_id": "m1", "messages": [',
+        '        {"role": "user", "content": "What files are in src/?"}]}\'      (docs/directors.md)',
     ]
 
 

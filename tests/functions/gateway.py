@@ -9,12 +9,12 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, unquote
 
 import httpx
@@ -34,6 +34,7 @@ from spass.web.edge import normalize_path
 from spass.web.http_function import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
 
+T = TypeVar("T")
 TABLE, BUCKET, STAGE = "spass-test", "spass-test", "prod"
 MAX_ANSWER_BYTES = 6 * 1024 * 1024
 
@@ -157,6 +158,10 @@ class Gateway:
         else:
             assert_described(route, reply)
         return reply
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of ``work``, run in the loop of the requests."""
+        return self._loop.run_until_complete(work)
 
     def send_to(self, app: Any, method: str, target: str) -> Reply:
         """Send a request to an app of all routes, as the laptop serves them."""

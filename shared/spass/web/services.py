@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from spass.tenancy.settings import Cascade
     from spass.tools.base import Rag
     from spass.tools.chat_models import ChatModels
+    from spass.tools.editor.protocol import Editor
     from spass.tools.search.engine import SearchEngine
     from spass.tools.toolbox import Toolbox
     from spass.workspaces.service import Workspaces
@@ -250,7 +251,14 @@ class Services:
             search_engine=lambda: self.search_engine,
             delegates=lambda: self.delegates,
             workspaces=lambda: self.workspaces,
+            editor=lambda: self.editor,
         )
+
+    @cached_property
+    def editor(self) -> "Editor":
+        from spass.tools.editor.aider import AiderEditor
+
+        return AiderEditor.from_environment(os.environ)
 
     @cached_property
     def tool_models(self) -> "ChatModels":
