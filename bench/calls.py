@@ -28,8 +28,12 @@ import httpx
 from bench import bus
 from bench.processes import ADMIN_TOKEN, TOKEN, USER, emulated_aws, server, silence_logs, write_config
 from infra.routes import ROUTES, Route
+from spass.approvals.record import Approval, StoredCall
+from spass.approvals.store import put_approval
+from spass.aws import keys
 from spass.aws.invocation import AwsCall
-from spass.core.ids import new_id
+from spass.aws.writes import Update
+from spass.core.ids import AgentName, SessionId, TenantId, UserId, new_id
 from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")
@@ -67,11 +71,12 @@ class Fixtures:
     upload: str
     request: str
     chat: str  # the message_id of a finished stream
+    approval: str  # of a call that waits
 
     def path(self, route: Route) -> str:
         session = self.grown if route.module == "sessions.compact" else self.session
         made = {"session_id": session, "job_id": self.job, "upload_id": self.upload, "request_id": self.request}
-        made["message_id"] = self.chat
+        made |= {"message_id": self.chat, "approval_id": self.approval}
         ours = {"name": "bench", "index_id": "bench", "workspace_id": "bench", "doc_id": "d1", "model": "bench-model"}
         path = route.path.format_map({**ours, "file": "swagger-ui.css", **made})
         return f"{path}?path={FILE}" if path.endswith("/file") else path
@@ -85,6 +90,7 @@ BODIES: dict[str, object] = {
     "agents.chat": {"message": "Two and two?"},
     "ask.create": {"input": "Two and two?", "model": "bench-model"},
     "streams.job_card": {"title": "A sum", "task": "Two and two?"},
+    "approvals.decide": {"decision": "deny"},
     "sessions.create": {},
     "sessions.append": {"message": "Two and two?"},
     "rag.replace": {"documents": [{"id": "d1", "text": "Two and two are four."}]},
@@ -98,6 +104,7 @@ FILE = "sums.md"
 STREAM = {"message": "Two and two?", "stream": True}
 # Calls that take away what the others need come last; like the compaction of a session, they can be made only once.
 LAST = (
+    "approvals.decide",
     "sessions.compact",
     "sessions.delete",
     "rag.documents_delete",
@@ -147,14 +154,39 @@ async def prepare(client: httpx.AsyncClient) -> Fixtures:
     query = await client.post("/a1/rag/indices/bench/query", json=BODIES["rag.query"])
     request = query.raise_for_status().headers["SPASS-Request-Id"]
     job = await client.post(f"{SESSIONS}/{await create_long_session(client)}/compact", headers=AT_ONCE)
+    session_id = session.raise_for_status().json()["id"]
     return Fixtures(
-        session.raise_for_status().json()["id"],
+        session_id,
         await create_long_session(client),
         job.raise_for_status().json()["job_id"],
         upload.raise_for_status().json()["upload_id"],
         request,
         await create_stream(client),
+        await create_approval(session_id),
     )
+
+
+async def create_approval(session: str) -> str:
+    """Store an approval of a call in ``session``, as the turn that holds it would, and return its id."""
+    from bench.gateway import app
+
+    store = app.state.services.aws.for_tenant(TenantId("bench"))
+    head = keys.session_head(store.tenant, SessionId(session))
+    approval = Approval.new(
+        user=UserId(USER),
+        tool="rag_index_delete",
+        agent=AgentName("bench"),
+        session=SessionId(session),
+        message_id=None,
+        preview={"index_id": "bench"},
+        rich=(),
+        arguments={"index_id": "bench"},
+        now=time.time(),
+    )
+    await store.table.write(Update(head, set={"hold": {"owner": "bench"}}))
+    await put_approval(store, approval, StoredCall({"index_id": "bench"}, {"state": ""}), "bench")
+    await store.table.write(Update(head, remove=("hold",)))
+    return approval.id
 
 
 async def create_stream(client: httpx.AsyncClient) -> str:

@@ -68,6 +68,7 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
         {"monthly_budget_usd": 2.5, "tokens_per_minute": 1000},
     ),
     "agents.chat": ({"message": "Hallo"},),
+    "approvals.decide": ({"decision": "approve"}, {"decision": "deny", "reason": "Not today."}),
     "sessions.create": (
         {"title": "Sport", "compact_strategy": "auto", "compact_keep_last_n": 3, "compact_observation_mask": True},
     ),

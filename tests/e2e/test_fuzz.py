@@ -59,7 +59,10 @@ ROUTES_IN_DOCUMENT: Final = [route for route in ROUTES if route.path not in DOCU
 CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 # The path parameters, and the sets of them that a generated request takes from existing resources.
-NAMES: Final = ("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id", "model", "message_id")
+NAMES: Final = (
+    *("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id", "model", "message_id", "approval_id"),
+)
+NO_APPROVAL: Final = "apr_" + "0" * 26
 KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), frozenset({"name", "index_id"}), frozenset[str]()]
 
 MODEL: Final = GOOD_BODIES["chat.completions"][0]["model"]
@@ -130,7 +133,8 @@ class FuzzTarget:
                 self.upload_id = response.raise_for_status().json()["upload_id"]
 
     def known(self) -> dict[str, str]:
-        values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id, self.job_id, MODEL, self.message_id)
+        own = (self.upload_id, self.request_id, self.job_id, MODEL, self.message_id, NO_APPROVAL)
+        values = (AGENT, self.session_id, INDEX, DOCUMENT, *own)
         return dict(zip(NAMES, values, strict=True))
 
     def check(self, answer: Answer, route: Route, method: str) -> None:
