@@ -11,6 +11,7 @@ from typing import Final
 _PREFIX: Final = "spass-edit-"
 _PRIVATE: Final = 0o700
 _MAX_MEASURED: Final = 5000
+_MAX_DEPTH: Final = 64
 
 
 @contextmanager
@@ -33,22 +34,21 @@ def edit_folder(temporary: Path) -> Iterator[Path]:
 def remove_folder(folder: Path) -> None:
     """Remove a folder with everything in it, whatever rights and depth an untrusted process gave it. Follow no links.
 
-    Inner folders are moved to the top, so that no path becomes too long.
+    Folders at a great depth are moved to the top, because the kernel limits the length of a path.
     """
-    pending = [folder]
-    while pending:
-        current = pending.pop()
-        current.chmod(_PRIVATE)
+    folder.chmod(_PRIVATE)
+    folders = [folder]
+    for current in folders:  # grows
         for entry in list(os.scandir(current)):
             path = Path(entry.path)
             if not entry.is_dir(follow_symlinks=False):
                 path.unlink()
                 continue
             path.chmod(_PRIVATE)
-            pending.append(path if current == folder else path.rename(tempfile.mkdtemp(dir=folder)))
-        if current != folder:
-            current.rmdir()
-    folder.rmdir()
+            is_deep = len(path.parts) - len(folder.parts) > _MAX_DEPTH
+            folders.append(path.rename(tempfile.mkdtemp(dir=folder)) if is_deep else path)
+    for current in reversed(folders):
+        current.rmdir()
 
 
 def measure_folder(folder: Path) -> int:
@@ -85,7 +85,7 @@ def _remove_unlocked(folder: Path) -> None:
     """
     if folder.is_symlink() or not folder.is_dir():
         return
-    folder.chmod(_PRIVATE)
+    folder.chmod(_PRIVATE)  # without the right to read, it cannot be locked
     lock = _lock(folder)
     try:
         remove_folder(folder)

@@ -102,7 +102,7 @@ class _Hook:
     def _check_read(self, event: str, path: str | None) -> None:
         if path is None:
             return  # a descriptor of an open file
-        if path.startswith("/proc/"):
+        if f"{path}/".startswith("/proc/"):
             self._end(f"{event} {path}")
         if not f"{path}{os.sep}".startswith(self._readable):
             raise PermissionError(f"an edit does not read {path}")

@@ -1,0 +1,258 @@
+"""Code in the place of the engine attacks the gateway and the machine. Each attack ends the edit and leaves nothing."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spass.core.messages import Message
+from spass.tools.base import ToolError
+from spass.tools.editor.aider import AiderEditor
+from spass.tools.editor.protocol import EditRequest, EditResult
+from tests.unit.tools.editor.children import children
+
+pytestmark = pytest.mark.anyio
+
+KEY = "sk-planted-in-the-gateway"
+HEAD = """
+import os, sys, time
+from spass.tools.editor.child.connection import Edited
+
+def edit(edit, connection, root):
+"""
+TAIL = "\n    return Edited('', {})\n"
+
+
+@dataclass
+class Attack:
+    """An editor whose engine is a given function body. It can use ``connection`` and ``root``."""
+
+    folder: Path
+    asked: int = 0
+
+    async def run(self, body: str, *, seconds: float = 20.0) -> EditResult:
+        library = self.folder / "packages"
+        (library / "aider").mkdir(parents=True, exist_ok=True)
+        (library / "attack.py").write_text(HEAD + textwrap.indent(textwrap.dedent(body), "    ") + TAIL)
+        temporary = self.folder / "temporary"
+        temporary.mkdir(exist_ok=True)
+        editor = AiderEditor(library, engine="attack", temporary=temporary)
+        request = EditRequest("Attack.", {"main.py": "x = 1\n"}, read_only={"notes.txt": ""}, seconds=seconds)
+        return await editor.edit(request, self._ask, lambda path: path == "allowed.py", lambda _: None)
+
+    async def _ask(self, messages: Sequence[Message]) -> str:
+        self.asked += 1
+        return "Here."
+
+    def left(self) -> list[str]:
+        """Return what the edits left in the temporary folder."""
+        return [path.name for path in (self.folder / "temporary").iterdir()]
+
+
+@pytest.fixture
+async def attack(tmp_path: Path) -> AsyncIterator[Attack]:
+    attack = Attack(tmp_path)
+    yield attack
+    assert attack.left() == []
+    assert children() == []
+    assert not (tmp_path / "outside").exists()
+
+
+OUTSIDE = "os.path.join(os.path.dirname(os.path.dirname(os.getcwd())), 'outside')"
+
+
+@pytest.mark.parametrize(
+    ("body", "event"),
+    [
+        ("import socket; socket.socket()", "socket.__new__"),
+        ("import socket; socket.getaddrinfo('example.com', 80)", "socket.getaddrinfo"),
+        ("os.fork()", "os.fork"),
+        ("os.posix_spawn('/bin/true', ['true'], {})", "os.posix_spawn"),
+        ("os.execv('/bin/true', ['true'])", "os.exec"),
+        ("os.system('true')", "os.system"),
+        ("import subprocess; subprocess.run(['true'])", "subprocess.Popen"),
+        ("import pty; pty.spawn('true')", "pty.spawn"),
+        (f"open({OUTSIDE}, 'w')", "open .*outside"),
+        (f"os.open({OUTSIDE}, os.O_CREAT | os.O_WRONLY)", "open .*outside"),
+        ("open('../../outside', 'a')", "open .*outside"),
+        ("os.symlink('/etc/passwd', root / 'main.py')", "os.symlink"),
+        (f"os.mkdir({OUTSIDE})", "os.mkdir"),
+        (f"open('inside', 'w').close(); os.rename('inside', {OUTSIDE})", "os.rename"),
+        ("os.remove(os.path.join(os.getcwd(), '..', '..', 'packages', 'attack.py'))", "os.remove"),
+        ("os.chdir('/')", "os.chdir"),
+        ("os.chmod('/', 0o777)", "os.chmod"),
+        ("os.kill(os.getppid(), 9)", "os.kill"),
+        ("open('/proc/self/environ').read()", "open /proc"),
+        ("os.listdir('/proc')", "os.listdir /proc"),
+        ("os.open('/proc/1/mem', os.O_RDONLY)", "open /proc"),
+        ("import ctypes; ctypes.CDLL(None).fork()", "ctypes.dlopen"),
+        ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))", "resource.setrlimit"),
+    ],
+)
+async def test_what_an_edit_never_does_ends_it(attack: Attack, body: str, event: str) -> None:
+    with pytest.raises(ToolError, match=rf"tried what no edit may do: {event}") as caught:
+        await attack.run(body)
+    assert caught.value.code == "edit_failed"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("bytearray(8 * 2**30)", "failed with MemoryError"),
+        ("blocks = [bytearray(2**24) for _ in range(512)]", "failed with MemoryError"),
+        ("open('big', 'wb').write(bytes(2**25))", "failed with OSError"),
+        (
+            "for number in range(10**6):\n    open(str(number), 'wb').write(bytes(2**23)); time.sleep(0.01)",
+            "wrote too many files",
+        ),
+        ("files = [open(str(number), 'wb') for number in range(1000)]", "failed with OSError"),
+        ("for _ in range(1000): connection.ask([])", "more than 8 model calls"),
+        ("while True: connection.may_edit('x')", "wrote too much"),
+        ("while True: connection.report('applying')", "wrote too much"),
+        ("connection.send({'type': 'progress', 'stage': 'x' * 10**6})", "not part of an edit"),
+        ("os.write(connection._output, b'garbage\\n')", "not part of an edit"),
+        ("os.write(connection._output, b'{}\\n')", "not part of an edit"),
+        ("os.write(connection._output, b'\\xff\\xfe\\n')", "not part of an edit"),
+        ("os.write(connection._output, b'[' * 100_000 + b'\\n')", "not part of an edit"),
+        ("connection.ask([{'role': 'tool', 'content': ''}])", "not part of an edit"),
+        ("while True: os.write(connection._output, bytes(2**16))", "a line that is too long"),
+        ("for _ in range(8): connection.ask([{'role': 'user', 'content': 'x' * 10**7}])", "wrote too much"),
+        ("os._exit(0)", "ended unexpectedly"),
+        ("os.abort()", "ended unexpectedly"),
+        ("sys.exit('a secret')", "failed with SystemExit at attack.py"),
+        ("raise ValueError('a secret')", "failed with ValueError at attack.py"),
+        ("open('/etc/passwd').read()", "failed with PermissionError"),
+        ("return Edited('', {'other.py': ''})", "may not change"),
+        ("return Edited('', {'notes.txt': 'x'})", "may not change"),
+        ("return Edited('', {'../main.py': ''})", "may not change"),
+        ("return Edited('', {'/etc/passwd': ''})", "may not change"),
+        ("return Edited('', {'./allowed.py': ''})", "may not change"),
+    ],
+)
+async def test_a_child_that_goes_too_far_fails_its_edit(attack: Attack, body: str, message: str) -> None:
+    with pytest.raises(ToolError, match=message) as caught:
+        await attack.run(body)
+    assert caught.value.code == "edit_failed"
+    assert "secret" not in caught.value.message
+    assert attack.asked <= 8
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "time.sleep(60)",
+        "while True: pass",
+        "import signal\nfor number in (1, 2, 3, 13, 14, 15): signal.signal(number, signal.SIG_IGN)\ntime.sleep(60)",
+        "import threading\nconnection.may_edit('x')\nos.close(0); os.close(connection._output); time.sleep(60)",
+    ],
+)
+async def test_a_child_that_hangs_is_killed_at_the_deadline(attack: Attack, body: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(ToolError) as caught:
+        await attack.run(body, seconds=1.0)
+    assert caught.value.code in {"edit_timeout", "edit_failed"}
+    assert time.monotonic() - started < 3
+
+
+async def test_new_files_need_permission_and_unchanged_files_are_not_results(attack: Attack) -> None:
+    result = await attack.run("return Edited('Done.', {'allowed.py': 'y', 'main.py': edit.files['main.py']})")
+    assert result == EditResult({"allowed.py": "y"}, "Done.")
+
+
+async def test_a_child_finds_no_key_of_the_gateway(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPASS_TEST_KEY", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    result = await attack.run(
+        "return Edited(repr([dict(os.environ), sys.path, sys.argv, os.listdir('/dev/fd') if 0 else '']), {})"
+    )
+    assert KEY not in result.answer
+    variables = await attack.run("return Edited(' '.join(sorted(os.environ)), {})")
+    assert set(variables.answer.split()) - {"LD_LIBRARY_PATH", "LC_CTYPE"} == {"HOME", "PATH", "PYTHONPATH"}
+    with pytest.raises(ToolError, match="open /proc"):
+        await attack.run("return Edited(open(f'/proc/{os.getppid()}/environ').read(), {})")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the file")
+async def test_the_memory_of_the_gateway_belongs_to_root(attack: Attack) -> None:
+    await attack.run("")
+    # Linux gives these files of a process that is not dumpable to root, so other processes of its user cannot open them.
+    assert {os.stat(f"/proc/self/{name}").st_uid for name in ("environ", "mem", "maps")} == {0}  # noqa: PTH116
+
+
+async def test_a_child_inherits_no_open_file(attack: Attack) -> None:
+    with (attack.folder / "secret").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        result = await attack.run(
+            """
+            found = []
+            for number in range(3, 64):
+                try:
+                    os.fstat(number)
+                    found.append(number)
+                except OSError:
+                    pass
+            return Edited(repr(len(found)), {})
+            """
+        )
+    assert result.answer == "2"  # the child's copies of its two pipes
+
+
+async def test_a_deep_and_locked_folder_is_removed(attack: Attack) -> None:
+    await attack.run(
+        """
+        path = os.getcwd()
+        for _ in range(300):
+            path += "/ab"
+            os.mkdir(path)
+            open(path + ".txt", "w").close()
+        os.mkdir("locked", 0o000)
+        """
+    )
+    assert attack.left() == []
+
+
+async def test_a_child_ends_with_the_gateway(attack: Attack, tmp_path: Path) -> None:
+    program = f"""
+        import asyncio, os, pathlib
+        from tests.unit.tools.editor.test_fences import Attack, children
+        attack = Attack(pathlib.Path({str(tmp_path)!r}))
+        async def main():
+            edit = asyncio.ensure_future(attack.run("connection.may_edit('x'); time.sleep(60)"))
+            await asyncio.sleep(2)
+            print(*attack.left(), *children(), flush=True)
+            os.kill(os.getpid(), 9)
+        asyncio.run(main())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    gateway = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert gateway.returncode == -9, gateway.stderr
+    folder, child = gateway.stdout.split()
+    assert attack.left() == [folder]
+    if sys.platform == "linux":
+        await has_ended(int(child))
+    await attack.run("")  # the next edit removes the folder
+
+
+async def has_ended(process: int) -> None:
+    """Wait for the end of a process for at most 2 seconds."""
+    for _ in range(20):
+        with suppress(ProcessLookupError):
+            os.kill(process, 0)
+            await asyncio.sleep(0.1)
+            continue
+        return
+    raise AssertionError(f"process {process} still runs")
+
+
+async def test_edits_side_by_side_do_not_remove_the_folders_of_others(attack: Attack) -> None:
+    body = "time.sleep(0.3); return Edited(open('mine', 'w').write('x') and 'Done.', {})"
+    results = await asyncio.gather(*(attack.run(body) for _ in range(8)))
+    assert {result.answer for result in results} == {"Done."}
