@@ -24,7 +24,7 @@ router = file_router()
 async def put_file(
     workspace_id: WorkspaceParameter, path: FilePath, body: RawBody, request: Request, exchange: CurrentExchange
 ) -> Response:
-    """Write a file. The workspace is created if it does not exist. A write of the same content makes no version."""
+    """Write a file. The workspace is created if it does not exist. Each write makes a version."""
     committed = await write_file(exchange, request.headers, workspace_id, path, body)
     sha256 = Body.of(body).sha256
     return json_response(WrittenFile(version=committed.current, path=path, sha256=sha256), headers={"ETag": etag(sha256)})

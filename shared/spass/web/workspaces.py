@@ -1,6 +1,7 @@
 """The parameters of the routes of workspaces, and the writes of one file."""
 
 import re
+from dataclasses import replace
 from typing import Annotated, Final
 from urllib.parse import unquote_to_bytes
 
@@ -85,13 +86,13 @@ def write_deadline() -> Deadline:
 async def commit(
     exchange: Exchange, workspace_id: WorkspaceId, change: Change, participant: Participant[Committed] | None = None
 ) -> Committed:
-    """Make a version that names the caller's user.
+    """Make a version that names the caller's user. A write makes one even if it changes no file: clients count their writes.
 
     Raises:
         SpassError: as ``Workspaces.commit``.
     """
     scope = exchange.scope
-    author = Author(user=scope.caller.user)
+    author, change = Author(user=scope.caller.user), replace(change, always=True)
     return await exchange.services.workspaces.commit(scope.store, workspace_id, change, author, write_deadline(), participant)
 
 

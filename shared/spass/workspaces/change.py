@@ -89,12 +89,14 @@ class Change:
         expected: the SHA-256 (hex) that a path must have, or None if it must be absent.
         replaced: files and folders of which nothing stays except ``files``. The root is ``""``.
         generation: the one to which the stored files among ``files`` belong. With ``expected`` paths, it must be the current one.
+        always: whether an existing workspace gets a new version even if no file changes.
     """
 
     files: Mapping[WorkspacePath, Body | TreeFile | None]
     expected: Mapping[WorkspacePath, str | None] = field(default_factory=dict)
     replaced: tuple[str, ...] = ()
     generation: str = ""
+    always: bool = False
 
     @classmethod
     def of(

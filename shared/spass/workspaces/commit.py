@@ -80,7 +80,7 @@ class Commit:
         newest = await read_newest(self.store, self.workspace, self.cache)
         head, tenant = newest.head, self.store.tenant
         plan = self.change.plan(newest.at)
-        if not plan.files and (head.exists or not self.change.creates):
+        if not plan.files and not (self.change.always if head.exists else self.change.creates):
             unchanged = Committed(None, head.version, head.generation, ())
             return Swap(unchanged, unchanged_check(tenant, self.workspace, head))
         objects = WorkspaceObjects(self.store, self.workspace, head.generation or self._new_generation, self.cache)

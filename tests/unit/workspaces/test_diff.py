@@ -189,18 +189,18 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_pair_of_texts_takes_bounded_time(name: str) -> None:
     before, after = HOSTILE[name]
-    started = time.perf_counter()
+    started = time.thread_time()
     diff = diff_bodies("a", before, after)
-    assert time.perf_counter() - started < 10
+    assert time.thread_time() - started < 10
     assert diff.added - diff.removed == after.count(b"\n") - before.count(b"\n")
     assert len(diff.unified.encode()) <= MAX_FILE_DIFF_BYTES
 
 
 def test_many_long_texts_take_bounded_time_together() -> None:
     limit = DiffLimit()
-    started = time.perf_counter()
+    started = time.thread_time()
     diffs = [limit.diff(f"{number}", b"\n" * MIB, b"\n" * (MIB // 2) + b"a\n") for number in range(100)]
-    assert time.perf_counter() - started < 20
+    assert time.thread_time() - started < 20
     assert {diff.added for diff in diffs} == {1}
     assert {diff.removed for diff in diffs} == {MIB // 2}
     assert diffs[0].unified
