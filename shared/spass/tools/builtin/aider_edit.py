@@ -37,9 +37,10 @@ class AiderEdit(Tool):
     needs to see besides. The other model knows only the message and these files: nothing of this conversation. So say exactly
     what to change, where, and how the result should behave. The result has the new version, the diff of each changed file and the
     other model's remark; a version of null means that nothing changed. Check the diff before you report success.
-    A message that begins with / is a command about versions, which no model sees: /undo takes back the newest change, /diff shows
-    it. /git status, /git log, /git diff, /git show, /git mv, /git rm, /git restore and /git revert work on versions as git does
-    on commits; name the paths in the command. There is no shell, and nothing from the workspace can be executed.
+    A message that begins with / is a command about versions, which no model sees. /undo takes back the newest change, and /diff
+    shows it. /git status, log, diff, show, mv, rm, restore and revert work on versions as git does on commits, e.g. /git log -5,
+    /git show 7, /git restore --source=7 src/main.py. A command names its paths itself; files are then only checked to be paths.
+    There is no shell, and nothing from the workspace can be executed.
     Example: {"message": "Add a docstring to main() that says what it prints.", "files": ["src/main.py"]}.
     """
 

@@ -25,10 +25,8 @@ AsSeen = Callable[[str], str]
 
 _BOM: Final = "\ufeff"
 _NEWLINES: Final = ("\n", "\r\n", "\r")
-_DELIMITERS: Final = re.compile(
-    r"^(?P<indent>[^\S\n]*)(?P<mark><{5,9} SEARCH>?|={5,9}|>{5,9} REPLACE)(?=[^\S\n]*$)|^<(?P<fence>/?sourcecode)>", re.MULTILINE
-)
-"""Lines that end a part of an edit in Aider's formats. Without the last one, a fence for whole files is always left."""
+_DELIMITERS: Final = re.compile(r"^([^\S\n]*)(<{5,9} SEARCH>?|={5,9}|>{5,9} REPLACE)(?=[^\S\n]*$)", re.MULTILINE)
+"""Lines that end a part of an edit in Aider's format of blocks."""
 _MAX_PARTNERS: Final = 50
 """Pairs of lines of one edit whose rewritten parts are compared."""
 
@@ -72,7 +70,7 @@ class FileView:
         bom = _BOM if text.startswith(_BOM) else ""
         lines = text[len(bom) :].splitlines(keepends=True)
         texts = [line.splitlines()[0] for line in lines]
-        seen = _escape_delimiters(as_seen("\n".join(texts))).split("\n") if lines else []
+        seen = _DELIMITERS.sub(r"\1‹\2›", as_seen("\n".join(texts))).split("\n") if lines else []
         parts = zip(lines, texts, seen, strict=True)
         return cls(body, [Line(text, line[len(text) :], shown) for line, text, shown in parts], bom)
 
@@ -88,13 +86,6 @@ class FileView:
         file: a model must not copy a credential that it was not shown."""
         lines = [line for line in reversed(self.lines) if line.is_rewritten and not line.is_redacted]
         return {line.seen: line.text for line in lines if line.seen.strip()}
-
-
-def _escape_delimiters(text: str) -> str:
-    def escape(line: re.Match[str]) -> str:
-        return f"‹{line['fence']}›" if line["fence"] else f"{line['indent']}‹{line['mark']}›"
-
-    return _DELIMITERS.sub(escape, text)
 
 
 class _Restoration:

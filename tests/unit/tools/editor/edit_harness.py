@@ -15,7 +15,7 @@ from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel
 from spass.tools.base import ReportProgress, ignore_progress
 from spass.tools.chat_models import ChatModels
-from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
+from spass.tools.editor.protocol import Ask, Editor, EditRequest, EditResult, MayEdit
 from spass.tools.grants import EditorSettings, Grants, PathPatterns
 from spass.tools.toolbox import Toolbox
 from spass.workspaces.versions import Version, list_versions
@@ -71,14 +71,15 @@ class EditHarness:
         scope = make_scope(self.files.store, depth=depth)
         return replace(scope, agent=AgentName("dir-code"), current_session=session)
 
-    def toolbox(self) -> Toolbox:
+    def toolbox(self, editor: Editor | None = None) -> Toolbox:
+        """Return the tools with ``editor``, or with the scripted one."""
         models = ChatModels(calls_of(self.model), CONFIG)
         return Toolbox(
             rag_with(FakeReader()),
             Cascade(CONFIG),
             chat_models=lambda: models,
             workspaces=lambda: self.files.workspaces,
-            editor=lambda: self.editor,
+            editor=lambda: editor or self.editor,
         )
 
     async def hold_session(self) -> None:
@@ -87,15 +88,26 @@ class EditHarness:
         await self.files.store.table.write(Put(head, {"hold": {"owner": "trn_1"}}))
 
     async def call(
-        self, message: str, files: Sequence[str] = ("src/main.py",), *, report: ReportProgress = ignore_progress, **more: Json
+        self,
+        message: str,
+        files: Sequence[str] = ("src/main.py",),
+        *,
+        report: ReportProgress = ignore_progress,
+        toolbox: Toolbox | None = None,
+        **more: Json,
     ) -> ToolOutcome:
-        return await self.run({"message": message, "files": [*files], **more}, report=report)
+        return await self.run({"message": message, "files": [*files], **more}, report=report, toolbox=toolbox)
 
     async def run(
-        self, arguments: Mapping[str, Json], *, report: ReportProgress = ignore_progress, scope: Scope | None = None
+        self,
+        arguments: Mapping[str, Json],
+        *,
+        report: ReportProgress = ignore_progress,
+        scope: Scope | None = None,
+        toolbox: Toolbox | None = None,
     ) -> ToolOutcome:
         call = ToolCall("call_1", "aider_edit", json.dumps(arguments, ensure_ascii=False))
-        return await self.toolbox().execute(
+        return await (toolbox or self.toolbox()).execute(
             scope or self.scope(), call, allowed=["aider_edit"], model="small", grants=self.grants, report_progress=report
         )
 
