@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from spass.cli.terminal import is_terminal, note, write
@@ -43,7 +43,7 @@ class StreamPrinter:
             case "status_update":
                 self._print_status(event)
             case "tool_call":
-                self._note(describe_result(event.get("tool"), event.get("result"), event.get("duration_ms")))
+                self._note(describe_result(_name(event), event.get("result"), event.get("duration_ms")))
             case "done":
                 self.done = event
                 if event.get("finish_reason") not in (None, "stop"):
@@ -63,7 +63,7 @@ class StreamPrinter:
     def _print_status(self, event: dict[str, Any]) -> None:
         call = event.get("tool_call")
         if isinstance(call, dict):
-            self._note(f"[{call.get('tool')}] {_compact(call.get('args'))}")
+            self._note(f"[{_name(call)}] {_compact(call.get('args'))}")
         elif event.get("progress") is not None:
             self._note(f"[…] {_compact(event['progress'])}")
         elif event.get("detail") and event.get("status") == "executing":
@@ -83,6 +83,11 @@ class StreamPrinter:
 def describe_result(tool: object, result: object, duration_ms: object) -> str:
     """Return the line about a tool call that is over."""
     return f"[{tool}] = {_compact(result)} ({duration_ms} ms)"
+
+
+def _name(call: Mapping[str, Any]) -> str:
+    """Return the name of the tool, after that of the delegate that calls it."""
+    return f"{call['agent']}: {call.get('tool')}" if call.get("agent") else str(call.get("tool"))
 
 
 def _compact(value: object) -> str:

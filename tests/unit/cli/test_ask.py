@@ -130,6 +130,15 @@ def test_a_long_error_message_is_shown_whole_and_a_long_result_is_cut() -> None:
         assert "y" * 301 not in spass(gateway.url, "ask", "Hello").err
 
 
+def test_the_calls_of_a_delegate_have_its_name() -> None:
+    place = {"id": "c2", "tool": "calculator", "args": {}, "agent": "dir-code", "parent_id": "c1"}
+    started: Event = {"type": "status_update", "status": "executing", "detail": None, "tool_call": place}
+    ended: Event = {"type": "tool_call", **place, "result": 42, "ok": True, "duration_ms": 1, "rich": None}
+    with fake_gateway(lambda _: events_answer([started, ended, {"type": "done"}])) as gateway:
+        err = spass(gateway.url, "ask", "Hello").err
+    assert err.splitlines() == ["[dir-code: calculator] {}", "[dir-code: calculator] = 42 (1 ms)"]
+
+
 def test_a_connection_that_breaks_in_the_middle_exits_with_3() -> None:
     answer = HttpAnswer(iter(map(event_bytes, ASK_EVENTS[:3])), content_type="text/event-stream")
     with fake_gateway(lambda _: answer) as gateway:
