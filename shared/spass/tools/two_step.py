@@ -84,8 +84,9 @@ class TwoStepTool(Tool):
     async def _hold(self, context: ToolContext) -> ToolReply:
         """Store the call until a person decides."""
         from spass.approvals.record import StoredCall
-        from spass.tools.gate import hold_call
+        from spass.tools.gate import check_can_wait, hold_call
 
+        check_can_wait(context.scope)
         state = await self.state(context)  # before the preview, as below
         preview = await self.preview(context)
         arguments = self.model_dump(mode="json", exclude={"confirm_token"}, exclude_unset=True)
