@@ -88,7 +88,7 @@ class Change:
         files: what each path becomes: a new body, a file of an earlier version, or None to delete it.
         expected: the SHA-256 (hex) that a path must have, or None if it must be absent.
         replaced: files and folders of which nothing stays except ``files``. The root is ``""``.
-        generation: the one to which the stored files among ``files`` belong. With ``expected`` paths, it must be the current one.
+        generation: the one to which the stored files among ``files`` belong. It must be the current one.
         always: whether an existing workspace gets a new version even if no file changes.
     """
 
@@ -132,7 +132,7 @@ class Change:
             VersionNotFound: the earlier version was deleted with its workspace.
         """
         self._check_expected(at)
-        if self.generation != at.generation and any(isinstance(after, TreeFile) for after in self.files.values()):
+        if self.generation not in ("", at.generation):
             raise VersionNotFound("The version to restore was deleted with its workspace.", param="version")
         after_by_path: dict[WorkspacePath, Body | TreeFile | None] = {}
         for folder in self.replaced:

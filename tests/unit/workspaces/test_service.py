@@ -4,6 +4,7 @@ import hashlib
 import io
 import random
 import zipfile
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ from spass.testing.faults import FaultPlan, inject
 from spass.workspaces.change import Change
 from spass.workspaces.paths import WorkspacePath, parse_path
 from spass.workspaces.tree import Tree, TreeFile
-from tests.unit.workspaces.harness import WorkspaceHarness, paths
+from tests.unit.workspaces.harness import WorkspaceHarness, paths, writes
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +71,13 @@ async def test_a_write_that_changes_nothing_makes_no_version(harness: WorkspaceH
         same = await harness.write({"a": b"1", "b": None})
     assert (same.version, same.current, same.files) == (None, 1, ())
     assert [call.operation for call in plan.calls] == ["GetItem"]
+
+
+async def test_a_change_that_always_makes_a_version_does_so_without_a_difference(harness: WorkspaceHarness) -> None:
+    assert (await harness.commit(replace(writes({"a": None}), always=True))).version is None, "there is no workspace"
+    assert [(await harness.commit(replace(writes({"a": b"1"}), always=True))).version for _ in range(2)] == [1, 2]
+    assert (await harness.commit(replace(writes({}), always=True))).files == []
+    assert await harness.contents(3) == await harness.contents(1) == {"a": b"1"}
 
 
 async def test_a_commit_is_two_puts_and_one_transaction_and_a_read_two_calls(harness: WorkspaceHarness) -> None:
@@ -162,8 +170,9 @@ async def test_an_earlier_version_is_restored_as_a_new_one(harness: WorkspaceHar
     with pytest.raises(WorkspaceFileNotFound):
         await harness.commit(Change.restore(old, ["nowhere"]))
     await harness.delete()
-    with pytest.raises(VersionNotFound):
-        await harness.commit(Change.restore(old))
+    for restore in (Change.restore(old), Change.restore(old, ["e"])):
+        with pytest.raises(VersionNotFound):
+            await harness.commit(restore)
 
 
 async def test_a_pinned_change_holds_only_while_its_paths_are_unchanged(harness: WorkspaceHarness) -> None:
