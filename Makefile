@@ -31,7 +31,7 @@ help: ## list the targets
 run: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
 	@exec $(PY) -m local $(ARGS)
 
-demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose indices it replaces)
+demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose data it replaces)
 	@exec $(PY) -m local.demo $(ARGS)
 
 test: test-product test-infra ## run every test

@@ -43,15 +43,28 @@ class Walk:
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send a request, print it and its answer, and return the answer's JSON."""
         _print(f"\n→ {method} {path}" + (f"\n  {_abbreviate(body)}" if body is not None else ""))
-        answer = self._client.request(method, path, json=body, follow_redirects=True)
+        return self._read(self._client.request(method, path, json=body, follow_redirects=True))
+
+    def send_file(self, method: str, path: str, content_type: str, file: bytes) -> dict[str, Any]:
+        """Send a file as the body of a request, print the request and its answer, and return the answer's JSON."""
+        _print(f"\n→ {method} {path}\n  ({content_type}, {len(file)} bytes)")
+        return self._read(self._client.request(method, path, content=file, headers={"Content-Type": content_type}))
+
+    def _read(self, answer: httpx.Response) -> dict[str, Any]:
+        """Print an answer, and return its JSON.
+
+        Raises:
+            DemoFailed: it is an error.
+        """
+        request = answer.request
         for hop in answer.history:
-            _print(f"← {hop.status_code}\n→ {method} {hop.headers['Location']}")
+            _print(f"← {hop.status_code}\n→ {request.method} {hop.headers['Location']}")
         cost = answer.headers.get("SPASS-Cost-Usd")
         _print(f"← {answer.status_code}" + (f", {cost} USD" if cost else ""))
         payload: dict[str, Any] = answer.json()
         _print(f"  {_abbreviate(payload)}")
         if answer.is_error:
-            raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
+            raise DemoFailed(f"{request.method} {request.url.path} was answered with {answer.status_code}")
         return payload
 
     def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> dict[str, Any]:
@@ -95,10 +108,16 @@ class Walk:
         self._check(request, events[-1], content, [event["tool"] for event in events if event["type"] == "tool_call"], expect)
 
     def stream(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, after: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        after: str | None = None,
+        prints_tokens: bool = True,
     ) -> Generator[StreamedEvent, None, None]:
-        """Send a request, and yield the events of its stream, printed as they arrive. With ``after``, the stream continues after
-        the event with this id. Close the generator to close the connection.
+        """Send a request, and yield the events of its stream, printed as they arrive, tokens only with ``prints_tokens``. With
+        ``after``, the stream continues after the event with this id. Close the generator to close the connection.
 
         Raises:
             DemoFailed: the request was refused.
@@ -117,7 +136,8 @@ class Walk:
                 fields[name] = value
                 if not line and "data" in fields:
                     event = StreamedEvent(fields.get("id"), json.loads(fields["data"]))
-                    _print(f"  {event.id + ' ' if event.id else ''}{_abbreviate(event.data)}")
+                    if prints_tokens or event.data["type"] != "token":
+                        _print(f"  {event.id + ' ' if event.id else ''}{_abbreviate(event.data)}")
                     yield event
                 if not line:
                     fields = {}

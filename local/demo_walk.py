@@ -9,6 +9,7 @@ import httpx
 from local.demo_calls import DemoFailed, Walk
 from local.demo_streams import show_streams
 from local.demo_texts import BERLIN, POTSDAM, documentation
+from local.demo_workspace import show_workspace
 from local.home import ROOT
 
 _BERLIN: Final = "/a1/rag/indices/berlin-info"
@@ -28,6 +29,7 @@ def walk(client: httpx.Client) -> None:
     show_streams(step)
     _curation(step)
     _accounts(step, _documentation(step))
+    show_workspace(step)
     print("\nEvery answer follows from the documents.")
 
 

@@ -29,6 +29,13 @@ FACTS = (
     "24 hours",
     "└ tool rag_query: ok",
     "  └ embedding all-minilm-l6-v2: ok",
+    '"added": 6, "changed": 0, "deleted": 0}',
+    '+    """Run the program."""',
+    '"approval_required": true',
+    "This waits for a person's approval",
+    '"status": "denied"',
+    '"status": "executed"',
+    "version 2: Add a docstring to main()",
     "Every answer follows",
 )
 
@@ -56,7 +63,7 @@ def test_the_demo_on_a_given_gateway_lists_the_data_that_it_replaces(gateway: Ga
                 break
             lines.append(line)
         demo.kill()
-    for word in (gateway.url, "berlin-info", "gateway-docs", "demo-user"):
+    for word in (gateway.url, "berlin-info", "gateway-docs", "demo-walk", "demo-user"):
         assert word in "".join(lines)
 
 
