@@ -11,6 +11,7 @@ import pytest
 
 from spass.agents.interrupt import StopSignal, interruptible
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent
+from spass.calls.scope import Scope
 from spass.core.bus import AGENT_TURN_END, EventBus
 from spass.core.bus_events import AgentTurnEnd
 from spass.core.effects import Steps
@@ -320,29 +321,50 @@ async def test_a_request_whose_delegate_runs_out_of_time_fails() -> None:
     assert events[-1].error.code == "upstream_timeout"
 
 
-async def test_a_delegate_that_is_closed_at_any_event_leaves_nothing_open() -> None:
-    script: dict[str, list[Line]] = {
-        "boss": [says("See.", task("coder"), task("coder")), says("Done.")],
+def nested_company() -> Company:
+    """Return a company in which two delegates run at the same time, and each has a delegate of its own."""
+    lines: dict[str, list[Line]] = {
+        "boss": [says("See.", task("coder"), task("writer")), says("Done.")],
         "coder": [says("", task("helper"), SUM), says("Done.")],
+        "writer": [says("", SUM), says("Done.")],
         "helper": [says("", SUM), says("Done.")],
     }
+    return Company([agent("boss", "coder", "writer"), agent("coder", "helper"), agent("writer"), agent("helper")], lines)
 
-    def company() -> Company:
-        agents = [agent("boss", "coder"), agent("coder", "helper"), agent("helper")]
-        return Company(agents, {name: [*lines] for name, lines in script.items()})
 
-    whole, tasks = len(await company().events(scope_for())), asyncio.all_tasks()
+def check_stopped(company: Company, scope: Scope, events: Sequence[Event]) -> None:
+    check_events(events, cut=True)
+    assert collect(events).usage == audited_usage(scope)
+    assert company.model.closed == len(company.model.requests)
+
+
+async def test_a_turn_that_is_stopped_at_any_event_leaves_nothing_open() -> None:
+    whole, tasks = len(await nested_company().events(scope_for())), asyncio.all_tasks()
     for place in range(1, whole):
-        signal, scope, events = StopSignal(), scope_for(), list[Event]()
-        stopped = company()
-        async for event in interruptible(stopped.run(scope), signal=signal, deadline=None, tally=scope.tally):
+        company, signal, scope, events = nested_company(), StopSignal(), scope_for(), list[Event]()
+        async for event in interruptible(company.run(scope), signal=signal, deadline=None, tally=scope.tally):
             events.append(event)
             if len(events) == place:
                 signal.stop()
-        check_events(events, cut=True)
         assert asyncio.all_tasks() == tasks
-        assert collect(events).usage == audited_usage(scope)
-        assert stopped.model.closed == len(stopped.model.requests)
+        check_stopped(company, scope, events)
+
+
+async def test_a_turn_that_is_stopped_at_any_moment_leaves_nothing_open() -> None:
+    ends, moment, tasks = set[FinishReason](), 0, asyncio.all_tasks()
+    while FinishReason.STOP not in ends:
+        company, signal, scope = nested_company(), StopSignal(), scope_for()
+        running = asyncio.create_task(_drain(interruptible(company.run(scope), signal=signal, deadline=None, tally=scope.tally)))
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        signal.stop()
+        events = await running
+        assert asyncio.all_tasks() == tasks
+        check_stopped(company, scope, events)
+        ends.add(collect(events).finish_reason)
+        moment += 1
+    assert moment > 20
+    assert ends == {FinishReason.CANCELLED, FinishReason.STOP}
 
 
 async def _drain(events: AsyncGenerator[Event, None]) -> list[Event]:
