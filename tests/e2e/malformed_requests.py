@@ -1,7 +1,9 @@
 """Strategies that generate malformed requests: valid ones with single parts changed."""
 
 import copy
+import io
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +18,8 @@ Header = tuple[bytes, bytes]
 
 AGENT: Final = "concise-de"
 INDEX: Final = "fuzz-index"
+WORKSPACE: Final = "fuzz-space"
+FILE: Final = "src/tee.md"
 DOCUMENT: Final = "fuzz:1"
 TOKEN: Final = "fuzz-token"
 ADMIN_TOKEN: Final = "fuzz-admin-token"
@@ -100,8 +104,23 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
         {"query": "Tee", "filter": {"n": {"$gte": 1, "$lte": 3, "$ne": 2}, "k": {"$in": [1, None]}, "x": "y"}, "min_score": 0.1},
     ),
     "rag.uploads_create": ({"filename": "tee.md", "content_type": "text/markdown", "size": 100},),
+    "workspaces.restore": ({"version": 1}, {"version": 1, "paths": [FILE]}),
 }
-"""Valid bodies, for each route that takes a body."""
+"""Valid bodies, for each route that takes JSON."""
+
+
+def _archive() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(FILE, "Kaffee")
+    return packed.getvalue()
+
+
+GOOD_BYTES: Final[Mapping[str, tuple[bytes, bytes]]] = {
+    "workspaces.file_put": (b"application/octet-stream", b"Tee\r\n\xff"),
+    "workspaces.archive_put": (b"application/zip", _archive()),
+}
+"""The media type and a valid body, for each route that takes bytes."""
 
 METHODS: Final = st.sampled_from(
     [b"GET", b"POST", b"PUT", b"PATCH", b"DELETE", b"HEAD", b"OPTIONS", b"TRACE", b"PROPFIND", b"get"]
@@ -168,6 +187,9 @@ _ODD_PARAMETERS: Final = (
     b"limit=" + b"9" * 4500, b"cursor=", b"cursor=x", b"cursor=%00", b"cursor=%ff", b"cursor=bnVsbA", b"cursor=e30",
     b"cursor=W10", b"cursor=" + b"A" * 4097, b"cursor=1&cursor=2", b"user_id=ada", b"user_id", b"tenant=demo", b"&&&", b"=",
     b"%", b"%00=%00", b"a[]=1", b"?", b";",
+    b"path=", b"path=src", b"path=src/", b"path=../x", b"path=%2Fetc", b"path=%ff", b"path=a&path=b", b"path=%2egit/config",
+    b"version=0", b"version=1", b"version=x", b"version=" + b"9" * 4500, b"depth=1", b"depth=0", b"depth=", b"mode=merge",
+    b"mode=x", b"from=0", b"from=1", b"from=-1", b"to=1", b"to=%D9%A1",
 )  # fmt: skip
 
 
@@ -201,10 +223,16 @@ def malformed_requests(draw: st.DrawFn, route: Route, known: Mapping[str, str]) 
     parts = [
         draw(segments((known[part[1:-1]],))) if part.startswith("{") else part.encode() for part in route.path.split("/")[1:]
     ]
-    target = b"/" + b"/".join(parts) + draw(queries())
+    has_path = route.path.endswith("/file") and draw(st.booleans())
+    target = b"/" + b"/".join(parts) + (b"?path=" + FILE.encode() if has_path else draw(queries()))
     headers = [header for header in token_headers(token_of(route)) if not draw(_one_in_ten())]
     headers += draw(st.lists(st.sampled_from(_ODD_HEADERS), max_size=2)) if draw(st.booleans()) else []
-    body = draw(bodies(GOOD_BODIES.get(route.module)))
+    if route.module in GOOD_BYTES:
+        media_type, valid = GOOD_BYTES[route.module]
+        headers += [] if draw(_one_in_ten()) else [(b"Content-Type", media_type)]
+        body = draw(st.one_of(st.just(valid), _change_bytes(valid), st.binary(max_size=100)))
+    else:
+        body = draw(bodies(GOOD_BODIES.get(route.module)))
     return MalformedRequest(method, target, tuple(headers), body)
 
 

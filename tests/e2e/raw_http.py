@@ -15,6 +15,7 @@ from local.home import ROOT
 SECONDS: Final = 30.0
 
 _REQUEST_ID: Final = re.compile(r"req_[0-9a-z]{26}")
+_BYTES: Final = frozenset({"application/octet-stream", "application/zip"})
 _CODE: Final = re.compile(r"[a-z]+(_[a-z]+)*")
 _INTERNAL_WORDS: Final = (
     "Traceback", 'File "', ".py", "site-packages", "arn:aws", "127.0.0.1", "localhost", "amazonaws", "botocore", "ministack",
@@ -75,16 +76,22 @@ def exchange(base_url: str, data: bytes, *, method: str = "GET", finish: bool = 
 
 
 def assert_sound(answer: Answer, *, secrets: Sequence[str], successes: Sequence[int], bodiless: bool = False) -> None:
-    """Assert the rules for every answer: no server failure, a request id, JSON (or server-sent events), errors in the error
-    envelope, and no internal details or ``secrets``.
+    """Assert the rules for every answer: no server failure, a request id, JSON (or server-sent events, or bytes), errors
+    in the error envelope, and no internal details or ``secrets``.
     """
     assert answer.status < 500 or answer.status == 508, f"{answer.status}: {answer.body[:500]!r}"
     request_id = answer.header("SPASS-Request-Id")
     assert request_id is not None
     assert _REQUEST_ID.fullmatch(request_id)
     media_type = (answer.header("Content-Type") or "").partition(";")[0]
-    assert media_type in ({"application/json", "text/event-stream"} if answer.status < 300 else {"application/json"})
-    text = "\n".join(f"{name}: {value}" for name, value in answer.headers) + "\n" + answer.body.decode("utf-8")
+    is_bytes = answer.status == 200 and media_type in _BYTES
+    if answer.status == 304:
+        assert answer.body == b""
+        assert answer.header("ETag")
+        return
+    assert is_bytes or media_type in ({"application/json", "text/event-stream"} if answer.status < 300 else {"application/json"})
+    body = answer.body.decode(errors="replace" if is_bytes else "strict")
+    text = "\n".join(f"{name}: {value}" for name, value in answer.headers) + "\n" + body
     assert not [word for word in (*_INTERNAL_WORDS, *secrets) if word in text], text[:2000]
     if answer.status < 300:
         assert answer.status in successes

@@ -37,11 +37,14 @@ from tests.e2e.malformed_requests import (
     ADMIN_TOKEN,
     AGENT,
     DOCUMENT,
+    FILE,
     GOOD_BODIES,
+    GOOD_BYTES,
     INDEX,
     METHODS,
     TOKEN,
     USER,
+    WORKSPACE,
     MalformedRequest,
     malformed_requests,
     queries,
@@ -50,6 +53,8 @@ from tests.e2e.malformed_requests import (
     token_of,
 )
 from tests.e2e.raw_http import Answer, assert_sound, exchange, request_bytes
+
+schemathesis.serializer.alias("application/zip", "application/octet-stream")
 
 CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
 SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
@@ -60,10 +65,12 @@ CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_confo
 
 # The path parameters, and the sets of them that a generated request takes from existing resources.
 NAMES: Final = (
-    *("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id", "model", "message_id", "approval_id"),
+    *("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id", "model", "message_id"),
+    *("workspace_id", "approval_id"),
 )
-NO_APPROVAL: Final = "apr_" + "0" * 26
-KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), frozenset({"name", "index_id"}), frozenset[str]()]
+SOME_NAMES: Final = frozenset({"name", "index_id", "workspace_id"})
+KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), SOME_NAMES, frozenset[str]()]
+NO_APPROVAL: Final = "apr_" + "0" * 26  # tests of approvals decide on real ones
 
 MODEL: Final = GOOD_BODIES["chat.completions"][0]["model"]
 
@@ -128,14 +135,17 @@ class FuzzTarget:
                 client.post(f"/c1/agents/{AGENT}/chat", json=body).raise_for_status()
             if "{index_id}" in route.path:
                 client.post(f"/a1/rag/indices/{INDEX}/documents", json=GOOD_BODIES["rag.replace"][0]).raise_for_status()
+            if "{workspace_id}" in route.path:
+                media_type, content = GOOD_BYTES["workspaces.file_put"]
+                target, headers = f"/a1/workspaces/{WORKSPACE}/file", {"Content-Type": media_type.decode()}
+                client.put(target, params={"path": FILE}, content=content, headers=headers).raise_for_status()
             if "{upload_id}" in route.path:
                 response = client.post(f"/a1/rag/indices/{INDEX}/uploads", json=GOOD_BODIES["rag.uploads_create"][0])
                 self.upload_id = response.raise_for_status().json()["upload_id"]
 
     def known(self) -> dict[str, str]:
-        own = (self.upload_id, self.request_id, self.job_id, MODEL, self.message_id, NO_APPROVAL)
-        values = (AGENT, self.session_id, INDEX, DOCUMENT, *own)
-        return dict(zip(NAMES, values, strict=True))
+        values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id, self.job_id, MODEL, self.message_id)
+        return dict(zip(NAMES, (*values, WORKSPACE, NO_APPROVAL), strict=True))
 
     def check(self, answer: Answer, route: Route, method: str) -> None:
         """Assert that the answer is sound and that the OpenAPI document lists the status of a success."""

@@ -271,6 +271,35 @@ def test_only_the_editors_child_process_finds_the_editors_packages(bundles: Bund
     assert not (bundles.runtime / "python" / "aider").exists()
 
 
+def test_the_editors_child_process_starts_with_its_packages_alone(bundles: Bundles, tmp_path: Path) -> None:
+    """They are all pure Python, so this machine's interpreter runs what Lambda's does."""
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:]; from spass.tools.editor.child import stand_ins; stand_ins.install(); "
+        "import spass.tools.editor.child.engine; "
+        "print(sorted({m.__file__.split('/')[-3] for m in [sys.modules['aider'], sys.modules['rich']]}))"
+    )
+    command = [str(bundles.compiler), "-I", "-W", "ignore", "-c", program, str(bundles.code), str(bundles.editor / "editor")]
+    environment = {"HOME": str(tmp_path)}
+    process = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (0, "['editor']\n"), process.stderr
+
+
+def test_every_package_of_the_editor_is_imported_by_its_child_process(bundles: Bundles) -> None:
+    roots = [".".join(file.relative_to(bundles.code).with_suffix("").parts) for file in bundles.code.rglob("*.py")]
+    request = {
+        "path": [str(bundles.code), str(bundles.editor / "editor")],
+        "roots": [root for root in roots if root.startswith(CHILD)],
+        "own": ["spass"],
+        "named": [],
+    }
+    command = [str(bundles.compiler), "-W", "ignore", str(IMPORTS)]
+    process = subprocess.run(command, input=json.dumps(request), check=True, capture_output=True, text=True)
+    reached = {module.split(".")[0] for module in json.loads(process.stdout)["reached"]}
+    distributions = list((bundles.editor / "editor").glob("*.dist-info"))
+    assert len(distributions) > 10
+    assert [one.name for one in distributions if not _top_level(one) & reached] == []
+
+
 def test_reading_imports_finds_lazy_ones_and_skips_those_for_type_checkers(tmp_path: Path) -> None:
     (tmp_path / "ours.py").write_text(
         "from typing import TYPE_CHECKING\n"
