@@ -36,7 +36,7 @@ from spass.sessions.compaction.summary_record import SummaryRecord
 from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
-from spass.sessions.session import CreateSession, require_user
+from spass.sessions.session import CreateSession
 from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
@@ -177,7 +177,7 @@ class RecallBench:
 
         scope = self._scope()
         run = AgentRun(scope.caller.request_id, AGENT, "orchestrator", MODEL)
-        turn = self._sessions.turn(scope, TurnRequest(session, require_user(scope), user, run, window), respond)
+        turn = self._sessions.turn(scope, TurnRequest(session, scope.caller.require_user(), user, run, window), respond)
         await turn.answer()
         if turn.compactor.error is not None:
             raise turn.compactor.error

@@ -10,7 +10,7 @@ from spass.agents.spec import MessageBody
 from spass.agents.streams import StreamedMessage
 from spass.core.errors import SessionArchived
 from spass.core.events import Event
-from spass.sessions.session import Successor, require_user
+from spass.sessions.session import Successor
 from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
@@ -46,7 +46,7 @@ async def append(
         if body.stream:
             return await run_stream(exchange, agent, StreamedMessage.of(body.message, session_id, exchange.idempotency))
         run, window = agent.run(exchange.request_id), services.config.model(agent.model).context_window
-        turn = TurnRequest(session_id, require_user(scope), body.message, run, window, exchange.idempotency)
+        turn = TurnRequest(session_id, scope.caller.require_user(), body.message, run, window, exchange.idempotency)
         return await answer_turn(services.sessions.turn(scope, turn, respond))
     except SessionArchived as archived:
         successor = await services.sessions.successor(scope, name, archived)

@@ -10,7 +10,6 @@ from spass.core.ids import AgentName
 from spass.journal.follower import Follower, StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import request_stop, stream_digest
-from spass.sessions.session import require_user
 from spass.tenancy.response_model import ResponseModel
 
 FollowedStream: TypeAlias = EventTask[tuple[EventId, Frame]]
@@ -33,7 +32,7 @@ async def follow_stream(scope: Scope, agent: AgentName, message_id: str, after: 
         StreamNotFound: there is no such stream, or no longer.
         StorageUnavailable: the table does not answer.
     """
-    digest = stream_digest(require_user(scope), agent, message_id)
+    digest = stream_digest(scope.caller.require_user(), agent, message_id)
     follower = await follow(scope.store, digest, after)
     return None if follower.is_over else EventTask(_read(scope, digest, follower, after))
 
@@ -59,5 +58,5 @@ async def stop_turn(scope: Scope, agent: AgentName, message_id: str) -> StopAnsw
         StreamNotFound: the user has no such stream with the agent, or no longer.
         StorageUnavailable: the outcome is unknown; repeat the request.
     """
-    digest = stream_digest(require_user(scope), agent, message_id)
+    digest = stream_digest(scope.caller.require_user(), agent, message_id)
     return StopAnswer(status=(await request_stop(scope.store, digest, time.time())).value)

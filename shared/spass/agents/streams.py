@@ -34,7 +34,6 @@ from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, stre
 from spass.journal.writer import JournalWriter
 from spass.sessions.opening import Opening
 from spass.sessions.service import Sessions
-from spass.sessions.session import require_user
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, ShortenHistory, TurnRequest
 from spass.tenancy.config import GatewayConfig
@@ -94,7 +93,7 @@ class Streams:
             IdempotencyKeyReused: the id was used with another body.
         """
         name, store = AgentName(agent.name), scope.store
-        digest = stream_digest(require_user(scope), name, message.message_id)
+        digest = stream_digest(scope.caller.require_user(), name, message.message_id)
         for _ in range(_CLAIMS):
             opening = await self._opening(scope, agent, message)
             session = opening.session if opening is not None else SessionId(message.session or "")
@@ -104,7 +103,7 @@ class Streams:
                 run, window = agent.run(scope.caller.request_id), self._config.model(agent.model).context_window
                 request = TurnRequest(
                     session,
-                    require_user(scope),
+                    scope.caller.require_user(),
                     message.content,
                     run,
                     window,

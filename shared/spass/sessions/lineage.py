@@ -13,7 +13,7 @@ from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.page_size import PageSizeLimit
 from spass.sessions.compaction.summary_record import SummaryRecord, read_summary
-from spass.sessions.session import Session, SessionView, decode_session, read_session, require_user
+from spass.sessions.session import Session, SessionView, decode_session, read_session
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText, SummaryIdText
 
 _SUMMARIES_PER_READ: Final = 16  # a summary may be as large as an item
@@ -87,7 +87,7 @@ async def read_chain(scope: Scope, agent: AgentName, session: SessionId, *, max_
         SessionAgentMismatch: it belongs to the user, but to another agent.
         StorageUnavailable: AWS throttled all retries or was unreachable.
     """
-    store, user = scope.store, require_user(scope)
+    store, user = scope.store, scope.caller.require_user()
     requested = await read_session(store, session, agent, user)
     backward, forward = await asyncio.gather(
         ancestors(store, requested, max_members),

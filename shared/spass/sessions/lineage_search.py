@@ -15,7 +15,7 @@ from spass.core.time import Deadline
 from spass.sessions.bm25 import Ranking, excerpt
 from spass.sessions.lineage import ancestors
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns
-from spass.sessions.session import Session, read_session, require_user
+from spass.sessions.session import Session, read_session
 from spass.tools.arguments import arguments_for_display
 from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit, LineageSearchResult
 
@@ -64,7 +64,7 @@ class SessionLineageSearcher:
         earlier searches: the messages that they quote are searched themselves."""
         if scope.session is None or scope.agent is None:
             raise SessionNotFound("This request has no session.")
-        session = await read_session(scope.store, scope.session, scope.agent, require_user(scope))
+        session = await read_session(scope.store, scope.session, scope.agent, scope.caller.require_user())
         path = await ancestors(scope.store, session, self.max_ancestors)
         ranking = Ranking[_Match](query)
         budget = _SearchBudget(Deadline.after(self.max_seconds), self.max_characters)

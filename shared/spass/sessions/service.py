@@ -22,7 +22,7 @@ from spass.sessions.history import HistoryPage, read_history
 from spass.sessions.imported import import_messages
 from spass.sessions.names import parse_session_id, read_name
 from spass.sessions.opening import Opening
-from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session, require_user
+from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import Respond, TurnRequest
 from spass.tenancy.response_model import NextCursor, ResponseModel
@@ -70,7 +70,7 @@ class Sessions:
         Raises:
             InvalidRequest: the cursor does not belong to this list.
         """
-        store, user = scope.store, require_user(scope)
+        store, user = scope.store, scope.caller.require_user()
         cursor_scope = f"sessions|{store.tenant}|{user}|{agent}"
         last = SessionId(decode_cursor(cursor_scope, cursor, _POSITION)) if cursor is not None else None
         after = keys.user_session(store.tenant, user, agent, last).sk if last is not None else None
@@ -93,7 +93,7 @@ class Sessions:
             SessionNotFound: the session does not exist, was deleted or belongs to another user.
             SessionAgentMismatch: the session belongs to the user, but to another agent.
         """
-        return await read_session(scope.store, session, agent, require_user(scope))
+        return await read_session(scope.store, session, agent, scope.caller.require_user())
 
     async def successor(self, scope: Scope, agent: AgentName, archived: SessionArchived) -> SessionId:
         """Return the id of the successor of an archived session.
@@ -119,7 +119,7 @@ class Sessions:
 
     async def delete(self, scope: Scope, agent: AgentName, session: SessionId) -> None:
         """Delete the session and all its messages. Errors are those of ``delete_session``."""
-        await delete_session(scope.store, session, agent, require_user(scope), self._clock())
+        await delete_session(scope.store, session, agent, scope.caller.require_user(), self._clock())
 
     def view(self, session: Session) -> SessionView:
         """Return the session as its user sees it, with its active turn."""
@@ -149,7 +149,7 @@ class Sessions:
         messages, name = await run_in_worker_thread(characters, import_messages, imported), wanted
         options = CreateSession(title=name, workspace=workspace)
         template, named = await asyncio.gather(
-            self._new(scope, agent, options), read_name(scope.store, require_user(scope), agent, name)
+            self._new(scope, agent, options), read_name(scope.store, scope.caller.require_user(), agent, name)
         )
         return Opening(named or template.id, replace(template, name=name), named, messages)
 
@@ -167,7 +167,7 @@ class Sessions:
         session = Session(
             SessionId(new_id("ses")),
             agent,
-            require_user(scope),
+            scope.caller.require_user(),
             options.title,
             at,
             at,

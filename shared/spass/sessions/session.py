@@ -11,8 +11,7 @@ from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.codec import decode, encode
-from spass.calls.scope import Scope
-from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
+from spass.core.errors import SessionAgentMismatch, SessionNotFound
 from spass.core.ids import RAG_ID, AgentName, SessionId, SummaryId, UserId, WorkspaceId
 from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
@@ -182,17 +181,6 @@ def decode_owned_session(item: Item | None, agent: AgentName, user: UserId) -> S
 async def read_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId) -> Session:
     """Read the session's head. Errors are those of ``decode_owned_session``."""
     return decode_owned_session(await store.table.get(keys.session_head(store.tenant, session)), agent, user)
-
-
-def require_user(scope: Scope) -> UserId:
-    """Return the user of the request.
-
-    Raises:
-        UserIdRequired: the request has no user.
-    """
-    if scope.caller.user is None:
-        raise UserIdRequired("Send the header SPASS-User-Id: it names the owner of the sessions.", param="SPASS-User-Id")
-    return scope.caller.user
 
 
 def _decode_hold(stored: Value) -> Hold | None:

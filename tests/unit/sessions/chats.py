@@ -17,7 +17,6 @@ from spass.core.outcome import AgentRun, TurnOutcome
 from spass.core.time import Clock
 from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, read_head, stream_digest
 from spass.sessions.service import Sessions
-from spass.sessions.session import require_user
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, ShortenHistory, TurnRequest
 from tests.unit.sessions.conftest import ScriptedAgent, answer_events
@@ -48,7 +47,7 @@ class Chats:
 
     @property
     def user(self) -> UserId:
-        return require_user(self.scope)
+        return self.scope.caller.require_user()
 
     async def claim(self, message_id: str, session: SessionId) -> StreamClaim:
         """Claim the next attempt of a stream. Assert that it is free."""

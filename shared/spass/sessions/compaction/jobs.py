@@ -36,7 +36,7 @@ from spass.sessions.compaction.plan import plan_compaction
 from spass.sessions.compaction.summary_record import read_summary
 from spass.sessions.hold import hold_error, new_hold, not_held_by_others, release_hold
 from spass.sessions.record import load_turns
-from spass.sessions.session import HoldKind, Session, decode_owned_session, read_session, require_user
+from spass.sessions.session import HoldKind, Session, decode_owned_session, read_session
 
 _FIRST_DELAY: Final = 0.1  # seconds between two reads of a job; grows by half each time
 _MAX_DELAY: Final = 1.0
@@ -70,7 +70,7 @@ class CompactionJobs:
             IdempotencyKeyReused: the key was used with another body.
             StorageUnavailable: the outcome is unknown; the session's hold expires soon.
         """
-        store, user, now = scope.store, require_user(scope), self._clock()
+        store, user, now = scope.store, scope.caller.require_user(), self._clock()
         source = await read_session(store, session, agent, user)
         earlier = await self._find_existing_job(store, source, idempotency, now)
         if earlier is not None and earlier.failure is None:
@@ -92,7 +92,7 @@ class CompactionJobs:
             StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         job = await read_job(scope.store, job_id)
-        if job is None or job.user != require_user(scope):
+        if job is None or job.user != scope.caller.require_user():
             raise JobNotFound("You have no such job.")
         now = self._clock()
         return await fail_job(scope.store, job, TIMED_OUT, now) if not job.is_finished and now >= job.ends_at else job

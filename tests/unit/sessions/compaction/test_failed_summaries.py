@@ -18,7 +18,7 @@ from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.history import MessageView
 from spass.sessions.service import Sessions
-from spass.sessions.session import CreateSession, Session, require_user
+from spass.sessions.session import CreateSession, Session
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest
 from spass.tenancy.settings import Cascade
@@ -61,7 +61,7 @@ class SessionSetup:
             yield TurnFinished(FinishReason.STOP)
 
         run = AgentRun(self.scope.caller.request_id, AGENT, "orchestrator", "own")
-        request = TurnRequest(self.session, require_user(self.scope), text, run, window)
+        request = TurnRequest(self.session, self.scope.caller.require_user(), text, run, window)
         turn = self.sessions.turn(self.scope, request, respond)
         await turn.answer()
         return turn
