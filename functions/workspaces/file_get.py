@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spass.web.etags import IF_NONE_MATCH
 from spass.web.exchange import CurrentExchange
 from spass.web.file_answers import NOT_MODIFIED, FileContent, answer_file
 from spass.web.http_function import stream_app
@@ -13,7 +14,12 @@ from spass.workspaces.lookup import find_file
 router = api_router()
 
 
-@router.get("/a1/workspaces/{workspace_id}/file", response_class=FileContent, responses=NOT_MODIFIED)
+@router.get(
+    "/a1/workspaces/{workspace_id}/file",
+    response_class=FileContent,
+    responses=NOT_MODIFIED,
+    openapi_extra={"parameters": [IF_NONE_MATCH]},
+)
 async def get_file(
     workspace_id: WorkspaceParameter, path: FilePath, version: VersionParameter, request: Request, exchange: CurrentExchange
 ) -> Response:
