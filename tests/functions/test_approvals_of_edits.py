@@ -15,6 +15,7 @@ from spass.tools.base import ReportProgress
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.waiting_agents import APPROVALS
+from tests.stream_grammar import of_type, read_events
 
 FILES: Final = "/a1/workspaces/default/file?path="
 RAW: Final = {"Content-Type": "application/octet-stream"}
@@ -24,13 +25,16 @@ EDIT: Final = {"message": "Add a docstring.", "files": ["src/main.py"]}
 
 @dataclass
 class Appending:
-    """An editor that appends a line to each file, or creates it. ``requests`` are the edits that it made."""
+    """An editor that appends a line to each file or creates it, or writes it in capitals. ``requests`` are its edits."""
 
     requests: list[EditRequest] = field(default_factory=list)
+    capitals: bool = False
 
     async def edit(self, request: EditRequest, ask: Ask, may_edit: Callable[[str], bool], report: ReportProgress) -> EditResult:
         self.requests.append(request)
         texts = {**request.files, **dict.fromkeys(request.create, "")}
+        if self.capitals:
+            return EditResult({path: text.upper() for path, text in texts.items()}, "x" * 20_000)
         return EditResult({path: f"{text}# edited\n" for path, text in texts.items()}, "Done.")
 
 
@@ -58,7 +62,7 @@ class Coder:
         reply = self.gateway.send("GET", FILES + path)
         return reply.text if reply.status == 200 else None
 
-    def ask(self, arguments: dict[str, Any], path: str = "") -> Reply:
+    def ask(self, arguments: dict[str, Any], path: str = "", **more: object) -> Reply:
         """Run a turn in which the model edits once, or send the same to another ``path``."""
         call = ToolCallDelta(0, "call_1", "aider_edit", json.dumps(arguments))
 
@@ -69,7 +73,7 @@ class Coder:
 
         self.gateway.model.script = answer
         path = path or f"/a1/agents/coder/sessions/{self.session}/messages"
-        reply = self.gateway.send("POST", path, body={"message": "Do it."})
+        reply = self.gateway.send("POST", path, body={"message": "Do it.", **more})
         assert reply.status == 200, reply.text
         return reply
 
@@ -122,6 +126,22 @@ def test_the_editors_model_is_asked_before_and_never_after(gated: Coder) -> None
     requests = len(gated.gateway.model.requests)
     gated.decide(waiting)
     assert (len(gated.gateway.model.requests), len(gated.editor.requests)) == (requests, 1)
+
+
+def test_the_largest_approval_fits_in_a_stream_and_in_its_journal(gated: Coder) -> None:
+    gated.editor.capitals = True
+    gated.put("src/main.py", b'say("\\n")\n' * 30_000)
+    events = read_events(gated.ask({"message": '"' * 30_000, "files": ["src/main.py"]}, stream=True))
+    (event,) = of_type(events, "approval")
+    (call,) = of_type(events, "tool_call")
+    assert events[-1]["type"] == "done"
+    assert 200_000 < len(json.dumps(event)) < 350_000
+    assert call["result"]["approval_id"] == event["approval"]["id"]
+    assert call["rich"] == event["approval"]["rich"]
+    followed = gated.gateway.send("GET", f"/c1/agents/coder/chat/{events[0]['message_id']}")
+    assert read_events(followed) == events
+    assert gated.decide(event["approval"])["status"] == "executed"
+    assert gated.file() == 'SAY("\\N")\n' * 30_000
 
 
 def test_an_edit_of_a_file_that_changed_since_is_not_committed(gated: Coder) -> None:
