@@ -20,7 +20,7 @@ MAX_MODEL_REQUESTS: Final = 8
 MAX_DISK: Final = 64 * 2**20
 """Bytes in the child's folder."""
 _TICK_SECONDS: Final = 0.5
-_REPORT_SECONDS: Final = 4.0
+_REPORT_SECONDS: Final = 3.0
 _STAGES: Final = {"applying": "Applying the edit", "correcting": "The edit did not match; asking the model to correct it"}
 _DEPLOYED: Final = "/opt/editor"
 
@@ -158,7 +158,7 @@ class _Edit:
 
 
 class _Reporter:
-    """Tell the client what the edit does: at each new stage, and every 4 seconds."""
+    """Tell the client what the edit does: at each new stage, and every 3 seconds."""
 
     def __init__(self, report: ReportProgress) -> None:
         self._report: Final = report
