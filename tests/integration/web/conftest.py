@@ -39,6 +39,7 @@ llm:
 models:
   - {{name: llama-4-scout, context_window: 128000}}
   - {{name: claude-opus-4.7, context_window: 200000}}
+  - {{name: "ollama/qwen2.5-coder:7b-instruct", context_window: 32768}}
   - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
 defaults: {{embedding_model: all-minilm-l6-v2, compact_summary_model: llama-4-scout}}
 usd_to_eur: 0.92
