@@ -21,6 +21,11 @@ _ASKS_HOW_MUCH: Final = re.compile(
     r"\b(wie (viel|gross|hoch|lang|weit|alt)|wieviel|how (many|much|large|big|high|long|old|far))\b"
 )
 
+_ASKS_WHAT_CAME_OF_IT: Final = re.compile(
+    r"\b(what did you (do|change)|what (came|became) of|was (it|that|this) (approved|done|denied)|did (it|that) work|"
+    r"was hast du (getan|geandert)|was wurde daraus|wurde (es|das) (genehmigt|erledigt|abgelehnt))\b"
+)
+
 
 def answer(conversation: Conversation) -> str:
     """Return the stand-in's answer to a conversation, in the language of the question."""
@@ -30,6 +35,8 @@ def answer(conversation: Conversation) -> str:
         return _from_results(conversation)
     if count := requested_count(conversation.question_text):
         return count.text
+    if _ASKS_WHAT_CAME_OF_IT.search(fold(conversation.question_text)) and conversation.earlier_results:
+        return _from_result(conversation, conversation.earlier_results[-1])
     answers = _answers(conversation)
     texts = list(dict.fromkeys(_phrase(candidate, conversation) for candidate in answers if candidate))
     if texts and (conversation.is_question or any(candidate and candidate.source == "document" for candidate in answers)):

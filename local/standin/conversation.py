@@ -71,13 +71,12 @@ class Conversation:
     def read(cls, messages: Sequence[Message]) -> "Conversation":
         last_user = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=-1)
         question = text_of(messages[last_user]) if last_user >= 0 else ""
-        calls = _calls_by_id(messages[last_user + 1 :])
-        results = tuple(
-            ToolResult(*calls.get(str(message.get("tool_call_id")), ("", {})), _parse(text_of(message)))
-            for message in messages[last_user + 1 :]
-            if message.get("role") == "tool"
-        )
-        return cls(messages, question, messages[: max(last_user, 0)], results)
+        return cls(messages, question, messages[: max(last_user, 0)], _results(messages[last_user + 1 :]))
+
+    @property
+    def earlier_results(self) -> Sequence[ToolResult]:
+        """Return the tool results before the question, in order."""
+        return _results(self.earlier)
 
     @property
     def question_text(self) -> str:
@@ -200,6 +199,15 @@ def _parse(text: str) -> Json:
         return parsed
     except ValueError:
         return text
+
+
+def _results(messages: Sequence[Message]) -> tuple[ToolResult, ...]:
+    calls = _calls_by_id(messages)
+    return tuple(
+        ToolResult(*calls.get(str(message.get("tool_call_id")), ("", {})), _parse(text_of(message)))
+        for message in messages
+        if message.get("role") == "tool"
+    )
 
 
 def _calls_by_id(messages: Sequence[Message]) -> dict[str, tuple[str, Mapping[str, Any]]]:

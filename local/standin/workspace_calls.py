@@ -19,7 +19,7 @@ _EDIT: Final = re.compile(
 )
 _UNDO: Final = re.compile(r"\b(undo|take back|ruckgangig|nimm .* zuruck)\b")
 _WHAT_CHANGED: Final = re.compile(
-    r"\b(what (has |was )?changed|show (me )?(the |your )?(last )?(diff|change)|was hat sich geandert|zeige? .*diff)\b"
+    r"\b(what (has |was )?changed|show (me )?(the |your )?(last )?(diff|changes?)|was hat sich geandert|zeige? .*diff)\b"
 )
 _DELETE_FILE: Final = re.compile(
     r"\b(?:delete|remove|losche|entferne)\b (?:the |a |die |das )?(?:(?:whole |ganze )?(?:file|datei) )?[`\"']?([\w./+@-]+)"
@@ -30,6 +30,9 @@ _ALL: Final = re.compile(r"\b(all|every|everything|whole|tree|recursive(ly)?|all
 _SEARCH: Final = re.compile(r"\b(where|search|grep|find|which files?|wo|suche?|finde?)\b")
 _LINES: Final = re.compile(r"\b(?:lines?|zeilen?) (\d{1,6})(?:\s*(?:-|–|to|bis|and|und)\s*(\d{1,6}))?")
 _DEEP: Final = 8  # levels that "everything" lists
+_JOB_CARD_TASK: Final = re.compile(
+    r"\A# Job card: .*?^## Task\n\n(.*?)(?=^## (?:Files|Acceptance)$|\Z)", re.DOTALL | re.MULTILINE
+)
 
 _LANE: Final = re.compile(
     r"\bdir-(code|models|data|devsecops|docs)\b|"
@@ -103,7 +106,7 @@ def _edit(offered: Collection[str], conversation: Conversation) -> Iterator[Call
         if files and (command := _git_command(question, files)):
             yield Call("aider_edit", {"message": command, "files": files})
         elif files := files or _files_with(conversation):
-            yield Call("aider_edit", {"message": conversation.question.strip(), "files": files})
+            yield Call("aider_edit", {"message": _task(conversation), "files": files})
         elif "search_files" in offered and (functions := functions_in(question)):
             yield Call("search_files", {"text": f"def {functions[0]}("})
         elif not KNOWLEDGE.search(folded):
@@ -167,7 +170,7 @@ def _after_results(offered: Collection[str], conversation: Conversation) -> list
         return []
     function = next(iter(functions_in(conversation.question_text)), None)
     found = next((path for result in conversation.results for path in _found(result, function)), None)
-    return [Call("aider_edit", {"message": conversation.question.strip(), "files": [found]})] if found else []
+    return [Call("aider_edit", {"message": _task(conversation), "files": [found]})] if found else []
 
 
 def _found(result: ToolResult, function: str | None) -> Iterator[str]:
@@ -204,6 +207,13 @@ def _earlier_files(conversation: Conversation) -> list[str]:
             function = call.get("function") if isinstance(call, Mapping) else None
             named += files_in(str(function.get("arguments", ""))) if isinstance(function, Mapping) else []
     return list(dict.fromkeys(reversed(named)))
+
+
+def _task(conversation: Conversation) -> str:
+    """Return the question, or the section of a job card that says what to do."""
+    question = conversation.question.strip()
+    card = _JOB_CARD_TASK.search(question)
+    return card[1].strip() if card else question
 
 
 def _without_quoted_texts(question: str) -> str:

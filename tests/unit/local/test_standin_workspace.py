@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from local.standin.wire import Completion, complete
+from spass.agents.job_card import JobCard
 
 THREE_TASKS: Final = (
     "Ask the code director to add a docstring to main() in src/main.py, the documentation director to create docs/a.md, "
@@ -73,7 +74,6 @@ def test_it_lists_reads_and_searches(question: str, name: str, arguments: dict[s
         "Please add a docstring to main() in src/main.py.",
         "Add a TODO comment at line 10 of src/main.py",
         'Replace "Hello" with "config.yml" in src/main.py',
-        "Job card: Documentation\n\nTask:\nAdd a docstring to main().\n\nFiles:\n- src/main.py",
         "Füge main() in src/main.py einen Docstring hinzu.",
     ],
 )
@@ -93,6 +93,36 @@ def test_it_edits_the_file_that_the_question_names(question: str) -> None:
 )
 def test_it_deletes_moves_and_takes_back_by_commands(question: str, message: str, files: list[str]) -> None:
     assert calls_for(question) == [("aider_edit", {"message": message, "files": files})]
+
+
+def test_the_task_of_a_job_card_is_the_message_of_its_edit() -> None:
+    card = JobCard(
+        title="Delete nothing", task="Add a docstring to main().", files=("src/main.py",), acceptance=("It is one line.",)
+    )
+    assert calls_for(card.render()) == [("aider_edit", {"message": "Add a docstring to main().", "files": ["src/main.py"]})]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fact"),
+    [
+        ({"approval_required": True, "approval_id": "apr_1"}, "waits for a person's approval (apr_1)"),
+        ({"version": 4, "files": [], "answer": "Removed 1 file."}, "This is version 4."),
+        ({"error": {"code": "approval_denied", "message": "The user denied this call."}}, "The user denied this call."),
+    ],
+)
+@pytest.mark.parametrize("question", ["What did you change?", "Was it approved?", "What became of it?"])
+def test_it_tells_what_came_of_its_last_call(question: str, outcome: object, fact: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "aider_edit", "arguments": '{"message": "/git rm docs/old.md"}'}}
+    messages = [
+        {"role": "user", "content": "Delete docs/old.md"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": json.dumps(outcome)},
+        {"role": "assistant", "content": "I asked for it."},
+        {"role": "user", "content": question},
+    ]
+    completion = ask(messages, EDIT)
+    assert completion.tool_calls == []
+    assert fact in (completion.content or "")
 
 
 def test_a_line_is_removed_from_a_file_and_the_file_stays() -> None:
