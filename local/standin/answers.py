@@ -105,7 +105,9 @@ def _phrase(candidate: Candidate, conversation: Conversation) -> str:
 
 
 def _from_results(conversation: Conversation) -> str:
-    texts = [_from_result(conversation, result) for result in conversation.results]
+    # What an edit changed matters more than how its file was found.
+    edits = [result for result in conversation.results if result.name == "aider_edit"]
+    texts = [_from_result(conversation, result) for result in edits or conversation.results]
     separator = "\n\n" if any("\n" in text for text in texts) else " "
     return separator.join(dict.fromkeys(filter(None, texts))) or _nothing(conversation.is_german)
 

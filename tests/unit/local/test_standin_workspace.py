@@ -113,7 +113,7 @@ def test_the_task_of_a_job_card_is_the_message_of_its_edit() -> None:
 @pytest.mark.parametrize("question", ["What did you change?", "Was it approved?", "What became of it?"])
 def test_it_tells_what_came_of_its_last_call(question: str, outcome: object, fact: str) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "aider_edit", "arguments": '{"message": "/git rm docs/old.md"}'}}
-    messages = [
+    messages: list[Mapping[str, Any]] = [
         {"role": "user", "content": "Delete docs/old.md"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": json.dumps(outcome)},
