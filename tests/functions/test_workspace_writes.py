@@ -65,6 +65,17 @@ def test_preconditions_of_an_absent_file(site: WorkspaceClient) -> None:
     assert site.json()["version"] == 2
 
 
+@pytest.mark.parametrize("path", ["src/main.py", "infra/prod.yaml", "keys/id.pem", "home/.env", "lib/arn:aws:x.so"])
+def test_errors_name_the_paths_as_they_are(site: WorkspaceClient, path: str) -> None:
+    site.write(path, b"1")
+    conflict = site.put(path, b"2", {"If-None-Match": "*"}).json["error"]
+    assert (conflict["code"], conflict["details"]) == ("workspace_conflict", {"paths": [path]})
+    absent = site.send("GET", "/file", {"path": f"b/{path}"})
+    below = site.put(f"{path}/c", b"3")
+    assert [reply.code for reply in (absent, below)] == ["file_not_found", "invalid_path"]
+    assert all(path in reply.json["error"]["message"] for reply in (absent, below))
+
+
 def put(gateway: Gateway, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Awaitable[Reply]:
     return gateway.send_async("PUT", f"/a1/workspaces/site/file?path={path}", raw=body, headers={**FILE, **(headers or {})})
 

@@ -85,6 +85,15 @@ _RETRY_LATER: Final = (
 # OpenAI's SDKs retry after every 5xx unless the header x-should-retry is false. Here no retry can help.
 _NEVER_RETRY: Final = (errors.NoBackendAvailable, errors.DepthExceeded)
 
+# Their texts hold nothing but what the caller sent or may list. Paths in a workspace look like files of the gateway.
+_NAME_PATHS: Final = (
+    errors.InvalidPath,
+    errors.InvalidArchive,
+    errors.WorkspaceLimit,
+    errors.WorkspaceFileNotFound,
+    errors.WorkspaceConflict,
+)
+
 _QUERY_PARAMETERS: Final = ("limit", "cursor", "group_by", "agent", "from", "to", "path", "version", "depth", "mode")
 _MAX_REPORTS: Final = 20
 _MAX_LOC_CHARACTERS: Final = 64
@@ -100,7 +109,9 @@ def http_error_type(error: SpassError) -> HttpErrorType:
 
 
 def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], str] = redact) -> Error:
-    """Return the body of the answer. ``redact`` removes secrets from its texts."""
+    """Return the body of the answer. ``redact`` removes secrets from its texts, except where they name paths of a workspace."""
+    if isinstance(error, _NAME_PATHS):
+        redact = str
     details = redact_members(error.details, redact)
     message = redact(error.message)
     if isinstance(error, InvalidRequest) and "errors" not in details:
