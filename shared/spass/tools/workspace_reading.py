@@ -1,6 +1,5 @@
 """Read a workspace for a tool, within the globs of its agent's file. What is outside them cannot be told from what is absent."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from spass.core.errors import WorkspaceFileNotFound
@@ -53,17 +52,12 @@ async def read_text(context: ToolContext, at: TreeAt, path: WorkspacePath) -> st
     return text
 
 
-def visible_below(context: ToolContext, tree: Tree, folder: str) -> Iterator[WorkspacePath]:
-    """Yield the paths below ``folder`` that the agent may read, in order."""
-    read = context.grants.read
-    return (path for path in tree.below(folder) if read.matches(path)) if read.may_contain(folder) else iter(())
-
-
 def _explain_absence(context: ToolContext, tree: Tree, path: str) -> str:
-    if next(visible_below(context, tree, path), None) is not None:
+    visible = tree.matching(context.grants.read)
+    if visible.is_folder(path):
         return f"{show(path)} is a folder. List it with list_directory, or read a file in it."
     name = path.rpartition("/")[2]
-    similar = [other for other in visible_below(context, tree, "") if other.rpartition("/")[2] == name]
+    similar = [other for other in visible.paths if other.rpartition("/")[2] == name]
     advice = (
         f"Did you mean {' or '.join(map(show, similar[:_MAX_SUGGESTIONS]))}?" if similar else "Find files with list_directory."
     )

@@ -1,7 +1,6 @@
 """List the workspaces of a tenant, the versions of a workspace, and the files of a version, page by page."""
 
 import re
-from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from spass.aws.clients import TenantStore
@@ -84,17 +83,15 @@ class Listing(NamedTuple):
                 raise InvalidPath(f"{show(self.folder)} is a file in version {at.version}. Name a folder.", param="path")
             check_folders_above(at, self.folder)
             raise WorkspaceFileNotFound(f"There is no folder {show(self.folder)} in version {at.version}.", param="path")
-        entries = at.tree.list(self.folder, self.depth)
-        start = bisect_right(entries, after, key=lambda entry: entry.path) if after is not None else 0
         page: list[Entry] = []
         size = PageSizeLimit()
-        for listed in entries[start : start + limit]:
+        next_cursor: str | None = None
+        for listed in at.tree.list(self.folder, self.depth, after=after or ""):
             entry = Entry.of(listed)
-            if not size.add(entry.to_json()):
+            if len(page) == limit or not size.add(entry.to_json()):
+                next_cursor = encode_cursor(self._owner(store), f"{at.version}/{page[-1].path}")
                 break
             page.append(entry)
-        is_last = start + len(page) == len(entries)
-        next_cursor = None if is_last else encode_cursor(self._owner(store), f"{at.version}/{page[-1].path}")
         return TreePage(version=at.version, entries=tuple(page), next_cursor=next_cursor)
 
     def _owner(self, store: TenantStore) -> str:

@@ -49,6 +49,11 @@ class Globs:
     def matches(self, path: str) -> bool:
         return self._automaton.matches(path)
 
+    @property
+    def matches_everything(self) -> bool:
+        """Return True if every path matches, as with ``**``."""
+        return self._automaton.matches_everything
+
     def may_contain(self, folder: str) -> bool:
         """Return whether a path below ``folder`` can match. "" is the root."""
         return self._automaton.may_match_below(f"{folder}/" if folder else "")
@@ -153,6 +158,10 @@ class _Automaton:
     def matches(self, path: str) -> bool:
         node = self._read(path)
         return node.matches if node.decided is None else node.decided
+
+    @property
+    def matches_everything(self) -> bool:
+        return self._read("").decided is True
 
     def may_match_below(self, prefix: str) -> bool:
         node = self._read(prefix)

@@ -2,15 +2,17 @@
 
 import json
 import zlib
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
+from spass.workspaces.globs import Globs
 from spass.workspaces.paths import WorkspacePath
 
-_FILE_BYTES: Final = 600  # memory of one file of a decoded tree, without its path: the tuple, its texts and its numbers
+_FILE_BYTES: Final = 600  # memory of one file of a decoded tree and of its parts, without the path: tuple, texts and numbers
+_MAX_PARTS: Final = 4  # parts of a tree that are kept, each for the patterns of another agent
 _FASTEST: Final = 1  # most bytes are digests, so a higher level of zlib saves only 5 % in three times the time
 _AFTER_SLASH: Final = "0"  # the character after "/": it ends the range of a folder's paths in their order
 
@@ -78,33 +80,57 @@ class Tree:
 
     def below(self, folder: str) -> Sequence[WorkspacePath]:
         """Return the paths below ``folder`` in order, at any depth."""
-        if not folder:
-            return self.paths
-        return self.paths[bisect_left(self.paths, f"{folder}/") : bisect_left(self.paths, folder + _AFTER_SLASH)]
+        places = _places_below(self.paths, folder)
+        return self.paths[places.start : places.stop]
 
-    def list(self, folder: str = "", depth: int | None = None) -> Sequence[TreeEntry]:
-        """Return the files and directories below ``folder`` by path: those directly in it with ``depth`` 1, all with None."""
-        below = self.below(folder)
-        start = len(folder) + 1 if folder else 0
-        entries: dict[str, TreeEntry] = {}
-        position = 0
-        while position < len(below):
-            path = below[position]
-            end = start
-            for _ in range(depth if depth is not None else path.count("/") + 1):
-                end = path.find("/", end) + 1
-                if not end:
-                    break
-                parent = path[: end - 1]
-                if parent not in entries:
-                    entries[parent] = TreeEntry(parent, "directory", None, None)
-            if depth is None or not end:
-                file = self.files[path]
-                entries[path] = TreeEntry(path, "file", file.size, file.sha256)
-                position += 1
-            else:  # everything else in this directory is too deep as well
-                position = bisect_left(below, path[: end - 1] + _AFTER_SLASH, position)
-        return [entries[path] for path in sorted(entries)]
+    def matching(self, globs: Globs) -> "Tree":
+        """Return the tree of the files that ``globs`` match. It is kept for the next call, because that matches every path."""
+        if globs.matches_everything:
+            return self
+        part = self._parts.get(globs)
+        if part is None:
+            if len(self._parts) == _MAX_PARTS:
+                self._parts.clear()
+            part = self._parts[globs] = Tree({path: file for path, file in self.files.items() if globs.matches(path)})
+        return part
+
+    def list(self, folder: str = "", depth: int | None = None, *, after: str = "") -> Iterator[TreeEntry]:
+        """Yield the files and directories below ``folder`` by path, beginning after the path ``after``: those directly in it with
+        ``depth`` 1, all with None."""
+        names = self._names
+        places = _places_below(names, folder)
+        position = max(places.start, bisect_right(names, after))
+        segments = None if depth is None else depth + (folder.count("/") + 1 if folder else 0)
+        while position < places.stop:
+            name = names[position]
+            if segments is not None and name.count("/") >= segments:
+                # Everything else in this directory is too deep as well.
+                directory = "/".join(name.split("/", segments)[:segments])
+                position = bisect_left(names, directory + _AFTER_SLASH, position)
+                continue
+            file = self.files.get(name)
+            yield TreeEntry(name, "file", file.size, file.sha256) if file else TreeEntry(name, "directory", None, None)
+            position += 1
+
+    @cached_property
+    def _names(self) -> Sequence[WorkspacePath]:
+        """The paths of all files and directories in order."""
+        folders = set[WorkspacePath]()
+        for path in self.files:
+            folder = WorkspacePath(path.rpartition("/")[0])
+            while folder and folder not in folders:
+                folders.add(folder)
+                folder = WorkspacePath(folder.rpartition("/")[0])
+        return sorted((*self.files, *folders))
+
+    @cached_property
+    def _parts(self) -> dict[Globs, "Tree"]:
+        return {}
+
+
+def _places_below(paths: Sequence[str], folder: str) -> range:
+    """Return where the paths below ``folder`` are in ``paths``, which are in order."""
+    return range(bisect_left(paths, f"{folder}/"), bisect_left(paths, folder + _AFTER_SLASH)) if folder else range(len(paths))
 
 
 EMPTY_TREE: Final = Tree({})

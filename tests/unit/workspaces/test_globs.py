@@ -59,6 +59,13 @@ def test_no_pattern_matches_nothing() -> None:
     assert not Globs.parse([]).may_contain("")
 
 
+def test_some_patterns_match_everything() -> None:
+    for patterns in (["**"], ["a/", "**"]):
+        assert Globs.parse(patterns).matches_everything
+    for patterns in ([], ["*"], ["a/"], ["**", "!a/"], ["**/*"]):
+        assert not Globs.parse(patterns).matches_everything
+
+
 def test_globs_are_equal_if_their_patterns_are() -> None:
     assert Globs.parse(["a", "b/"]) == Globs.parse(("a", "b/"))
     assert len({Globs.parse(["a"]), Globs.parse(["a"]), Globs.parse(["b"])}) == 2

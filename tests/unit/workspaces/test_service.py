@@ -219,7 +219,7 @@ def test_a_listing_shows_files_and_folders_by_path() -> None:
     everything = ["a", "a-b", "a.txt", "a/x", "a/y", "a/y/z", "a0", "b", "b/c", "b/c/d", "b/c/d/e"]
     assert [entry.path for entry in tree.list()] == [entry.path for entry in tree.list(depth=32)] == everything
     assert [entry.type for entry in tree.list("a")] == ["file", "directory", "file"]
-    assert tree.list("a.txt") == tree.list("nowhere") == []
+    assert [*tree.list("a.txt")] == [*tree.list("nowhere")] == []
     assert [tree.is_folder(folder) for folder in ("", "a", "a/y", "a.txt", "a/x", "b/c/d/e")] == [True] * 3 + [False] * 3
 
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.ids import TenantId
+from spass.workspaces.globs import Globs
 from spass.workspaces.objects import TreeCache, TreeName
 from spass.workspaces.paths import WorkspacePath
 from spass.workspaces.tree import EMPTY_TREE, Tree, TreeFile, decode_tree, encode_tree
@@ -48,12 +49,35 @@ def naive_listing(tree: Tree, folder: str, depth: int | None) -> Mapping[str, Tr
 @given(trees(), folders, st.none() | st.integers(1, 4))
 def test_a_listing_agrees_with_a_naive_one(tree: Tree, folder: str, depth: int | None) -> None:
     expected = naive_listing(tree, folder, depth)
-    entries = tree.list(folder, depth)
+    entries = [*tree.list(folder, depth)]
     assert [entry.path for entry in entries] == list(expected)
     for path, kind, size, sha256 in entries:
         file = expected[path]
         assert (kind, size, sha256) == (("file", file.size, file.sha256) if file else ("directory", None, None))
     assert tree.is_folder(folder) == (not folder or bool(expected))
+
+
+@given(trees(), folders, st.none() | st.integers(1, 4), file_paths)
+def test_a_listing_continues_after_a_path(tree: Tree, folder: str, depth: int | None, after: str) -> None:
+    entries = [*tree.list(folder, depth)]
+    assert [*tree.list(folder, depth, after=after)] == [entry for entry in entries if entry.path > after]
+
+
+@given(trees(), st.lists(st.sampled_from(["**", "a/", "**/b", "!a/b/", "!**/ä", "b*"]), min_size=1).map(Globs))
+def test_a_part_of_a_tree_has_the_files_that_match(tree: Tree, globs: Globs) -> None:
+    expected = Tree({path: file for path, file in tree.files.items() if globs.matches(path)})
+    for _ in range(2):
+        part = tree.matching(globs)
+        assert part == expected
+        assert [*part.list()] == [*expected.list()]
+
+
+def test_every_pattern_has_a_part_of_its_own() -> None:
+    paths = [WorkspacePath(f"{folder}/{name}") for folder in "abcdefgh" for name in ("x", "y")]
+    tree = Tree(dict.fromkeys(paths, TreeFile("", 0, "", 0, 0, 0)))
+    for _ in range(2):
+        for folder in "abcdefgh":
+            assert tree.matching(Globs([f"{folder}/"])).paths == [f"{folder}/x", f"{folder}/y"]
 
 
 @given(trees())

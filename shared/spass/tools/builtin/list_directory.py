@@ -1,6 +1,5 @@
 """The tool ``list_directory``."""
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, ClassVar, Final
 
@@ -11,9 +10,9 @@ from spass.core.messages import Json
 from spass.tools.base import Tool, ToolContext, ToolReply
 from spass.tools.results import fit_items
 from spass.tools.workspace_change import path_not_allowed
-from spass.tools.workspace_reading import read_newest, visible_below
+from spass.tools.workspace_reading import read_newest
 from spass.workspaces.paths import MAX_SEGMENTS, parse_folder, show
-from spass.workspaces.tree import Tree, TreeEntry
+from spass.workspaces.tree import Tree
 
 MAX_ENTRIES: Final = 500
 
@@ -38,9 +37,9 @@ class ListDirectory(Tool):
     async def run(self, context: ToolContext, /) -> ToolReply:
         context.require_workspace()
         folder = parse_folder(self.path)
-        tree = (await read_newest(context)).tree
-        _check_folder(context, tree, folder)
-        found = [*islice(_visible_entries(context, tree, folder, self.depth), MAX_ENTRIES + 1)]
+        visible = (await read_newest(context)).tree.matching(context.grants.read)
+        _check_folder(context, visible, folder)
+        found = [*islice(visible.list(folder, self.depth), MAX_ENTRIES + 1)]
         entries: list[Json] = [{"path": entry.path, "type": entry.type, "size": entry.size} for entry in found[:MAX_ENTRIES]]
         fitting = fit_items(entries)
         is_cut = len(found) > MAX_ENTRIES
@@ -50,27 +49,17 @@ class ListDirectory(Tool):
         )
 
 
-def _check_folder(context: ToolContext, tree: Tree, folder: str) -> None:
-    """Check that ``folder`` is one that the agent may see.
+def _check_folder(context: ToolContext, visible: Tree, folder: str) -> None:
+    """Check that ``folder`` is one that the agent may see, with the tree of the files that it may read.
 
     Raises:
         ToolError: the agent may read nothing in it.
         WorkspaceFileNotFound: the agent sees no file in it. The root is a folder even if it is empty.
     """
     read = context.grants.read
-    if folder in tree.files and read.matches(folder):
+    if folder in visible.files:
         raise WorkspaceFileNotFound(f"{show(folder)} is a file. Read it with read_file, or list its folder.", param="path")
     if not read.may_contain(folder):
         raise path_not_allowed(f"{folder}/" if folder else "**", context.grants.paths.read, "read")
-    if folder and next(visible_below(context, tree, folder), None) is None:
+    if not visible.is_folder(folder):
         raise WorkspaceFileNotFound(f"There is no folder {show(folder)}. List the folder above it.", param="path")
-
-
-def _visible_entries(context: ToolContext, tree: Tree, folder: str, depth: int) -> Iterator[TreeEntry]:
-    """Yield the entries of a listing that the agent may see: files that it may read, and folders with such files."""
-    for entry in tree.list(folder, depth):
-        if entry.type == "file":
-            if context.grants.read.matches(entry.path):
-                yield entry
-        elif next(visible_below(context, tree, entry.path), None) is not None:
-            yield entry

@@ -14,7 +14,7 @@ from spass.core.text_checks import reject_blank
 from spass.core.time import Deadline
 from spass.tools.base import Tool, ToolContext
 from spass.tools.results import fit_items
-from spass.tools.workspace_reading import read_newest, visible_below
+from spass.tools.workspace_reading import read_newest
 from spass.workspaces.globs import Globs
 from spass.workspaces.paths import WorkspacePath
 from spass.workspaces.text import decode_text
@@ -70,7 +70,7 @@ class SearchFiles(Tool):
         deadline = Deadline.after(min(MAX_SECONDS, context.scope.deadline.remaining()))
         at = await read_newest(context)
         pattern = Globs.parse([self.glob]) if self.glob else None
-        paths = [path for path in visible_below(context, at.tree, "") if pattern is None or pattern.matches(path)]
+        paths = [path for path in at.tree.matching(context.grants.read).paths if pattern is None or pattern.matches(path)]
         found: list[Json] = []
         truncated = False
         try:
