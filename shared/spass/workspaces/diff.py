@@ -24,6 +24,8 @@ FileStatus = Literal["added", "changed", "deleted"]
 
 _CONTEXT_LINES: Final = 3
 _MAX_STEPS: Final = 8 * MAX_STEPS
+_MAX_LINES: Final = 1_600_000
+"""Lines of both bodies of a file that are compared one by one. Each takes up to 140 bytes of the 512 MiB of a function."""
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_LINE_END: Final = "\n\\ No newline at end of file\n"
 
@@ -60,7 +62,8 @@ def diff_bodies(path: str, before: bytes | None, after: bytes | None, max_bytes:
 class DiffLimit:
     """The bytes and the steps that are left for the diffs of one answer.
 
-    Without steps, a file gets no unified diff, and its counts are those of one change that holds all others.
+    Without steps, or with too many lines, a file gets no unified diff, and its counts are those of one change that holds all
+    others.
     """
 
     bytes_left: int = MAX_DIFF_BYTES
@@ -73,7 +76,7 @@ class DiffLimit:
         old, new = map(decode_text, bodies)
         if old is None or new is None:
             return FileDiff(path, status, 0, 0, "", truncated=True)
-        if self.steps_left <= 0:
+        if self.steps_left <= 0 or sum(body.count(b"\n") for body in bodies) > _MAX_LINES:
             removed, added = _count_between_equal_ends(*bodies)
             return FileDiff(path, status, added, removed, "", truncated=True)
         texts = _LINE.findall(old), _LINE.findall(new)

@@ -2,6 +2,7 @@
 
 import re
 import time
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -223,3 +224,15 @@ def test_without_steps_the_counts_are_those_of_one_change(before: bytes, after: 
     rest, other = old[start:][::-1], new[start:][::-1]
     end = next((at for at, (one, two) in enumerate(zip(rest, other, strict=False)) if one != two), min(len(rest), len(other)))
     assert (diff.added, diff.removed) == (len(new) - start - end, len(old) - start - end)
+
+
+def test_two_texts_of_millions_of_short_lines_take_bounded_memory() -> None:
+    before, after = b"a\n" * (2 * MIB), b"b\n" * (2 * MIB)
+    tracemalloc.start()
+    try:
+        diff = DiffLimit().diff("lines", before, after)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (diff.added, diff.removed) == (2 * MIB, 2 * MIB)
+    assert peak < 64 * MIB
