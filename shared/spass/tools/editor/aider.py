@@ -5,7 +5,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -17,6 +18,8 @@ from spass.tools.editor.process import ChildFailed, ChildProcess
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 
 MAX_MODEL_REQUESTS: Final = 8
+MAX_CHILDREN: Final = 8
+"""Edits of one process at the same time. Each child takes about 100 MB of memory, and delegates can ask for 64 edits at once."""
 MAX_DISK: Final = 64 * 2**20
 """Bytes in the child's folder."""
 _TICK_SECONDS: Final = 0.5
@@ -26,7 +29,7 @@ _DEPLOYED: Final = "/opt/editor"
 
 
 class AiderEditor:
-    """Edits with Aider. The object has no state: edits can run at the same time."""
+    """Edits with Aider. ``MAX_CHILDREN`` edits can run at the same time; others wait, within their time limit."""
 
     def __init__(self, packages: Path, *, engine: str = "spass.tools.editor.child.engine", temporary: Path | None = None) -> None:
         """``packages``: the folder of Aider's packages. ``engine``: the module that the child runs. ``temporary``: the folder in
@@ -35,6 +38,7 @@ class AiderEditor:
         self._packages: Final = packages
         self._engine: Final = engine
         self._temporary: Final = temporary
+        self._free_children: Final = asyncio.Semaphore(MAX_CHILDREN)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "AiderEditor":
@@ -49,8 +53,8 @@ class AiderEditor:
             )
         limit = asyncio.timeout(request.seconds)
         try:
-            async with limit:
-                return await self._run(_Edit(request, ask, may_edit), _Reporter(report))
+            async with limit, self._child_slot(_Reporter(report)) as reporter:
+                return await self._run(_Edit(request, ask, may_edit), reporter)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -58,6 +62,18 @@ class AiderEditor:
             raise ToolError(message, code="edit_timeout") from None
         except ChildFailed as failure:
             raise _failed(f"The editor {failure}.") from None
+
+    @asynccontextmanager
+    async def _child_slot(self, reporter: "_Reporter") -> AsyncIterator["_Reporter"]:
+        """Wait until one child more may run, and tell the client that the edit waits."""
+        try:
+            if self._free_children.locked():
+                reporter.start("Waiting for other edits", lambda: None)
+            async with self._free_children:
+                reporter.stop()
+                yield reporter
+        finally:
+            reporter.stop()
 
     async def _run(self, edit: "_Edit", reporter: "_Reporter") -> EditResult:
         with edit_folder(self._temporary or Path(tempfile.gettempdir())) as folder:

@@ -15,7 +15,7 @@ import pytest
 
 from spass.core.messages import Message
 from spass.tools.base import ToolError
-from spass.tools.editor.aider import AiderEditor
+from spass.tools.editor.aider import MAX_CHILDREN, AiderEditor
 from spass.tools.editor.protocol import EditRequest, EditResult
 from tests.unit.tools.editor.children import children
 
@@ -256,3 +256,46 @@ async def test_edits_side_by_side_do_not_remove_the_folders_of_others(attack: At
     body = "time.sleep(0.3); return Edited(open('mine', 'w').write('x') and 'Done.', {})"
     results = await asyncio.gather(*(attack.run(body) for _ in range(8)))
     assert {result.answer for result in results} == {"Done."}
+
+
+async def test_a_turn_with_many_edits_has_eight_children_at_most(tmp_path: Path) -> None:
+    library = tmp_path / "packages"
+    (library / "aider").mkdir(parents=True)
+    (library / "attack.py").write_text(HEAD + "    connection.ask([])" + TAIL)
+    editor = AiderEditor(library, engine="attack", temporary=tmp_path)
+    waiting, most = 0, 0
+    release = asyncio.Event()
+
+    async def ask(_: Sequence[Message]) -> str:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, len(children()))
+        if waiting == MAX_CHILDREN:
+            release.set()
+        await release.wait()
+        return ""
+
+    progress: list[str] = []
+    request = EditRequest("Attack.", {"main.py": ""}, seconds=60.0)
+    edits = (editor.edit(request, ask, lambda _: False, progress.append) for _ in range(2 * MAX_CHILDREN))
+    await asyncio.gather(*edits)
+    assert waiting == 2 * MAX_CHILDREN
+    assert most == MAX_CHILDREN
+    assert progress.count("Waiting for other edits…") == MAX_CHILDREN
+
+
+async def test_an_edit_that_waits_for_others_ends_with_its_time(tmp_path: Path) -> None:
+    library = tmp_path / "packages"
+    (library / "aider").mkdir(parents=True)
+    (library / "attack.py").write_text(HEAD + "    time.sleep(60)" + TAIL)
+    editor = AiderEditor(library, engine="attack", temporary=tmp_path)
+    request = EditRequest("Attack.", {"main.py": ""}, seconds=1.0)
+    edits = (editor.edit(request, _refuse, lambda _: False, lambda _: None) for _ in range(MAX_CHILDREN + 2))
+    errors = await asyncio.gather(*edits, return_exceptions=True)
+    assert {error.code for error in errors if isinstance(error, ToolError)} == {"edit_timeout"}
+    assert len(errors) == MAX_CHILDREN + 2
+    assert children() == []
+
+
+async def _refuse(_: Sequence[Message]) -> str:
+    raise AssertionError("no model is asked")
