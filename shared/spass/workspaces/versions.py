@@ -54,6 +54,11 @@ class Version:
         )
 
     @property
+    def files(self) -> int:
+        """The number of files that it changed."""
+        return self.added + self.changed + self.deleted
+
+    @property
     def objects(self) -> Sequence[str]:
         """The names of its objects."""
         return [self.tree, self.pack] if self.pack else [self.tree]

@@ -84,6 +84,8 @@ class _Commands:
     async def _undo(self) -> ToolReply:
         undone = 0
         for version in await self.history.versions(_MAX_UNDONE):
+            if not version.files:
+                continue  # a write over HTTP is a version even if it changes no file
             if version.message == _UNDO:
                 undone += 1
             elif undone:

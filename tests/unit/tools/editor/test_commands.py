@@ -1,8 +1,11 @@
 """Commands of ``aider_edit`` are answered from the versions; everything else that begins like a command is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.tools.editor.edit_harness import EditHarness, error_of, grants, result_of
+from tests.unit.workspaces.harness import writes
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +109,14 @@ async def test_a_change_after_an_undo_is_the_next_to_be_taken_back(harness: Edit
     await harness.call("/undo")
     await harness.files.write({"README.md": b"# Other\n"})
     assert result_of(await harness.call("/undo"))["answer"] == "Took back version 5."
+    assert result_of(await harness.call("/undo"))["answer"] == "Took back version 2."
+
+
+async def test_undo_skips_versions_that_changed_no_file(harness: EditHarness) -> None:
+    same = replace(writes({"src/new.py": b"x = 1\n"}), always=True)
+    await harness.files.commit(same)
+    assert result_of(await harness.call("/undo"))["answer"] == "Took back version 3."
+    await harness.files.commit(replace(writes({"README.md": b"# Demo\n"}), always=True))
     assert result_of(await harness.call("/undo"))["answer"] == "Took back version 2."
 
 
