@@ -188,13 +188,15 @@ def _found(result: ToolResult, function: str | None) -> Iterator[str]:
 
 
 def _files_with(conversation: Conversation) -> list[str]:
-    """Return the file of the conversation so far that the question means: the last one whose text was shown with the function."""
+    """Return the file of the conversation so far that the question means: the last one, or the last read one that defines it."""
     functions = functions_in(conversation.question_text)
-    files = _earlier_files(conversation)
-    shown = "\n".join(text_of(message) for message in conversation.earlier)
-    if functions and not any(re.search(rf"\b{re.escape(name)}\b\s*\(", shown) for name in functions):
-        return []
-    return files[:1]
+    if not functions:
+        return _earlier_files(conversation)[:1]
+    definition = re.compile(rf"\b(?:def|function|fn|func) +(?:{'|'.join(functions)})\b")
+    for read in reversed(conversation.earlier_results):
+        if read.name == "read_file" and isinstance(read.result, Mapping) and definition.search(str(read.result.get("text"))):
+            return [str(read.result.get("path"))]
+    return []
 
 
 def _earlier_files(conversation: Conversation) -> list[str]:

@@ -154,6 +154,15 @@ def test_it_searches_for_a_function_that_no_earlier_file_shows() -> None:
     assert calls_for("Add a docstring to greet()", earlier=READ_MAIN) == [("search_files", {"text": "def greet("})]
 
 
+def test_it_searches_for_a_function_of_which_only_the_prompt_speaks() -> None:
+    earlier = (
+        {"role": "system", "content": 'You edit files. An example: "Add a docstring to main()" in src/main.py.'},
+        {"role": "user", "content": "What files are in src/?"},
+        {"role": "assistant", "content": "src/ holds:\n- src/main.py\n- src/util.py"},
+    )
+    assert calls_for(ADD, earlier=earlier) == [("search_files", {"text": "def main("})]
+
+
 def test_it_edits_the_file_that_it_found() -> None:
     matches = [{"path": path, "line": 3, "text": "def main():"} for path in ("tests/test_main.py", "src/app.py", "src/main.py")]
     assert calls_for(ADD) == [("search_files", {"text": "def main("})]
