@@ -14,6 +14,7 @@ from spass.tools.base import Tool, ToolContext, ToolError, ToolReply
 from spass.tools.chat_models import ChatModels
 from spass.tools.editor.command_line import is_command
 from spass.tools.editor.commands import run_command
+from spass.tools.editor.long_messages import divide_long_messages
 from spass.tools.editor.progress import report_while_working
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult
 from spass.tools.editor.texts import EditPaths, EditTexts
@@ -117,7 +118,7 @@ def _ask(context: ToolContext) -> Ask:
     scope = replace(context.scope, depth=context.scope.depth + 1)
 
     async def ask(messages: Sequence[Message]) -> str:
-        return _text_of(await models.ask(scope, model, messages, max_tokens=None, temperature=0.0))
+        return _text_of(await models.ask(scope, model, divide_long_messages(messages), max_tokens=None, temperature=0.0))
 
     return ask
 
