@@ -31,6 +31,7 @@ _FIRST = (
     "e2e/test_life.py",
     "e2e/test_compaction.py",
     "e2e/test_chat.py",
+    "e2e/test_directors_with_models.py",
     "e2e/test_stopped_chats.py",
     "functions/test_crashes.py",
     "functions/test_stream_equality.py",

@@ -8,11 +8,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
+import httpx
 import pytest
 
 from local.home import ROOT
 from tests.e2e.conftest import Gateway
+from tests.stream_grammar import of_type, parse_events
 
 BERLIN = [
     {"id": "gate", "text": "Das Brandenburger Tor steht am Pariser Platz, gebaut 1791.", "metadata": {}},
@@ -29,6 +32,7 @@ def test_data_survives_a_restart_without_new_embeddings(new_gateway: Callable[[]
         messages = f"/a1/agents/concise-de/sessions/{session['id']}/messages"
         client.post(messages, json={"message": "Mein Lieblingssport ist Tennis."}).raise_for_status()
         documents = client.get("/a1/rag/indices/berlin/documents").json()["documents"]
+        work = Work(client)
     objects = _objects(first.home)
     assert first.stop() == 0
 
@@ -42,6 +46,42 @@ def test_data_survives_a_restart_without_new_embeddings(new_gateway: Callable[[]
         answer = client.post(messages, json={"message": "Welcher Sport ist mein Liebling?"}).json()
         assert "Tennis" in answer["message"]["content"]
         assert [message["seq"] for message in client.get(messages).json()["messages"]] == [1, 2, 3, 4]
+        work.check_and_continue(client)
+
+
+class Work:
+    """A director's edit, which waits for an approval, and what the gateway tells about it."""
+
+    CHAT: Final = "/c1/agents/dir-devsecops/chat"
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.stream = self._ask(client, "Create infra/main.tf")
+        events = parse_events(self.stream)
+        (waiting,) = of_type(events, "approval")
+        self.approval = f"/a1/approvals/{waiting['approval']['id']}"
+        self.session = f"/a1/agents/dir-devsecops/sessions/{events[0]['session_id']}"
+        self.told = self._tell(client)
+
+    def check_and_continue(self, client: httpx.Client) -> None:
+        """Assert that a gateway tells the same and sends the same stream, and that the call can be approved."""
+        assert self._tell(client) == self.told
+        assert client.get(f"{self.CHAT}/m-1").text == self.stream
+        decided = client.post(self.approval, json={"decision": "approve"}).raise_for_status().json()
+        assert (decided["status"], decided["result"]["version"]) == ("executed", 2)
+        versions = client.get("/a1/workspaces/default/versions").json()["versions"]
+        assert [version["version"] for version in versions] == [2, 1]
+        assert client.get("/a1/workspaces/default/file", params={"path": "infra/main.tf"}).text == "# Main\n"
+        done = parse_events(self._ask(client, "What did you change?", "m-2"))[-1]
+        assert self.session.endswith(done["session_id"])
+
+    def _ask(self, client: httpx.Client, text: str, message_id: str = "m-1") -> str:
+        body = {"message_id": message_id, "session_id": "infra", "messages": [{"role": "user", "content": text}]}
+        return client.post(self.CHAT, json=body).raise_for_status().text
+
+    def _tell(self, client: httpx.Client) -> list[object]:
+        paths = [self.approval, self.session, f"{self.session}/messages"]
+        paths += [f"/a1/workspaces/default{what}" for what in ("", "/versions", "/tree", "/diff")]
+        return [client.get(path).raise_for_status().json() for path in paths]
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
