@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -135,9 +135,10 @@ class Change:
         if self.generation not in ("", at.generation):
             raise VersionNotFound("The version to restore was deleted with its workspace.", param="version")
         after_by_path: dict[WorkspacePath, Body | TreeFile | None] = {}
+        known = _with_folders(self.files) if self.replaced else frozenset()
         for folder in self.replaced:
             covered = _covered(at.tree, folder)
-            if folder and not covered and not any(_covers(folder, path) for path in self.files):
+            if folder and not covered and folder not in known:
                 raise WorkspaceFileNotFound(f"There is no file {folder!r}, neither in that version nor now.", param="paths")
             after_by_path |= dict.fromkeys(covered)
         after_by_path |= self.files
@@ -175,8 +176,13 @@ class Change:
         )
 
 
-def _covers(folder: str, path: str) -> bool:
-    return path == folder or path.startswith(f"{folder}/")
+def _with_folders(paths: Iterable[str]) -> frozenset[str]:
+    """Return ``paths`` and all folders above them."""
+    return frozenset(path[:end] for path in paths for end in (*_slashes(path), len(path)))
+
+
+def _slashes(path: str) -> Iterator[int]:
+    return (at for at, character in enumerate(path) if character == "/")
 
 
 def _covered(tree: Tree, folder: str) -> Sequence[WorkspacePath]:

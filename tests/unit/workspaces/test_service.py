@@ -4,6 +4,7 @@ import hashlib
 import io
 import random
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from spass.core.ids import TenantId
 from spass.testing.faults import FaultPlan, inject
 from spass.workspaces.change import Change
 from spass.workspaces.paths import WorkspacePath, parse_path
-from spass.workspaces.tree import Tree, TreeFile
+from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt, TreeFile
 from tests.unit.workspaces.harness import WorkspaceHarness, paths, writes
 
 pytestmark = pytest.mark.anyio
@@ -225,3 +226,20 @@ def test_a_listing_shows_files_and_folders_by_path() -> None:
 
 def tree_of(*names: str) -> Tree:
     return Tree({WorkspacePath(name): TreeFile(digest(b""), 0, "", 0, 0, 0) for name in names})
+
+
+class CountedPaths(dict[WorkspacePath, TreeFile]):
+    """Files by path that count how often all of them are looked through."""
+
+    rounds = 0
+
+    def __iter__(self) -> Iterator[WorkspacePath]:
+        self.rounds += 1
+        return super().__iter__()
+
+
+def test_a_restore_of_many_paths_looks_through_the_files_once() -> None:
+    files = CountedPaths({parse_path(f"d{at % 70}/f{at}"): TreeFile(f"{at:064}", 1, "p", at, 1, 0) for at in range(500)})
+    plan = Change(files, replaced=(*files.keys(), "d7"), generation="g").plan(TreeAt(2, "g", EMPTY_TREE))
+    assert len(plan.files) == len(files)
+    assert files.rounds <= 3
