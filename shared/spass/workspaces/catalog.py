@@ -15,12 +15,17 @@ from spass.workspaces.paths import show
 from spass.workspaces.tree import TreeAt
 from spass.workspaces.versions import list_versions
 
+_MIN_PAGE_SIZE: Final = 100
+"""Heads that one query reads at least: a page of few workspaces may lie behind many deleted ones."""
+MAX_DELETED: Final = 1000
+"""Deleted workspaces among which one request looks for others. Their heads stay, so that versions never decrease."""
+
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,12}")
 _PLACE: Final = re.compile(r"([1-9][0-9]{0,12})/(.+)", re.DOTALL)
 
 
 async def read_workspaces(store: TenantStore, cursor: str | None, limit: int) -> WorkspacePage:
-    """Return up to ``limit`` workspaces in the order of their ids.
+    """Return up to ``limit`` workspaces in the order of their ids. A page ends early after many workspaces that were deleted.
 
     Raises:
         InvalidRequest: the cursor is not of this list.
@@ -28,12 +33,16 @@ async def read_workspaces(store: TenantStore, cursor: str | None, limit: int) ->
     owner = f"workspaces:{store.tenant}"
     after = decode_cursor(owner, cursor) if cursor is not None else None
     summaries: list[WorkspaceSummary] = []
-    async for workspace_id, head in list_heads(store, after=after, page_size=limit + 1):
+    deleted = 0
+    async for workspace_id, head in list_heads(store, after=after, page_size=max(limit + 1, _MIN_PAGE_SIZE)):
         if not head.exists:
-            continue
-        if len(summaries) == limit:
+            deleted += 1
+            if deleted == MAX_DELETED:
+                return WorkspacePage(workspaces=tuple(summaries), next_cursor=encode_cursor(owner, workspace_id))
+        elif len(summaries) == limit:
             return WorkspacePage(workspaces=tuple(summaries), next_cursor=encode_cursor(owner, summaries[-1].id))
-        summaries.append(WorkspaceSummary.of(workspace_id, head))
+        else:
+            summaries.append(WorkspaceSummary.of(workspace_id, head))
     return WorkspacePage(workspaces=tuple(summaries), next_cursor=None)
 
 

@@ -9,10 +9,14 @@ from spass.rag.index.answers import IndexPage, IndexSummary
 from spass.rag.index.manifest import index_not_found, list_manifests, read_manifest
 
 DEFAULT_LIMIT: Final = 100
+MAX_DELETED: Final = 1000
+"""Deleted indices among which one request looks for others. Their manifests stay, so that versions never decrease."""
+_MIN_PAGE_SIZE: Final = 100
+"""Manifests that one query reads at least: a page of few indices may lie behind many deleted ones."""
 
 
 async def read_indices(scope: Scope, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> IndexPage:
-    """Return up to ``limit`` indices in the order of their ids.
+    """Return up to ``limit`` indices in the order of their ids. A page ends early after many indices that were deleted.
 
     Raises:
         InvalidRequest: the cursor is not of this list.
@@ -20,10 +24,15 @@ async def read_indices(scope: Scope, cursor: str | None = None, limit: int = DEF
     owner = f"indices:{scope.store.tenant}"
     after = decode_cursor(owner, cursor) if cursor is not None else None
     summaries: list[IndexSummary] = []
-    async for index, manifest in list_manifests(scope.store, after=after, page_size=limit + 1):
-        if len(summaries) == limit and manifest.exists:
+    deleted = 0
+    async for index, manifest in list_manifests(scope.store, after=after, page_size=max(limit + 1, _MIN_PAGE_SIZE)):
+        if not manifest.exists:
+            deleted += 1
+            if deleted == MAX_DELETED:
+                return IndexPage(indices=tuple(summaries), next_cursor=encode_cursor(owner, index))
+        elif len(summaries) == limit:
             return IndexPage(indices=tuple(summaries), next_cursor=encode_cursor(owner, summaries[-1].id))
-        if manifest.exists:
+        else:
             summaries.append(IndexSummary.of(index, manifest))
     return IndexPage(indices=tuple(summaries), next_cursor=None)
 

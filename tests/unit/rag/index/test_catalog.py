@@ -3,7 +3,8 @@
 import pytest
 
 from spass.core.ids import IndexId
-from spass.rag.index.catalog import read_indices
+from spass.rag.index.catalog import MAX_DELETED, read_indices
+from spass.rag.index.manifest import Manifest, swap_write
 from tests.unit.rag.conftest import RagHarness, documents
 
 pytestmark = pytest.mark.anyio
@@ -27,3 +28,15 @@ async def test_indices_are_listed_in_pages_without_the_deleted_ones(harness: Rag
             if cursor is None:
                 break
         assert ids == ["i1", "i2", "i4", "i5"]
+
+
+async def test_a_list_looks_behind_a_bounded_number_of_deleted_indices(harness: RagHarness) -> None:
+    store = harness.scope.store
+    for number in range(MAX_DELETED + 10):
+        await store.table.write(swap_write(store.tenant, IndexId(f"i{number:05}"), Manifest(), Manifest(version=1)))
+    await harness.rag.writer.append(harness.scope, IndexId("x"), documents(("a", "x")))
+    first = await read_indices(harness.scope, None, 1)
+    assert first.indices == ()
+    second = await read_indices(harness.scope, first.next_cursor, 1)
+    assert [summary.id for summary in second.indices] == ["x"]
+    assert second.next_cursor is None
