@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -80,10 +81,14 @@ def _create_locked(temporary: Path) -> tuple[Path, int]:
 def _remove_unlocked(folder: Path) -> None:
     """Remove a folder if no process has its lock.
 
+    A folder of another user stays: that user could replace it by a link to a folder of this one at any moment. In a shared
+    temporary folder only the owner of an entry can replace it.
+
     Raises:
-        OSError: a process has it, or another user owns the folder.
+        OSError: a process has it.
     """
-    if folder.is_symlink() or not folder.is_dir():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return
     folder.chmod(_PRIVATE)  # without the right to read, it cannot be locked
     lock = _lock(folder)

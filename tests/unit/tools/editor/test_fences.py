@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import shutil
+import stat
 import subprocess
 import sys
 import textwrap
@@ -66,6 +68,7 @@ async def attack(tmp_path: Path) -> AsyncIterator[Attack]:
     assert not (tmp_path / "outside").exists()
 
 
+INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 OUTSIDE = "os.path.join(os.path.dirname(os.path.dirname(os.getcwd())), 'outside')"
 
 
@@ -94,6 +97,14 @@ OUTSIDE = "os.path.join(os.path.dirname(os.path.dirname(os.getcwd())), 'outside'
         ("os.listdir('/proc')", "os.listdir /proc"),
         ("os.open('/proc/1/mem', os.O_RDONLY)", "open /proc"),
         ("import ctypes; ctypes.CDLL(None).fork()", "ctypes.dlopen"),
+        ("import _ctypes; _ctypes.dlopen('libc.so.6', 0)", "ctypes.dlopen"),
+        (f"import {INTERPRETERS} as interpreters; interpreters.create()", "cpython.PyInterpreterState_New"),
+        (f"os.mkfifo({OUTSIDE})", "os.mkfifo"),
+        (f"os.mknod({OUTSIDE})", "os.mknod"),
+        ("import posix; posix.setpriority(posix.PRIO_PROCESS, posix.getppid(), 19)", "os.setpriority"),
+        ("import signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 0)", "os.pidfd_open"),
+        ("import signal; signal.pidfd_send_signal(3, 0)", "signal.pidfd_send_signal"),
+        ("import _posixsubprocess; _posixsubprocess.fork_exec()", "_posixsubprocess.fork_exec"),
         ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))", "resource.setrlimit"),
     ],
 )
@@ -299,3 +310,28 @@ async def test_an_edit_that_waits_for_others_ends_with_its_time(tmp_path: Path) 
 
 async def _refuse(_: Sequence[Message]) -> str:
     raise AssertionError("no model is asked")
+
+
+async def test_a_folder_of_another_user_is_not_touched(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = attack.folder / "temporary" / "spass-edit-1-planted"
+    planted.mkdir(parents=True)
+    planted.chmod(0o755)
+    (planted / "file").touch()
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    await attack.run("")
+    assert stat.S_IMODE(planted.stat().st_mode) == 0o755
+    assert (planted / "file").exists()
+    shutil.rmtree(planted)
+
+
+async def test_a_planted_link_is_not_followed(attack: Attack) -> None:
+    target = attack.folder / "home"
+    target.mkdir(0o755)
+    (target / "file").touch()
+    planted = attack.folder / "temporary" / "spass-edit-1-planted"
+    planted.parent.mkdir()
+    planted.symlink_to(target)
+    await attack.run("")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+    assert (target / "file").exists()
+    planted.unlink()

@@ -10,6 +10,8 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from typing import Final
 
 MAX_MEMORY: Final = 1024 * 2**20
@@ -32,7 +34,14 @@ _FORBIDDEN: Final = frozenset(
         *("exec", "fork", "forkpty", "kill", "killpg", "posix_spawn", "spawn", "startfile", "system"),
         *("chdir", "chflags", "chmod", "chown", "link", "lockf", "removexattr", "setxattr", "symlink", "unshare", "setns"),
     )
-)
+) | {"cpython.PyInterpreterState_New"}  # another interpreter does not have the hook
+# Functions that raise no event: they start a process, act on another one, or make something that is not a file.
+_SILENT: Final[Mapping[str, tuple[str, ...]]] = {
+    "_posixsubprocess": ("fork_exec",),
+    "os": ("mkfifo", "mknod", "pidfd_open", "sched_setaffinity", "sched_setparam", "sched_setscheduler", "setpriority"),
+    "signal": ("pidfd_send_signal",),
+}
+_IMPLEMENTED_IN: Final = {"os": "posix", "signal": "_signal"}
 # The positions of paths and of folder descriptors in the arguments of the changes that an edit makes in its folder.
 _CHANGES: Final[Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "os.mkdir": ((0,), (2,)),
@@ -63,7 +72,18 @@ def close_fence(folder: str, report: Callable[[str], None]) -> None:
     ):
         with suppress(ValueError, OSError):  # macOS does not have every limit
             resource.setrlimit(limit, (value, value))
-    sys.addaudithook(_Hook(os.path.realpath(folder), report))
+    hook = _Hook(os.path.realpath(folder), report)
+    for name, functions in _SILENT.items():
+        for module in {import_module(name), import_module(_IMPLEMENTED_IN.get(name, name))}:
+            for function in functions:
+                if hasattr(module, function):
+                    setattr(module, function, partial(_end, hook, f"{name}.{function}"))
+    sys.addaudithook(hook)
+
+
+def _end(hook: "_Hook", event: str, *_: object, **__: object) -> None:
+    """Stand in the place of a function that an edit never calls."""
+    hook.end(event)
 
 
 def _end_with_parent() -> None:
@@ -89,21 +109,21 @@ class _Hook:
         elif event in _CHANGES:
             self._check_change(event, args)
         elif event in _FORBIDDEN or event.partition(".")[0] in _FORBIDDEN_FAMILIES:
-            self._end(event)
+            self.end(event)
 
     def _check_open(self, args: tuple[object, ...]) -> None:
         path, flags = _resolve(args[0]), args[2]
         if path == os.devnull:
             return
         if path is not None and isinstance(flags, int) and flags & _WRITES and not path.startswith(self._inside):
-            self._end(f"open {path}")
+            self.end(f"open {path}")
         self._check_read("open", path)
 
     def _check_read(self, event: str, path: str | None) -> None:
         if path is None:
             return  # a descriptor of an open file
         if f"{path}/".startswith("/proc/"):
-            self._end(f"{event} {path}")
+            self.end(f"{event} {path}")
         if not f"{path}{os.sep}".startswith(self._readable):
             raise PermissionError(f"an edit does not read {path}")
 
@@ -112,9 +132,10 @@ class _Hook:
         targets = [_resolve(args[at]) for at in paths]
         is_inside = all(path is not None and path.startswith(self._inside) for path in targets)
         if not is_inside or any(args[at] != _NO_DESCRIPTOR for at in descriptors):
-            self._end(event)
+            self.end(event)
 
-    def _end(self, event: str) -> None:
+    def end(self, event: str) -> None:
+        """Report ``event`` and end the process."""
         if not self._is_ending:  # reporting raises events too
             self._is_ending = True
             self._report(event[:_MAX_EVENT])
