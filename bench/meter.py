@@ -1,4 +1,5 @@
-"""Measure the AWS usage of a piece of work: its calls, and the capacity units of the table as DynamoDB counts them."""
+"""Measure the AWS usage of a piece of work: its calls, the capacity units of the table as DynamoDB counts them, and bytes of the
+bucket."""
 
 import math
 from collections import Counter
@@ -21,11 +22,12 @@ _NUMBER_BYTES: Final = 2  # per pair of digits, and one more
 
 @dataclass(frozen=True, slots=True)
 class MeteredCall:
-    """One call, and the read or write units that it used."""
+    """One call, the read or write units that it used, and the bytes that it put into the bucket or got out of it."""
 
     service: str
     operation: str
     units: float
+    bucket_bytes: int = 0
 
     @property
     def reads(self) -> bool:
@@ -46,9 +48,8 @@ class Meter(FaultPlan):
         # Named, not super(): the decorator of a slotted dataclass creates a second class, and super() would look in the first.
         result = await FaultPlan.around(self, call, run)
         said = self.capacity[-1]
-        self.made.append(
-            MeteredCall(call.service, call.operation, _read_units(call, result) if call.operation in READS else said)
-        )
+        units = _read_units(call, result) if call.operation in READS else said
+        self.made.append(MeteredCall(call.service, call.operation, units, _bucket_bytes(call, result)))
         return result
 
     @property
@@ -58,6 +59,10 @@ class Meter(FaultPlan):
     @property
     def write_units(self) -> float:
         return sum(made.units for made in self.made if not made.reads)
+
+    @property
+    def bucket_bytes(self) -> int:
+        return sum(made.bucket_bytes for made in self.made)
 
     def counted(self) -> "Counter[tuple[str, str]]":
         return Counter((made.service, made.operation) for made in self.made)
@@ -79,6 +84,11 @@ def _read_units(call: AwsCall, response: object) -> float:
     query = call.parameters.get("query")
     is_consistent = query.consistent if isinstance(query, Query) else call.parameters.get("consistent", True)
     return max(1.0, math.ceil(size / _READ_UNIT)) * (1.0 if is_consistent else 0.5)
+
+
+def _bucket_bytes(call: AwsCall, response: object) -> int:
+    body = {"GetObject": response, "PutObject": call.parameters.get("Body")}.get(call.operation)
+    return len(body) if isinstance(body, bytes) else 0
 
 
 def bytes_of_item(item: Mapping[str, object]) -> int:

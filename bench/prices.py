@@ -15,6 +15,7 @@ QUEUE_REQUEST: Final = Decimal("0.40") / 1_000_000  # https://aws.amazon.com/sqs
 API_REQUEST: Final = Decimal("3.70") / 1_000_000  # https://aws.amazon.com/api-gateway/pricing/
 BUCKET_PUT: Final = Decimal("0.0054") / 1_000  # https://aws.amazon.com/s3/pricing/
 BUCKET_GET: Final = Decimal("0.00043") / 1_000
+BUCKET_GB_MONTH: Final = Decimal("0.0245")
 
 
 @dataclass(frozen=True, slots=True)

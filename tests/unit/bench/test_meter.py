@@ -73,3 +73,13 @@ def test_units_of_reading_and_of_writing_are_kept_apart() -> None:
         asyncio.run(work())
     assert (meter.read_units, meter.write_units) == (1, 3)
     assert meter.counted() == {("dynamodb", "PutItem"): 1, ("dynamodb", "GetItem"): 1, ("sqs", "SendMessage"): 1}
+
+
+def test_bytes_that_enter_and_leave_the_bucket_are_counted() -> None:
+    async def work() -> None:
+        await invoke(AwsCall("s3", "PutObject", {"Body": b"12345"}), dict)
+        await invoke(AwsCall("s3", "GetObject", {}), lambda: b"678")
+
+    with record_calls() as meter:
+        asyncio.run(work())
+    assert meter.bucket_bytes == 8
