@@ -5,9 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spass.approvals.outcome import read_by_model
-from spass.approvals.record import Approval
-from spass.approvals.store import read_approvals
 from spass.aws.clients import TenantStore
 from spass.core.ids import ApprovalId, UserId
 from spass.core.json import dump
@@ -25,26 +22,28 @@ async def with_decisions(store: TenantStore, user: UserId, turns: Sequence[TurnR
     ids = dict.fromkeys(approval for turn in turns for run in turn.tools for approval in run.waiting)
     if not ids:
         return turns
+    from spass.approvals.outcome import read_by_model
+    from spass.approvals.store import read_approvals
+
     approvals = await read_approvals(store, user, [*ids])
-    return [_decide(turn, approvals, now) for turn in turns]
+    read = {approval: read_by_model(approvals.get(approval), now) for approval in ids}
+    outcomes = {approval: outcome for approval, outcome in read.items() if outcome is not None}
+    return [_decide(turn, outcomes) for turn in turns]
 
 
-def _decide(turn: TurnRecord, approvals: Mapping[ApprovalId, Approval], now: float) -> TurnRecord:
-    waiting = {run.call_id: run.waiting for run in turn.tools if run.waiting}
+def _decide(turn: TurnRecord, outcomes: Mapping[ApprovalId, Mapping[str, Json]]) -> TurnRecord:
+    ended = {run.call_id: {name: outcomes[name] for name in run.waiting if name in outcomes} for run in turn.tools if run.waiting}
     messages = [
-        replace(stored, message=_replace_result(stored.message, ids, approvals, now))
-        if (ids := waiting.get(stored.message.tool_call_id or ""))
+        replace(stored, message=_replace_result(stored.message, of_call))
+        if (of_call := ended.get(stored.message.tool_call_id or ""))
         else stored
         for stored in turn.messages
     ]
     return replace(turn, messages=tuple(messages))
 
 
-def _replace_result(message: Message, ids: Sequence[ApprovalId], approvals: Mapping[ApprovalId, Approval], now: float) -> Message:
-    """Return the tool message with the outcomes of ``ids`` in its result."""
-    outcomes = {approval: outcome for approval in ids if (outcome := read_by_model(approvals.get(approval), now)) is not None}
-    if not outcomes:
-        return message
+def _replace_result(message: Message, outcomes: Mapping[ApprovalId, Mapping[str, Json]]) -> Message:
+    """Return the tool message with ``outcomes`` in its result."""
     result: dict[str, Any] = json.loads(message.content)
     own = outcomes.get(result.get("approval_id", ""))
     if own is not None:

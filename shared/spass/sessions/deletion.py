@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from spass.approvals.deletion import delete_approvals
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
@@ -105,6 +104,8 @@ async def _remove_messages(store: TenantStore, session: SessionId, user: UserId)
     """Delete all items in the session's partition except the head, the name, the streams and the approvals that they refer to,
     and all objects in its folder of the bucket, including bodies that were never committed.
     """
+    from spass.approvals.deletion import delete_approvals
+
     partition = keys.session_partition(store.tenant, session)
     head = keys.session_head(store.tenant, session)
     after: str | None = None
