@@ -5,14 +5,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from spass.core.messages import Json, Message
 from spass.tools.base import ReportProgress, ToolError
-from spass.tools.editor.folder import edit_folder, measure_folder
+from spass.tools.editor.folder import edit_folder, is_full
 from spass.tools.editor.lines import Blocked, Crashed, CreateRequest, Failed, ModelRequest, Progress, Result, read_line
 from spass.tools.editor.process import ChildFailed, ChildProcess
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
@@ -20,8 +20,6 @@ from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 MAX_MODEL_REQUESTS: Final = 8
 MAX_CHILDREN: Final = 8
 """Edits of one process at the same time. Each child takes about 100 MB of memory, and delegates can ask for 64 edits at once."""
-MAX_DISK: Final = 64 * 2**20
-"""Bytes in the child's folder."""
 _TICK_SECONDS: Final = 0.5
 _REPORT_SECONDS: Final = 3.0
 _STAGES: Final = {"applying": "Applying the edit", "correcting": "The edit did not match; asking the model to correct it"}
@@ -68,7 +66,7 @@ class AiderEditor:
         """Wait until one child more may run, and tell the client that the edit waits."""
         try:
             if self._free_children.locked():
-                reporter.start("Waiting for other edits", lambda: None)
+                reporter.start("Waiting for other edits")
             async with self._free_children:
                 reporter.stop()
                 yield reporter
@@ -76,13 +74,15 @@ class AiderEditor:
             reporter.stop()
 
     async def _run(self, edit: "_Edit", reporter: "_Reporter") -> EditResult:
-        with edit_folder(self._temporary or Path(tempfile.gettempdir())) as folder:
+        async with edit_folder(self._temporary or Path(tempfile.gettempdir())) as folder:
             child = ChildProcess(self._command(), folder=folder, environment=self._environment(folder))
+            disk_limit = asyncio.create_task(_limit_disk(child, folder))
             try:
-                reporter.start("Starting the editor", lambda: _limit_disk(child, folder))
+                reporter.start("Starting the editor")
                 await child.connect()
                 return await edit.converse(child, reporter)
             finally:
+                disk_limit.cancel()
                 reporter.stop()
                 child.kill()
 
@@ -184,10 +184,10 @@ class _Reporter:
         self._shown_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, stage: str, check: Callable[[], None]) -> None:
-        """Show the first stage. Call ``check`` twice a second."""
+    def start(self, stage: str) -> None:
+        """Show the first stage."""
         self.show(stage)
-        self._tick(check)
+        self._tick()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -202,16 +202,17 @@ class _Reporter:
         self._shown_at = time.monotonic()
         self._report(text)
 
-    def _tick(self, check: Callable[[], None]) -> None:
-        self._timer = self._loop.call_later(_TICK_SECONDS, self._tick, check)
-        check()
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
         if time.monotonic() - self._shown_at >= _REPORT_SECONDS:
             self._send(f"{self._stage}… {time.monotonic() - self._started:.0f} s")
 
 
-def _limit_disk(child: ChildProcess, folder: Path) -> None:
-    if measure_folder(folder) > MAX_DISK:
-        child.stop("wrote too many files")
+async def _limit_disk(child: ChildProcess, folder: Path) -> None:
+    """Stop the child when it has written more than an edit can need."""
+    while not await is_full(folder):  # noqa: ASYNC110 (no event tells what the child writes)
+        await asyncio.sleep(_TICK_SECONDS)
+    child.stop("wrote too many files")
 
 
 def _failed(message: str) -> ToolError:

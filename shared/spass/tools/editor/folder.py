@@ -1,35 +1,59 @@
 """The folder of an edit: private, temporary, and removed also if the gateway dies during the edit."""
 
+import asyncio
 import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from spass.aws.tasks import run_shielded
+from spass.tools.editor.process import ChildFailed
+
+MAX_DISK: Final = 64 * 2**20
+"""Bytes in the folder."""
+MAX_FILES: Final = 10_000
+"""Files and folders. An edit of 200 paths with 32 segments each needs 6,400."""
 _PREFIX: Final = "spass-edit-"
 _PRIVATE: Final = 0o700
-_MAX_MEASURED: Final = 5000
+_BLOCK: Final = 512
 _MAX_DEPTH: Final = 64
+_threads: Final = ThreadPoolExecutor(2, thread_name_prefix="edit-folders")
+"""A child can fill its folder with so many files that the event loop would wait for seconds."""
 
 
-@contextmanager
-def edit_folder(temporary: Path) -> Iterator[Path]:
-    """Create a folder in ``temporary`` that only this user can enter, named for this process. Remove it after the body.
+@asynccontextmanager
+async def edit_folder(temporary: Path) -> AsyncIterator[Path]:
+    """Create a folder in ``temporary`` that only this user can enter, named for this process. Remove it after the body, also if
+    the body was cancelled.
 
     First remove the folders of processes that have ended: the kernel releases the lock of a folder when its process ends.
+
+    Raises:
+        ChildFailed: no folder can be created, for example because the disk is full.
     """
-    for orphan in temporary.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            _remove_unlocked(orphan)
-    folder, lock = _create_locked(temporary)
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(_threads, _remove_orphans, temporary)
+    try:
+        folder, lock = _create_locked(temporary)
+    except OSError as error:
+        raise ChildFailed(f"has no folder to work in: {error.strerror}") from None
     try:
         yield folder
     finally:
-        remove_folder(folder)
-        os.close(lock)
+        try:
+            await run_shielded(loop.run_in_executor(_threads, _remove_if_possible, folder))
+        finally:
+            os.close(lock)
+
+
+async def is_full(folder: Path) -> bool:
+    """Return True if the folder holds more files or bytes than an edit can need."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, _exceeds_limits, folder)
 
 
 def remove_folder(folder: Path) -> None:
@@ -52,19 +76,31 @@ def remove_folder(folder: Path) -> None:
         current.rmdir()
 
 
-def measure_folder(folder: Path) -> int:
-    """Return the bytes on disk of the files in a folder. Stop after 5,000 files and folders."""
-    total = 0
+def _remove_if_possible(folder: Path) -> None:
+    """Remove the folder. If that fails, its edit is still good, and the next edit tries to remove the folder."""
+    with suppress(OSError):
+        remove_folder(folder)
+
+
+def _exceeds_limits(folder: Path) -> bool:
+    size = count = 0
     pending = [str(folder)]
-    measured = 0
-    while pending and measured < _MAX_MEASURED:
+    while pending:
         with suppress(OSError), os.scandir(pending.pop()) as entries:
             for entry in entries:
-                measured += 1
+                count += 1
+                size += entry.stat(follow_symlinks=False).st_blocks * _BLOCK
+                if count > MAX_FILES or size > MAX_DISK:
+                    return True
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-    return total
+    return False
+
+
+def _remove_orphans(temporary: Path) -> None:
+    for orphan in temporary.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            _remove_unlocked(orphan)
 
 
 def _create_locked(temporary: Path) -> tuple[Path, int]:

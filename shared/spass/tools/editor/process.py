@@ -23,7 +23,7 @@ _PR_SET_DUMPABLE: Final = 4
 
 
 class ChildFailed(Exception):
-    """The child ended too early, or wrote too much. The message says which."""
+    """The child did not start, ended too early, or wrote too much. The message says which."""
 
 
 class ChildProcess:
@@ -33,17 +33,23 @@ class ChildProcess:
         """Start the child in ``folder``. It inherits no descriptors, and no variables except ``environment``.
 
         Call this in the thread that waits for the child: on Linux the child may ask to end with the thread that started it.
+
+        Raises:
+            ChildFailed: the system has no memory or no process for it.
         """
         _hide_memory()
-        self._process: Final = subprocess.Popen(  # noqa: S603
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            self._process: Final = subprocess.Popen(  # noqa: S603
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ChildFailed(f"could not be started: {error.strerror}") from None
         self._reader: Final = asyncio.StreamReader(limit=MAX_LINE)
         self._transports: Final[list[asyncio.BaseTransport]] = []
         self._writer: asyncio.WriteTransport | None = None

@@ -1,6 +1,7 @@
 """Code in the place of the engine attacks the gateway and the machine. Each attack ends the edit and leaves nothing."""
 
 import asyncio
+import errno
 import os
 import shutil
 import stat
@@ -124,6 +125,8 @@ async def test_what_an_edit_never_does_ends_it(attack: Attack, body: str, event:
             "for number in range(10**6):\n    open(str(number), 'wb').write(bytes(2**23)); time.sleep(0.01)",
             "wrote too many files",
         ),
+        ("for number in range(10**7): open(str(number), 'wb').close()", "wrote too many files"),
+        ("for number in range(10**7): os.mkdir(str(number))", "wrote too many files"),
         ("files = [open(str(number), 'wb') for number in range(1000)]", "failed with OSError"),
         ("for _ in range(1000): connection.ask([])", "more than 8 model calls"),
         ("while True: connection.may_edit('x')", "wrote too much"),
@@ -335,3 +338,23 @@ async def test_a_planted_link_is_not_followed(attack: Attack) -> None:
     assert stat.S_IMODE(target.stat().st_mode) == 0o755
     assert (target / "file").exists()
     planted.unlink()
+
+
+async def test_an_editor_that_cannot_start_fails_the_edit(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("spass.tools.editor.process.subprocess.Popen", raise_no_memory)
+        with pytest.raises(ToolError, match="could not be started: Cannot allocate memory") as caught:
+            await attack.run("")
+        assert caught.value.code == "edit_failed"
+        patch.setattr("spass.tools.editor.folder.tempfile.mkdtemp", raise_no_space)
+        with pytest.raises(ToolError, match="no folder to work in: No space left on device"):
+            await attack.run("")
+    await attack.run("")
+
+
+def raise_no_memory(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+def raise_no_space(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
