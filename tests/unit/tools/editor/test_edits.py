@@ -1,6 +1,6 @@
 """Real edits by Aider in a child process, with the answers of a scripted model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -133,6 +133,22 @@ async def test_the_permitted_part_of_an_edit_is_made(tmp_path: Path) -> None:
     result = await Scripted(tmp_path, [answer]).edit({"main.py": MAIN})
     assert result.files == {"main.py": MAIN.replace("sys", "os")}
     assert result.answer.endswith("[Not applied, because these files may not be edited: ../x, /tmp/x]")
+
+
+@pytest.mark.parametrize("name", ["main2.py", "src/main_test.py", "mains.py", "tests/main.py", "config/main.py", "main.p"])
+@pytest.mark.parametrize("answer", [lambda name: block(name, "x = 1\n", "x = 2\n"), lambda name: listing(name, "x = 2\n")])
+async def test_an_edit_of_a_similar_name_changes_no_other_file(tmp_path: Path, name: str, answer: Callable[[str], str]) -> None:
+    scripted = Scripted(tmp_path, [answer(name)])
+    with pytest.raises(ToolError) as caught:
+        await scripted.edit(
+            {"main.py": "x = 1\n", "src/main.py": "x = 1\n"}, format="diff" if "SEARCH" in answer(name) else "whole"
+        )
+    assert caught.value.code == "edit_failed"
+
+
+async def test_the_folder_of_the_prompts_example_is_ignored(tmp_path: Path) -> None:
+    result = await Scripted(tmp_path, [listing("path/to/main.py", "x = 2\n")]).edit({"main.py": "x = 1\n"}, format="whole")
+    assert result.files == {"main.py": "x = 2\n"}
 
 
 async def test_of_two_places_the_first_is_changed_as_the_prompt_says(tmp_path: Path) -> None:

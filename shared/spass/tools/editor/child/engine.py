@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from aider import utils
@@ -18,6 +19,7 @@ from spass.tools.editor.child.texts import LineEnds, Shape
 _MAX_REASON: Final = 2000
 """Characters of a message that is sent to the model that called the tool."""
 _aiders_find_similar_lines: Final = editblock_coder.find_similar_lines
+_EXAMPLE_FOLDER: Final = "path/to/"
 _MAX_COMPARISONS: Final = 2_000_000
 """Lines compared to show the model what it may have meant. The time for more is better spent on its next answer."""
 
@@ -147,10 +149,9 @@ class ListingCoder(Confined, wholefile_coder.WholeFileCoder):
 
     def _find_name(self, name: str) -> str | None:
         """Return the path that a model means. Small models write the folder of the prompt's example before a name."""
-        path = Path(name)
         named = self.get_inchat_relative_files()
-        if name not in named and path.name in named and not path.is_absolute() and ".." not in path.parts:
-            name = path.name
+        if name not in named and name.removeprefix(_EXAMPLE_FOLDER) in named:
+            name = name.removeprefix(_EXAMPLE_FOLDER)
         return name if self.may_change(name) else None
 
 
@@ -165,6 +166,8 @@ def edit(edit: Edit, connection: Connection, root: Path) -> Edited:
     """
     utils.IMAGE_EXTENSIONS.clear()  # every file of an edit is text, whatever its name
     editblock_coder.find_similar_lines = _find_similar_lines
+    # An edit of another file with a similar name, which is refused, would else change a named one.
+    editblock_coder.difflib = SimpleNamespace(get_close_matches=lambda *_, **__: [])
     editblock_coder.strip_quoted_wrapping = lambda text, *_: text  # it also removes a first line that ends with the file's name
     texts = {**edit.read_only, **edit.files}
     shapes = {path: Shape.of(text) for path, text in texts.items()}
