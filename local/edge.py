@@ -60,7 +60,12 @@ class LambdaEdge:
         limit = MAX_EVENT_BYTES - header_bytes - _ENVELOPE_BYTES
         first = await _read_body(receive, limit, in_base64=_is_binary(scope))
         if first is None:
-            await _refuse(PayloadTooLarge("The request is over 6 MiB as an event."), scope, receive, send)
+            await _refuse(
+                PayloadTooLarge("The request is over 6 MiB as an event of Lambda. A body may have at most 4194304 bytes."),
+                scope,
+                receive,
+                send,
+            )
             return
         replayed = _Replay(first, receive)
         remapping = _remapping(send)

@@ -30,9 +30,9 @@ _ASKS_WHAT_CAME_OF_IT: Final = re.compile(
 def answer(conversation: Conversation) -> str:
     """Return the stand-in's answer to a conversation, in the language of the question."""
     if asks_to_condense(conversation):
-        return condense(conversation) or _nothing_to_keep(conversation.is_german)
+        return condense(conversation) or _from_results(conversation, _nothing_to_keep(conversation.is_german))
     if conversation.results:
-        return _from_results(conversation)
+        return _from_results(conversation, _nothing(conversation))
     if count := requested_count(conversation.question_text):
         return count.text
     if _ASKS_WHAT_CAME_OF_IT.search(fold(conversation.question_text)) and conversation.earlier_results:
@@ -42,7 +42,7 @@ def answer(conversation: Conversation) -> str:
     if texts and (conversation.is_question or any(candidate and candidate.source == "document" for candidate in answers)):
         return " ".join(texts)
     if conversation.is_question or not conversation.question_text:
-        return _nothing(conversation.is_german)
+        return _nothing(conversation)
     return "Notiert." if conversation.is_german else "Noted."
 
 
@@ -104,12 +104,12 @@ def _phrase(candidate: Candidate, conversation: Conversation) -> str:
     return candidate.text
 
 
-def _from_results(conversation: Conversation) -> str:
+def _from_results(conversation: Conversation, without: str) -> str:
     # What an edit changed matters more than how its file was found.
     edits = [result for result in conversation.results if result.name == "aider_edit"]
     texts = [_from_result(conversation, result) for result in edits or conversation.results]
     separator = "\n\n" if any("\n" in text for text in texts) else " "
-    return separator.join(dict.fromkeys(filter(None, texts))) or _nothing(conversation.is_german)
+    return separator.join(dict.fromkeys(filter(None, texts))) or without
 
 
 def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
@@ -152,10 +152,10 @@ def _from_hits(conversation: Conversation, outcome: ToolResult, hits: Sequence[o
     if best is not None:
         return _phrase(best, conversation)
     if outcome.name == "lineage_search":
-        return " ".join(_phrase(one, conversation) for one in _answers(conversation) if one) or _nothing(conversation.is_german)
+        return " ".join(_phrase(one, conversation) for one in _answers(conversation) if one) or _nothing(conversation)
     if candidates and not scored:
         return candidates[0].text if len(candidates) == 1 else f"{candidates[0].text}: {candidates[1].text}"
-    return _nothing(conversation.is_german)
+    return _nothing(conversation)
 
 
 def _as_text(result: object) -> str:
@@ -168,10 +168,14 @@ def _plain_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _nothing(german: bool) -> str:
-    if german:
-        return "Ich bin das Ersatzmodell ohne Netz und finde dazu nichts im Gespräch und in den Dokumenten."
-    return "I am the offline stand-in model and find nothing about that in the conversation or the documents."
+def _nothing(conversation: Conversation) -> str:
+    has_files = "aider_edit" in conversation.instructions
+    if conversation.is_german:
+        hint = " Bitten wie „Welche Dateien sind in src/?“ oder „Zeige README.md“ verstehe ich." if has_files else ""
+        return f"Ich bin das Ersatzmodell ohne Netz und finde dazu nichts im Gespräch und in den Dokumenten.{hint}"
+    hint = ' I understand plain requests, such as "What files are in src/?" or "Add a section about testing to README.md".'
+    nothing = "I am the offline stand-in model and find nothing about that in the conversation or the documents."
+    return nothing + (hint if has_files else "")
 
 
 def _nothing_to_keep(german: bool) -> str:

@@ -126,7 +126,7 @@ class Conversation:
                 candidates += [Candidate(s, "user", 1.1) for s in sentences(text) if not s.endswith("?")]
             elif role == "assistant" and not text.startswith(("Ich bin ", "I am ")):
                 candidates += [Candidate(s, "assistant", 0.9) for s in sentences(text) if not s.endswith("?")]
-            elif role == "tool":
+            elif role == "tool" and '"approval_required"' not in text:
                 candidates += [Candidate(s, "document", 1.0) for s in result_sentences(_parse(text))]
         candidates += [
             Candidate(s, "system", 0.7) for s in sentences(_TAG.sub(" ", self.instructions)) if not _TELLS_HOW.search(s)

@@ -28,7 +28,8 @@ _ADDED_TEXT: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SECTION: Final = re.compile(
-    r"\b(?:section|chapter|abschnitt) (?:about|on|for|named|called|über|zu)\s+(.+?)(?= (?:to|in|at)\b|[.!]?$)"
+    r"\b(?:section|chapter|abschnitt) (?:about|on|for|named|called|über|zu)\s+(.+?)(?= (?:to|in|at)\b|[.!]?$)|"
+    r"\ban? (?:new |short )?(?!new |short )([\w-]+) section\b(?! (?:about|on|for|named|called)\b)"
 )
 _TOP: Final = re.compile(r"\b(top|beginning|start|anfang|beginn)\b")
 _AFTER: Final = re.compile(r"\b(after|below|under|nach|hinter)\s*$")
@@ -176,7 +177,7 @@ def _comments(file: _File) -> list[Splice]:
             rf"\s*{re.escape(file.comment('').split()[0])}" + (r".*\btodo\b" if "todo" in file.folded else ""), re.IGNORECASE
         )
         return [Splice(at, at + 1, ()) for at, line in enumerate(file.lines) if start.match(line)]
-    text = _added_text(file) or ("TODO: check this." if "todo" in file.folded else "This was checked.")
+    text = (_added_text(file) or "").lstrip("#/ ") or ("TODO: check this." if "todo" in file.folded else "This was checked.")
     if "todo" in file.folded and "todo" not in text.lower():
         text = f"TODO: {text}"
     at = file.line_number
@@ -226,7 +227,7 @@ def _block_end(lines: Sequence[str], start: int) -> int:
 
 def _additions(file: _File) -> list[Splice]:
     if section := _SECTION.search(file.instruction):
-        title = section[1].strip("`\"'“” ")
+        title = (section[1] or section[2]).strip("`\"'“” ")
         text = f"## {title[:1].upper()}{title[1:]}\n\nTo be written."
         return file.insert(len(file.lines), f"\n{text}" if file.lines else text)
     added = _added_text(file)

@@ -11,7 +11,13 @@ _PATH: Final = re.compile(
 _NO_FILE: Final = re.compile(r"\.(com|org|net|io|de|eu)$|^(e\.g|i\.e|z\.b|d\.h|and/or|either/or|und/oder|ci/cd)$", re.IGNORECASE)
 _NO_EXTENSION: Final = frozenset({"Dockerfile", "Makefile", "LICENSE", ".env", ".gitignore", ".dockerignore"})
 _QUOTED: Final = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|“([^”\n]+)”|„([^“”\n]+)[“”]|»([^«\n]+)«|(?<![\w'])'([^'\n]+)'(?!\w)")
-_SYMBOL: Final = re.compile(r"\b([A-Za-z_]\w*)\(\)")
+_NO_NAME: Final = (
+    r"(?!(?:the|a|an|all|any|every|each|it|its|this|that|these|them|both|my|our|your|files?|module|class|functions?|methods?)\b)"
+)
+_SYMBOL: Final = re.compile(
+    r"\b([A-Za-z_]\w*)\(\)|"
+    rf"\bdocstrings? (?:to|for) (?:the )?(?:function |method )?`?{_NO_NAME}([A-Za-z_]\w*)`?(?=[.,!?]?(?:\s|$))"
+)
 
 
 def paths_in(text: str) -> list[str]:
@@ -35,6 +41,11 @@ def quotes_in(text: str) -> list[str]:
     return ["".join(groups) for groups in _QUOTED.findall(text)]
 
 
+def without_quotes(text: str) -> str:
+    """Return ``text`` without the texts between quotation marks. A file may stand in backticks."""
+    return _QUOTED.sub(lambda quoted: quoted[0] if quoted[1] and files_in(quoted[1]) == [quoted[1]] else " ", text)
+
+
 def functions_in(text: str) -> list[str]:
-    """Return the names of functions that ``text`` writes with parentheses, such as ``main()``, each once, in order."""
-    return list(dict.fromkeys(_SYMBOL.findall(text)))
+    """Return the functions that ``text`` names, each once, in order: ``main()``, or ``main`` to which a docstring is added."""
+    return list(dict.fromkeys("".join(groups) for groups in _SYMBOL.findall(text)))

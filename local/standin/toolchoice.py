@@ -47,6 +47,7 @@ _INDEX_NAMED: Final = re.compile(
     rf"(?:[`\"'„“]({_NAME})[`\"'”“]|((?=\S*[-_.\d]\S)(?!\S*\.\s){_NAME})|({_NAME})(?=[.:?!]?\s*$))",
     re.IGNORECASE | re.MULTILINE,
 )
+_LISTS_INDICES: Final = re.compile(r"\b(list|which|what|show|liste|welche|zeige?)\b.{0,20}\b(indices|indexes|indizes|indexe)\b")
 _WHERE_TO_LOOK: Final = re.compile(r"(?<=[?.!])[^?.!]*\bindex\b[^?!]*$", re.IGNORECASE)
 _QUOTED: Final = re.compile(r"[\"“„'»]([^\"”“'«]{2,80})[\"”“'«]")
 _FALLBACK_INDEX: Final = "berlin-info"
@@ -216,7 +217,8 @@ def _wikipedia(conversation: Conversation, *, summary: bool) -> dict[str, Any] |
 
 
 def _rag_query(conversation: Conversation) -> dict[str, Any] | None:
-    if not conversation.is_question or _FIRST_PERSON.search(fold(conversation.question_text)):
+    folded = fold(conversation.question_text)
+    if not conversation.is_question or _FIRST_PERSON.search(folded) or _LISTS_INDICES.search(folded):
         return None
     named = _named_index(conversation.question_text) or _named_index(conversation.instructions)
     query = _WHERE_TO_LOOK.sub("", conversation.question_text).strip() or conversation.question_text
@@ -236,6 +238,7 @@ _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {
     "wikipedia_search": lambda conversation: _wikipedia(conversation, summary=False),
     "wikipedia_summary": lambda conversation: _wikipedia(conversation, summary=True),
     "rag_query": _rag_query,
+    "rag_index_list": lambda conversation: {} if _LISTS_INDICES.search(fold(conversation.question_text)) else None,
     "lineage_search": _lineage_search,
     **dict.fromkeys(NAMES, lambda _: None),
 }

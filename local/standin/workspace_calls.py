@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from local.standin.conversation import Conversation, ToolResult, text_of
-from local.standin.named_paths import files_in, functions_in, is_file_name, paths_in, quotes_in
+from local.standin.named_paths import files_in, functions_in, is_file_name, paths_in, quotes_in, without_quotes
 from local.standin.words import fold
 
 NAMES: Final = frozenset({"read_file", "list_directory", "search_files", "aider_edit", "delegate"})
@@ -27,6 +27,12 @@ _DELETE_FILE: Final = re.compile(
 _MOVE_FILE: Final = re.compile(r"\b(?:move|rename|verschiebe|benenne)\b")
 _LIST: Final = re.compile(r"\b(files?|folders?|director(y|ies)|dateien|datei|ordner|verzeichnis(se)?|tree|baum)\b")
 _ALL: Final = re.compile(r"\b(all|every|everything|whole|tree|recursive(ly)?|alle|alles|ganze[rsn]?)\b")
+_ABOUT: Final = re.compile(r"\b(?:this|the|your|das|dieses) (?:project|repo|repository|program|code ?base|projekt|programm)\b")
+_SYMBOL_SOUGHT: Final = re.compile(
+    r"\bwhere (?:is|are) (?:the (?:function|class|variable|name|word) )?`?([a-z_]\w*)`? (?:used|called|defined|imported|set)\b",
+    re.IGNORECASE,
+)
+_INSTEAD: Final = re.compile(r"Did you mean '([^']+)'")
 _SEARCH: Final = re.compile(r"\b(where|search|grep|find|which files?|wo|suche?|finde?)\b")
 _LINES: Final = re.compile(r"\b(?:lines?|zeilen?) (\d{1,6})(?:\s*(?:-|–|to|bis|and|und)\s*(\d{1,6}))?")
 _DEEP: Final = 8  # levels that "everything" lists
@@ -129,14 +135,15 @@ def _read(offered: Collection[str], conversation: Conversation) -> Iterator[Call
     question = conversation.question_text
     lines = _LINES.search(fold(question))
     part = {"start_line": int(lines[1]), "end_line": int(lines[2] or lines[1])} if lines else {}
-    for path in files_in(question)[:8]:
+    about = ["README.md"] if conversation.is_question and _ABOUT.search(fold(question)) else []
+    for path in (files_in(question) or about)[:8]:
         yield Call("read_file", {"path": path, **part})
 
 
 def _search(offered: Collection[str], conversation: Conversation) -> Iterator[Call]:
     del offered
     question = conversation.question_text
-    sought = [*quotes_in(question), *(f"{name}(" for name in functions_in(question))]
+    sought = [*quotes_in(question), *(f"{name}(" for name in functions_in(question)), *_SYMBOL_SOUGHT.findall(question)]
     if sought and _SEARCH.search(fold(question)):
         folder = next((path for path in paths_in(question) if path.endswith("/")), None)
         yield Call("search_files", {"text": sought[0], **({"glob": folder} if folder else {})})
@@ -162,7 +169,9 @@ def _list(offered: Collection[str], conversation: Conversation) -> Iterator[Call
 
 
 def _after_results(offered: Collection[str], conversation: Conversation) -> list[Call]:
-    """Return the edit for which a search or a listing has now found the file."""
+    """Return the edit for which a search or a listing has now found the file, or the reading of the file that an error names."""
+    if instead := _named_instead(conversation.results):
+        return [Call("read_file", {"path": instead})]
     done = {result.name for result in conversation.results}
     if "aider_edit" not in offered or not done or done & {"aider_edit", "delegate", "read_file"}:
         return []
@@ -171,6 +180,13 @@ def _after_results(offered: Collection[str], conversation: Conversation) -> list
     function = next(iter(functions_in(conversation.question_text)), None)
     found = next((path for result in conversation.results for path in _found(result, function)), None)
     return [Call("aider_edit", {"message": _task(conversation), "files": [found]})] if found else []
+
+
+def _named_instead(results: Sequence[ToolResult]) -> str | None:
+    """Return the path that the error of a single ``read_file`` names instead of its own."""
+    error = results[0].result.get("error") if len(results) == 1 and isinstance(results[0].result, Mapping) else None
+    named = _INSTEAD.search(str(error.get("message"))) if isinstance(error, Mapping) and results[0].name == "read_file" else None
+    return named[1] if named else None
 
 
 def _found(result: ToolResult, function: str | None) -> Iterator[str]:
@@ -220,8 +236,4 @@ def _task(conversation: Conversation) -> str:
 
 def _without_quoted_texts(question: str) -> str:
     """Return the question without its code blocks and without the texts in quotation marks. Paths may stand in backticks."""
-    question = re.sub(r"```.*?```", " ", question, flags=re.DOTALL)
-    for quoted in quotes_in(question):
-        if f"`{quoted}`" not in question or files_in(quoted) != [quoted]:
-            question = question.replace(quoted, " ")
-    return question
+    return without_quotes(re.sub(r"```.*?```", " ", question, flags=re.DOTALL))

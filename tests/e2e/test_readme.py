@@ -35,6 +35,8 @@ FACTS = (
     '"tool":"rag_query"',
     '"content":"The garden door opens with 4711',
     '"memory":"db"',
+    '"path":"src/main.py","status":"changed","added":1,"removed":0',  # the director's edit
+    '"status":"executed"',  # the approved deletion
 )
 
 

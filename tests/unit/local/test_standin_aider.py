@@ -47,6 +47,7 @@ def edit(instruction: str, files: dict[str, str], form: Format = "diff") -> dict
         ("Füge main() einen Docstring hinzu.", "None:\n    print", 'None:\n    """Run the program."""\n    print'),
         ("Add a TODO comment at line 7", "    print", "    # TODO: check this.\n    print"),
         ('Add a comment "the entry point" above main()', "def main", "# the entry point\ndef main"),
+        ("Add a comment '# entry point' above main()", "def main", "# entry point\ndef main"),
         ("Add the line `import os` after `import sys`", "import sys\n", "import sys\nimport os\n"),
         ('Insert "import os" before line 3', "import sys", "import os\nimport sys"),
         ('Replace "Hello" with "Good morning"', "Hello, ", "Good morning, "),
@@ -85,6 +86,7 @@ def test_it_does_not_document_twice() -> None:
         ('Create docs/release-plan.md with the text "To be written."', "To be written.\n"),
         ("Write docs/release-plan.md:\n```\n# Plan\n\nShip it.\n```", "# Plan\n\nShip it.\n"),
         ("Write a section about the budget to docs/release-plan.md", "## The budget\n\nTo be written.\n"),
+        ("Write a new licence section to docs/release-plan.md", "## Licence\n\nTo be written.\n"),
     ],
 )
 @pytest.mark.parametrize("shown", [{"docs/release-plan.md": ""}, {}, {"src/other.py": "x = 1\n"}], ids=["empty", "none", "other"])

@@ -61,6 +61,9 @@ def after(question: str, name: str, result: object, tools: Sequence[str] = EDIT,
         ("Where is `TODO` written?", "search_files", {"text": "TODO"}),
         ('Search for "greet" in src/', "search_files", {"text": "greet", "glob": "src/"}),
         ("Where is greet() used?", "search_files", {"text": "greet("}),
+        ("Where is greet used?", "search_files", {"text": "greet"}),
+        ("What does this project do?", "read_file", {"path": "README.md"}),
+        ("Add a docstring to greet.", "search_files", {"text": "def greet("}),
     ],
 )
 def test_it_lists_reads_and_searches(question: str, name: str, arguments: dict[str, Any]) -> None:
@@ -161,6 +164,31 @@ def test_it_searches_for_a_function_of_which_only_the_prompt_speaks() -> None:
         {"role": "assistant", "content": "src/ holds:\n- src/main.py\n- src/util.py"},
     )
     assert calls_for(ADD, earlier=earlier) == [("search_files", {"text": "def main("})]
+
+
+def test_a_quoted_text_is_not_cut_out_of_the_name_of_a_file() -> None:
+    question = "Write a file notes.txt with the text `x`"
+    assert calls_for(question) == [("aider_edit", {"message": question, "files": ["notes.txt"]})]
+
+
+def test_it_reads_the_file_that_an_error_names_instead() -> None:
+    error = {"error": {"code": "file_not_found", "message": "There is no file 'main.py'. Did you mean 'src/main.py'?"}}
+    assert calls_of(after("What's in main.py?", "read_file", error)) == [("read_file", {"path": "src/main.py"})]
+
+
+def test_it_shows_a_file_that_is_too_short_to_summarize() -> None:
+    result = {"path": "docs/a.md", "text": "# A\n", "start_line": 1, "end_line": 1, "total_lines": 1, "truncated": False}
+    assert "# A" in (after("Summarize docs/a.md", "read_file", result).content or "")
+
+
+def test_what_it_does_not_understand_is_answered_by_an_example() -> None:
+    system = {"role": "system", "content": "You can call aider_edit."}
+    assert "What files are in src/?" in (ask([system, {"role": "user", "content": "Who are you?"}], EDIT).content or "")
+
+
+def test_the_indices_are_listed_and_not_searched() -> None:
+    tools = (*EDIT, "rag_query", "rag_index_list", "rag_doc_list")
+    assert calls_for("List the indices", tools) == calls_for("Which indices are there?", tools) == [("rag_index_list", {})]
 
 
 def test_it_edits_the_file_that_it_found() -> None:
