@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from spass.calls.text_cleaning import strip_invisible
 from spass.tools.base import ToolError
 
 COMMAND_NOT_ALLOWED: Final = "command_not_allowed"
@@ -56,8 +57,8 @@ class CommandLine:
 
 
 def is_command(message: str) -> bool:
-    """Return True if ``message`` is a command, which never reaches the editor."""
-    return message.lstrip().startswith(_STARTS)
+    """Return True if ``message`` is a command, which never reaches the editor. Characters that nobody sees do not hide one."""
+    return strip_invisible(message).lstrip().startswith(_STARTS)
 
 
 def parse_command(message: str) -> CommandLine:

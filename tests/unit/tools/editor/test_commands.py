@@ -28,6 +28,9 @@ async def harness() -> EditHarness:
         *(
             "!ls",
             "! rm -rf /",
+            "\u200b/undo",
+            "\ufeff /git rm src/main.py",
+            "\u2060\n\u202e!ls",
             "/run ls",
             "/add ~/.ssh/id_rsa",
             "/",
