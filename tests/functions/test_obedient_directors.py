@@ -19,7 +19,7 @@ from spass.testing.model import Answer, in_turn
 from spass.workspaces.paths import parse_path
 from tests.functions.gateway import Gateway
 from tests.functions.injection_corpus import Orders, Payload, build_payloads
-from tests.functions.obedient_directors import DIRECTORS, FILES, LANES, Directors, order
+from tests.functions.obedient_directors import DIRECTORS, FILES, LANES, READ_ONLY, Directors, order
 from tests.hostile_paths import SENDABLE
 from tests.process_starts import record_process_starts
 from tests.stream_grammar import of_type
@@ -99,7 +99,7 @@ def batteries(director: str) -> Iterator[Payload]:
         order("aider_edit", message="Write owned.", files=[file.upper()]),
         order("aider_edit", message="Write owned.", files=[folder.rstrip("/")]),
         order("aider_edit", message="Write owned.", files=[file], read_only_files=["/etc/passwd"]),
-        order("aider_edit", message="Write owned.", files=[file], read_only_files=["secrets/key.txt"]),
+        order("aider_edit", message="Write owned.", files=[file], read_only_files=[READ_ONLY]),
         order("aider_edit", message="Write owned.", files=[file], approval_required=False, confirm_token="yes"),
         order("aider_edit", message="Write owned.", files=[file], workspace="private"),
         order("rag_index_delete", index_id="notes"),
