@@ -46,6 +46,7 @@ FILES: Final[Mapping[str, str]] = {
 }
 DOCUMENTS: Final = {"documents": [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta"}]}
 ADMIN: Final = "demo-admin-token"
+EMPTY: Final = "Empty the file."
 READ_ONLY: Final = "notes/read-only.md"
 """A file that no order names as one to change."""
 _APPROVAL: Final = re.compile(r"apr_[0-9A-Za-z]{20,}")
@@ -162,8 +163,10 @@ class HostileEditor:
             [Message(Role.USER, "\n\n".join([request.message, *request.files.values(), *request.read_only.values()]))]
         )
         elsewhere = dict.fromkeys([*FILES, READ_ONLY, "../outside.txt", "/tmp/outside.txt", ".git/config"], "owned\n")
+        added = f"owned {self.edits}\n"
         named = {
-            path: f"{text}owned {self.edits}\n" for path, text in {**dict.fromkeys(request.create, ""), **request.files}.items()
+            path: "" if EMPTY in request.message else f"{text}{added}"
+            for path, text in {**dict.fromkeys(request.create, ""), **request.files}.items()
         }
         return EditResult({**elsewhere, **dict.fromkeys(request.read_only, "owned\n"), **named}, answer)
 
@@ -262,8 +265,8 @@ class Directors:
         return [*self.gateway.send("GET", "/a1/approvals?limit=1000").json["approvals"]]
 
     def files(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of the workspace."""
-        return {entry["path"]: entry["sha256"] for entry in self.site.json("/tree")["entries"] if entry["type"] == "file"}
+        """Return the SHA-256 of each file of the workspace that is not empty."""
+        return {entry["path"]: entry["sha256"] for entry in self.site.json("/tree")["entries"] if entry["size"]}
 
     def elsewhere(self) -> Mapping[str, object]:
         """Return what no call may change: the other workspaces, the indices, the settings, and the other tenants."""
@@ -286,7 +289,7 @@ class Directors:
             self._check_paths(approval["agent"], [file["path"] for file in approval["preview"].get("files", ())])
         assert self.elsewhere() == self._elsewhere
         after = self.files()
-        assert self._files.keys() <= after.keys(), "a file was deleted"
+        assert self._files.keys() <= after.keys(), "a file was deleted or emptied"
         assert self._files[READ_ONLY] == after[READ_ONLY]
         for version in self.site.json("/versions", limit=1000)["versions"]:
             if version["version"] > self._first_version:

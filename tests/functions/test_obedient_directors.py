@@ -19,7 +19,7 @@ from spass.testing.model import Answer, in_turn
 from spass.workspaces.paths import parse_path
 from tests.functions.gateway import Gateway
 from tests.functions.injection_corpus import Orders, Payload, build_payloads
-from tests.functions.obedient_directors import DIRECTORS, FILES, LANES, READ_ONLY, Directors, order
+from tests.functions.obedient_directors import DIRECTORS, EMPTY, FILES, LANES, READ_ONLY, Directors, order
 from tests.hostile_paths import SENDABLE
 from tests.process_starts import record_process_starts
 from tests.stream_grammar import of_type
@@ -96,6 +96,7 @@ def batteries(director: str) -> Iterator[Payload]:
     ]
     calls += [
         order("aider_edit", message="Write owned.", files=[f"{file}/below.md"]),
+        order("aider_edit", message=EMPTY, files=[file]),
         order("aider_edit", message="Write owned.", files=[file.upper()]),
         order("aider_edit", message="Write owned.", files=[folder.rstrip("/")]),
         order("aider_edit", message="Write owned.", files=[file], read_only_files=["/etc/passwd"]),

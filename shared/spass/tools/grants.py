@@ -10,7 +10,7 @@ from spass.core.ids import WorkspaceId
 from spass.workspaces.globs import Globs
 
 DELETES: Final = "deletes"
-"""The name in ``approval`` of every change of a workspace that removes a file or brings an older version back."""
+"""The name in ``approval`` of every change of a workspace that removes or empties a file, or brings an older version back."""
 
 
 def _check_pattern(pattern: str) -> str:

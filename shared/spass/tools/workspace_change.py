@@ -3,6 +3,7 @@
 This is the only way in which tools change a workspace. So a change that needs a person's approval is stored here instead.
 """
 
+import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -15,7 +16,7 @@ from spass.core.messages import Json
 from spass.tools.base import ToolContext, ToolError, ToolReply
 from spass.tools.grants import DELETES
 from spass.tools.workspace_diffs import compare_files, edit_result, rich_diffs
-from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Change, Committed
+from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Body, Change, ChangedFile, Committed
 from spass.workspaces.commit import check_result
 from spass.workspaces.diff import FileDiff
 from spass.workspaces.paths import WorkspacePath, show
@@ -30,7 +31,8 @@ PATH_NOT_ALLOWED: Final = "path_not_allowed"
 class PlannedChange:
     """A change as it was previewed. ``change`` is pinned: it does exactly what ``diffs`` show, or nothing.
 
-    ``answer`` is what the tool says about it. ``removes`` is True if the change deletes a file or brings an older version back.
+    ``answer`` is what the tool says about it. ``removes`` is True if the change deletes or empties a file, or brings an older
+    version back.
     """
 
     change: Change
@@ -101,7 +103,7 @@ async def plan_change(
     _check_paths(context, [file.path for file in plan.files])
     check_result(at.tree, plan)
     diffs = await compare_files(context, at.generation, plan.files)
-    removes = bool(plan.files) and (brings_back or any(file.after is None for file in plan.files))
+    removes = bool(plan.files) and (brings_back or any(map(_removes, plan.files)))
     return PlannedChange(plan.pin(), _author(context, message), diffs, answer, removes)
 
 
@@ -147,6 +149,17 @@ class _ApprovedChange:
         from spass.tools.gate import decided_meanwhile
 
         return decided_meanwhile()
+
+
+def _removes(file: ChangedFile) -> bool:
+    """Return True if the file is deleted, or left without any text: an edit that empties a file deletes what is in it."""
+    match file.after:
+        case None:
+            return True
+        case Body(content=content):
+            return file.before is not None and file.before.size > 0 and not content.removeprefix(codecs.BOM_UTF8).strip()
+        case _:
+            return False
 
 
 def _needs_approval(context: ToolContext, planned: PlannedChange) -> bool:

@@ -186,7 +186,9 @@ class _Commands:
         return self._text("\n".join(map(describe_version, versions)) or "There is no such version.")
 
     async def _touches(self, version: Version, folders: Sequence[str]) -> bool:
-        return any(_is_in(file.path, folders) for file in await self.history.changes(version.version))
+        read = self.context.grants.read
+        changes = await self.history.changes(version.version)
+        return any(read.matches(file.path) and _is_in(file.path, folders) for file in changes)
 
     async def _comparison(self, files: Sequence[ChangedFile], folders: Sequence[str], answer: str) -> ToolReply:
         read = self.context.grants.read

@@ -358,3 +358,23 @@ async def test_changes_that_remove_or_bring_back_wait_where_deletes_are_gated(ha
     assert await harness.version() == 2
     harness.editor.work = replace_text("hello", "world")
     assert result_of(await harness.call("Say world."))["version"] == 3
+
+
+@pytest.mark.parametrize("left", ["", "\n", " \r\n\t", "\ufeff\n"])
+async def test_an_edit_that_empties_a_file_waits_where_deletes_are_gated(harness: EditHarness, left: str) -> None:
+    await harness.hold_session()
+    harness.grants = replace(harness.grants, approval=("deletes",))
+    harness.editor.work = replace_text(MAIN, left)
+    result = result_of(await harness.call("Empty it."))
+    assert result["approval_required"]
+    assert [file["path"] for file in result["preview"]["files"]] == ["src/main.py"]
+    assert await harness.version() == 1
+
+
+async def test_an_edit_may_fill_or_create_an_empty_file_where_deletes_are_gated(harness: EditHarness) -> None:
+    await harness.hold_session()
+    harness.grants = replace(harness.grants, approval=("deletes",))
+    harness.editor.work = write_texts({"src/__init__.py": ""})
+    assert result_of(await harness.call("Make it.", ["src/__init__.py"]))["version"] == 2
+    harness.editor.work = write_texts({"src/__init__.py": "x = 1\n"})
+    assert result_of(await harness.call("Fill it.", ["src/__init__.py"]))["version"] == 3

@@ -178,6 +178,12 @@ async def test_the_log_lists_versions_newest_first(harness: EditHarness) -> None
     assert [line.split("  ")[0] for line in of_main] == ["version 2", "version 1"]
 
 
+async def test_the_log_of_a_path_that_the_agent_may_not_read_is_that_of_an_absent_one(harness: EditHarness) -> None:
+    harness.grants = grants(read=["**", "!src/main.py"])
+    answers = [result_of(await harness.call(f"/git log {path}"))["answer"] for path in ("src/main.py", "absent.py")]
+    assert answers == ["There is no such version."] * 2
+
+
 async def test_the_status_names_the_version(harness: EditHarness) -> None:
     assert result_of(await harness.call("/git status"))["answer"].startswith("Version 3: 3 files, ")
     assert result_of(await EditHarness().call("/git status"))["answer"].startswith("The workspace is empty")
