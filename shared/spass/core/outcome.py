@@ -108,7 +108,7 @@ def encode_outcome(outcome: TurnOutcome) -> dict[str, Json]:
             "run": [run.request_id, run.agent, run.kind, run.model],
             "content": outcome.content,
             "created_at": outcome.created_at,
-            "tools": [[t.id, t.name, t.arguments, t.result, t.ok, t.duration_ms, [*t.rich], t.approval] for t in outcome.tools],
+            "tools": [*map(_encode_tool, outcome.tools)],
             "usage": [outcome.usage.prompt_tokens, outcome.usage.completion_tokens],
             "cost": [decimal_text(cost.usd), decimal_text(cost.eur), cost.source.value, cost.sub_calls],
             "turns": outcome.turns,
@@ -146,6 +146,12 @@ def decode_outcome(body: Mapping[str, Any], headers: Mapping[str, str]) -> TurnO
         compaction=CompactionIds(*stored["compaction"]) if stored["compaction"] else None,
         compaction_error=stored["compaction_error"],
     )
+
+
+def _encode_tool(tool: ToolRecord) -> list[Json]:
+    """Return the call as it is stored. Most calls have neither of the last two: the release before reads them, for a rollback."""
+    stored: list[Json] = [tool.id, tool.name, tool.arguments, tool.result, tool.ok, tool.duration_ms]
+    return [*stored, [*tool.rich], tool.approval] if tool.rich or tool.approval else stored
 
 
 def _decode_tool(

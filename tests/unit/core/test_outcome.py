@@ -1,5 +1,6 @@
 """The stored outcome of an agent's run, of this release and of the one before."""
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +18,9 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-(10**9), 10**9) | TEXT, lambda value: st.lists(value, max_size=3))
 COUNT = st.integers(0, 10**9)
 AMOUNT = st.decimals(0, 1000, places=12)
-TOOLS = st.builds(ToolRecord, TEXT, TEXT, JSON, JSON, st.booleans(), COUNT)
+RICH = st.lists(st.dictionaries(TEXT, JSON, max_size=2), max_size=2).map(tuple)
+APPROVALS = st.none() | st.dictionaries(TEXT, JSON, min_size=1, max_size=2)
+TOOLS = st.builds(ToolRecord, TEXT, TEXT, JSON, JSON, st.booleans(), COUNT, RICH, APPROVALS)
 COSTS = st.builds(Cost, AMOUNT, AMOUNT, st.sampled_from(CostSource), COUNT)
 OUTCOMES = st.builds(
     TurnOutcome,
@@ -73,6 +76,15 @@ FORMER_REPLY: dict[str, Any] = {
 @given(OUTCOMES)
 def test_an_outcome_is_read_as_it_was_written(outcome: TurnOutcome) -> None:
     assert decode_outcome(read_object(dump(encode_outcome(outcome))), {}) == outcome
+
+
+@given(OUTCOMES)
+def test_the_former_release_reads_calls_without_blocks_and_approvals(outcome: TurnOutcome) -> None:
+    plain = replace(outcome, tools=tuple(replace(tool, rich=(), approval=None) for tool in outcome.tools))
+    former = [[tool.id, tool.name, tool.arguments, tool.result, tool.ok, tool.duration_ms] for tool in outcome.tools]
+    (stored,) = encode_outcome(plain).values()
+    assert isinstance(stored, dict)
+    assert stored["tools"] == former
 
 
 def test_a_reply_that_the_former_release_stored_is_read_as_an_outcome() -> None:
