@@ -125,8 +125,6 @@ async def test_what_an_edit_never_does_ends_it(attack: Attack, body: str, event:
             "for number in range(10**6):\n    open(str(number), 'wb').write(bytes(2**23)); time.sleep(0.01)",
             "wrote too many files",
         ),
-        ("for number in range(10**7): open(str(number), 'wb').close()", "wrote too many files"),
-        ("for number in range(10**7): os.mkdir(str(number))", "wrote too many files"),
         ("files = [open(str(number), 'wb') for number in range(1000)]", "failed with OSError"),
         ("for _ in range(1000): connection.ask([])", "more than 8 model calls"),
         ("while True: connection.may_edit('x')", "wrote too much"),
@@ -338,6 +336,14 @@ async def test_a_planted_link_is_not_followed(attack: Attack) -> None:
     assert stat.S_IMODE(target.stat().st_mode) == 0o755
     assert (target / "file").exists()
     planted.unlink()
+
+
+@pytest.mark.parametrize("write", ["open(str(number), 'wb').close()", "os.mkdir(str(number))"])
+async def test_a_child_with_too_many_empty_files_is_stopped(attack: Attack, write: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spass.tools.editor.folder.MAX_FILES", 300)  # a slow disk takes seconds for 10,000
+    with pytest.raises(ToolError, match="wrote too many files") as caught:
+        await attack.run(f"for number in range(10**7):\n    {write}; time.sleep(0.0005)")
+    assert caught.value.code == "edit_failed"
 
 
 async def test_an_editor_that_cannot_start_fails_the_edit(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
