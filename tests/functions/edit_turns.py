@@ -62,8 +62,9 @@ AGENTS: Final = (
 
 @dataclass
 class EditTurn:
-    """One turn. ``reached`` are the moments of its edit that have begun. ``children`` are the processes of its editor, each of
-    which leads a group. ``open_answers`` counts the answers of the model that have not ended."""
+    """One turn. The model takes at least ``seconds_of_edit`` for the answer to an edit. ``reached`` are the moments of the edit
+    that have begun. ``children`` are the processes of its editor, each of which leads a group. ``open_answers`` counts the
+    answers of the model that have not ended."""
 
     number: int
     is_delegated: bool
@@ -71,6 +72,7 @@ class EditTurn:
     rng: random.Random
     engine: str
     longest_pause: float = 0.1
+    seconds_of_edit: float = 0.0
     children: list[int] = field(default_factory=list)
     open_answers: int = 0
     reached: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -102,13 +104,14 @@ class EditTurn:
 
     def living_children(self) -> list[int]:
         """Return the process groups in which a process exists."""
-        return [group for group in self.children if _exists(group)]
+        return [group for group in self.children if exists(group)]
 
     def left_files(self) -> list[str]:
         return [path.name for path in self.folder.iterdir()]
 
 
-def _exists(group: int) -> bool:
+def exists(group: int) -> bool:
+    """Return True if a process of this group exists."""
     with suppress(ProcessLookupError):
         os.killpg(group, 0)
         return True
@@ -127,6 +130,7 @@ class EditingModel(ScriptedModel):
         turn.open_answers += 1
         try:
             turn.moment("in the model of an agent" if request.tools else "in the model of the edit").set()
+            await asyncio.sleep(0.0 if request.tools else turn.seconds_of_edit)
             for delta in self._answer(request, turn):
                 await turn.pause()
                 yield delta

@@ -87,7 +87,8 @@ class AiderEditor:
                 child.kill()
 
     def _command(self) -> list[str]:
-        return [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-m", "spass.tools.editor.child", self._engine]
+        module = ["-m", "spass.tools.editor.child", self._engine, str(os.getpid())]
+        return [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", *module]
 
     def _environment(self, folder: Path) -> dict[str, str]:
         code = Path(__file__).resolve().parents[3]

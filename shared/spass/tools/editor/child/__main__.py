@@ -1,6 +1,8 @@
-"""`python -m spass.tools.editor.child <engine>`: make one edit. The working directory is the folder that the child may write.
+"""`python -m spass.tools.editor.child <engine> <gateway>`: make one edit. The working directory is the folder that the child may
+write.
 
-``<engine>`` is a module with a function ``edit(edit, connection, root)``, which returns an ``Edited``.
+``<engine>`` is a module with a function ``edit(edit, connection, root)``, which returns an ``Edited``. ``<gateway>`` is the
+process that started this one.
 """
 
 import os
@@ -28,7 +30,7 @@ def main() -> None:
 
 
 def make_edit(connection: Connection, folder: Path) -> None:
-    close_fence(str(folder), lambda event: connection.send({"type": "blocked", "event": event}))
+    close_fence(str(folder), int(sys.argv[2]), lambda event: connection.send({"type": "blocked", "event": event}))
     edit = connection.receive_edit()
     # The kernel ends the child even if the gateway cannot. SIGALRM ends a process that has no handler for it.
     signal.setitimer(signal.ITIMER_REAL, edit.seconds + 1)

@@ -73,8 +73,11 @@ class Connection:
     def send(self, line: Mapping[str, object]) -> None:
         """Write one line. Block while the pipe is full."""
         rest = memoryview(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-        while rest:
-            rest = rest[os.write(self._output, rest) :]
+        try:
+            while rest:
+                rest = rest[os.write(self._output, rest) :]
+        except BrokenPipeError:
+            os._exit(1)  # the gateway has ended; Aider would catch the error and ask again
 
     def _receive(self) -> dict[str, Any]:
         line = self._source.readline()

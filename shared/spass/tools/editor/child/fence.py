@@ -55,13 +55,14 @@ _NO_DESCRIPTOR: Final = -1
 _MAX_EVENT: Final = 300
 
 
-def close_fence(folder: str, report: Callable[[str], None]) -> None:
-    """Limit this process, and end it when it does what an edit never does. It may write in ``folder`` only.
+def close_fence(folder: str, gateway: int, report: Callable[[str], None]) -> None:
+    """Limit this process, and end it when it does what an edit never does, or when the process ``gateway``, its parent, ends. It
+    may write in ``folder`` only.
 
     ``report`` receives the name of the event before the process ends. Reading elsewhere than in ``folder`` and on Python's path
     raises ``PermissionError``.
     """
-    _end_with_parent()
+    _end_with_parent(gateway)
     for limit, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, MAX_FILE),
@@ -86,10 +87,12 @@ def _end(hook: "_Hook", event: str, *_: object, **__: object) -> None:
     hook.end(event)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent: int) -> None:
     """Let the kernel kill this process when the thread that started it ends. Only Linux can do this."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before the kernel was asked
 
 
 class _Hook:
