@@ -5,13 +5,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from spass.cli.terminal import is_terminal, note, write
+from spass.cli.terminal import is_terminal, note, note_lines, write
 
 _MAX_CHARACTERS: Final = 300  # of a tool's arguments or result
+_MAX_DIFF_CHARACTERS: Final = 4000  # of the diff of one file
 
 
 class StreamPrinter:
-    """Print the answer to standard output, and tool calls and status to standard error.
+    """Print the answer to standard output, and tool calls, diffs, approvals and status to standard error.
 
     Only the tokens of the last step are the answer, and only the end of the stream tells which step that was. A terminal shows
     all tokens as they arrive, with each step on a line of its own; a pipe gets the answer at the end.
@@ -44,6 +45,9 @@ class StreamPrinter:
                 self._print_status(event)
             case "tool_call":
                 self._note(describe_result(_name(event), event.get("result"), event.get("duration_ms")))
+                self._print_diffs(event.get("rich"))
+            case "approval":
+                self._print_approval(event.get("approval"))
             case "done":
                 self.done = event
                 if event.get("finish_reason") not in (None, "stop"):
@@ -68,6 +72,16 @@ class StreamPrinter:
             self._note(f"[…] {_compact(event['progress'])}")
         elif event.get("detail") and event.get("status") == "executing":
             self._note(str(event["detail"]))
+
+    def _print_diffs(self, rich: object) -> None:
+        for block in rich if isinstance(rich, list) else ():
+            diff = block.get("unified") if isinstance(block, dict) and block.get("kind") == "diff" else None
+            if isinstance(diff, str) and diff:
+                note_lines(diff if len(diff) <= _MAX_DIFF_CHARACTERS else diff[:_MAX_DIFF_CHARACTERS] + " …")
+
+    def _print_approval(self, approval: object) -> None:
+        if isinstance(approval, dict):
+            self._note(f"[{approval.get('id')} waits: approve or deny it with POST /a1/approvals/{approval.get('id')}]")
 
     def _note(self, text: str) -> None:
         if self._is_terminal:

@@ -25,6 +25,11 @@ def note(text: str) -> None:
     _write(_CONTROL.sub("", " ".join(text.split())) + "\n", sys.stderr)
 
 
+def note_lines(text: str) -> None:
+    """Write the lines of ``text`` to standard error as they are, without control characters."""
+    _write(_CONTROL.sub("", text).rstrip("\n") + "\n", sys.stderr)
+
+
 def is_terminal(stream: TextIO | None) -> bool:
     """Return whether ``stream`` is a terminal. A stream that the shell has closed is None."""
     return stream is not None and stream.isatty()

@@ -139,6 +139,16 @@ def test_the_calls_of_a_delegate_have_its_name() -> None:
     assert err.splitlines() == ["[dir-code: calculator] {}", "[dir-code: calculator] = 42 (1 ms)"]
 
 
+def test_a_diff_is_shown_line_by_line_and_an_approval_with_its_id() -> None:
+    diff = {"kind": "diff", "path": "a.md", "unified": "--- a/a.md\n+++ b/a.md\n@@ -1 +1 @@\n-\told\n+\t\x1b[2Jnew\n"}
+    call: Event = {"type": "tool_call", "id": "c1", "tool": "t", "result": 1, "duration_ms": 1, "rich": [diff, {"kind": "file"}]}
+    approval: Event = {"type": "approval", "approval": {"id": "apr_1", "status": "pending"}}
+    with fake_gateway(lambda _: events_answer([call, approval, {"type": "done"}])) as gateway:
+        _, *lines, waiting = spass(gateway.url, "ask", "Hello").err.splitlines()
+    assert lines == ["--- a/a.md", "+++ b/a.md", "@@ -1 +1 @@", "-\told", "+\t[2Jnew"]
+    assert waiting == "[apr_1 waits: approve or deny it with POST /a1/approvals/apr_1]"
+
+
 def test_a_connection_that_breaks_in_the_middle_exits_with_3() -> None:
     answer = HttpAnswer(iter(map(event_bytes, ASK_EVENTS[:3])), content_type="text/event-stream")
     with fake_gateway(lambda _: answer) as gateway:
