@@ -183,15 +183,17 @@ async def _hold_change(context: ToolContext, planned: PlannedChange) -> ToolRepl
 
 
 def _check_paths(context: ToolContext, paths: Sequence[WorkspacePath]) -> None:
-    refused = [path for path in paths if not context.grants.write.matches(path)]
-    if refused:
-        raise path_not_allowed(refused[0], context.grants.paths.write, "change")
+    grants = context.grants
+    refused = [path for path in paths if not grants.write.matches(path)]
+    if refused:  # a command about a whole version may touch paths that the agent may not even know
+        raise path_not_allowed(next(filter(grants.read.matches, refused), None), grants.paths.write, "change")
 
 
-def path_not_allowed(path: str, patterns: Sequence[str], verb: str) -> ToolError:
-    """Return the error for a path outside ``patterns``."""
+def path_not_allowed(path: str | None, patterns: Sequence[str], verb: str) -> ToolError:
+    """Return the error for a path outside ``patterns``. None stands for one that the agent may not read."""
     allowed = f"the paths {', '.join(patterns[:20])}" if patterns else "no path"
-    return ToolError(f"This agent may not {verb} {show(path)}. It may {verb} {allowed}.", code=PATH_NOT_ALLOWED)
+    named = show(path) if path is not None else "a path that this is about"
+    return ToolError(f"This agent may not {verb} {named}. It may {verb} {allowed}.", code=PATH_NOT_ALLOWED)
 
 
 def _author(context: ToolContext, message: str) -> Author:

@@ -284,3 +284,19 @@ async def test_versions_before_a_deletion_are_gone(harness: EditHarness) -> None
     assert error_of(await harness.call("/git revert 2"))[0] == "version_not_found"
     assert result_of(await harness.call("/undo"))["answer"] == "Took back version 4."
     assert await harness.files.contents() == {}
+
+
+@pytest.mark.parametrize("message", ["/undo", "/git revert 5", "/git restore --source=4 .", "/git show 5"])
+async def test_a_command_does_not_tell_the_names_of_files_that_cannot_be_read(harness: EditHarness, message: str) -> None:
+    await harness.files.write({"src/main.py": b"x = 2\n"})
+    await harness.files.write({"src/main.py": b"x = 3\n", "secrets/key-of-acme.pem": b"x"})
+    harness.grants = grants(read=("src/",), write=("src/",))
+    outcome = await harness.call(message)
+    assert "acme" not in repr((outcome.result, outcome.rich))
+    assert outcome.ok or error_of(outcome)[0] == "path_not_allowed"
+
+
+async def test_the_log_of_a_folder_that_cannot_be_read_is_empty(harness: EditHarness) -> None:
+    await harness.files.write({"secrets/key.pem": b"x"})
+    harness.grants = grants(read=("src/",))
+    assert result_of(await harness.call("/git log -- secrets"))["answer"] == "There is no such version."
