@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
 
 from functions.streams import get, stop
 from spass.agents.interrupt import StopSignal
 from spass.aws.invocation import AwsCall
 from spass.aws.tasks import run_shielded
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import ScriptedModel
+from spass.tools.base import ReportProgress
+from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from spass.tools.search.engine import SearchEngine, SearchResult
 from spass.web.app import create_app
 from tests.functions.gateway import AGENTS, CONFIG
@@ -35,20 +38,24 @@ _CALLS: Final = (
     ("calculator", '{"expression": '),
     ("llm", f'{{"prompt": "{NESTED}"}}'),
     ("web_search", '{"query": "weather"}'),
+    ("aider_edit", '{"message": "Add a line.", "files": ["main.py"]}'),
     ("absent_tool", "{}"),
 )
+
+_MORE: Final = "max_turns: 5\nworkspace: default\npaths: {write: ['**']}"
 
 
 @dataclass
 class Work:
-    """The calls of the model and the search engine. ``begun`` counts them, ``begun_before_stop`` those before the turn got its
-    stop. ``cuts`` are the places at which a call was cancelled."""
+    """The calls of the model, the search engine and the editor. ``begun`` counts them, ``begun_before_stop`` those before the
+    turn got its stop. ``cuts`` are the places at which a call was cancelled. ``edited`` counts the edits that were not."""
 
     rng: random.Random
     running: int = 0
     begun: int = 0
     begun_before_stop: int | None = None
     last_end: float = 0.0
+    edited: int = 0
     cuts: list[str] = field(default_factory=list)
 
     async def pause(self, longest: float = 2.0) -> None:
@@ -135,6 +142,28 @@ class SlowEngine(SearchEngine):
             self._work.end()
 
 
+class SlowEditor:
+    """An editor that takes its time, asks the model once and adds its answer to each file."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    async def edit(self, request: EditRequest, ask: Ask, may_edit: MayEdit, report: ReportProgress) -> EditResult:
+        self._work.begin()
+        try:
+            await self._work.pause(6.0)
+            answer = await ask([Message(Role.USER, request.message)])
+            await self._work.pause(6.0)
+        except asyncio.CancelledError:
+            self._work.cuts.append("in an edit")
+            raise
+        finally:
+            self._work.end()
+        self._work.edited += 1
+        texts = {**dict.fromkeys(request.create, ""), **request.files}
+        return EditResult({path: f"{text}{answer}\n" for path, text in texts.items()}, answer)
+
+
 @dataclass
 class SlowCommits(Process):
     """A process whose transactions take ``seconds``. A write that has begun is made even if its caller is cancelled."""
@@ -159,15 +188,15 @@ class LeavingClient:
         self.has_ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body: list[Message] = [await receive()]
+        body: list[AsgiMessage] = [await receive()]
 
-        async def receive_or_leave() -> Message:
+        async def receive_or_leave() -> AsgiMessage:
             if body:
                 return body.pop()
             await self.left.wait()
             return {"type": "http.disconnect"}
 
-        async def send_unless_left(message: Message) -> None:
+        async def send_unless_left(message: AsgiMessage) -> None:
             if not self.left.is_set():
                 await send(message)
 
@@ -183,7 +212,7 @@ class StoppedChats(Chats):
     def __init__(self, folder: Path) -> None:
         self.work = Work(random.Random(0))
         super().__init__(folder)
-        agent = AGENTS[AGENT].replace("[calculator, rag_query]", "[calculator, llm, web_search]\nmax_turns: 5")
+        agent = AGENTS[AGENT].replace("[calculator, rag_query]", f"[calculator, llm, web_search, aider_edit]\n{_MORE}")
         (folder / "agents" / f"{AGENT}.yaml").write_text(agent)
         defaults = "defaults: {embedding_model: mini-embed"
         config = CONFIG.replace(defaults, f"{defaults}, compact_keep_last_n: 2, compact_summary_model: dear")
@@ -201,7 +230,14 @@ class StoppedChats(Chats):
         self.model = self.slow_model = SlowModel(work=self.work, steps=rng.choice([1, 2, 3, 4]))
         self.services._model = self.model
         self.services.__dict__["search_engine"] = SlowEngine(self.work)
+        self.services.__dict__["editor"] = SlowEditor(self.work)
         return rng
+
+    def versions(self) -> list[int]:
+        """Return the versions of all workspaces."""
+        return sorted(
+            int(str(item["sk"])[2:]) for item in self.items() if "#WS#" in str(item["pk"]) and str(item["sk"]).startswith("V#")
+        )
 
     @contextmanager
     def watching_stops(self) -> Iterator[None]:

@@ -34,6 +34,7 @@ PLACES: Final = {
     "before the first token",
     "in the text",
     "in a tool",
+    "in an edit",
     "in a compaction",
     "between two calls",
     "in the commit",
@@ -144,6 +145,7 @@ class Stop:
         assert done["finish_reason"] == turn.finish_reason
         assert turn.answer.message.content == answer_text(events)
         self._check_results(events, turn)
+        self._check_versions(events)
         if done["finish_reason"] != "cancelled":
             return {"after the end" if status == "done" else "in the commit"}
         assert status == "cancelling"
@@ -159,6 +161,16 @@ class Stop:
         stored = {message.tool_call_id: message.content for message in _messages([turn]) if message.role is Role.TOOL}
         assert stored.keys() == shown.keys()
         assert all(json.loads(stored[identity]) == shown[identity] for identity in shown)
+
+    def _check_versions(self, events: Sequence[Event]) -> None:
+        """Assert that there are the versions that the stream shows. A stop may reach a call while it commits one more."""
+        calls = [call for call in of_type(events, "tool_call") if call["tool"] == "aider_edit"]
+        shown = [call["result"]["version"] for call in calls if call["ok"]]
+        versions = self.chats.versions()
+        assert versions[: len(shown)] == sorted(shown)
+        assert len(shown) <= len(versions) <= self.chats.work.edited
+        cut_off = [call for call in calls if not call["ok"] and call["result"]["error"]["code"] == "cancelled"]
+        assert len(versions) - len(shown) <= len(cut_off)
 
     async def _check_continuation(self) -> None:
         """Send the next message, and assert that its request is the live history in a form that providers accept."""

@@ -278,7 +278,7 @@ def virtual_clocks() -> Iterator[None]:
         time_ns=lambda: int(virtual_now() * 1e9),
     )
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("spass.core.time", "spass.core.ids", "spass.agents.following"):
+        for module in ("spass.core.time", "spass.core.ids", "spass.agents.following", "spass.tools.editor.progress"):
             patch.setattr(f"{module}.time", clock)
         patch.setattr("spass.agents.following.follow", partial(follow, clock=virtual_now))
         yield
