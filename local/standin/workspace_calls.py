@@ -21,6 +21,10 @@ _UNDO: Final = re.compile(r"\b(undo|take back|ruckgangig|nimm .* zuruck)\b")
 _WHAT_CHANGED: Final = re.compile(
     r"\b(what (has |was )?changed|show (me )?(the |your )?(last )?(diff|changes?)|was hat sich geandert|zeige? .*diff)\b"
 )
+_HISTORY: Final = re.compile(r"\b(git log|(?:show|list|what|which|zeige?|welche)\b.*\b(?:history|versions|versionen|verlauf))\b")
+_TO_VERSION: Final = re.compile(
+    r"\b(?:bring|restore|revert|take|reset|stelle?|hole?)\b.*\b(?:to|from|auf|aus) version (\d{1,9})\b"
+)
 _DELETE_FILE: Final = re.compile(
     r"\b(?:delete|remove|losche|entferne)\b (?:the |a |die |das )?(?:(?:whole |ganze )?(?:file|datei) )?[`\"']?([\w./+@-]+)"
 )
@@ -105,9 +109,11 @@ def _edit(offered: Collection[str], conversation: Conversation) -> Iterator[Call
     if "aider_edit" not in offered:
         return
     files = files_in(_without_quoted_texts(question)) or files_in(question)
-    if _UNDO.search(folded) or _WHAT_CHANGED.search(folded):
-        if files := files or _earlier_files(conversation):
-            yield Call("aider_edit", {"message": "/undo" if _UNDO.search(folded) else "/diff", "files": files[:1]})
+    if command := _version_command(question, files):
+        yield Call("aider_edit", {"message": command, "files": files or ["README.md"]})
+    elif _UNDO.search(folded) or _WHAT_CHANGED.search(folded):
+        files = files or _earlier_files(conversation) or ["README.md"]
+        yield Call("aider_edit", {"message": "/undo" if _UNDO.search(folded) else "/diff", "files": files[:1]})
     elif _EDIT.search(folded):
         if files and (command := _git_command(question, files)):
             yield Call("aider_edit", {"message": command, "files": files})
@@ -117,6 +123,16 @@ def _edit(offered: Collection[str], conversation: Conversation) -> Iterator[Call
             yield Call("search_files", {"text": f"def {functions[0]}("})
         elif not KNOWLEDGE.search(folded):
             yield Call("list_directory", {"depth": _DEEP})
+
+
+def _version_command(question: str, files: Sequence[str]) -> str | None:
+    """Return the command that the question is, or that lists versions or brings files back to one."""
+    if re.match(r"/[a-z]+\b(?!/)", question):
+        return question
+    folded = fold(question)
+    if files and (version := _TO_VERSION.search(folded)):
+        return f"/git restore --source={version[1]} {' '.join(files)}"
+    return f"/git log {' '.join(files)}".strip() if _HISTORY.search(folded) else None
 
 
 def _git_command(question: str, files: Sequence[str]) -> str | None:

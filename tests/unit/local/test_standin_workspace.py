@@ -92,6 +92,10 @@ def test_it_edits_the_file_that_the_question_names(question: str) -> None:
         ("Rename docs/old.md to docs/new.md", "/git mv docs/old.md docs/new.md", ["docs/old.md", "docs/new.md"]),
         ("Undo the last change of docs/old.md", "/undo", ["docs/old.md"]),
         ("What changed in docs/old.md?", "/diff", ["docs/old.md"]),
+        ("/git show 3", "/git show 3", ["README.md"]),
+        ("Show me the history of a.md", "/git log a.md", ["a.md"]),
+        ("Which versions are there?", "/git log", ["README.md"]),
+        ("Bring a.md back to version 2, please.", "/git restore --source=2 a.md", ["a.md"]),
     ],
 )
 def test_it_deletes_moves_and_takes_back_by_commands(question: str, message: str, files: list[str]) -> None:
