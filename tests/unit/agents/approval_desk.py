@@ -17,6 +17,7 @@ from spass.aws import keys
 from spass.aws.writes import Put
 from spass.calls.scope import CurrentSession, Scope
 from spass.core.effects import ToolOutcome
+from spass.core.errors import IndexNotFound
 from spass.core.ids import AgentName, ApprovalId, IndexId, RequestId, SessionId, TenantId, UserId, WorkspaceId
 from spass.core.messages import Json, ToolCall
 from spass.core.time import Deadline, now_s
@@ -40,7 +41,14 @@ SESSION: Final = SessionId("ses_" + "1" * 26)
 TURN: Final = "turn_1"
 NOTES: Final = IndexId("notes")
 DEFAULT: Final = WorkspaceId("default")
-GATED: Final = ("rag_doc_append", "rag_doc_delete", "memory_write")
+GATED: Final = (
+    "rag_doc_append",
+    "rag_doc_delete",
+    "rag_doc_patch",
+    "rag_index_create",
+    "rag_index_delete",
+    "memory_write",
+)
 GRANTS: Final = Grants(workspace=DEFAULT, paths=PathPatterns(write=("src/",)), approval=(*GATED, "deletes"))
 
 
@@ -133,19 +141,20 @@ class Desk:
 
     async def state(self) -> Json:
         """Return everything that calls can change, with the versions, as another process reads it."""
-        scope, cold = self.scope(), build_rag(ArithmeticCalls(), config_with())
-        page = await cold.reader.documents(scope, NOTES, None, 100)
+        scope = self.scope()
         version = (await Workspaces().newest(scope.store, DEFAULT)).version
         memory = (await Cascade(config_with()).read(scope.store)).config.memory
-        documents: list[Json] = [[document.id, document.text] for document in page.documents]
-        answer = await cold.reader.query(scope, NOTES, "alpha", 1)
-        return {
-            "documents": documents,
-            "index": answer.version,
-            "files": await self.files(),
-            "version": version,
-            "memory": memory,
-        }
+        return {"index": await self._index(scope), "files": await self.files(), "version": version, "memory": memory}
+
+    async def _index(self, scope: Scope) -> Json:
+        """Return the version of the index and its documents, or None if it was deleted."""
+        reader = build_rag(ArithmeticCalls(), config_with()).reader
+        try:
+            page = await reader.documents(scope, NOTES, None, 100)
+        except IndexNotFound:
+            return None
+        answer = await reader.query(scope, NOTES, "alpha", 1)
+        return [answer.version, *(f"{document.id}: {document.text} {document.metadata}" for document in page.documents)]
 
     async def read(self, approval: ApprovalId) -> Approval:
         return await read_approval(self.scope().store, UserId("ana"), approval)

@@ -31,6 +31,9 @@ FAULTS: Final = [
 CALLS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "append": ("rag_doc_append", {"index_id": "notes", "documents": [{"id": "c", "text": "gamma"}]}),
     "delete a document": ("rag_doc_delete", {"index_id": "notes", "doc_id": "a"}),
+    "change a document": ("rag_doc_patch", {"index_id": "notes", "doc_id": "a", "metadata": {"lang": "en"}}),
+    "replace an index": ("rag_index_create", {"index_id": "notes", "documents": [{"id": "c", "text": "gamma"}]}),
+    "delete an index": ("rag_index_delete", {"index_id": "notes"}),
     "note": ("memory_write", {"note": "The team meets on Mondays."}),
     "edit": ("write_files", {"files": {"src/a.py": None, "src/c.py": "c\n"}}),
     "large edit": ("write_files", {"files": {"src/a.py": None, "src/c.py": "0123456789abcde\n"}, "times": 60_000}),
