@@ -84,16 +84,23 @@ def write_deadline() -> Deadline:
 
 
 async def commit(
-    exchange: Exchange, workspace_id: WorkspaceId, change: Change, participant: Participant[Committed] | None = None
+    exchange: Exchange,
+    workspace_id: WorkspaceId,
+    change: Change,
+    participant: Participant[Committed] | None = None,
+    *,
+    deadline: Deadline | None = None,
 ) -> Committed:
     """Make a version that names the caller's user. A write makes one even if it changes no file: clients count their writes.
+    ``deadline`` is ``write_deadline()`` by default.
 
     Raises:
         SpassError: as ``Workspaces.commit``.
     """
     scope = exchange.scope
     author, change = Author(user=scope.caller.user), replace(change, always=True)
-    return await exchange.services.workspaces.commit(scope.store, workspace_id, change, author, write_deadline(), participant)
+    until = deadline or write_deadline()
+    return await exchange.services.workspaces.commit(scope.store, workspace_id, change, author, until, participant)
 
 
 async def write_file(
@@ -121,7 +128,7 @@ async def write_file(
         if not preconditions.hold(sha256):
             raise _precondition_failed(path, sha256)
         try:
-            return await commit(exchange, workspace_id, Change.of({path: body}, {path: sha256}))
+            return await commit(exchange, workspace_id, Change.of({path: body}, {path: sha256}), deadline=until)
         except WorkspaceConflict:  # another writer was faster: the preconditions may hold on its version too
             if not until.remaining():
                 raise
