@@ -145,6 +145,23 @@ def test_a_lane_that_fails_after_its_edit_tells_which_version_it_made(gateway: G
     assert len(editor.requests) == 3
 
 
+def test_the_model_learns_the_decision_about_an_edit_of_a_lane_that_failed(gateway: Gateway, editor: AppendingEditor) -> None:
+    def fail(request: ChatRequest, context: CallContext) -> Answer:
+        if request.messages[0].content.startswith("ops") and request.messages[-1].tool_call_id is not None:
+            raise BackendUnavailable("The model is down.")
+        return answer(request, context)
+
+    gateway.model.script = fail
+    done = of_type(read_events(chat(gateway)), "done")[0]
+    (approval,) = gateway.send("GET", "/a1/approvals").json["approvals"]
+    gateway.send("POST", f"/a1/approvals/{approval['id']}", body={"decision": "approve"})
+    gateway.model.requests.clear()
+    chat(gateway, message_id="m2", session_id=done["session_id"])
+    history = gateway.model.requests[0].messages
+    (told,) = [message.content for message in history if message.tool_call_id is not None and approval["id"] in message.content]
+    assert '"version":3' in told
+
+
 def test_a_stop_ends_the_edits_of_the_lanes_without_a_version(gateway: Gateway, editor: AppendingEditor) -> None:
     editor.hangs = True
 

@@ -96,10 +96,11 @@ def _delegation(collected: Outcome) -> Delegation:
 
 
 def _approvals(tool: ToolOutcome) -> list[Json]:
-    """Return the results that wait for a person: that of the call itself, or those of the calls of its delegate."""
+    """Return the results that wait for a person: that of the call itself, or those of the calls of its delegate. The error of a
+    delegate that failed has none of them."""
     if tool.approval is not None:
         return [tool.result]
-    return cast("dict[str, list[Json]]", tool.result)["approvals"] if tool.waiting else []
+    return cast("dict[str, list[Json]]", tool.result).get("approvals", []) if tool.waiting else []
 
 
 def _readable(error: SpassError, agent: str, done: Delegation) -> ToolError:
@@ -110,4 +111,4 @@ def _readable(error: SpassError, agent: str, done: Delegation) -> ToolError:
         message += f" Before that it had made these versions of the workspace: {', '.join(map(str, done.versions))}."
     if done.waiting:
         message += f" These approvals that it asked for still wait: {', '.join(done.waiting)}."
-    return ToolError(message, code=error.code)
+    return ToolError(message, code=error.code, waiting=done.waiting, versions=done.versions)

@@ -38,12 +38,22 @@ TOOL_UNAVAILABLE: Final = "tool_unavailable"
 
 
 class ToolError(Exception):
-    """A tool failed. ``message`` is written for the model and says what to do instead."""
+    """A tool failed. ``message`` is written for the model and says what to do instead. ``waiting`` and ``versions`` are what the
+    call did before (``ToolOutcome``)."""
 
-    def __init__(self, message: str, *, code: str = "tool_failed") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "tool_failed",
+        waiting: tuple[ApprovalId, ...] = (),
+        versions: tuple[int, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
+        self.waiting = waiting
+        self.versions = versions
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ def error_result(error: ToolError | SpassError) -> CallResult:
     body: dict[str, Json] = {"code": error.code, "message": error.message}
     if isinstance(error, InvalidArguments) and error.errors:
         body["errors"] = [*error.errors]
+    if isinstance(error, ToolError):
+        return CallResult({"error": body}, error.code, waiting=error.waiting, versions=error.versions)
     return CallResult({"error": body}, error.code)
 
 
