@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spass.core.errors import WorkspaceFileNotFound
+from spass.core.errors import VersionNotFound, WorkspaceFileNotFound
 from spass.tools.base import ToolContext, ToolError, ToolReply
 from spass.tools.editor.command_line import CommandLine, not_allowed, parse_command
 from spass.tools.editor.history import History, changed_files, count_files, describe_tree, describe_version, is_version
@@ -110,6 +110,8 @@ class _Commands:
     async def _restore(self) -> ToolReply:
         source = self.command.option("--source", "-s") or "HEAD~1"
         number = self.history.number(source)
+        if number == 0:  # bringing back the empty tree would delete everything
+            raise VersionNotFound("There is no version before the first one. To remove files, use /git rm.")
         tree = await self.history.tree(number)
         words = [*self.command.words, *self.command.paths]
         paths = None if "." in words else [parse_folder(word) for word in words]

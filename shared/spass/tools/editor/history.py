@@ -23,7 +23,7 @@ class History:
     newest: TreeAt
 
     def number(self, word: str) -> int:
-        """Return the number of the version that ``word`` names: 7, v7, HEAD, HEAD~1 or HEAD^.
+        """Return the number of the version that ``word`` names: 7, v7, HEAD, HEAD~1 or HEAD^. Version 0 is the empty tree.
 
         Raises:
             VersionNotFound: it names none.
@@ -36,7 +36,10 @@ class History:
         if match["number"]:
             return int(match["number"])
         back = match["back"]
-        return max(0, self.newest.version - (int(back[1:] or "1") if back.startswith("~") else len(back)))
+        number = self.newest.version - (int(back[1:] or "1") if back.startswith("~") else len(back))
+        if number < 0:
+            raise VersionNotFound(f"{show(word)} is not a version, because the newest one is version {self.newest.version}.")
+        return number
 
     async def tree(self, number: int) -> TreeAt:
         """Return the tree of a version; version 0 is empty.

@@ -115,6 +115,14 @@ async def test_a_change_after_an_undo_is_the_next_to_be_taken_back(harness: Edit
     assert result_of(await harness.call("/undo"))["answer"] == "Took back version 2."
 
 
+@pytest.mark.parametrize("source", ["", "--source=HEAD~3 ", "--source=HEAD^^^ ", "-s HEAD~9 ", "--source=4 "])
+async def test_a_version_before_the_first_is_not_restored(source: str) -> None:
+    harness = EditHarness()
+    await harness.files.write({"src/main.py": MAIN})
+    assert error_of(await harness.call(f"/git restore {source}."))[0] == "version_not_found"
+    assert await harness.version() == 1
+
+
 async def test_undo_skips_versions_that_changed_no_file(harness: EditHarness) -> None:
     same = replace(writes({"src/new.py": b"x = 1\n"}), always=True)
     await harness.files.commit(same)
