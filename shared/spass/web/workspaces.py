@@ -123,8 +123,7 @@ async def write_file(
             if not at.generation:
                 raise workspace_not_found(workspace_id)
             find_file(at, path)
-        file = at.tree.files.get(path)
-        sha256 = file.sha256 if file else None
+        sha256 = at.tree.sha256(path)
         if not preconditions.hold(sha256):
             raise _precondition_failed(path, sha256)
         try:

@@ -115,7 +115,7 @@ class Change:
         """Return the change that brings back the tree of an earlier version, or the files and folders ``paths`` of it. What that
         version did not hold is deleted."""
         replaced = tuple(dict.fromkeys(paths)) if paths is not None else ("",)
-        files = {path: at.tree.files[path] for folder in replaced for path in _covered(at.tree, folder)}
+        files = {path: at.tree.files[path] for folder in replaced for path in at.tree.covered(folder)}
         return cls(files, replaced=replaced, generation=at.generation)
 
     @property
@@ -137,7 +137,7 @@ class Change:
         after_by_path: dict[WorkspacePath, Body | TreeFile | None] = {}
         known = _with_folders(self.files) if self.replaced else frozenset()
         for folder in self.replaced:
-            covered = _covered(at.tree, folder)
+            covered = at.tree.covered(folder)
             if folder and not covered and folder not in known:
                 raise WorkspaceFileNotFound(f"There is no file {folder!r}, neither in that version nor now.", param="paths")
             after_by_path |= dict.fromkeys(covered)
@@ -148,7 +148,7 @@ class Change:
     def _check_expected(self, at: TreeAt) -> None:
         if self.generation not in ("", at.generation) and self.expected:
             raise WorkspaceConflict("The workspace was deleted in the meantime.", details={"paths": [*self.expected]})
-        paths = [path for path, sha256 in self.expected.items() if _sha256(at.tree.files.get(path)) != sha256]
+        paths = [path for path, sha256 in self.expected.items() if at.tree.sha256(path) != sha256]
         if paths:
             names = ", ".join(map(repr, paths[:5])) + (" and others" if len(paths) > 5 else "")
             raise WorkspaceConflict(
@@ -183,12 +183,6 @@ def _with_folders(paths: Iterable[str]) -> frozenset[str]:
 
 def _slashes(path: str) -> Iterator[int]:
     return (at for at, character in enumerate(path) if character == "/")
-
-
-def _covered(tree: Tree, folder: str) -> Sequence[WorkspacePath]:
-    """Return the paths of the file or folder ``folder``."""
-    path = WorkspacePath(folder)
-    return [path] if path in tree.files else tree.below(folder)
 
 
 def _path(item: tuple[WorkspacePath, object]) -> str:

@@ -14,7 +14,7 @@ from spass.workspaces.diff import DiffLimit
 from spass.workspaces.lookup import check_folders_above
 from spass.workspaces.paths import WorkspacePath
 from spass.workspaces.service import Workspaces
-from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt
+from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt, changed_paths
 
 _BATCH_BYTES = 16 * 2**20  # of bodies in memory at the same time
 
@@ -33,7 +33,7 @@ async def compare_versions(
     """
     new = await workspaces.tree(store, workspace_id, after)
     old = await _tree_before(workspaces, store, workspace_id, before, new)
-    paths = _changed_paths(old.tree, new.tree, folder)
+    paths = changed_paths(old.tree, new.tree, folder)
     if not paths:
         check_folders_above(new, folder)
     page, limit = _ComparisonPage(), DiffLimit()
@@ -62,17 +62,6 @@ async def _tree_before(
         if number is None:
             return empty
         raise
-
-
-def _changed_paths(old: Tree, new: Tree, folder: str) -> Sequence[WorkspacePath]:
-    """Return the paths in ``folder`` whose files differ, in order."""
-    paths = {path for tree in (old, new) for path in (*tree.below(folder), *([folder] if folder in tree.files else []))}
-    return sorted(WorkspacePath(path) for path in paths if _sha256(old, path) != _sha256(new, path))
-
-
-def _sha256(tree: Tree, path: str) -> str | None:
-    file = tree.files.get(WorkspacePath(path))
-    return file.sha256 if file else None
 
 
 def _batches(paths: Sequence[WorkspacePath], old: Tree, new: Tree) -> Iterator[Sequence[WorkspacePath]]:

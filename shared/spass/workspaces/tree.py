@@ -94,6 +94,16 @@ class Tree:
             part = self._parts[globs] = Tree({path: file for path, file in self.files.items() if globs.matches(path)})
         return part
 
+    def covered(self, folder: str) -> Sequence[WorkspacePath]:
+        """Return the paths of the file or folder ``folder``, in order."""
+        path = WorkspacePath(folder)
+        return [path] if path in self.files else self.below(folder)
+
+    def sha256(self, path: WorkspacePath) -> str | None:
+        """Return the SHA-256 (hex) of the file at ``path``, or None if there is none."""
+        file = self.files.get(path)
+        return file.sha256 if file else None
+
     def list(self, folder: str = "", depth: int | None = None, *, after: str = "") -> Iterator[TreeEntry]:
         """Yield the files and directories below ``folder`` by path, beginning after the path ``after``: those directly in it with
         ``depth`` 1, all with None."""
@@ -134,6 +144,12 @@ def _places_below(paths: Sequence[str], folder: str) -> range:
 
 
 EMPTY_TREE: Final = Tree({})
+
+
+def changed_paths(old: Tree, new: Tree, folder: str = "") -> Sequence[WorkspacePath]:
+    """Return the paths of the file or folder ``folder`` whose files differ, in order."""
+    paths = {path for tree in (old, new) for path in tree.covered(folder)}
+    return sorted(path for path in paths if old.sha256(path) != new.sha256(path))
 
 
 class TreeAt(NamedTuple):

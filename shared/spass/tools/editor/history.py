@@ -7,9 +7,9 @@ from typing import Final
 
 from spass.core.errors import VersionNotFound
 from spass.tools.base import ToolContext
-from spass.workspaces.change import Body, ChangedFile
+from spass.workspaces.change import ChangedFile
 from spass.workspaces.paths import show
-from spass.workspaces.tree import EMPTY_TREE, TreeAt, TreeFile
+from spass.workspaces.tree import EMPTY_TREE, TreeAt, changed_paths
 from spass.workspaces.versions import Version, list_versions, read_version
 
 _VERSION: Final = re.compile(r"v?(?P<number>[1-9]\d{0,8})|(?:HEAD|@)(?P<back>~\d{0,4}|\^{0,9})")
@@ -89,13 +89,8 @@ def is_version(word: str) -> bool:
 
 def changed_files(old: TreeAt, new: TreeAt) -> Sequence[ChangedFile]:
     """Return the files that differ between two trees, by path."""
-    paths = sorted({*old.tree.files, *new.tree.files})
-    files = (ChangedFile(path, old.tree.files.get(path), new.tree.files.get(path)) for path in paths)
-    return [file for file in files if _sha256(file.before) != _sha256(file.after)]
-
-
-def _sha256(file: TreeFile | Body | None) -> str | None:
-    return file.sha256 if file else None
+    paths = changed_paths(old.tree, new.tree)
+    return [ChangedFile(path, old.tree.files.get(path), new.tree.files.get(path)) for path in paths]
 
 
 def describe_version(version: Version) -> str:

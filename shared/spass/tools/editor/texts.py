@@ -131,7 +131,7 @@ class EditTexts:
             body = self.views[path].restore(text, movable)
             if path in self.created or body != self.views[path].body:
                 writes[path] = body
-        expected = {path: file.sha256 if (file := at.tree.files.get(path)) else None for path in writes}
+        expected = {path: at.tree.sha256(path) for path in writes}
         return Change.of(writes, expected)
 
     def _texts(self, is_wanted: Callable[[WorkspacePath], bool]) -> dict[str, str]:
