@@ -18,6 +18,8 @@ from spass.tools.editor.process import ChildFailed, ChildProcess
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 
 MAX_MODEL_REQUESTS: Final = 8
+MAX_REQUEST: Final = 4 * 2**20
+"""Characters of one model request: twice the files of an edit. The child is not trusted, and each request costs money."""
 MAX_CHILDREN: Final = 8
 """Edits of one process at the same time. Each child takes about 100 MB of memory, and delegates can ask for 64 edits at once."""
 _TICK_SECONDS: Final = 0.5
@@ -125,6 +127,8 @@ class _Edit:
                     self._model_requests += 1
                     if self._model_requests > MAX_MODEL_REQUESTS:
                         raise _failed(f"The edit needs more than {MAX_MODEL_REQUESTS} model calls. Ask for a smaller change.")
+                    if sum(len(text) for _, text in wanted.messages) > MAX_REQUEST:
+                        raise _failed("The conversation with the model became too long. Name fewer files.")
                     reporter.show("Asking the model")
                     child.send({"answer": await self._ask([Message(role, text) for role, text in wanted.messages])})
                 case CreateRequest(path=path):
