@@ -17,6 +17,8 @@ from spass.workspaces.tree import TreeAt
 
 MAX_EDIT_BYTES: Final = 2 * 2**20
 """Bytes of all files of one edit together, those to read included."""
+MAX_EDIT_LINES: Final = 400_000
+"""Lines of them together, and of one file after the edit. Each takes about 200 bytes of memory, and eight edits run at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,19 @@ class EditTexts:
 
         Raises:
             ToolError: a file is not text.
+            WorkspaceLimit: they have too many lines.
             InvalidPath: a model would see two of the paths as the same one.
         """
+        lines = 0
         for path, body in bodies.items():
-            if decode_text(body) is None:
+            text = decode_text(body)
+            if text is None:
                 raise ToolError(f"{show(path)} is not a text file in UTF-8, so it cannot be edited here.", code="not_text")
+            lines += len(text.splitlines())
+        if lines > MAX_EDIT_LINES:
+            raise WorkspaceLimit(
+                f"The files of this edit have {lines} lines; all together may have {MAX_EDIT_LINES}. Name fewer files."
+            )
         named = [*paths.files, *paths.read_only]
         names = {as_seen(path): path for path in named}
         if len(names) < len(named):
@@ -128,6 +138,8 @@ class EditTexts:
             path = self.paths[name]
             if len(text) > MAX_FILE_BYTES:
                 raise WorkspaceLimit(f"After the edit, {show(path)} would have more than {MAX_FILE_BYTES} bytes. Write less.")
+            if text.count("\n") > MAX_EDIT_LINES:
+                raise WorkspaceLimit(f"After the edit, {show(path)} would have more than {MAX_EDIT_LINES} lines. Write less.")
             body = self.views[path].restore(text, movable)
             if path in self.created or body != self.views[path].body:
                 writes[path] = body

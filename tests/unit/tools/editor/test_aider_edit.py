@@ -13,6 +13,7 @@ from spass.llm.types import ChatDelta
 from spass.testing.model import ScriptedModel
 from spass.tools.base import ReportProgress
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult
+from spass.tools.editor.texts import MAX_EDIT_LINES
 from spass.tools.grants import EditorSettings
 from tests.unit.calls.planted_secrets import SECRETS
 from tests.unit.calls.scripted_provider import audit_of
@@ -169,6 +170,21 @@ async def test_an_edit_cannot_make_a_file_too_large(harness: EditHarness, size: 
     harness.editor.work = write_texts({"src/main.py": "x" * size})
     assert error_of(await harness.call("Edit."))[0] == "workspace_limit"
     assert await harness.version() == 1
+
+
+@pytest.mark.parametrize("line", ["\n", "\r", "\u2028", "a\n"])
+async def test_an_edit_has_a_limit_for_its_lines(harness: EditHarness, line: str) -> None:
+    await harness.files.write({"src/main.py": (line * (MAX_EDIT_LINES + 1)).encode()})
+    code, message = error_of(await harness.call("Edit."))
+    assert (code, harness.editor.requests) == ("workspace_limit", [])
+    assert str(MAX_EDIT_LINES) in message
+
+
+async def test_a_result_has_a_limit_for_its_lines(harness: EditHarness) -> None:
+    harness.editor.work = write_texts({"src/main.py": "\n" * (MAX_EDIT_LINES + 1)})
+    version = await harness.version()
+    assert error_of(await harness.call("Edit."))[0] == "workspace_limit"
+    assert await harness.version() == version
 
 
 async def test_an_agent_without_a_workspace_has_no_editor(harness: EditHarness) -> None:
