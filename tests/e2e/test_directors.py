@@ -74,9 +74,13 @@ def test_a_function_is_found_documented_and_restored(walk: Walk) -> None:
     assert '    """Run the program."""\n' in walk.read("src/main.py")
     newest, first = walk.client.get(f"{walk.workspace}/versions").json()["versions"]
     assert newest["run_id"].startswith("turn_")
-    assert newest["parent_log_id"].startswith("req_")
+    audit = walk.client.get(f"/v1/audit/{events[0]['request_id']}").raise_for_status().json()["calls"]
+    (call,) = [one for one in audit if one["request_id"] == newest["parent_log_id"]]
+    assert (call["tool"], [one["kind"] for one in call["calls"]]) == ("aider_edit", ["chat"])
     walk.client.post(f"{walk.workspace}/restore", json={"version": first["version"]}).raise_for_status()
     assert walk.read("src/main.py") == FILES["src/main.py"]
+    (read,) = of_type(walk.ask("dir-code", "What's in src/main.py?"), "tool_call")
+    assert [(block["kind"], block["text"]) for block in read["rich"]] == [("file", FILES["src/main.py"])]
 
 
 def test_a_job_card_is_done_like_the_message_rendered_from_it(walk: Walk) -> None:
