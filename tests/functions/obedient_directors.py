@@ -262,11 +262,11 @@ class Directors:
         return {result["error"]["code"] for result in results if isinstance(result, dict) and "error" in result}
 
     def approvals(self) -> list[dict[str, Any]]:
-        return [*self.gateway.send("GET", "/a1/approvals?limit=1000").json["approvals"]]
+        return self._pages("/a1/approvals", "approvals")
 
     def files(self) -> Mapping[str, str]:
         """Return the SHA-256 of each file of the workspace that is not empty."""
-        return {entry["path"]: entry["sha256"] for entry in self.site.json("/tree")["entries"] if entry["size"]}
+        return {entry["path"]: entry["sha256"] for entry in self._pages(f"{self.site.at}/tree", "entries") if entry["size"]}
 
     def elsewhere(self) -> Mapping[str, object]:
         """Return what no call may change: the other workspaces, the indices, the settings, and the other tenants."""
@@ -291,9 +291,19 @@ class Directors:
         after = self.files()
         assert self._files.keys() <= after.keys(), "a file was deleted or emptied"
         assert self._files[READ_ONLY] == after[READ_ONLY]
-        for version in self.site.json("/versions", limit=1000)["versions"]:
+        for version in self._pages(f"{self.site.at}/versions", "versions"):
             if version["version"] > self._first_version:
                 self._check_version(version)
+
+    def _pages(self, path: str, name: str) -> list[dict[str, Any]]:
+        """Return the entries of all pages of a list."""
+        entries, cursor = [], ""
+        while True:
+            page = self.gateway.send("GET", f"{path}?limit=1000{cursor}").json
+            entries += page[name]
+            if page["next_cursor"] is None:
+                return entries
+            cursor = f"&cursor={page['next_cursor']}"
 
     def _check_version(self, version: Mapping[str, Any]) -> None:
         spec = self.agents.get(version["agent"])

@@ -26,6 +26,7 @@ from tests.stream_grammar import of_type
 
 ROOT: Final = Path(__file__).parents[2]
 SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
+MAX_REASON: Final = 4096  # bytes
 WRITERS: Final = tuple(LANES)
 COMMANDS: Final = (
     *(
@@ -208,7 +209,7 @@ def in_a_preview_and_a_reason(directors: Directors, director: str, payload: Payl
     waiting = [approval for approval in directors.approvals() if approval["id"] not in before]
     assert waiting, "the deletion waits"
     for approval in waiting[-2:]:
-        directors.deny(approval["id"], payload.text)
+        directors.deny(approval["id"], payload.text.encode()[:MAX_REASON].decode("utf-8", "ignore"))
     directors.chat(writer, "Go on.", session=unique)
 
 
@@ -219,16 +220,14 @@ PLACES: Final[tuple[Place, ...]] = (
 
 
 def choose(place: Place) -> Iterator[tuple[str, Payload]]:
-    """Yield directors and payloads for ``place``: one payload of every second kind, or with ``SPASS_SOAK`` all for everyone."""
+    """Yield a director and a payload of every second kind for ``place``, or with ``SPASS_SOAK`` of all kinds and all payloads."""
     at = PLACES.index(place)
-    if SOAK:
-        yield from ((director, payload) for director in DIRECTORS for payload in corpus(director))
-        return
     kinds = list(dict.fromkeys(payload.kind for payload in corpus("dir-code")))
-    for number, kind in enumerate(kinds[at % 2 :: 2]):
-        director = DIRECTORS[(at + number) % len(DIRECTORS)]
-        of_kind = [payload for payload in corpus(director) if payload.kind == kind]
-        yield director, of_kind[at % len(of_kind)]
+    for number, kind in enumerate(kinds if SOAK else kinds[at % 2 :: 2]):
+        of_kind = [payload for payload in corpus("dir-code") if payload.kind == kind]
+        for place_of_payload in range(len(of_kind)) if SOAK else [at % len(of_kind)]:
+            director = DIRECTORS[(at + number + place_of_payload) % len(DIRECTORS)]
+            yield director, [payload for payload in corpus(director) if payload.kind == kind][place_of_payload]
 
 
 @pytest.fixture(autouse=True)
