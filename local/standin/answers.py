@@ -29,10 +29,12 @@ _ASKS_WHAT_CAME_OF_IT: Final = re.compile(
 
 def answer(conversation: Conversation) -> str:
     """Return the stand-in's answer to a conversation, in the language of the question."""
-    if asks_to_condense(conversation):
-        return condense(conversation) or _from_results(conversation, _nothing_to_keep(conversation.is_german))
-    if conversation.results:
-        return _from_results(conversation, _nothing(conversation))
+    if any(result.name == "read_file" for result in conversation.results) or not asks_to_condense(conversation):
+        return _from_results(conversation) if conversation.results else _from_conversation(conversation)
+    return condense(conversation) or _nothing_to_keep(conversation.is_german)
+
+
+def _from_conversation(conversation: Conversation) -> str:
     if count := requested_count(conversation.question_text):
         return count.text
     if _ASKS_WHAT_CAME_OF_IT.search(fold(conversation.question_text)) and conversation.earlier_results:
@@ -104,12 +106,12 @@ def _phrase(candidate: Candidate, conversation: Conversation) -> str:
     return candidate.text
 
 
-def _from_results(conversation: Conversation, without: str) -> str:
+def _from_results(conversation: Conversation) -> str:
     # What an edit changed matters more than how its file was found.
     edits = [result for result in conversation.results if result.name == "aider_edit"]
     texts = [_from_result(conversation, result) for result in edits or conversation.results]
     separator = "\n\n" if any("\n" in text for text in texts) else " "
-    return separator.join(dict.fromkeys(filter(None, texts))) or without
+    return separator.join(dict.fromkeys(filter(None, texts))) or _nothing(conversation)
 
 
 def _from_result(conversation: Conversation, outcome: ToolResult) -> str:

@@ -180,9 +180,10 @@ def test_it_reads_the_file_that_an_error_names_instead() -> None:
     assert calls_of(after("What's in main.py?", "read_file", error)) == [("read_file", {"path": "src/main.py"})]
 
 
-def test_it_shows_a_file_that_is_too_short_to_summarize() -> None:
-    result = {"path": "docs/a.md", "text": "# A\n", "start_line": 1, "end_line": 1, "total_lines": 1, "truncated": False}
-    assert "# A" in (after("Summarize docs/a.md", "read_file", result).content or "")
+def test_the_summary_of_a_file_is_about_the_file_and_not_about_the_conversation() -> None:
+    questions = [{"role": "user", "content": text} for text in ("My dog is called Bello.", "Summarize src/main.py")]
+    summary = ask([*questions, *READ_MAIN[1:3]], EDIT).content or ""
+    assert ("def main" in summary, "Bello" in summary) == (True, False)
 
 
 def test_what_it_does_not_understand_is_answered_by_an_example() -> None:
