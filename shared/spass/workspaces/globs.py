@@ -87,7 +87,7 @@ def _check_pattern(pattern: str) -> None:
     elif has_invisible(body):
         problem = "it holds a control, format or invisible character"
     elif unicodedata.normalize("NFC", body) != body:
-        problem = f"it is not in Unicode's form NFC; write {unicodedata.normalize('NFC', pattern)!a}"
+        problem = f"it is not in Unicode's form NFC; write {show(unicodedata.normalize('NFC', pattern))}"
     elif not {"", ".", ".."}.isdisjoint(body.removesuffix("/").split("/")):
         problem = 'no path has an empty segment, "." or ".."; write the path from the root of the workspace'
     if problem:

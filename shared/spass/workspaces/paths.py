@@ -118,7 +118,7 @@ def _find_problem(text: str) -> str | None:
     if problem := _find_problem_as_read(text):
         return problem
     if unicodedata.normalize("NFC", text) != text:
-        return f"it is not in Unicode's form NFC. Write {unicodedata.normalize('NFC', text)!a}."
+        return f"it is not in Unicode's form NFC. Write {show(unicodedata.normalize('NFC', text))}."
     decoded = _decode(text)
     if decoded != text and (problem := _find_problem_as_read(decoded)):
         return f"another program may read it as {show(decoded)}, and {problem}"

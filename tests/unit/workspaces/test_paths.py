@@ -57,7 +57,7 @@ def test_the_error_names_the_field() -> None:
     [
         ("/src/main.py", "relative to the root"),
         ("src\\main.py", 'Separate folders by "/"'),
-        ("e\u0301.md", r"Write '\xe9.md'"),
+        ("e\u0301.md", "Write '\u00e9.md'"),
         ("a/%2e%2e/b", "may read it as 'a/../b'"),
         ("x" * 513, "more than 512 bytes"),
         ("a/" * 32 + "a", "more than 32 segments"),
