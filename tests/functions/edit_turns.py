@@ -55,8 +55,9 @@ def agent(name: str, **fields: object) -> AgentSpec:
 
 
 AGENTS: Final = (
-    agent("boss", tools=["delegate"], delegates=["coder"]),
+    agent("boss", tools=["delegate"], delegates=["coder", "gated"]),
     agent("coder", tools=["aider_edit", "calculator"], paths={"write": ["**"]}),
+    agent("gated", tools=["aider_edit"], paths={"write": ["**"]}, approval=["aider_edit"]),
 )
 
 
@@ -73,6 +74,7 @@ class EditTurn:
     engine: str
     longest_pause: float = 0.1
     seconds_of_edit: float = 0.0
+    editing_agent: str = "coder"
     children: list[int] = field(default_factory=list)
     open_answers: int = 0
     reached: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -82,8 +84,12 @@ class EditTurn:
         return f"w-{self.number}"
 
     @property
+    def agent(self) -> str:
+        return "boss" if self.is_delegated else self.editing_agent
+
+    @property
     def path(self) -> str:
-        return f"/c1/agents/{'boss' if self.is_delegated else 'coder'}/chat"
+        return f"/c1/agents/{self.agent}/chat"
 
     @property
     def message_id(self) -> str:
@@ -145,7 +151,7 @@ class EditingModel(ScriptedModel):
         if request.messages[-1].tool_call_id is not None:
             return [ChatDelta("The end "), _end("is near.")]
         if request.messages[0].content.startswith("boss"):
-            return [_call("delegate", {"agent": "coder", "task": turn.task})]
+            return [_call("delegate", {"agent": turn.editing_agent, "task": turn.task})]
         return [_call("aider_edit", {"message": turn.task, "files": ["main.py"]})]
 
 

@@ -116,13 +116,17 @@ def test_an_edit_stopped_at_any_moment_leaves_nothing(edits: EditTurns, record_p
     for place, count in places.items():
         record_property(place, count)
     assert len(SEEDS) == 1 or places.keys() >= {
-        f"{reason}, {place}" for reason in ("cancelled", "deadline") for place in ("in the child", "in the model of the edit")
+        "cancelled, in the child",
+        "cancelled, in the model of the edit",
+        "deadline, in the model of the edit",
     }
 
 
 def prepare(edits: EditTurns, seed: int) -> EditTurn:
-    """Return a turn with Aider for each fifth seed, in a soak for each."""
-    return edits.prepare(seed, engine="aider" if IS_SOAK or seed % 5 == 0 else "quick", is_delegated=seed % 2 == 1)
+    """Return a turn with Aider for each fifth seed, in a soak for each. Another fifth of the edits waits for a person."""
+    turn = edits.prepare(seed, engine="aider" if IS_SOAK or seed % 5 == 0 else "quick", is_delegated=seed % 2 == 1)
+    turn.editing_agent = "gated" if seed % 5 == 1 else "coder"
+    return turn
 
 
 async def run_all(edits: EditTurns, stops: Sequence[Stop]) -> None:
@@ -158,11 +162,18 @@ def check(edits: EditTurns, stop: Stop) -> str:
 
 
 def check_versions(edits: EditTurns, turn: EditTurn, events: Sequence[Event]) -> None:
-    """Assert that there is a version if the stream shows one. A call that was cut off while it committed may have made it."""
-    versions, calls = edits.versions(turn), [call for call in of_type(events, "tool_call") if call["tool"] == "aider_edit"]
-    shown = [call["result"]["version"] for call in calls if call["ok"]]
-    if versions != shown:
-        assert (versions, shown) == ([2], [])
-        assert turn.has_reached("after the edit"), "an edit that was stopped has made a version"
+    """Assert that there is a version, or an approval, if the stream shows one. A call that was cut off while it committed may
+    have made it."""
+    calls = [call for call in of_type(events, "tool_call") if call["tool"] == "aider_edit"]
+    versions, session = edits.versions(turn), of_type(events, "done")[0]["session_id"]
+    waiting = edits.gateway.send("GET", f"/a1/approvals?session_id={session}").json["approvals"]
+    is_gated = turn.editing_agent == "gated"
+    made = [approval["id"] for approval in waiting] if is_gated else versions
+    shown = [call["result"]["approval_id" if is_gated else "version"] for call in calls if call["ok"]]
+    if made != shown:
+        assert (len(made), shown) == (1, [])
+        assert turn.has_reached("after the edit"), "an edit that was stopped has changed something"
         assert [call["result"]["error"]["code"] for call in calls] == ["cancelled"]
+    assert (versions if is_gated else waiting) == []
+    assert [event["approval"]["id"] for event in of_type(events, "approval")] == (shown if is_gated else [])
     assert edits.text(turn) == (AFTER if versions else BEFORE)
