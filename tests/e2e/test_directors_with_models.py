@@ -198,6 +198,8 @@ def test_the_architect_asks_three_directors_and_one_call_waits(person: Person, f
     assert person.read("docs/notes.md") == "# Notes\n"
     _assert_usage_is_the_audits(person, events)
 
+    replay = person.client.get(f"/c1/agents/architect/chat/{events[0]['message_id']}")
+    assert parse_events(replay.text) == events
     (waiting,) = of_type(events, "approval")
     approval = f"/a1/approvals/{waiting['approval']['id']}"
     assert person.get(approval) == waiting["approval"]
