@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import pytest
@@ -160,6 +161,40 @@ def test_the_model_learns_the_decision_about_an_edit_of_a_lane_that_failed(gatew
     history = gateway.model.requests[0].messages
     (told,) = [message.content for message in history if message.tool_call_id is not None and approval["id"] in message.content]
     assert '"version":3' in told
+
+
+def test_the_model_learns_the_decision_about_an_edit_of_a_lane_that_was_stopped(
+    gateway: Gateway, editor: AppendingEditor
+) -> None:
+    has_stored = asyncio.Event()
+
+    async def hang() -> AsyncGenerator[ChatDelta, None]:
+        await asyncio.Event().wait()
+        yield ChatDelta("")
+
+    def answer_until_the_edits(request: ChatRequest, context: CallContext) -> Answer | AsyncGenerator[ChatDelta, None]:
+        name = request.messages[0].content.split()[0]
+        if name not in LANES or request.messages[-1].tool_call_id is None:
+            return answer(request, context)
+        if name == "ops":
+            has_stored.set()
+        return hang()
+
+    async def stop() -> None:
+        await has_stored.wait()
+        assert (await gateway.send_async("DELETE", f"{CHAT}/m1")).status == 202
+
+    gateway.model.script = answer_until_the_edits
+    body = {"message_id": "m1", "messages": [{"role": "user", "content": "Please."}]}
+    done = of_type(read_events(gateway.send_during(gateway.send_async("POST", CHAT, body=body), stop())), "done")[0]
+    assert done["finish_reason"] == "cancelled"
+    (approval,) = gateway.send("GET", "/a1/approvals").json["approvals"]
+    gateway.send("POST", f"/a1/approvals/{approval['id']}", body={"decision": "deny"})
+    gateway.model.script = answer
+    gateway.model.requests.clear()
+    chat(gateway, message_id="m2", session_id=done["session_id"])
+    results = [message.content for message in gateway.model.requests[0].messages if message.tool_call_id is not None]
+    assert [approval["id"] in result and "approval_denied" in result for result in results] == [False, False, True]
 
 
 def test_a_stop_ends_the_edits_of_the_lanes_without_a_version(gateway: Gateway, editor: AppendingEditor) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 
 from spass.agents.nested_calls import NestedCalls
 from spass.aws.log import failure_line, write_line
@@ -168,7 +169,7 @@ class _TurnSoFar:
         now = time.monotonic()
         for call in self._calls.values():
             duration_ms = round((now - self._started_at.get(call.id, now)) * 1000)
-            yield ToolCallFinished(_cancelled(call, duration_ms))
+            yield ToolCallFinished(replace(_cancelled(call, duration_ms), waiting=self._nested.waiting(call.id)))
         answer = Message(Role.ASSISTANT, "".join(self._shown))
         if self._has_open_step:
             yield InferenceFinished(answer, reason)

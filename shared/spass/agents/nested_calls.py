@@ -1,4 +1,5 @@
-"""Keep track of the calls within the calls of a turn, so that each that starts also ends, before the call that it is part of."""
+"""Keep track of the calls within the calls of a turn, so that each that starts also ends, before the call that it is part of, and
+the approvals that they wait for are known if that call has no result."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,6 +7,7 @@ from typing import NamedTuple
 
 from spass.core.effects import ToolOutcome
 from spass.core.events import Nested, ToolCallFinished, ToolCallStarted
+from spass.core.ids import ApprovalId
 from spass.core.messages import ToolCall
 
 
@@ -19,20 +21,29 @@ class _OpenCall(NamedTuple):
 
 
 class NestedCalls:
-    """The nested calls that have started and not ended."""
+    """The nested calls of a turn: those that have started and not ended, and the approvals that the others wait for."""
 
     def __init__(self) -> None:
         self._open: dict[str, _OpenCall] = {}
+        self._outermost: dict[str, str] = {}  # by the id of a nested call
+        self._waiting: dict[str, list[ApprovalId]] = {}  # by the id of a call of the turn
 
     def add(self, event: Nested) -> None:
         """Note the start or the end of a call."""
         match event.event:
             case ToolCallStarted(call=call):
                 self._open[call.id] = _OpenCall(event.agent, event.parent_id, call, time.monotonic())
+                self._outermost[call.id] = self._outermost.get(event.parent_id, event.parent_id)
             case ToolCallFinished(outcome=outcome):
                 self._open.pop(outcome.call.id, None)
+                if outcome.waiting:
+                    self._waiting.setdefault(self._outermost.get(event.parent_id, event.parent_id), []).extend(outcome.waiting)
             case _:
                 pass
+
+    def waiting(self, call_id: str) -> tuple[ApprovalId, ...]:
+        """Return the approvals that calls within the turn's call ``call_id`` wait for."""
+        return tuple(dict.fromkeys(self._waiting.get(call_id, ())))
 
     def end(self, outcome: Callable[[ToolCall, int], ToolOutcome]) -> Iterator[Nested]:
         """Yield the ends of all open calls, the innermost first. ``outcome`` returns that of a call after its milliseconds."""
