@@ -58,7 +58,7 @@ class TreeCache:
         return tree
 
     def put(self, name: TreeName, tree: Tree) -> None:
-        if name in self._trees:
+        if name in self._trees or tree.memory_bytes > self._budget:
             return
         self._trees[name] = tree
         self._used += tree.memory_bytes

@@ -12,6 +12,7 @@ from spass.workspaces.globs import Globs
 from spass.workspaces.paths import WorkspacePath
 
 _FILE_BYTES: Final = 600  # memory of one file of a decoded tree and of its parts, without the path: tuple, texts and numbers
+_NAME_BYTES: Final = 65  # memory of the name of a folder, without its characters
 _MAX_PARTS: Final = 4  # parts of a tree that are kept, each for the patterns of another agent
 _FASTEST: Final = 1  # most bytes are digests, so a higher level of zlib saves only 5 % in three times the time
 _AFTER_SLASH: Final = "0"  # the character after "/": it ends the range of a folder's paths in their order
@@ -66,10 +67,12 @@ class Tree:
         """A file with each content."""
         return {file.sha256: file for file in self.files.values()}
 
-    @property
+    @cached_property
     def memory_bytes(self) -> int:
-        """An estimate of the memory of this tree."""
-        return 2 * sum(map(len, self.files)) + _FILE_BYTES * (len(self.files) + 1)
+        """An estimate of the memory of this tree, with the names of the folders that it and its parts may compute."""
+        folders = {path.rpartition("/")[0] for path in self.files}
+        names = sum((folder.count("/") + 1) * (len(folder) // 2 + _NAME_BYTES) for folder in folders)
+        return 2 * sum(map(len, self.files)) + _FILE_BYTES * (len(self.files) + 1) + names * (1 + _MAX_PARTS)
 
     def is_folder(self, folder: str) -> bool:
         """Return True if a file is below ``folder``. The root, ``""``, is always a folder."""

@@ -1,5 +1,6 @@
 """Trees list what is in a folder, and survive encoding."""
 
+import tracemalloc
 from collections.abc import Mapping
 
 from hypothesis import given
@@ -100,3 +101,26 @@ def test_the_cache_keeps_the_most_recently_used_trees_within_its_budget() -> Non
     large = Tree({WorkspacePath(str(n)): TreeFile("", 0, "", 0, 0, 0) for n in range(9)})
     cache.put(name(4), large)
     assert cache.get(name(4)) is None, "larger than the budget"
+
+
+def test_the_memory_of_a_tree_counts_the_folders_that_a_listing_names() -> None:
+    deep = "/".join(f"{number:014}" for number in range(31))
+    encoded = encode_tree(Tree({WorkspacePath(f"{at}/{deep}"): TreeFile("0" * 64, 1, "p", at, 1, 0) for at in range(500)}))
+    tracemalloc.start()
+    try:
+        tree = decode_tree(encoded)
+        for pattern in ("**", "!x", "!y", "!z"):
+            assert next(tree.matching(Globs.parse(["**", pattern])).list("", 1)).path == "0"
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tree.memory_bytes >= used
+
+
+def test_a_tree_over_the_budget_displaces_no_other() -> None:
+    large = Tree({WorkspacePath("a"): TreeFile("0" * 64, 1, "p", 0, 1, 0)})
+    cache = TreeCache(EMPTY_TREE.memory_bytes)
+    cache.put(TreeName(TenantId("demo"), "small"), EMPTY_TREE)
+    cache.put(TreeName(TenantId("demo"), "large"), large)
+    assert cache.get(TreeName(TenantId("demo"), "small")) is EMPTY_TREE
+    assert cache.get(TreeName(TenantId("demo"), "large")) is None
