@@ -22,6 +22,7 @@ _PLAIN: Final = re.compile(r"(?:(?!\.)[A-Za-z0-9._+=@#()\[\]-]*[A-Za-z0-9_-]/)*(
 """Most paths. Only their length and the number of their segments need a check."""
 _FORBIDDEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _INVISIBLE_LETTERS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")  # they have no width, but are not in Cf
+_GIT: Final = re.compile(r"(?:\.git|git~1)[. ]*(?::.*)?")  # what Windows takes for .git (CVE-2014-9390)
 _DRIVE: Final = re.compile("[A-Za-z]:")
 _ESCAPES: Final = re.compile("(?:%[0-9A-Fa-f]{2})+")
 _WIDE_ESCAPE: Final = re.compile("%u([0-9A-Fa-f]{4})")  # of old Microsoft servers
@@ -148,8 +149,8 @@ def _find_problem_of_segment(segment: str) -> str | None:
         return 'a segment is empty. Write one "/" between two names and none at the end.'
     if segment in (".", ".."):
         return f'the segment "{segment}" is not allowed. Write the path from the root of the workspace.'
-    if segment.casefold() == ".git":
-        return 'the name ".git" is not allowed. Use another name.'
+    if _GIT.fullmatch(segment.casefold()):
+        return 'the name ".git", in any form, is not allowed. Use another name.'
     if segment != segment.strip():
         return "a segment begins or ends with a blank. Leave the blank out."
     if segment.endswith("."):
