@@ -71,13 +71,6 @@ class Directors:
         self._first_version = self.site.write(path, text.encode())
         self._files = self.files()
 
-    def put_archive(self, files: Mapping[str, str]) -> None:
-        """Add files as a person does."""
-        reply = self.site.put_archive({path: text.encode() for path, text in files.items()}, mode="merge")
-        assert reply.status == 200, reply
-        self._first_version = reply.json["version"]
-        self._files = self.files()
-
     def chat(
         self, director: str, *texts: str, session: str | None = None, route: str = "chat", role: str = "assistant", **body: object
     ) -> Sequence[Event]:
