@@ -188,7 +188,8 @@ class Turn:
     def _check_workspace(self, session: Session) -> None:
         """Raise InvalidRequest if the client named another workspace than that of ``session``."""
         if self._request.workspace not in (None, session.workspace):
-            message = "The session has another workspace, which it keeps. Omit workspace, or start another session."
+            kept = f"the workspace {session.workspace!r}" if session.workspace is not None else "no workspace"
+            message = f"The session was created with {kept}, which does not change. Omit workspace, or start another session."
             raise InvalidRequest(message, param="workspace", details={"workspace": session.workspace})
 
     def _name_turn(self, session: Session) -> None:
