@@ -18,8 +18,8 @@ _REQUEST_ID: Final = re.compile(r"req_[0-9a-z]{26}")
 _BYTES: Final = frozenset({"application/octet-stream", "application/zip"})
 _CODE: Final = re.compile(r"[a-z]+(_[a-z]+)*")
 _INTERNAL_WORDS: Final = (
-    "Traceback", 'File "', ".py", "site-packages", "arn:aws", "127.0.0.1", "localhost", "amazonaws", "botocore", "ministack",
-    "pydantic", "Error(", "object at 0x", "/home/", "/tmp/", str(ROOT),
+    "Traceback", 'File "', '.py", line', '.py\\", line', ".py:", "site-packages", "arn:aws", "127.0.0.1", "localhost",
+    "amazonaws", "botocore", "ministack", "pydantic", "Error(", "object at 0x", "/home/", "/tmp/", str(ROOT),
 )  # fmt: skip
 """Words that would reveal paths, hosts, libraries or stack traces in an answer."""
 
