@@ -146,6 +146,14 @@ async def test_an_edit_of_a_similar_name_changes_no_other_file(tmp_path: Path, n
     assert caught.value.code == "edit_failed"
 
 
+async def test_a_name_without_its_folder_is_taken_only_if_one_file_has_it(tmp_path: Path) -> None:
+    answer = [block("main.py", "x = 1\n", "x = 2\n")]
+    result = await Scripted(tmp_path, answer).edit({"b/main.py": "x = 1\n", "other.py": ""})
+    assert result.files == {"b/main.py": "x = 2\n"}
+    with pytest.raises(ToolError, match="only these files"):
+        await Scripted(tmp_path, answer).edit({"a/main.py": "x = 1\n", "b/main.py": "x = 1\n"})
+
+
 async def test_the_folder_of_the_prompts_example_is_ignored(tmp_path: Path) -> None:
     result = await Scripted(tmp_path, [listing("path/to/main.py", "x = 2\n")]).edit({"main.py": "x = 1\n"}, format="whole")
     assert result.files == {"main.py": "x = 2\n"}

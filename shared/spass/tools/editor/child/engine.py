@@ -18,6 +18,7 @@ from spass.tools.editor.child.texts import LineEnds, Shape
 
 _MAX_REASON: Final = 2000
 """Characters of a message that is sent to the model that called the tool."""
+_aiders_find_filename: Final = editblock_coder.find_filename
 _aiders_find_similar_lines: Final = editblock_coder.find_similar_lines
 _EXAMPLE_FOLDER: Final = "path/to/"
 _MAX_COMPARISONS: Final = 2_000_000
@@ -168,6 +169,7 @@ def edit(edit: Edit, connection: Connection, root: Path) -> Edited:
     editblock_coder.find_similar_lines = _find_similar_lines
     # An edit of another file with a similar name, which is refused, would else change a named one.
     editblock_coder.difflib = SimpleNamespace(get_close_matches=lambda *_, **__: [])
+    editblock_coder.find_filename = _find_filename
     editblock_coder.strip_quoted_wrapping = lambda text, *_: text  # it also removes a first line that ends with the file's name
     texts = {**edit.read_only, **edit.files}
     shapes = {path: Shape.of(text) for path, text in texts.items()}
@@ -200,4 +202,16 @@ def _find_similar_lines(search: str, content: str, threshold: float = 0.6) -> st
     if search.count("\n") * content.count("\n") > _MAX_COMPARISONS:
         return ""
     found: str = _aiders_find_similar_lines(search, content, threshold)
+    return found
+
+
+def _find_filename(lines: list[str], fence: tuple[str, str], named: Sequence[str] | None) -> str | None:
+    """Return the path that the last of ``lines`` name. Of a name without its folder, Aider takes the first file. Here there must
+    be only one.
+    """
+    found: str | None = _aiders_find_filename([*lines], fence, named)
+    if found and named and found in named and not any(found in line for line in lines):
+        name = Path(found).name
+        if sum(Path(path).name == name for path in named) > 1:
+            return name
     return found
