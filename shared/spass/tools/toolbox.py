@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeGuard, cast
 
 from pydantic import ValidationError
@@ -118,16 +119,20 @@ class Toolbox:
         tools: Mapping[str, str] = TOOLS,
         clock: Callable[[], int] = now_s,
     ) -> None:
-        self._rag = rag
-        self._cascade = cascade
-        self._lineage_searcher = lineage_searcher
-        self._chat_models = chat_models
-        self._search_engine = search_engine
-        self._workspaces = workspaces
-        self._editor = editor
-        self._delegates = delegates
         self._tools = tools
         self._confirm_tokens = ConfirmTokens(clock)
+        self._open_context = partial(
+            ToolContext,
+            rag=rag,
+            cascade=cascade,
+            confirm_tokens=self._confirm_tokens,
+            lineage_searcher=lineage_searcher,
+            chat_models=chat_models,
+            search_engine=search_engine,
+            workspaces=workspaces,
+            editor=editor,
+            delegates=delegates,
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -302,18 +307,7 @@ class Toolbox:
         return load_tool(self._tools[name])
 
     def _context(self, scope: Scope, recorder: Recorder) -> ToolContext:
-        return ToolContext(
-            scope.for_call(recorder.request_id),
-            self._rag,
-            self._cascade,
-            self._confirm_tokens,
-            lineage_searcher=self._lineage_searcher,
-            chat_models=self._chat_models,
-            search_engine=self._search_engine,
-            workspaces=self._workspaces,
-            editor=self._editor,
-            delegates=self._delegates,
-        )
+        return self._open_context(scope.for_call(recorder.request_id))
 
     async def _attempt(
         self,
