@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from spass.aws.swap import Participant
 from spass.aws.writes import Write
-from spass.core.errors import SpassError
+from spass.core.errors import SpassError, WorkspaceConflict
 from spass.core.ids import MessageId, WorkspaceId
 from spass.core.messages import Json
 from spass.tools.base import ToolContext, ToolError, ToolReply
@@ -132,7 +132,18 @@ async def run_approved_change(context: ToolContext, effect: Mapping[str, Json], 
     workspace = WorkspaceId(str(effect["workspace"]))  # a session may have another one than its agent's file
     context = replace(context, grants=replace(context.grants, workspace=workspace))
     planned = PlannedChange.from_json(effect)
-    return await commit_planned(context, planned, _ApprovedChange(ending, planned))
+    try:
+        return await commit_planned(context, planned, _ApprovedChange(ending, planned))
+    except WorkspaceConflict as conflict:
+        raise _changed_since_preview(conflict) from None
+
+
+def _changed_since_preview(conflict: WorkspaceConflict) -> WorkspaceConflict:
+    """Return the conflict in words for the person who approves."""
+    paths = conflict.details.get("paths")
+    names = ", ".join(show(str(path)) for path in paths[:5]) if isinstance(paths, list) else ""
+    message = f"{names or 'The workspace'} has changed since the preview, so nothing was done. Ask the agent to do it again."
+    return WorkspaceConflict(message, details=conflict.details)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def _find_problem_of_segment(segment: str) -> str | None:
     if segment in (".", ".."):
         return f'the segment "{segment}" is not allowed. Write the path from the root of the workspace.'
     if _GIT.fullmatch(segment.casefold()):
-        return 'the name ".git", in any form, is not allowed. Use another name.'
+        return 'the name ".git", in any form, is not allowed. Use another name, or leave it out.'
     if segment != segment.strip():
         return "a segment begins or ends with a blank. Leave the blank out."
     if segment.endswith("."):
