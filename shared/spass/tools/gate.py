@@ -26,19 +26,19 @@ def check_can_wait(scope: Scope) -> CurrentSession:
     """Return the session in which a call can wait for a person. Call this before any work.
 
     Raises:
-        ToolError: there is none, so nobody could decide.
+        ToolError: there is none, so no person could decide.
     """
     session = scope.current_session
     if session is None or session.turn_id is None:
         raise ToolError(
-            "This call needs a person's approval, and nobody can give it here: the agent was asked once, without a session. "
+            "This call needs a person's approval, which is not possible here: the agent was asked once, without a session. "
             "Nothing was changed. Answer without it, and say that it needs a session.",
             code="approval_unavailable",
         )
     return session
 
 
-async def hold_call(
+async def request_approval(
     context: ToolContext,
     tool: str,
     call: StoredCall,
@@ -74,13 +74,13 @@ async def hold_call(
         "expires_at": approval.expires_at,
         "preview": shown,
         "message": "Nothing has been changed yet. The user was asked to approve this call, which then runs exactly as previewed. "
-        "You cannot approve it. Do not make the call again; go on without its result, and say what waits for approval.",
+        "You cannot approve it. Do not make the call again; continue without its result, and say what waits for approval.",
     }
     return ToolReply(result, approval.rich, ApprovalView.of(approval, now).to_dict(), (approval.id,))
 
 
 @dataclass(frozen=True, slots=True)
-class Approved:
+class ApprovalConsent:
     """The ``Consent`` of a person: ``ending`` ends the approval of a call whose preview showed ``state``."""
 
     ending: Ending

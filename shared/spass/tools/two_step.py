@@ -77,20 +77,20 @@ class TwoStepTool(Tool):
         return await self._execute_with(context, replace(redemption, record_result=context.record_result))
 
     async def run_approved(self, context: ToolContext, effect: Mapping[str, Json], ending: "Ending", /) -> Json:
-        from spass.tools.gate import Approved
+        from spass.tools.gate import ApprovalConsent
 
-        return await self._execute_with(context, Approved(ending, str(effect["state"])))
+        return await self._execute_with(context, ApprovalConsent(ending, str(effect["state"])))
 
     async def _hold(self, context: ToolContext) -> ToolReply:
         """Store the call until a person decides."""
         from spass.approvals.record import StoredCall
-        from spass.tools.gate import check_can_wait, hold_call
+        from spass.tools.gate import check_can_wait, request_approval
 
         check_can_wait(context.scope)
         state = await self.state(context)  # before the preview, as below
         preview = await self.preview(context)
         arguments = self.model_dump(mode="json", exclude={"confirm_token"}, exclude_unset=True)
-        return await hold_call(context, self.tool_name, StoredCall(arguments, {"state": state}), preview)
+        return await request_approval(context, self.tool_name, StoredCall(arguments, {"state": state}), preview)
 
     async def _preview_step(self, context: ToolContext) -> Json:
         state = await self.state(context)  # before the preview: a change in between invalidates the token

@@ -81,7 +81,7 @@ async def apply_change(
     ``message`` is the text that asked for the change. ``brings_back`` says that the change restores an older version.
 
     Raises:
-        ToolError: a path is outside the agent's globs, the agent has no workspace, or nobody can give the approval.
+        ToolError: a path is outside the agent's globs, the agent has no workspace, or an approval is needed without a session.
         WorkspaceConflict: a path is not as the change expects.
         InvalidPath, WorkspaceLimit: the resulting tree would be invalid.
         WorkspaceFileNotFound, VersionNotFound: a file or version to restore does not exist.
@@ -90,7 +90,7 @@ async def apply_change(
     if not planned.paths:
         return planned.reply(None)
     if _needs_approval(context, planned):
-        return await _hold_change(context, planned)
+        return await _request_approval(context, planned)
     return await commit_planned(context, planned)
 
 
@@ -178,10 +178,10 @@ def _needs_approval(context: ToolContext, planned: PlannedChange) -> bool:
     return (planned.removes and DELETES in gates) or (call is not None and call.tool_name in gates)
 
 
-async def _hold_change(context: ToolContext, planned: PlannedChange) -> ToolReply:
+async def _request_approval(context: ToolContext, planned: PlannedChange) -> ToolReply:
     """Store the planned change until a person decides."""
     from spass.approvals.record import StoredCall
-    from spass.tools.gate import MAX_PREVIEW_BYTES, hold_call
+    from spass.tools.gate import MAX_PREVIEW_BYTES, request_approval
 
     call, workspace = context.call, context.require_workspace()
     if call is None:
@@ -190,7 +190,7 @@ async def _hold_change(context: ToolContext, planned: PlannedChange) -> ToolRepl
     preview = edit_result(None, planned.diffs, planned.answer, max_bytes=MAX_PREVIEW_BYTES - 256)
     preview = {"workspace": workspace, **{name: value for name, value in preview.items() if name != "version"}}
     stored = StoredCall(arguments, {"workspace": workspace, **planned.to_json()})
-    return await hold_call(context, call.tool_name, stored, preview, rich_diffs(planned.diffs))
+    return await request_approval(context, call.tool_name, stored, preview, rich_diffs(planned.diffs))
 
 
 def _check_paths(context: ToolContext, paths: Sequence[WorkspacePath]) -> None:
@@ -201,9 +201,9 @@ def _check_paths(context: ToolContext, paths: Sequence[WorkspacePath]) -> None:
 
 
 def path_not_allowed(path: str | None, patterns: Sequence[str], verb: str) -> ToolError:
-    """Return the error for a path outside ``patterns``. None stands for one that the agent may not read."""
+    """Return the error for a path outside ``patterns``. None is a path that the agent may not read."""
     allowed = f"the paths {', '.join(patterns[:20])}" if patterns else "no path"
-    named = show(path) if path is not None else "a path that this is about"
+    named = show(path) if path is not None else "one of the paths of this change"
     return ToolError(f"This agent may not {verb} {named}. It may {verb} {allowed}.", code=PATH_NOT_ALLOWED)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Literal, TypedDict
 
 Stage = Literal["applying", "correcting"]
-"""What the child does between two model requests: it applies the edits of an answer, or asks for a correction."""
+"""The child's work between two model requests: it applies the edits of an answer, or asks for a correction."""
 
 
 class ChatMessage(TypedDict):

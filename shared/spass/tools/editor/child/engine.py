@@ -11,8 +11,8 @@ from aider.coders import editblock_coder, wholefile_coder
 from aider.coders.base_coder import Coder
 
 from spass.tools.editor.child.answers import FenceInListing, check_blocks, read_listings
-from spass.tools.editor.child.asked_model import AskedModel
 from spass.tools.editor.child.connection import Connection, Edit, Edited, EditFailed
+from spass.tools.editor.child.gateway_model import GatewayModel
 from spass.tools.editor.child.terminal import Terminal, is_file_name, write_file
 from spass.tools.editor.child.texts import LineEnds, Shape
 
@@ -167,7 +167,7 @@ def edit(edit: Edit, connection: Connection, root: Path) -> Edited:
     """
     utils.IMAGE_EXTENSIONS.clear()  # every file of an edit is text, whatever its name
     editblock_coder.find_similar_lines = _find_similar_lines
-    # An edit of another file with a similar name, which is refused, would else change a named one.
+    # An edit of another file with a similar name, which is refused, would otherwise change a named one.
     editblock_coder.difflib = SimpleNamespace(get_close_matches=lambda *_, **__: [])
     editblock_coder.find_filename = _find_filename
     editblock_coder.strip_quoted_wrapping = lambda text, *_: text  # it also removes a first line that ends with the file's name
@@ -178,7 +178,7 @@ def edit(edit: Edit, connection: Connection, root: Path) -> Edited:
     for path, text in plain.items():
         write_file(root / path, line_ends.hide(text).encode("utf-8"))
     terminal = Terminal(connection, root)
-    model = AskedModel(connection, line_ends, shows_crlf=any("\r\n" in text for text in plain.values()))
+    model = GatewayModel(connection, line_ends, shows_crlf=any("\r\n" in text for text in plain.values()))
     coder = _CODERS[edit.format](
         model,
         terminal,

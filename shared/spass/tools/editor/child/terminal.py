@@ -1,4 +1,4 @@
-"""What Aider takes for a terminal and a file system."""
+"""The terminal and the file system that Aider is given."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def write_file(file: Path, body: bytes) -> None:
 
 
 class Terminal(InputOutput):
-    """What Aider takes for a terminal: it prints nothing, and writes files as they are."""
+    """The terminal that Aider is given. It prints nothing, and writes files as they are."""
 
     def __init__(self, connection: Connection, root: Path) -> None:
         super().__init__(pretty=False, yes=False, fancy_input=False)

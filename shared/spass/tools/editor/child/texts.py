@@ -37,7 +37,7 @@ class LineEnds:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What Aider's form of a file does not have: a byte order mark, CRLF as the only line end, the lack of a final newline."""
+    """The properties of a file that Aider's form of it lacks: a byte order mark, CRLF as the only line end, no final newline."""
 
     mark: str = ""
     newline: str = "\n"

@@ -1,4 +1,4 @@
-"""What Aider takes for a model: the gateway is asked for each answer."""
+"""The model that Aider is given. It asks the gateway for each answer."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -10,8 +10,8 @@ from spass.tools.editor.child.connection import ChatMessage, Connection
 from spass.tools.editor.child.texts import LineEnds
 
 
-class AskedModel(Model):
-    """A model that the gateway asks. Its settings are Aider's defaults."""
+class GatewayModel(Model):
+    """A model whose answers come from the gateway. Its settings are Aider's defaults."""
 
     def __init__(self, connection: Connection, line_ends: LineEnds, shows_crlf: bool) -> None:
         self._connection: Final = connection
