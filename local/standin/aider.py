@@ -28,7 +28,7 @@ _OPENING: Final = re.compile(r"\n([^\n]+)\n(`{3,4}|<(?:source|code|pre|codeblock
 
 @dataclass(frozen=True, slots=True)
 class AiderPrompt:
-    """What Aider asks for: the instruction, the texts of the files by path, and the format of the answer."""
+    """A request of Aider: the instruction, the texts of the files by path, and the format of the answer."""
 
     format: Literal["diff", "whole"]
     instruction: str

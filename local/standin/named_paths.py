@@ -42,7 +42,7 @@ def quotes_in(text: str) -> list[str]:
 
 
 def without_quotes(text: str) -> str:
-    """Return ``text`` without the texts between quotation marks. A file may stand in backticks."""
+    """Return ``text`` without the texts between quotation marks. A file may be in backticks."""
     return _QUOTED.sub(lambda quoted: quoted[0] if quoted[1] and files_in(quoted[1]) == [quoted[1]] else " ", text)
 
 

@@ -251,5 +251,5 @@ def _task(conversation: Conversation) -> str:
 
 
 def _without_quoted_texts(question: str) -> str:
-    """Return the question without its code blocks and without the texts in quotation marks. Paths may stand in backticks."""
+    """Return the question without its code blocks and without the texts in quotation marks. Paths may be in backticks."""
     return without_quotes(re.sub(r"```.*?```", " ", question, flags=re.DOTALL))

@@ -15,9 +15,9 @@ from tests.functions.gateway import Gateway
 from tests.stream_grammar import Event, answer_text, of_type, read_events
 
 ATTACKS: Final = {
-    "socket": ("import socket; socket.socket()", "tried what no edit may do"),
-    "fork": ("os.fork()", "tried what no edit may do"),
-    "outside": ("open('../outside', 'w')", "tried what no edit may do"),
+    "socket": ("import socket; socket.socket()", "tried to do what no edit may do"),
+    "fork": ("os.fork()", "tried to do what no edit may do"),
+    "outside": ("open('../outside', 'w')", "tried to do what no edit may do"),
     "memory": ("bytearray(8 * 2**30)", "failed with MemoryError"),
     "disk": ("open('big', 'wb').write(bytes(2**25))", "failed with OSError"),
     "garbage": ("os.write(connection._output, b'garbage\\n')", "not part of an edit"),

@@ -72,7 +72,7 @@ def test_bytes_pass_the_api_unchanged_and_its_own_errors_are_always_text(dev: De
     for name, method in dev.methods().items():
         integration = method["Properties"]["Integration"]
         if integration["Type"] == "MOCK":
-            # A client that accepts a binary type first would else get this JSON decoded as base64, which fails.
+            # A client that accepts a binary type first would otherwise get this JSON decoded as base64, which fails.
             assert [one["ContentHandling"] for one in integration["IntegrationResponses"]] == ["CONVERT_TO_TEXT"], name
         else:
             assert "ContentHandling" not in integration, name

@@ -18,7 +18,7 @@ from spass.core.time import Clock
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """How to keep the answer to a decision under its Idempotency-Key: the ``claim``, and the headers of that moment."""
+    """The place of the answer to a decision under its Idempotency-Key: the ``claim``, and a callback that returns the headers."""
 
     claim: Claim
     headers: Callable[[], Mapping[str, str]]

@@ -1,4 +1,4 @@
-"""What a model reads about an approval in later turns."""
+"""The outcome of an approval as a model reads it in later turns."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ def read_by_model(approval: Approval | None, now: float) -> Mapping[str, Json] |
             reason = f" The reason: {approval.reason}" if approval.reason else ""
             return _error("approval_denied", f"The user denied this call, and nothing was changed.{reason}")
         case ApprovalStatus.EXPIRED:
-            return _error("approval_expired", "Nobody approved this call within 24 hours. Nothing was changed.")
+            return _error("approval_expired", "The user did not approve this call within 24 hours. Nothing was changed.")
 
 
 def _error(code: str, message: str) -> Mapping[str, Json]:

@@ -34,7 +34,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """What is recorded of the call ``call_id`` besides its arguments and its result, which are in the messages. ``rich`` are
+    """The record of the call ``call_id``, without its arguments and its result, which are in the messages. ``rich`` are
     blocks for people. ``waiting`` are the approvals that the result mentions."""
 
     call_id: str

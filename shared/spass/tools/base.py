@@ -86,11 +86,11 @@ ForwardEvent: TypeAlias = Callable[[Nested], None]
 
 
 def ignore_progress(_text: str) -> None:
-    """Do nothing: nobody follows this call."""
+    """Do nothing: no client follows this call."""
 
 
 def ignore_event(_event: Nested) -> None:
-    """Do nothing: nobody follows this call."""
+    """Do nothing: no client follows this call."""
 
 
 def search_wikipedia() -> "SearchEngine":

@@ -1,4 +1,4 @@
-"""What the tool ``delegate`` needs from the rooms above: another agent that works within a call."""
+"""The protocol by which the tool ``delegate`` runs another agent. A room above this one implements it."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +10,7 @@ from spass.tools.base import ToolContext
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """What a delegate did. ``versions`` are the numbers of the workspace versions that its calls committed, in order.
+    """The result of a delegate. ``versions`` are the numbers of the workspace versions that its calls committed, in order.
 
     ``approvals`` are the results of its calls that wait for a person, as its model received them, and ``waiting`` their ids.
     """

@@ -1,4 +1,4 @@
-"""What an agent's file lets its tools do: the workspace, the paths in it, and the calls that wait for a person's approval."""
+"""The grants of an agent's file to its tools: the workspace, the paths in it, and the calls that wait for a person's approval."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -55,7 +55,7 @@ DEFAULT_EDITOR: Final = EditorSettings()
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What the tools of one turn may do. ``workspace`` is None for an agent without one.
+    """The rights of the tools of one turn. ``workspace`` is None for an agent without one.
 
     ``approval`` are names of tools, and ``DELETES``. ``delegates`` are the agents that ``delegate`` may run.
     """

@@ -40,7 +40,7 @@ def etag(sha256: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Preconditions:
-    """The ETags in ``If-Match`` and ``If-None-Match``. An empty sequence stands for an absent header, and ``*`` for any file."""
+    """The ETags in ``If-Match`` and ``If-None-Match``. An empty sequence is an absent header, and ``*`` means any file."""
 
     match: Sequence[str]
     none_match: Sequence[str]

@@ -86,7 +86,7 @@ class PublicRoute(APIRoute):
 class CallerRoute(APIRoute):
     """A route with a caller. It adds the caller to the exchange.
 
-    ``raw_type`` is the media type of a body that is bytes. None stands for a body in JSON, or for no body.
+    ``raw_type`` is the media type of a body that is bytes. None means a body in JSON, or no body.
     """
 
     admin_only: ClassVar[bool] = False

@@ -34,8 +34,7 @@ class Body:
 
 
 class ChangedFile(NamedTuple):
-    """What a change does to one path: the file ``before``, and ``after`` a new body or a stored file. None means that there is no
-    file."""
+    """The change of one path: the file ``before``, and ``after``, which is a new body or a stored file. None: no file."""
 
     path: WorkspacePath
     before: TreeFile | None
@@ -50,7 +49,7 @@ class ChangedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a change does to a tree of ``generation``: the files that it changes, by path."""
+    """The effect of a change on a tree of ``generation``: the files that it changes, by path."""
 
     files: Sequence[ChangedFile]
     generation: str
@@ -82,7 +81,7 @@ def _stored(after: Body | TreeFile, stored: Mapping[str, TreeFile], tree: Tree) 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a writer wants.
+    """A change of a workspace, before it is planned on a tree.
 
     Attributes:
         files: what each path becomes: a new body, a file of an earlier version, or None to delete it.
@@ -152,7 +151,7 @@ class Change:
         if paths:
             names = ", ".join(map(repr, paths[:5])) + (" and others" if len(paths) > 5 else "")
             raise WorkspaceConflict(
-                f"{names}: not as expected, because another writer was faster. Read again and repeat.",
+                f"{names}: not as expected, because another writer has made a change. Read the newest version and repeat.",
                 details={"paths": [*paths]},
             )
 

@@ -1,4 +1,4 @@
-"""What changed in a file, as counts of lines and as a unified diff of limited size, computed in bounded time.
+"""Compare two texts of a file: counts of lines and a unified diff of limited size, computed in bounded time.
 
 A line ends at a line feed, so a carriage return before it is part of the line.
 """

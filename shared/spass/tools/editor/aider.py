@@ -140,7 +140,7 @@ class _Edit:
                 case Crashed(error=error):
                     raise _failed(f"The editor failed with {error}.")
                 case Blocked(event=event):
-                    raise _failed(f"The editor was stopped, because it tried what no edit may do: {event}.")
+                    raise _failed(f"The editor was stopped, because it tried to do what no edit may do: {event}.")
                 case Result() as result:
                     return self._check(result)
 

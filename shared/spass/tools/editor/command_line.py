@@ -57,7 +57,7 @@ class CommandLine:
 
 
 def is_command(message: str) -> bool:
-    """Return True if ``message`` is a command, which never reaches the editor. Characters that nobody sees do not hide one."""
+    """Return True if ``message`` is a command, which never reaches the editor. Invisible characters before it do not hide it."""
     return strip_invisible(message).lstrip().startswith(_STARTS)
 
 
@@ -87,7 +87,7 @@ def not_allowed(command: str, reason: str = "") -> ToolError:
     names = ", ".join(f"/{name}" for name in _COMMANDS)
     return ToolError(
         f"The command {shown} is not allowed. {reason + ' ' if reason else ''}A message that begins with / or ! is a command. "
-        f"There are: {names}. To ask for a change, begin the message with a word.",
+        f"Use one of: {names}. To ask for a change, begin the message with a word.",
         code=COMMAND_NOT_ALLOWED,
     )
 

@@ -1,6 +1,6 @@
 """Answer the commands of ``aider_edit`` from the versions of the workspace. No process is started.
 
-Each edit is a version at once, so there is no index and nothing that waits to be committed: ``/diff`` and ``/git diff`` show the
+Each edit is a version at once, so the commands have no index and no uncommitted changes: ``/diff`` and ``/git diff`` show the
 newest version, ``/git restore`` takes paths back to the version before it, and ``HEAD`` is the newest version.
 """
 

@@ -1,4 +1,4 @@
-"""Report the progress of an edit often enough that a client sees that it goes on."""
+"""Report the progress of an edit often enough that a client sees that it continues."""
 
 import asyncio
 import time

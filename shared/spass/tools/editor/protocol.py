@@ -1,4 +1,4 @@
-"""What the gateway asks of an editor: texts and a message in, changed texts out.
+"""The protocol of an editor: texts and a message in, changed texts out.
 
 An engine is one class that implements ``Editor``. It knows neither workspaces nor model providers.
 """

@@ -118,7 +118,7 @@ class _Restoration:
             yield end
 
     def _restored_lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the text and the end of each line. An empty end stands for that of the line before."""
+        """Yield the text and the end of each line. An empty end means that of the line before."""
         moved = self._moved_lines()
         changed: dict[int, tuple[str, str]] = {}
         for gap in gaps(self._kept, len(self._old)):

@@ -110,7 +110,7 @@ OUTSIDE = "os.path.join(os.path.dirname(os.path.dirname(os.getcwd())), 'outside'
     ],
 )
 async def test_what_an_edit_never_does_ends_it(attack: Attack, body: str, event: str) -> None:
-    with pytest.raises(ToolError, match=rf"tried what no edit may do: {event}") as caught:
+    with pytest.raises(ToolError, match=rf"tried to do what no edit may do: {event}") as caught:
         await attack.run(body)
     assert caught.value.code == "edit_failed"
 
