@@ -70,7 +70,7 @@ class TwoStepTool(Tool):
 
     async def run(self, context: ToolContext, /) -> "Json | ToolReply":
         if self.tool_name in context.grants.approval:
-            return await self._hold(context)
+            return await self._request_approval(context)
         if self.confirm_token is None:
             return await self._preview_step(context)
         redemption = await context.confirm_tokens.redeem(context.scope, self.operation(), self.confirm_token)
@@ -81,7 +81,7 @@ class TwoStepTool(Tool):
 
         return await self._execute_with(context, ApprovalConsent(ending, str(effect["state"])))
 
-    async def _hold(self, context: ToolContext) -> ToolReply:
+    async def _request_approval(self, context: ToolContext) -> ToolReply:
         """Store the call until a person decides."""
         from spass.approvals.record import StoredCall
         from spass.tools.gate import check_can_wait, request_approval
