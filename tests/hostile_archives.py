@@ -157,6 +157,15 @@ def _full_overlap() -> bytes:
     )
 
 
+def _one_to_a_million() -> bytes:
+    """An archive that claims a million times its size: 5,000 entries of 128 MiB, all at one place."""
+    large = Member("a", bytes(128 * MIB))
+    other = Member("a", b"", packed=b"", packed_size=len(large.data), size=128 * MIB, offset=0)
+    body = pack(large, *(replace(other, name=f"b{number}") for number in range(4999)))
+    assert 1_000_000 * len(body) < 5000 * 128 * MIB
+    return body
+
+
 def _same_place() -> bytes:
     first = Member("a.py", b"x" * 100)
     return pack(first, replace(first, packed=b"", packed_size=len(first.data), offset=0, name="b.py"))
@@ -184,6 +193,7 @@ HOSTILE: Final[Mapping[str, tuple[str, str, Callable[[], bytes]]]] = {
     "one byte more than 4 MiB": (LIMIT, "big", lambda: pack(HONEST, Member("big", bytes(4 * MIB + 1)))),
     "a bomb that claims to be small": (LIMIT, "bomb", lambda: pack(Member("bomb", _BOMB, size=10, crc32=0))),
     "a bomb that claims to be huge": (LIMIT, "bomb", lambda: pack(Member("bomb", _BOMB, size=2**32 - 2))),
+    "a bomb of one to a million": (INVALID_ARCHIVE, "b0", _one_to_a_million),
     "101 MiB in 26 files": (LIMIT, "f25", lambda: pack(*(Member(f"f{number}", bytes(4 * MIB)) for number in range(26)))),
     "5,001 files": (LIMIT, "f5000", _many(5001)),
     "40,000 files": (LIMIT, "f5000", _many(40_000)),

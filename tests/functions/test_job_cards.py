@@ -9,6 +9,7 @@ from spass.core.messages import FinishReason, Role, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import USAGE, Answer
 from tests.functions.gateway import Gateway, Reply
+from tests.hostile_paths import SENDABLE
 from tests.stream_grammar import read_events
 
 CARDS: Final = "/c1/agents/director/job_card"
@@ -135,6 +136,16 @@ def test_a_bad_card_is_refused_and_leaves_nothing(gateway: Gateway, changes: Map
     refused = send(gateway, **dict(changes))
     assert (refused.code, refused.json["error"]["param"]) == (code, param)
     assert refused.status == (404 if code == "model_not_found" else 400)
+    assert gateway.stored() == before
+    assert gateway.model.requests == []
+
+
+def test_a_hostile_path_in_a_card_is_refused(gateway: Gateway) -> None:
+    before = dict(gateway.stored())
+    for path in SENDABLE:
+        if len(path) < 10_000:
+            refused = send(gateway, files=["src/main.py", path])
+            assert (refused.status, refused.code, refused.json["error"]["param"]) == (400, "invalid_path", "files.1"), path
     assert gateway.stored() == before
     assert gateway.model.requests == []
 

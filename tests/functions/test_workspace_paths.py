@@ -33,8 +33,7 @@ def site(gateway: Gateway) -> WorkspaceClient:
 @pytest.mark.parametrize("route", [*FILE_ROUTES, *FOLDER_ROUTES])
 def test_a_hostile_path_is_refused_by_every_route(site: WorkspaceClient, route: str) -> None:
     before = site.gateway.stored()
-    # The routes of files parse a path in the same way, as do those of folders.
-    for query in QUERIES if route in {"PUT file", "GET tree"} else QUERIES[::5]:
+    for query in QUERIES:
         if route in FOLDER_ROUTES and query in FOLDERS:
             continue
         reply = (FILE_ROUTES | FOLDER_ROUTES)[route](site, query)
@@ -46,7 +45,7 @@ def test_a_hostile_path_is_refused_by_every_route(site: WorkspaceClient, route: 
 
 def test_a_restore_refuses_hostile_paths(site: WorkspaceClient) -> None:
     before = site.gateway.stored()
-    for path in SENDABLE[::3]:
+    for path in SENDABLE:
         if path.removesuffix("/") in {"a", "src/main.py"}:
             continue
         reply = site.send("POST", "/restore", body={"version": 1, "paths": ["README.md", path]})
@@ -57,7 +56,7 @@ def test_a_restore_refuses_hostile_paths(site: WorkspaceClient) -> None:
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_an_archive_with_a_hostile_path_is_refused_as_a_whole(site: WorkspaceClient, kind: str) -> None:
     before = site.gateway.stored()
-    for path in HOSTILE[kind][::4]:
+    for path in HOSTILE[kind]:
         if path in SENDABLE and len(path) < 2**16 and "\0" not in path and path and not path.endswith("/"):
             reply = site.put_archive({"good.md": b"x", path: b"x"}, mode="merge")
             assert (reply.status, reply.code) == (400, "invalid_path"), path

@@ -127,7 +127,7 @@ class _Commands:
     async def _move(self) -> ToolReply:
         source, target = [*self.command.words, *self.command.paths]
         moved = self._files_at(source, is_recursive=True)
-        source, into = source.removesuffix("/"), target.removesuffix("/")
+        source, into = source.removesuffix("/"), parse_folder(target)
         if target.endswith("/") or self.at.tree.is_folder(into):
             into = f"{into}/{source.rpartition('/')[2]}".removeprefix("/")
         places = {path: parse_path(into + path[len(source) :]) for path in moved}

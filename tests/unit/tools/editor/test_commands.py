@@ -229,6 +229,7 @@ async def test_files_and_folders_are_moved(harness: EditHarness, message: str, e
     [
         ("/git mv README.md src/main.py", "edit_failed"),
         ("/git mv README.md ../x", "invalid_path"),
+        ("/git mv src/main.py /", "invalid_path"),
         ("/git mv absent x", "file_not_found"),
         ("/git mv README.md SRC/MAIN.py", "invalid_path"),
         ("/git mv README.md .git/config", "invalid_path"),

@@ -196,13 +196,13 @@ async def test_an_absent_search_text_in_a_large_file_fails_fast(tmp_path: Path) 
 
 async def test_files_that_configure_tools_elsewhere_are_only_texts(tmp_path: Path) -> None:
     evil = "raise SystemExit('executed')\n"
-    files = {
+    planted = {
         **dict.fromkeys(("sitecustomize.py", "litellm.py", "yaml.py", "aider/__init__.py", "spass/__init__.py"), evil),
         ".env": "PYTHONPATH=.\n",
         ".aider.conf.yml": "model: evil\nlint-cmd: touch executed\n",
         ".aider.model.settings.yml": "- name: spass\n  edit_format: whole\n",
-        "src/sitecustomize.py": evil,
     }
+    files = {folder + path: text for folder in ("", "src/", "home/deep/") for path, text in planted.items()}
     answer = "".join(block(path, text, text + "# checked\n") for path, text in files.items())
     result = await Scripted(tmp_path, [answer]).edit(files)
     assert result.files == {path: f"{text}# checked\n" for path, text in files.items()}
