@@ -123,8 +123,8 @@ def test_an_edit_stopped_at_any_moment_leaves_nothing(edits: EditTurns, record_p
 
 
 def prepare(edits: EditTurns, seed: int) -> EditTurn:
-    """Return a turn with Aider for each fifth seed, in a soak for each. Another fifth of the edits waits for a person."""
-    turn = edits.prepare(seed, engine="aider" if IS_SOAK or seed % 5 == 0 else "quick", is_delegated=seed % 2 == 1)
+    """Return a turn with Aider for each ninth seed, in a soak for each. A fifth of the edits waits for a person."""
+    turn = edits.prepare(seed, engine="aider" if IS_SOAK or seed % 9 == 0 else "quick", is_delegated=seed % 2 == 1)
     turn.editing_agent = "gated" if seed % 5 == 1 else "coder"
     return turn
 

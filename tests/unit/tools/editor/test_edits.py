@@ -1,6 +1,6 @@
 """Real edits by Aider in a child process, with the answers of a scripted model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -135,14 +135,14 @@ async def test_the_permitted_part_of_an_edit_is_made(tmp_path: Path) -> None:
     assert result.answer.endswith("[Not applied, because these files may not be edited: ../x, /tmp/x]")
 
 
-@pytest.mark.parametrize("name", ["main2.py", "src/main_test.py", "mains.py", "tests/main.py", "config/main.py", "main.p"])
-@pytest.mark.parametrize("answer", [lambda name: block(name, "x = 1\n", "x = 2\n"), lambda name: listing(name, "x = 2\n")])
-async def test_an_edit_of_a_similar_name_changes_no_other_file(tmp_path: Path, name: str, answer: Callable[[str], str]) -> None:
-    scripted = Scripted(tmp_path, [answer(name)])
+@pytest.mark.parametrize("format", ["diff", "whole"])
+async def test_an_edit_of_similar_names_changes_no_other_file(tmp_path: Path, format: Literal["diff", "whole"]) -> None:
+    names = ["main2.py", "src/main_test.py", "mains.py", "tests/main.py", "config/main.py", "main.p"]
+    make = {"diff": lambda name: block(name, "x = 1\n", "x = 2\n"), "whole": lambda name: listing(name, "x = 2\n")}
+    answer = "\n".join(make[format](name) for name in names)
+    files = {"main.py": "x = 1\n", "src/main.py": "x = 1\n"}
     with pytest.raises(ToolError) as caught:
-        await scripted.edit(
-            {"main.py": "x = 1\n", "src/main.py": "x = 1\n"}, format="diff" if "SEARCH" in answer(name) else "whole"
-        )
+        await Scripted(tmp_path, [answer]).edit(files, format=format)
     assert caught.value.code == "edit_failed"
 
 

@@ -1,5 +1,6 @@
 """An edit changes nothing but the requested line, whatever characters the file has and in both formats."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -43,41 +44,58 @@ BODIES = {
     "placeholders": "{fence} {0} %s {{}} \\n\nchange this\n",
     "combined": "\u0065\u0301 \u200d\u200b\ufeff \U0001f468\u200d\U0001f469\nchange this\n",
 }
+ALONE = [name for name in BODIES if re.match("name|dots|headings|marks|fences|tags|placeholders", name)]
+"""The texts that look like a part of the prompt or of an answer. Each has an edit of its own, as it could disturb the others."""
+TOGETHER = [name for name in BODIES if name not in ALONE]
+EDITS = [[name] for name in ALONE] + [TOGETHER[start::3] for start in range(3)]
 
 
-def shown(messages: Sequence[Message], path: str) -> tuple[str, tuple[str, str]]:
-    """Return the text of a file as the prompt shows it, and the fence around it."""
+def shown(messages: Sequence[Message], path: str, others: Sequence[str] = ()) -> tuple[str, tuple[str, str]]:
+    """Return the text of a file as the prompt shows it, and the fence around it. The prompt may show other files after it."""
     prompt = next(
         message.content for message in messages if f"\n{path}\n" in message.content and "added these" in message.content
     )
     opening, _, rest = prompt.split(f"\n{path}\n", 1)[1].partition("\n")
     closing = opening.replace("<", "</")
+    for other in others:
+        text, separator, _ = rest.partition(f"{closing}\n\n{other}\n{opening}\n")
+        rest = f"{text}{closing}\n" if separator else rest
     return rest.rpartition(f"{closing}\n")[0], (opening, closing)
 
 
-def repeat_whole(messages: Sequence[Message]) -> str:
-    text, fence = shown(messages, "a/file.txt")
-    return listing("a/file.txt", text.replace(TARGET, CHANGED), fence)
+def repeat_whole(messages: Sequence[Message], paths: Sequence[str] = ("a/file.txt",)) -> str:
+    return "\n".join(_listing(path, *shown(messages, path, paths)) for path in paths)
 
 
-def repeat_block(messages: Sequence[Message]) -> str:
-    text, fence = shown(messages, "a/file.txt")
+def _listing(path: str, text: str, fence: tuple[str, str]) -> str:
+    return listing(path, text.replace(TARGET, CHANGED), fence)
+
+
+def repeat_block(messages: Sequence[Message], paths: Sequence[str] = ("a/file.txt",)) -> str:
+    return "\n".join(_block(path, *shown(messages, path, paths)) for path in paths)
+
+
+def _block(path: str, text: str, fence: tuple[str, str]) -> str:
     lines = text.split("\n")[:-1]
     at = lines.index(TARGET)
     search = "\n".join(lines[at : at + 2 if at + 2 < len(lines) and "====" not in lines[at + 1] else at + 1])
     new = search.replace(TARGET, CHANGED)
-    return f"a/file.txt\n{fence[0]}\n<<<<<<< SEARCH\n{search}\n=======\n{new}\n>>>>>>> REPLACE\n{fence[1]}\n"
+    return f"{path}\n{fence[0]}\n<<<<<<< SEARCH\n{search}\n=======\n{new}\n>>>>>>> REPLACE\n{fence[1]}\n"
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("format", "model"), [("diff", repeat_block), ("whole", repeat_whole)])
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("names", EDITS, ids=",".join)
 async def test_only_the_requested_line_differs(
-    tmp_path: Path, name: str, format: Literal["diff", "whole"], model: Callable[[Sequence[Message]], str]
+    tmp_path: Path,
+    names: Sequence[str],
+    format: Literal["diff", "whole"],
+    model: Callable[[Sequence[Message], Sequence[str]], str],
 ) -> None:
-    text = BODIES[name]
-    result = await Scripted(tmp_path, [model]).edit({"a/file.txt": text}, read_only={"b/other.txt": text}, format=format)
-    assert result.files == {"a/file.txt": text.replace(TARGET, CHANGED)}
+    files = {"a/file.txt" if len(names) == 1 else f"{name}/file.txt": BODIES[name] for name in names}
+    scripted = Scripted(tmp_path, [lambda messages: model(messages, [*files])])
+    result = await scripted.edit(files, read_only={f"b/{path}": text for path, text in files.items()}, format=format)
+    assert result.files == {path: text.replace(TARGET, CHANGED) for path, text in files.items()}
 
 
 @pytest.mark.anyio
