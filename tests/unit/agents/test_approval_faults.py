@@ -36,7 +36,7 @@ CALLS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "delete an index": ("rag_index_delete", {"index_id": "notes"}),
     "note": ("memory_write", {"note": "The team meets on Mondays."}),
     "edit": ("write_files", {"files": {"src/a.py": None, "src/c.py": "c\n"}}),
-    "large edit": ("write_files", {"files": {"src/a.py": None, "src/c.py": "0123456789abcde\n"}, "times": 60_000}),
+    "large edit": ("write_files", {"files": {"src/a.py": None, "src/c.py": "0123456789abcde\n"}, "times": 24_000}),
 }
 everything = pytest.mark.parametrize("name", CALLS)
 every_fault = pytest.mark.parametrize(("fault", "times"), FAULTS)
