@@ -1,4 +1,4 @@
-"""What a stream costs at the table: units and dollars, calls before the model; the delay and the cost of followers."""
+"""Measure the calls and units of the table that a stream uses, their price, and the delay and price of followers."""
 
 import asyncio
 import json

@@ -146,7 +146,7 @@ class RacingWriter:
         await self._commit("write", writes, expected=expected)
 
     async def edit(self) -> None:
-        """Read some files and write them back changed, if nobody changed them since."""
+        """Read some files, change them and write them, unless another writer has changed them."""
         rng = self.world.schedule.rng
         at = await self.workspaces.newest(self.world.store, WORKSPACE)
         known = [path for path in PATHS if path in at.tree.paths] or [*PATHS]

@@ -1,7 +1,7 @@
 """Glob patterns over whole paths, matched in time that is linear in the length of the path.
 
 ``*`` matches within a segment, ``**`` across segments, and ``**/`` also no segment. A slash at the end matches everything below.
-A pattern that begins with ``!`` excludes, and wins over every other. All other characters stand for themselves.
+A pattern that begins with ``!`` excludes paths, also those that other patterns match. All other characters match themselves.
 
 All patterns together are one nondeterministic automaton. Its state is a set of positions, as the bits of a number. Its steps are
 cached as the nodes of a deterministic automaton while paths are matched (https://swtch.com/~rsc/regexp/regexp1.html). A regular
