@@ -10,6 +10,9 @@ from typing import Any, Final, Literal, TypeAlias
 from spass.core.ids import ApprovalId
 from spass.core.messages import NO_TOKENS, FinishReason, Json, Message, Role, TokenUsage, ToolCall
 
+MAX_OUTPUT_CHARS: Final = 10_000
+"""Characters of a cell's output that are kept by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
@@ -111,7 +114,98 @@ class Tell:
     detail: str
 
 
-Effect: TypeAlias = Infer | CallTools | Tell
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """The model of ``llm_query`` and ``llm_batch``, its sampling values, and the number of its calls in one turn. A model of None
+    is the agent's own."""
+
+    model: str | None
+    temperature: float
+    max_tokens: int
+    max_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of Python code. All cells of a turn share one interpreter.
+
+    ``variables`` are set before the first cell of the turn; later cells have the same. With ``queries`` the code can call a
+    model, and with ``tools`` the agent's tools. The first ``max_output_chars`` characters of the output are kept.
+    """
+
+    code: str
+    variables: Mapping[str, Json] = field(default_factory=dict)
+    queries: Queries | None = None
+    tools: bool = False
+    max_output_chars: int = MAX_OUTPUT_CHARS
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """The result of a cell. ``truncated`` counts the characters of the output that were not kept. ``error`` is None if the cell
+    ran to its end. ``final`` is the answer that the code gave with ``FINAL``."""
+
+    output: str
+    error: str | None = None
+    truncated: int = 0
+    final: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunCode:
+    """Run a cell. The result is a ``CellResult``. It is recorded as a call of the tool ``code_interpreter``, beside the text
+    ``said``; None means the text shown so far."""
+
+    cell: Cell
+    said: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The text of a page, or the reason why there is none."""
+
+    text: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPage:
+    """Fetch the page at ``url``, which the input of the turn must contain. The result is a ``Page``."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessSpec:
+    """A run of a foreign agent. ``workspace`` is a folder of this machine, and ``timeout`` is in seconds. ``allowed_tools`` None
+    allows all. ``session_id`` continues an earlier run; an empty one starts anew."""
+
+    runner: Literal["openhands", "claude_code"]
+    prompt: str
+    system_prompt: str
+    workspace: str
+    timeout: float
+    allowed_tools: tuple[str, ...] | None = None
+    session_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessResult:
+    """What a foreign agent answered, the results of its own tools, and what it reports about the run."""
+
+    content: str
+    tool_results: tuple[Json, ...] = ()
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunHarness:
+    """Let a foreign agent do the work of the turn. The result is a ``HarnessResult``. This counts as one model call."""
+
+    spec: HarnessSpec
+
+
+Effect: TypeAlias = Infer | CallTools | Tell | RunCode | FetchPage | RunHarness
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── KeyMismatch         IdempotencyKeyReused
     ├── LimitExceeded       RateLimited · BudgetExceeded
     ├── Upstream            UpstreamError · SummaryFailed
-    ├── Unavailable         NoBackendAvailable · StorageUnavailable (LeaseLost · CompactionNotStarted) · TurnLost
+    ├── Unavailable         NoBackendAvailable · StorageUnavailable (LeaseLost · CompactionNotStarted) · TurnLost ·
+    │                       SandboxUnavailable · KindUnavailable
     ├── DeadlineExceeded    UpstreamTimeout · SurveyTooLong
     ├── DepthExceeded       RecursionDepthExceeded
     └── Internal            InternalError
@@ -271,6 +272,14 @@ class StorageUnavailable(Unavailable, code="storage_unavailable"):
 
 class TurnLost(Unavailable, code="turn_lost"):
     """The worker that ran the turn died. Nothing of the turn was recorded."""
+
+
+class SandboxUnavailable(Unavailable, code="sandbox_unavailable"):
+    """This gateway has no sandbox, or it does not answer: no code was run."""
+
+
+class KindUnavailable(Unavailable, code="kind_unavailable"):
+    """This gateway cannot run agents of a kind, because something that the kind needs is missing."""
 
 
 def storage_timeout() -> StorageUnavailable:
