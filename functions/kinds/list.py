@@ -1,16 +1,21 @@
 """GET /v1/kinds: the agent kinds."""
 
+from typing import Annotated
+
+from fastapi import Depends
+
 from spass.agents.kind_list import KindList, list_all_kinds
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router
+from spass.web.services import Services, get_services
 
 router = api_router()
 
 
 @router.get("/v1/kinds")
-async def list_kinds() -> KindList:
+async def list_kinds(services: Annotated[Services, Depends(get_services)]) -> KindList:
     """List all agent kinds, with the parameters that an agent's file and `POST /v1/ask` accept."""
-    return list_all_kinds()
+    return list_all_kinds(services.availability.reason)
 
 
 handler = lambda_handler(router)

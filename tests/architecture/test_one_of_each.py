@@ -80,7 +80,7 @@ def test_one_class_joins_the_fragments_of_tool_calls() -> None:
 
 
 def test_the_driver_alone_calls_models_and_tools() -> None:
-    assert modules_where(calls_models_and_tools) == {"agents/driver.py"}
+    assert modules_where(calls_models_and_tools) == {"agents/driven_turn.py"}
 
 
 def test_one_loop_of_the_kinds_calls_models_and_tools() -> None:

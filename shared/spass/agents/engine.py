@@ -5,8 +5,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from spass.agents.availability import Availability
 from spass.agents.driver import Driver, ShortenHistory
 from spass.agents.kinds.base import AgentContext, BaseAgent
+from spass.agents.kinds.registry import KINDS
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
@@ -38,7 +40,10 @@ async def no_history() -> Sequence[Message]:
 class Engine:
     """Run the turns of all agents. A process has one engine."""
 
-    def __init__(self, calls: Calls, toolbox: Toolbox, reader: "Reader", cascade: Cascade) -> None:
+    def __init__(
+        self, calls: Calls, toolbox: Toolbox, reader: "Reader", cascade: Cascade, availability: Availability | None = None
+    ) -> None:
+        self._availability = availability or Availability()
         self._calls = calls
         self._cascade = cascade
         self._toolbox = toolbox
@@ -49,9 +54,11 @@ class Engine:
 
         Raises:
             ModelNotAllowed: the caller's token may not use the agent's model.
+            SandboxUnavailable, KindUnavailable: this gateway cannot run the agent's kind.
         """
         if not scope.caller.identity.allows(spec.model):
             raise ModelNotAllowed(f"This token may not use the model '{spec.model}' of the agent '{spec.name}'.")
+        self._availability.check(KINDS.get(spec.kind))
 
     def run(
         self,
@@ -72,7 +79,7 @@ class Engine:
         whose grants are ``nested_in``, and in the workspace of that agent.
 
         Raises:
-            ModelNotAllowed: the same as ``check``.
+            SpassError: the same as ``check``.
         """
         self.check(scope, spec)
         scope = replace(scope, agent=AgentName(spec.name), kind=spec.kind)

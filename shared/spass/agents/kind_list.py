@@ -1,5 +1,8 @@
 """The list of agent kinds."""
 
+from collections.abc import Callable
+
+from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS
 from spass.agents.parameters import describe, params_schema
 from spass.tenancy.response_model import JsonObject, ResponseModel
@@ -18,7 +21,7 @@ class Kind(ResponseModel):
     reason: str | None
 
     @classmethod
-    def of(cls, key: str) -> "Kind":
+    def of(cls, key: str, reason: str | None) -> "Kind":
         kind = KINDS.get(key)
         return cls(
             key=key,
@@ -26,8 +29,8 @@ class Kind(ResponseModel):
             accepts_tools=kind.accepts_tools,
             multi_turn=kind.multi_turn,
             params=params_schema(kind),
-            available=True,
-            reason=None,
+            available=reason is None,
+            reason=reason,
         )
 
 
@@ -37,6 +40,6 @@ class KindList(ResponseModel):
     kinds: list[Kind]
 
 
-def list_all_kinds() -> KindList:
-    """Return all kinds, with aliases after the kinds that they name."""
-    return KindList(kinds=list(map(Kind.of, KINDS.keys())))
+def list_all_kinds(reason: Callable[[type[BaseAgent]], str | None]) -> KindList:
+    """Return all kinds, with aliases after the kinds that they name. ``reason`` returns why a kind is not available, or None."""
+    return KindList(kinds=[Kind.of(key, reason(KINDS.get(key))) for key in KINDS.keys()])  # noqa: SIM118 (KINDS is not a dict)

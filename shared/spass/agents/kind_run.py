@@ -1,133 +1,108 @@
-"""Run the generator of a kind: resume it with results, record them, and replay them over another conversation."""
+"""Run a kind: send it results, record them, and replay them over another conversation."""
 
-from asyncio import CancelledError
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.core.effects import Answer, CallTools, Effect, Infer, MaxTurns, Steps, Tell
+from spass.agents.kinds.source import Source
+from spass.core.code_calls import Interpreter
+from spass.core.effects import Answer, Effect, Infer
 from spass.core.errors import InternalError
 from spass.core.messages import Message
 
 _MAX_EFFECTS: Final = 10_000
-_EFFECTS: Final = (Infer, CallTools, Tell)
-_FAILURES: Final = (Exception, GeneratorExit, CancelledError)
-"""Everything that a kind may raise. A generator awaits nothing, so a cancellation that it raises is not that of the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Interrupt:
-    """The result of an effect that is not performed: ``MaxTurns`` is raised in the generator."""
+    """The result of an effect that is not performed, because the agent has made all its model calls."""
 
 
 _INTERRUPT: Final = _Interrupt()
 
 
 class KindRun:
-    """One run of ``agent``. ``effect`` is the one that it waits for.
-
-    Every method that resumes the generator returns its next effect or its answer.
+    """One run of ``agent``. Every method that resumes the kind returns its next effect or its answer.
 
     Raises:
-        InternalError: the kind failed: it raised an exception, yielded something that is not an effect, returned something that
-            is not an ``Answer``, or yields effects without end.
+        InternalError: the kind failed, or yields effects without end.
+        SpassError: the source of the effects failed.
     """
 
     def __init__(self, agent: BaseAgent, input: str) -> None:
         self._agent = agent
         self._input = input
         self._context = AgentContext()
-        self._steps: Steps | None = None
+        self._source: Source | None = None
         self._record: list[tuple[Effect, object]] = []
         self._effect: Effect | None = None
 
-    def start(self, context: AgentContext) -> Effect | Answer:
-        """Start the generator."""
-        self._context = context
-        return self._begin()
+    @property
+    def interpreter(self) -> Interpreter | None:
+        """Return the interpreter of the source, if it has one of its own."""
+        return self._source.interpreter if self._source is not None else None
 
-    def send(self, result: object) -> Effect | Answer:
-        """Resume the generator with the result of its effect."""
-        answer = self._resume(result)
+    async def start(self, context: AgentContext) -> Effect | Answer:
+        """Start the kind."""
+        self._context = context
+        return await self._begin()
+
+    async def send(self, result: object) -> Effect | Answer:
+        """Resume the kind with the result of its effect."""
+        answer = await self._resume(result)
         if answer is None:
-            raise self._fault("raised MaxTurns, which only the driver does")
+            raise RuntimeError("only an interrupt may be left unhandled")
         return answer
 
-    def interrupt(self) -> Effect | Answer | None:
-        """Raise ``MaxTurns`` in the generator. Return None if the generator does not handle it."""
-        return self._resume(_INTERRUPT)
+    async def interrupt(self) -> Effect | Answer | None:
+        """Tell the kind that its effect is not performed, because it has made all its model calls. Return None if it does not
+        handle that."""
+        return await self._resume(_INTERRUPT)
 
-    def restart(self, conversation: tuple[Message, ...]) -> Effect | None:
-        """Start again over another conversation, up to the effect that the generator waits for. The recorded results are sent
-        again, so no effect is performed twice. Return that effect, or None if the kind now does something else."""
-        self.close()
+    async def restart(self, conversation: tuple[Message, ...]) -> Effect | None:
+        """Start again over another conversation, up to the effect that the kind waits for. The recorded results are sent again,
+        so no effect is performed twice. Return that effect, or None if the kind now does something else."""
+        await self.close()
         self._context = replace(self._context, conversation=conversation)
         try:
-            return self._replay(self._record, self._effect)
+            return await self._replay(self._record, self._effect)
         except InternalError:
             return None
 
-    def _replay(self, record: list[tuple[Effect, object]], waiting_for: Effect | None) -> Effect | None:
+    async def _replay(self, record: list[tuple[Effect, object]], waiting_for: Effect | None) -> Effect | None:
         self._record = []
-        effect: Effect | Answer | None = self._begin()
+        effect: Effect | Answer | None = await self._begin()
         for recorded, result in record:
             if not _is_same(effect, recorded):
                 return None
-            effect = self._resume(result)
+            effect = await self._resume(result)
         return self._effect if _is_same(effect, waiting_for) else None
 
-    def close(self) -> None:
-        """Close the generator. A generator that ignores this is dropped."""
-        if self._steps is not None:
-            with suppress(*_FAILURES):
-                self._steps.close()
+    async def close(self) -> None:
+        """End the run."""
+        if self._source is not None:
+            await self._source.close()
 
-    def _begin(self) -> Effect | Answer:
-        try:
-            self._steps = self._agent.steps(self._input, self._context)
-            return self._check(next(self._steps))
-        except StopIteration as end:
-            return self._answer(end.value)
-        except _FAILURES as error:
-            raise self._failure(error) from error
+    async def _begin(self) -> Effect | Answer:
+        self._source = self._agent.open(self._input, self._context)
+        return self._note(await self._source.start())
 
-    def _resume(self, result: object) -> Effect | Answer | None:
-        if self._steps is None or self._effect is None:
+    async def _resume(self, result: object) -> Effect | Answer | None:
+        if self._source is None or self._effect is None:
             raise RuntimeError("the run has not started")
         self._record.append((self._effect, result))
         if len(self._record) > _MAX_EFFECTS:
-            raise self._fault(f"yielded more than {_MAX_EFFECTS} effects in one turn")
-        try:
-            if result is _INTERRUPT:
-                return self._check(self._steps.throw(MaxTurns()))
-            return self._check(self._steps.send(result))
-        except StopIteration as end:
-            return self._answer(end.value)
-        except MaxTurns:
-            return None
-        except _FAILURES as error:
-            raise self._failure(error) from error
+            name = type(self._agent).__name__
+            raise InternalError(f"The agent kind {name} yielded more than {_MAX_EFFECTS} effects in one turn.")
+        if isinstance(result, _Interrupt):
+            instead = await self._source.interrupt()
+            return None if instead is None else self._note(instead)
+        return self._note(await self._source.send(result))
 
-    def _check(self, effect: object) -> Effect:
-        if not isinstance(effect, _EFFECTS):
-            raise self._fault(f"yielded a {type(effect).__name__}, which is not an effect")
-        self._effect = effect
+    def _note(self, effect: Effect | Answer) -> Effect | Answer:
+        if not isinstance(effect, Answer):
+            self._effect = effect
         return effect
-
-    def _answer(self, answer: object) -> Answer:
-        if not isinstance(answer, Answer):
-            raise self._fault(f"returned a {type(answer).__name__} instead of an Answer")
-        return answer
-
-    def _failure(self, error: BaseException) -> InternalError:
-        if isinstance(error, InternalError):
-            return error
-        failure = self._fault(f"raised {type(error).__name__}")
-        return failure.with_traceback(error.__traceback__)
-
-    def _fault(self, problem: str) -> InternalError:
-        return InternalError(f"The agent kind {type(self._agent).__name__} {problem}.")
 
 
 def _is_same(effect: Effect | Answer | None, recorded: Effect | None) -> bool:

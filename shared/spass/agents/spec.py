@@ -81,7 +81,8 @@ def check_unique(tools: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class AgentFile(BaseModel):
-    """The keys that the files of all agents have. The parameters of the kind are further keys."""
+    """The keys that the files of all agents have. The parameters of the kind are further keys. A parameter with the name of one
+    of these keys takes its place."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -100,10 +101,10 @@ class AgentFile(BaseModel):
 
     def spec(self) -> AgentSpec:
         """Return the agent that the file describes."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        common = {name: values.pop(name) for name in AgentFile.model_fields}
-        grants = Grants(**{name: common.pop(name) for name in GRANTS})
-        return AgentSpec(**common, grants=grants, parameters=values)
+        parameters = {field.name: getattr(self, field.name) for field in fields(KINDS.get(self.kind))}
+        common = {name: getattr(self, name) for name in AgentFile.model_fields if name not in parameters}
+        grants = Grants(**{name: common.pop(name) for name in GRANTS if name in common})
+        return AgentSpec(**common, grants=grants, parameters=parameters)
 
 
 def file_model(kind: str) -> type[AgentFile]:

@@ -18,6 +18,7 @@ from spass.tenancy.identity import Caller, Tokens
 if TYPE_CHECKING:
     from spass.agents.approving import Decisions
     from spass.agents.ask import Asker
+    from spass.agents.availability import Availability
     from spass.agents.delegates import AgentDelegates
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
@@ -291,7 +292,13 @@ class Services:
     def engine(self) -> "Engine":
         from spass.agents.engine import Engine
 
-        return Engine(self.calls, self.toolbox, self.reader, self.cascade)
+        return Engine(self.calls, self.toolbox, self.reader, self.cascade, self.availability)
+
+    @cached_property
+    def availability(self) -> "Availability":
+        from spass.agents.availability import Availability
+
+        return Availability()
 
     @cached_property
     def delegates(self) -> "AgentDelegates":

@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol, TypeVar
+from typing import ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
 
+from spass.agents.kinds.source import GeneratorSource, Source
 from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Steps, ToolOutcome, user
 from spass.core.events import Event, collect
 from spass.core.json import dump
@@ -13,6 +14,9 @@ from spass.core.messages import MAX_OUTPUT_TOKENS, Json, Message, Role, ToolSpec
 T = TypeVar("T")
 
 MAX_TURNS: Final = 100
+
+Need: TypeAlias = Literal["code", "openhands", "claude_code"]
+"""What a gateway must have to run a kind: a sandbox for code, or the runner of a foreign agent."""
 
 
 def parameter(default: T, description: str, *, ge: float | None = None, le: float | None = None) -> T:
@@ -74,6 +78,8 @@ class BaseAgent(ABC):
 
     accepts_tools: ClassVar[bool] = False
     multi_turn: ClassVar[bool] = True
+    needs: ClassVar[Need | None] = None
+    """What the gateway must have to run the kind."""
 
     system_prompt: str = parameter("", "Instructions that precede every conversation.")
     temperature: float = parameter(0.7, "Sampling temperature.", ge=0, le=2)
@@ -82,6 +88,10 @@ class BaseAgent(ABC):
     @abstractmethod
     def steps(self, input: str, context: AgentContext) -> Steps:
         """Return the generator of one turn. It does no I/O, reads no clock and makes no ids."""
+
+    def open(self, input: str, context: AgentContext) -> Source:
+        """Return the source of the effects of one turn: by default, the generator of ``steps``."""
+        return GeneratorSource(type(self).__name__, lambda: self.steps(input, context))
 
     async def run(self, input: str, context: AgentContext, driver: Runner) -> AgentResult:
         """Run one turn and return its result.

@@ -1,0 +1,270 @@
+"""One turn of a driver: perform the effects of a kind, one after the other, and yield the events.
+
+After a model call the kind is resumed before the reply is recorded: its next effect decides what the reply's message is. So what
+is recorded, streamed and returned cannot differ.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from spass.agents.asides import infer_aside
+from spass.agents.kind_run import KindRun
+from spass.agents.kinds.base import AgentContext, BaseAgent
+from spass.agents.nested_calls import NestedCalls
+from spass.agents.reply_reader import give_ids
+from spass.agents.transcript import Transcript
+from spass.core.code_calls import Interpreter
+from spass.core.effects import (
+    Answer,
+    CallTools,
+    CellResult,
+    Effect,
+    FetchPage,
+    Infer,
+    RunCode,
+    RunHarness,
+    Tell,
+    ToolOutcome,
+)
+from spass.core.errors import ContextLengthExceeded, InternalError, SpassError
+from spass.core.events import (
+    CallEvent,
+    Event,
+    Nested,
+    Status,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolProgress,
+    TurnFinished,
+)
+from spass.core.json import dump
+from spass.core.messages import CUT_OFF, FinishReason, Json, Message, Role, ToolCall
+from spass.tools.arguments import arguments_for_display
+
+if TYPE_CHECKING:
+    from spass.agents.driver import Driver, ShortenHistory
+
+CODE_TOOL: Final = "code_interpreter"
+"""The tool as whose calls cells are recorded."""
+
+
+class DrivenTurn:
+    """One turn: the state between its events."""
+
+    def __init__(self, driver: "Driver", agent: BaseAgent, input: str, shorten_history: "ShortenHistory | None") -> None:
+        self.turns = 0
+        self.tool_calls = 0
+        self._driver = driver
+        self._max_turns: int | None = getattr(agent, "max_turns", None)
+        self._run = KindRun(agent, input)
+        self._interpreter: Interpreter | None = None
+        self._shorten_history = shorten_history
+        self._transcript = Transcript()
+        self._running: dict[str, ToolCall] = {}
+        self._nested = NestedCalls()
+        self._call_ids: set[str] = set()
+        self._finish_reason = FinishReason.STOP
+        self._given_metadata: Mapping[str, Json] = {}
+        self._metadata: dict[str, Json] = {}
+
+    @property
+    def finished(self) -> TurnFinished:
+        """Return the last event of a turn that ends now."""
+        tally = self._driver.scope.tally
+        return TurnFinished(self._finish_reason, tally.usage, tally.total, self._metadata)
+
+    async def close(self) -> None:
+        """End the kind's run and its interpreter."""
+        try:
+            await self._run.close()
+        finally:
+            if self._interpreter is not None:
+                await self._interpreter.close()
+
+    async def events(self, context: AgentContext | Callable[[], Awaitable[AgentContext]]) -> AsyncGenerator[Event, None]:
+        """Yield the events between the first and the last one."""
+        prepared = context if isinstance(context, AgentContext) else await context()
+        self._given_metadata = prepared.metadata
+        self._call_ids.update(call.id for message in prepared.conversation for call in message.tool_calls)
+        effect = await self._run.start(prepared)
+        while not isinstance(effect, Answer):
+            if self._is_out_of_turns(effect):
+                effect = await self._interrupt(effect)
+                continue
+            result: list[object] = []
+            async with aclosing(self._perform(effect, result)) as events:
+                async for event in events:
+                    yield event
+            effect = await self._run.send(*result)
+        for event in self._answer(effect):
+            yield event
+
+    def end_open_work(self, error: SpassError) -> Iterator[Event]:
+        """Yield the end of everything that the error left open."""
+        yield from self._transcript.abandon_step()
+        result: Json = {"error": {"code": error.code, "message": "The turn failed before this call ended."}}
+
+        def outcome(call: ToolCall, duration_ms: int) -> ToolOutcome:
+            message = Message(Role.TOOL, dump(result), tool_call_id=call.id)
+            return ToolOutcome(call, arguments_for_display(call.arguments), result, message, duration_ms, ok=False)
+
+        yield from self._nested.end(outcome)
+        for call in self._running.values():
+            yield ToolCallFinished(outcome(call, 0))
+
+    def _is_out_of_turns(self, effect: Effect) -> bool:
+        is_limited = isinstance(effect, CallTools) or (isinstance(effect, Infer) and not effect.aside)
+        return is_limited and self._max_turns is not None and self.turns >= self._max_turns
+
+    async def _interrupt(self, effect: Effect) -> Effect | Answer:
+        """Tell the kind that ``effect`` is not performed. Return what it does instead: by default, it answers."""
+        self._metadata = {"max_turns_exceeded": True}
+        instead = await self._run.interrupt()
+        if instead is not None:
+            return instead
+        said = effect.said if isinstance(effect, CallTools) else None
+        return Answer(self._transcript.text if said is None else said)
+
+    def _answer(self, answer: Answer) -> Iterator[Event]:
+        reason = answer.finish_reason or self._finish_reason
+        if self._metadata:
+            reason = FinishReason.MAX_TURNS
+        elif answer.calls:
+            reason = reason if reason in CUT_OFF else FinishReason.TOOL_CALLS
+        elif reason is FinishReason.TOOL_CALLS:
+            reason = FinishReason.STOP
+        yield from self._transcript.answer(answer.content, give_ids(answer.calls), reason)
+        self._finish_reason = reason
+        self._metadata = {**self._given_metadata, **answer.metadata, **self._metadata}
+
+    def _perform(self, effect: Effect, result: list[object]) -> AsyncGenerator[Event, None]:
+        """Return the events of ``effect``. They end when its result is in ``result``."""
+        match effect:
+            case Infer(aside=False):
+                return self._infer(effect, result)
+            case CallTools():
+                return self._call_tools(effect, result)
+            case RunCode():
+                return self._run_code(effect, result)
+            case RunHarness():
+                return self._run_harness(effect, result)
+            case _:
+                return self._perform_unrecorded(effect, result)
+
+    async def _infer(self, effect: Infer, result: list[object]) -> AsyncGenerator[Event, None]:
+        """Perform one of the agent's own model calls."""
+        for event in self._begin_step():
+            yield event
+        while True:
+            request = replace(effect, tools="named") if effect.tools == "offered" and self.turns == self._max_turns else effect
+            reader = self._driver.reader(request)
+            try:
+                async with aclosing(self._driver.infer.perform(request)) as deltas:
+                    async for delta in deltas:
+                        for token in self._transcript.show(reader.add(delta)):
+                            yield token
+                        for event in reader.passed_on:
+                            yield event
+                break
+            except ContextLengthExceeded as error:
+                if reader.started:
+                    raise
+                effect = await self._shorten(error)
+        for token in self._transcript.show(reader.end()):
+            yield token
+        reply = reader.reply
+        self._transcript.end_step(reply)
+        self._finish_reason = reply.finish_reason
+        result.append(reply)
+
+    def _begin_step(self) -> Iterator[Event]:
+        """Record the shown text of the step before, and begin the next one."""
+        yield from self._transcript.record_shown()
+        self.turns += 1
+        yield self._transcript.begin_step()
+
+    async def _shorten(self, error: ContextLengthExceeded) -> Infer:
+        """Return the failed model call over a shorter history, or raise ``error``."""
+        shorten_history, self._shorten_history = self._shorten_history, None
+        shorter = await shorten_history() if shorten_history is not None else None
+        effect = await self._run.restart(tuple(shorter)) if shorter is not None else None
+        if not isinstance(effect, Infer):
+            raise error
+        return effect
+
+    async def _call_tools(self, effect: CallTools, result: list[object]) -> AsyncGenerator[Event, None]:
+        given = tuple(replace(call, id="") for call in effect.calls) if self._driver.is_nested else effect.calls
+        calls = self._name_calls(given)
+        for recorded in self._transcript.record(effect.said, calls, FinishReason.TOOL_CALLS):
+            yield recorded
+        outcomes: dict[str, ToolOutcome] = {}
+        async with aclosing(self._driver.call_tools(calls)) as events:
+            async for event in events:
+                self._follow(event)
+                if isinstance(event, ToolCallFinished):
+                    outcomes[event.outcome.call.id] = event.outcome
+                yield event
+        result.append(tuple(outcomes[call.id] for call in calls))
+
+    async def _run_code(self, effect: RunCode, result: list[object]) -> AsyncGenerator[Event, None]:
+        code = self._driver.code
+        if code is None:
+            raise _not_performed(effect)
+        (call,) = self._name_calls((ToolCall("", CODE_TOOL, dump({"code": effect.cell.code})),))
+        for recorded in self._transcript.record(effect.said, (call,), FinishReason.TOOL_CALLS):
+            yield recorded
+        interpreter = self._run.interpreter or self._interpreter
+        if interpreter is None:
+            interpreter = self._interpreter = code.open()
+        async with aclosing(code.perform(effect, call, interpreter)) as items:
+            async for item in items:
+                if isinstance(item, CellResult):
+                    result.append(item)
+                else:
+                    self._follow(item)
+                    yield item
+
+    async def _run_harness(self, effect: RunHarness, result: list[object]) -> AsyncGenerator[Event, None]:
+        if self._driver.run_harness is None:
+            raise _not_performed(effect)
+        for event in self._begin_step():
+            yield event
+        result.append(await self._driver.run_harness(effect.spec))
+
+    async def _perform_unrecorded(self, effect: Effect, result: list[object]) -> AsyncGenerator[Event, None]:
+        """Perform an effect that is not part of the turn's record."""
+        match effect:
+            case Tell(detail=detail):
+                yield Status(detail)
+                result.append(None)
+            case Infer():
+                result.append(await infer_aside(self._driver.infer, effect))
+            case FetchPage(url=url) if self._driver.fetch_page is not None:
+                result.append(await self._driver.fetch_page(url))
+            case _:
+                raise _not_performed(effect)
+
+    def _name_calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """Return ``calls`` with ids that no other call of the turn has. Some providers number the calls of each reply from 0."""
+        named = give_ids(calls, self._call_ids)
+        self._call_ids.update(call.id for call in named)
+        return named
+
+    def _follow(self, event: CallEvent) -> None:
+        """Note the start and the end of calls."""
+        match event:
+            case ToolCallStarted(call=call):
+                self.tool_calls += 1
+                self._running[call.id] = call
+            case ToolCallFinished(outcome=outcome):
+                self._running.pop(outcome.call.id, None)
+            case Nested():
+                self._nested.add(event)
+            case ToolProgress():
+                pass
+
+
+def _not_performed(effect: Effect) -> InternalError:
+    return InternalError(f"This driver does not perform {type(effect).__name__}.")
