@@ -21,11 +21,11 @@ from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec, file_model
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.sandbox.child_process import ChildProcess
 from spass.testing.model import ScriptedModel
 from spass.tools.base import ReportProgress
 from spass.tools.editor import aider
 from spass.tools.editor.aider import AiderEditor
-from spass.tools.editor.process import ChildProcess
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from tests.functions.gateway import Gateway
 from tests.unit.tools.editor.scripted import PACKAGES, block

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from spass.core.messages import Json, Message
+from spass.sandbox.child_process import ChildFailed, ChildProcess
+from spass.sandbox.scratch_folder import is_full, scratch_folder
 from spass.tools.base import ReportProgress, ToolError
-from spass.tools.editor.folder import edit_folder, is_full
 from spass.tools.editor.lines import Blocked, Crashed, CreateRequest, Failed, ModelRequest, Progress, Result, read_line
-from spass.tools.editor.process import ChildFailed, ChildProcess
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 
 MAX_MODEL_REQUESTS: Final = 8
@@ -26,6 +25,7 @@ _TICK_SECONDS: Final = 0.5
 _REPORT_SECONDS: Final = 3.0
 _STAGES: Final = {"applying": "Applying the edit", "correcting": "The edit did not match; asking the model to correct it"}
 _DEPLOYED: Final = "/opt/editor"
+_FOLDER_PREFIX: Final = "spass-edit-"
 
 
 class AiderEditor:
@@ -76,7 +76,7 @@ class AiderEditor:
             reporter.stop()
 
     async def _run(self, edit: "_Edit", reporter: "_Reporter") -> EditResult:
-        async with edit_folder(self._temporary or Path(tempfile.gettempdir())) as folder:
+        async with scratch_folder(_FOLDER_PREFIX, self._temporary) as folder:
             child = ChildProcess(self._command(), folder=folder, environment=self._environment(folder))
             disk_limit = asyncio.create_task(_limit_disk(child, folder))
             try:

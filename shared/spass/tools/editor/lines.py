@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from spass.core.messages import Role
-from spass.tools.editor.process import ChildFailed
+from spass.sandbox.child_process import ChildFailed
 
 
 class _Line(BaseModel):

@@ -341,7 +341,7 @@ async def test_a_planted_link_is_not_followed(attack: Attack) -> None:
 
 @pytest.mark.parametrize("write", ["open(str(number), 'wb').close()", "os.mkdir(str(number))"])
 async def test_a_child_with_too_many_empty_files_is_stopped(attack: Attack, write: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.tools.editor.folder.MAX_FILES", 300)  # a slow disk takes seconds for 10,000
+    monkeypatch.setattr("spass.sandbox.scratch_folder.MAX_FILES", 300)  # a slow disk takes seconds for 10,000
     with pytest.raises(ToolError, match="wrote too many files") as caught:
         await attack.run(f"for number in range(10**7):\n    {write}; time.sleep(0.0005)")
     assert caught.value.code == "edit_failed"
@@ -349,11 +349,11 @@ async def test_a_child_with_too_many_empty_files_is_stopped(attack: Attack, writ
 
 async def test_an_editor_that_cannot_start_fails_the_edit(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("spass.tools.editor.process.subprocess.Popen", raise_no_memory)
+        patch.setattr("spass.sandbox.child_process.subprocess.Popen", raise_no_memory)
         with pytest.raises(ToolError, match="could not be started: Cannot allocate memory") as caught:
             await attack.run("")
         assert caught.value.code == "edit_failed"
-        patch.setattr("spass.tools.editor.folder.tempfile.mkdtemp", raise_no_space)
+        patch.setattr("spass.sandbox.scratch_folder.tempfile.mkdtemp", raise_no_space)
         with pytest.raises(ToolError, match="no folder to work in: No space left on device"):
             await attack.run("")
     await attack.run("")

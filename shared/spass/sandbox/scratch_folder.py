@@ -1,4 +1,4 @@
-"""The folder of an edit: private, temporary, and removed also if the gateway dies during the edit."""
+"""The folder of an untrusted child: private, temporary, and removed also if the gateway dies while the child runs."""
 
 import asyncio
 import fcntl
@@ -12,34 +12,35 @@ from pathlib import Path
 from typing import Final
 
 from spass.aws.tasks import run_shielded
-from spass.tools.editor.process import ChildFailed
+from spass.sandbox.child_process import ChildFailed
 
 MAX_DISK: Final = 64 * 2**20
 """Bytes in the folder."""
 MAX_FILES: Final = 10_000
 """Files and folders. An edit of 200 paths with 32 segments each needs 6,400."""
-_PREFIX: Final = "spass-edit-"
 _PRIVATE: Final = 0o700
 _BLOCK: Final = 512
 _MAX_DEPTH: Final = 64
-_threads: Final = ThreadPoolExecutor(2, thread_name_prefix="edit-folders")
+_threads: Final = ThreadPoolExecutor(2, thread_name_prefix="scratch-folders")
 """A child can fill its folder with so many files that the event loop would wait for seconds."""
 
 
 @asynccontextmanager
-async def edit_folder(temporary: Path) -> AsyncIterator[Path]:
+async def scratch_folder(prefix: str, temporary: Path | None = None) -> AsyncIterator[Path]:
     """Create a folder in ``temporary`` that only this user can enter, named for this process. Remove it after the body, also if
-    the body was cancelled.
+    the body was cancelled. ``temporary`` None is the system's temporary folder.
 
-    First remove the folders of processes that have ended: the kernel releases the lock of a folder when its process ends.
+    First remove the folders with this prefix of processes that have ended: the kernel releases the lock of a folder when its
+    process ends.
 
     Raises:
         ChildFailed: no folder can be created, for example because the disk is full.
     """
     loop = asyncio.get_running_loop()
-    await loop.run_in_executor(_threads, _remove_orphans, temporary)
+    temporary = temporary or Path(tempfile.gettempdir())
+    await loop.run_in_executor(_threads, _remove_orphans, temporary, prefix)
     try:
-        folder, lock = _create_locked(temporary)
+        folder, lock = _create_locked(temporary, prefix)
     except OSError as error:
         raise ChildFailed(f"has no folder to work in: {error.strerror}") from None
     try:
@@ -52,7 +53,7 @@ async def edit_folder(temporary: Path) -> AsyncIterator[Path]:
 
 
 async def is_full(folder: Path) -> bool:
-    """Return True if the folder holds more files or bytes than an edit can need."""
+    """Return True if the folder holds more files or bytes than an untrusted child may need."""
     return await asyncio.get_running_loop().run_in_executor(_threads, _exceeds_limits, folder)
 
 
@@ -77,7 +78,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def _remove_if_possible(folder: Path) -> None:
-    """Remove the folder. If that fails, its edit is still good, and the next edit tries to remove the folder."""
+    """Remove the folder. If that fails, the work of its child is still good, and the next start tries to remove the folder."""
     with suppress(OSError):
         remove_folder(folder)
 
@@ -97,16 +98,16 @@ def _exceeds_limits(folder: Path) -> bool:
     return False
 
 
-def _remove_orphans(temporary: Path) -> None:
-    for orphan in temporary.glob(f"{_PREFIX}*"):
+def _remove_orphans(temporary: Path, prefix: str) -> None:
+    for orphan in temporary.glob(f"{prefix}*"):
         with suppress(OSError):
             _remove_unlocked(orphan)
 
 
-def _create_locked(temporary: Path) -> tuple[Path, int]:
+def _create_locked(temporary: Path, prefix: str) -> tuple[Path, int]:
     """Return a new folder and its locked descriptor. Until it is locked, another process may remove it as an orphan."""
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=temporary.resolve()))
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=temporary.resolve()))
         with suppress(OSError):
             lock = _lock(folder)
             if folder.exists():
