@@ -40,7 +40,7 @@ class ChildProcess:
         Raises:
             ChildFailed: the system has no memory or no process for it.
         """
-        _hide_memory()
+        hide_memory()
         try:
             self._process: Final = subprocess.Popen(  # noqa: S603
                 command,
@@ -125,7 +125,7 @@ class ChildProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _hide_memory() -> None:
+def hide_memory() -> None:
     """Make this process not dumpable: then no other process of its user can read its memory and environment (root can)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
