@@ -1,12 +1,24 @@
 """The base classes of agent kinds: pure generators of effects, which the driver performs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from spass.agents.kinds.source import GeneratorSource, Source
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Steps, ToolOutcome, user
+from spass.core.effects import (
+    Answer,
+    AssistantReply,
+    CallTools,
+    CellResult,
+    Effect,
+    Infer,
+    MaxTurns,
+    RunCode,
+    Steps,
+    ToolOutcome,
+    user,
+)
 from spass.core.events import Event, collect
 from spass.core.json import dump
 from spass.core.messages import MAX_OUTPUT_TOKENS, Json, Message, Role, ToolSpec
@@ -118,6 +130,19 @@ class Correction:
     said: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RunCells:
+    """The reply has code. Its cells, of which there is at least one, run one after the other until one gives the turn's answer.
+    ``said`` are the words before the first one."""
+
+    cells: tuple[RunCode, ...]
+    said: str = ""
+
+
+Step: TypeAlias = Answer | CallTools | RunCells | Correction
+"""What a reply asks for."""
+
+
 class CallFormat:
     """The form in which a model calls tools and reads their results. Here the provider parses the calls."""
 
@@ -129,7 +154,7 @@ class CallFormat:
         """Return the next model call."""
         return Infer(messages)
 
-    def read(self, reply: AssistantReply) -> Answer | CallTools | Correction:
+    def read(self, reply: AssistantReply) -> Step:
         """Return what the reply asks for."""
         return CallTools(reply.tool_calls) if reply.tool_calls else Answer(reply.content)
 
@@ -138,8 +163,21 @@ class CallFormat:
         asked = Message(Role.ASSISTANT, reply.content, tuple(outcome.call for outcome in outcomes))
         return (asked, *(outcome.message for outcome in outcomes))
 
+    def record_cells(self, step: RunCells, results: Sequence[CellResult]) -> tuple[Message, ...]:
+        """Return the messages that tell the model which cells ran, and their results."""
+        from spass.agents.kinds.code_blocks import describe_result, write_cell
+
+        said = [step.said, *[""] * (len(results) - 1)]
+        ran = zip(said, step.cells, results, strict=False)  # the cells after an answer do not run
+        return tuple(
+            message
+            for words, effect, result in ran
+            for message in (Message(Role.ASSISTANT, write_cell(words, effect.cell.code)), describe_result(result))
+        )
+
     def answer_at_limit(self, texts: Sequence[str]) -> Answer:
-        """Return the answer of a turn that has made all its model calls. ``texts`` are those of the replies before."""
+        """Return the answer of a turn that has made all its model calls. ``texts`` are those of the replies before, and the
+        outputs of their cells, in order."""
         return Answer(next(filter(None, reversed(texts)), ""))
 
 
@@ -155,7 +193,7 @@ class ToolUsingAgent(BaseAgent):
     max_turns: int = parameter(10, "Model calls of one turn, at most.", ge=1, le=MAX_TURNS)
 
     def tool_loop(self, messages: Sequence[Message], calls: CallFormat = NATIVE_CALLS) -> Steps:
-        """Call the model and the tools that its replies call until a reply is an answer, and return it."""
+        """Call the model, and the tools and the code of its replies, until there is an answer, and return it."""
         texts: list[str] = []
         try:
             while True:
@@ -166,11 +204,28 @@ class ToolUsingAgent(BaseAgent):
                 texts.append(reply.content if step.said is None else step.said)
                 if isinstance(step, Correction):
                     messages = (*messages, *step.messages)
+                elif isinstance(step, RunCells):
+                    results = yield from run_cells(step.cells)
+                    if (final := results[-1].final) is not None:
+                        return Answer(final)
+                    texts += [result.output for result in results]
+                    messages = (*messages, *calls.record_cells(step, results))
                 else:
                     outcomes: Sequence[ToolOutcome] = yield step
                     messages = (*messages, *calls.record(reply, step, outcomes))
         except MaxTurns:
             return calls.answer_at_limit(texts)
+
+
+def run_cells(cells: Sequence[RunCode]) -> Generator[Effect, Any, Sequence[CellResult]]:
+    """Run cells one after the other, until one of them gives the answer of the turn. Return the results."""
+    results: list[CellResult] = []
+    for cell in cells:
+        result: CellResult = yield cell
+        results.append(result)
+        if result.final is not None:
+            break
+    return results
 
 
 @dataclass(frozen=True, kw_only=True)

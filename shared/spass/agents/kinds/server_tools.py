@@ -13,8 +13,8 @@ The client gets one assistant message, as from a model without server tools:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spass.agents.kinds.base import NATIVE_CALLS, AgentContext, BaseAgent, CallFormat, Correction, ToolLoopAgent
-from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Infer
+from spass.agents.kinds.base import NATIVE_CALLS, AgentContext, BaseAgent, CallFormat, Step, ToolLoopAgent
+from spass.core.effects import HIDDEN, Answer, AssistantReply, Infer
 from spass.core.messages import Message
 
 
@@ -31,7 +31,7 @@ class _ClientCalls(CallFormat):
     def infer(self, messages: tuple[Message, ...]) -> Infer:
         return Infer(messages, show=HIDDEN if self.answers_with_json else None)
 
-    def read(self, reply: AssistantReply) -> Answer | CallTools | Correction:
+    def read(self, reply: AssistantReply) -> Step:
         if calls := tuple(call for call in reply.tool_calls if call.name in self.client_tools):
             return Answer(reply.content, calls=calls)
         return NATIVE_CALLS.read(reply)
