@@ -33,7 +33,7 @@ _UNUSED_PACKAGES: Final = frozenset(
     }
 )
 # boto3 contains a description of every AWS service. The gateway uses only these.
-_USED_AWS_SERVICES: Final = frozenset({"dynamodb", "events", "s3", "scheduler", "sqs", "ssm", "stepfunctions", "sts"})
+_USED_AWS_SERVICES: Final = frozenset({"dynamodb", "events", "lambda", "s3", "scheduler", "sqs", "ssm", "stepfunctions", "sts"})
 _WEIGHTS_SHA256: Final = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
@@ -101,6 +101,19 @@ def function_code(output: Path, *, sources: Sequence[Path], excluded: Path, star
     target = output / start_script.name
     shutil.copyfile(start_script, target)
     target.chmod(0o755)
+    _compile(output, compiler)
+
+
+def sandbox_code(output: Path, *, source: Path, compiler: Path | None) -> None:
+    """Copy ``function.py`` and the folder ``child`` of ``source``, and nothing else: they need only the standard library.
+
+    ``compiler`` is the interpreter that adds byte code; None adds none.
+
+    Raises:
+        BundlingFailed: a file does not compile.
+    """
+    shutil.copytree(source / "child", output / "child", ignore=_ignore_except(".py"))
+    shutil.copyfile(source / "function.py", output / "function.py")
     _compile(output, compiler)
 
 

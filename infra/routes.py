@@ -35,6 +35,8 @@ class Permission(StrEnum):
     JOBS_SEND = "jobs-send"  # SendMessage to the queue of jobs
     COMPACTIONS_SEND = "compactions-send"  # SendMessage to the queue of compactions
     COMPACTION_START = "compaction-start"  # StartExecution of the state machine that compacts
+    SANDBOX = "sandbox"  # InvokeFunction of the function that runs the code of models
+    SANDBOX_NAME = "sandbox-name"  # the variable with its name, which says that code can run
 
 
 BINARY_MEDIA_TYPES: Final = ("application/octet-stream", "application/zip")
@@ -90,8 +92,10 @@ _MODEL_CALL: Final = _READ_WRITE | {
     Permission.EMBEDDING,
     Permission.JOBS_SEND,
 }
+# A tool may run code.
+_TOOL_CALL: Final = _MODEL_CALL | {Permission.SANDBOX, Permission.SANDBOX_NAME}
 # The agent may edit files. This adds no right: an edit's version is written as a model's documents are.
-_AGENT_RUN: Final = _MODEL_CALL | {Permission.EDITOR}
+_AGENT_RUN: Final = _TOOL_CALL | {Permission.EDITOR}
 _RAG_READ: Final = _READ | {Permission.BUCKET_READ}
 _RAG_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE}
 # A query embeds too, leaves an audit record (in the queue, if the table does not answer), and keeps its answer for an
@@ -173,14 +177,21 @@ ROUTES: Final[tuple[Route, ...]] = (
         memory=1769,
     ),
     Route(method="POST", path="/v1/ask", module="ask.create", surface=Surface.V1, permissions=_AGENT_RUN, long=True, memory=1769),
-    Route(method="GET", path="/v1/kinds", module="kinds.list", surface=Surface.V1, memory=256),
+    Route(
+        method="GET",
+        path="/v1/kinds",
+        module="kinds.list",
+        surface=Surface.V1,
+        permissions=frozenset({Permission.SANDBOX_NAME}),
+        memory=256,
+    ),
     Route(method="GET", path="/v1/tools", module="tools.list", surface=Surface.V1, memory=256),
     Route(
         method="POST",
         path="/v1/tools/execute",
         module="tools.execute",
         surface=Surface.V1,
-        permissions=_MODEL_CALL,
+        permissions=_TOOL_CALL,
         long=True,
         memory=1769,
     ),

@@ -37,5 +37,7 @@ def function_environment(environment: Environment, stored: StatefulResources) ->
         "SPASS_CONTACT": environment.contact,
         "SPASS_TELEMETRY": "1" if environment.telemetry else None,
         "SPASS_METRICS_NAMESPACE": environment.metrics_namespace,
+        # The code of models never runs in a function of the gateway: without the sandbox's name it runs nowhere.
+        "SPASS_SANDBOX": "lambda",
     }
     return {name: value for name, value in variables.items() if value}

@@ -62,6 +62,11 @@ WORKERS: Final[tuple[Worker, ...]] = (
         memory=1024,
         seconds=600,
     ),
-    # It sends the messages of jobs again if they were lost.
-    Worker(module="sweep", trigger=Trigger.HOURLY, permissions=_STORE | {Permission.JOBS_SEND}, memory=1024),
+    # It sends the messages of jobs again if they were lost, and keeps the sandbox from becoming inactive.
+    Worker(
+        module="sweep",
+        trigger=Trigger.HOURLY,
+        permissions=_STORE | {Permission.JOBS_SEND, Permission.SANDBOX, Permission.SANDBOX_NAME},
+        memory=1024,
+    ),
 )

@@ -41,8 +41,8 @@ class Function(Construct):
     role.
 
     ``modules`` are the modules of its routes; only a short function can serve several. ``embeds`` adds the weights of the
-    embedded model, ``swagger_ui`` the files of the page at /docs, ``edits`` the editor. ``timeout`` replaces the timeout
-    of its ``kind``.
+    embedded model, ``swagger_ui`` the files of the page at /docs, ``edits`` the editor. ``sandbox`` is the name of the function
+    that runs the code of models, for functions that may know it. ``timeout`` replaces the timeout of its ``kind``.
     ``reserved_concurrency`` limits how many instances run at the same time. The construct's id is the function's name in the
     table of routes or workers; a tag repeats it.
     """
@@ -66,6 +66,7 @@ class Function(Construct):
         log_removal: RemovalPolicy,
         swagger_ui: bool = False,
         edits: bool = False,
+        sandbox: str | None = None,
         timeout: Duration | None = None,
         reserved_concurrency: int | None = None,
     ) -> None:
@@ -89,6 +90,8 @@ class Function(Construct):
         if edits:
             variables["SPASS_EDITOR"] = "/opt/editor"
             attached.append(layers.editor)
+        if sandbox is not None:
+            variables["SPASS_SANDBOX_FUNCTION"] = sandbox
         handler = f"{modules[0]}.handler"
         if len(modules) > 1:
             variables["SPASS_ROUTES"] = ",".join(modules)

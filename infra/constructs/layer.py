@@ -24,6 +24,7 @@ SOURCES: Final = (ROOT / "functions", ROOT / "shared" / "spass")
 # Only tests import this package, so it is not deployed.
 EXCLUDED: Final = ROOT / "shared" / "spass" / "testing"
 START_SCRIPT: Final = ROOT / "infra" / "assets" / "run.sh"
+SANDBOX: Final = ROOT / "shared" / "spass" / "sandbox"
 # Code.from_asset needs a folder, but bundling replaces its contents. Only tests switch bundling off and use the folder itself.
 _ASSETS: Final = START_SCRIPT.parent
 
@@ -92,6 +93,14 @@ def function_code(scope: Construct) -> lambda_.AssetCode:
         lambda output, compiler: bundling.function_code(
             output, sources=SOURCES, excluded=EXCLUDED, start_script=START_SCRIPT, compiler=compiler
         ),
+    )
+
+
+def sandbox_code(scope: Construct) -> lambda_.AssetCode:
+    """Return the asset of the function that runs the code of models: its handler, and the program that runs the code."""
+    inputs = [*SANDBOX.glob("function.py"), *(SANDBOX / "child").rglob("*.py")]
+    return _compiled_asset(
+        scope, inputs, lambda output, compiler: bundling.sandbox_code(output, source=SANDBOX, compiler=compiler)
     )
 
 

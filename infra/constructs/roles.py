@@ -38,7 +38,8 @@ _UPLOAD_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
 class Roles(Construct):
     """Create one role for each set of permissions.
 
-    ``keys_path`` is the SSM path of the provider keys. ``compaction`` is the ARN of the state machine that roles may start.
+    ``keys_path`` is the SSM path of the provider keys. ``sandbox`` is the ARN of the function that roles may invoke to run code.
+    ``compaction`` is the ARN of the state machine that roles may start.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Roles(Construct):
         *,
         stored: StatefulResources,
         keys_path: str,
+        sandbox: str,
         compaction: str | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -55,6 +57,7 @@ class Roles(Construct):
         self._table = stack.format_arn(service="dynamodb", resource="table", resource_name=stored.table)
         self._bucket = f"arn:{stack.partition}:s3:::{stored.bucket}"
         self._queues = {Permission.JOBS_SEND: stored.jobs.arn, Permission.COMPACTIONS_SEND: stored.compactions.arn}
+        self._sandbox = sandbox
         self._compaction = compaction
         self._keys = stack.format_arn(service="ssm", resource="parameter", resource_name=f"{keys_path.strip('/')}/*")
         self._bedrock = bedrock_access(stack, bedrock_models(gateway_file()))
@@ -107,6 +110,8 @@ class Roles(Construct):
             statements.append(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=queues))
         if Permission.COMPACTION_START in permissions and self._compaction:
             statements.append(iam.PolicyStatement(actions=["states:StartExecution"], resources=[self._compaction]))
+        if Permission.SANDBOX in permissions:
+            statements.append(iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[self._sandbox]))
         return statements
 
 

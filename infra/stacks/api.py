@@ -13,6 +13,7 @@ from infra.constructs.archive import AuditArchive
 from infra.constructs.function import Function
 from infra.constructs.layer import Layers
 from infra.constructs.monitoring import Monitoring, Watched
+from infra.constructs.sandbox import NAME, Sandbox
 from infra.environments import Environment
 from infra.routes import ROUTE_HINTS, ROUTES, Permission, Route, Surface
 from infra.stacks.data import DataStack
@@ -52,6 +53,7 @@ class ApiStack(Stack):
         for path in sorted(tops.keys() - {route.path for route in ROUTES}):
             api.refuse(tops[path])
         api.refuse_other_paths(ROUTE_HINTS)
+        sandbox = Sandbox(self, "Sandbox", description=f"Spass {environment.name}: the code of models")
         self.surfaces = {
             surface: SurfaceStack(
                 self,
@@ -62,10 +64,11 @@ class ApiStack(Stack):
                 tops=tops,
                 layers=layers,
                 stored=data.stored,
+                sandbox=sandbox,
             )
             for surface in Surface
         }
-        self.jobs = JobsStack(self, "jobs", environment=environment, layers=layers, stored=data.stored)
+        self.jobs = JobsStack(self, "jobs", environment=environment, layers=layers, stored=data.stored, sandbox=sandbox)
         by_stack = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
         functions = {name: one for functions in by_stack for name, one in functions.items()}
         archive = self._archive(environment, data.stored)
@@ -77,7 +80,7 @@ class ApiStack(Stack):
                 "Monitoring",
                 stage=api.resource.deployment_stage,
                 table=dynamodb.Table.from_table_name(self, "Items", data.stored.table),
-                functions={name: one.resource for name, one in functions.items()},
+                functions={name: one.resource for name, one in functions.items()} | {NAME: sandbox.resource},
                 rare={worker.function_name for worker in WORKERS if worker.trigger is Trigger.HOURLY},
                 jobs=self._watched("Queue", "FailedJobs", data.stored.jobs),
                 compactions=self._watched("Compactions", "UnstartedCompactions", data.stored.compactions),

@@ -13,6 +13,7 @@ from infra.constructs.function import Function, FunctionKind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.machine import COMPACTION, Machine
 from infra.constructs.roles import Roles
+from infra.constructs.sandbox import Sandbox
 from infra.environments import Environment
 from infra.routes import Permission
 from infra.stateful_resources import StatefulQueue, StatefulResources, function_environment
@@ -24,7 +25,8 @@ _MAX_COMPACTION_CONCURRENCY: Final = 2
 _SWEEP_EVERY: Final = "rate(1 hour)"
 _SWEEP_WITHIN_MINUTES: Final = 15  # no caller waits for it
 
-_EMBEDDING: Final = frozenset({Permission.EMBEDDING})
+# These add a layer or a variable to the function, and nothing to its role.
+_WITHOUT_RIGHTS: Final = frozenset({Permission.EMBEDDING, Permission.SANDBOX_NAME})
 
 
 class JobsStack(NestedStack):
@@ -38,18 +40,21 @@ class JobsStack(NestedStack):
         environment: Environment,
         layers: Layers,
         stored: StatefulResources,
+        sandbox: Sandbox,
     ) -> None:
         super().__init__(scope, construct_id, description=f"Spass {environment.name}: workers")
         self._environment = environment
         self._layers = layers
         self._code = function_code(self)
+        self._sandbox = sandbox.resource
         self._variables = function_environment(environment, stored)
         self.functions: dict[str, Function] = {}
         workers = {worker.trigger: worker for worker in WORKERS}
-        roles = Roles(self, "StepRoles", stored=stored, keys_path=environment.keys_path)
+        keys, code = environment.keys_path, self._sandbox.function_arn
+        roles = Roles(self, "StepRoles", stored=stored, keys_path=keys, sandbox=code)
         self.compaction = self._machine(self._add_worker(workers[Trigger.COMPACTION], roles))
         self._variables["SPASS_COMPACTION_MACHINE"] = self.compaction.arn
-        roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path, compaction=self.compaction.arn)
+        roles = Roles(self, "Roles", stored=stored, keys_path=keys, sandbox=code, compaction=self.compaction.arn)
         # One message per invocation: a message is a file or a part of one, and one file must not wait for another.
         jobs = self._add_worker(workers[Trigger.JOBS], roles)
         self._add_event_source("Messages", stored.jobs, jobs, batch=1, max_concurrency=environment.job_workers)
@@ -68,7 +73,7 @@ class JobsStack(NestedStack):
 
     def _add_worker(self, worker: Worker, roles: Roles) -> Function:
         environment = self._environment
-        role = roles.role(worker.permissions - _EMBEDDING)
+        role = roles.role(worker.permissions - _WITHOUT_RIGHTS)
         function = Function(
             self,
             worker.function_name,
@@ -81,6 +86,7 @@ class JobsStack(NestedStack):
             memory=worker.memory,
             kind=FunctionKind.WORKER,
             embeds=Permission.EMBEDDING in worker.permissions,
+            sandbox=self._sandbox.function_name if Permission.SANDBOX_NAME in worker.permissions else None,
             snap_start=False,
             timeout=Duration.seconds(worker.seconds),
             log_retention=environment.log_retention,

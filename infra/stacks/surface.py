@@ -13,11 +13,13 @@ from infra.constructs.api import refusal_integration, refusal_responses
 from infra.constructs.function import LONG_TIMEOUT, SHORT_TIMEOUT, Function, FunctionKind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.roles import Roles
+from infra.constructs.sandbox import Sandbox
 from infra.environments import Environment
 from infra.routes import Permission, Route
 from infra.stateful_resources import StatefulResources, function_environment
 
-_LAYERS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.EDITOR})
+# These add a layer or a variable to the function, and nothing to its role.
+_WITHOUT_RIGHTS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.EDITOR, Permission.SANDBOX_NAME})
 _FOLLOWERS: Final = "streams.get"
 _PARAMETER_SIGNS: Final = str.maketrans("", "", "{}+")
 
@@ -42,13 +44,15 @@ class SurfaceStack(NestedStack):
         tops: Mapping[str, apigateway.IResource],
         layers: Layers,
         stored: StatefulResources,
+        sandbox: Sandbox,
     ) -> None:
         super().__init__(scope, construct_id, description=f"Spass {environment.name}: {construct_id} routes")
         self._environment = environment
         self._api = api
         self._layers = layers
         self._code = function_code(self)
-        self._roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path)
+        self._sandbox = sandbox.resource
+        self._roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path, sandbox=self._sandbox.function_arn)
         self._variables = function_environment(environment, stored)
         self._resources: dict[str, apigateway.IResource] = dict(tops)
         self.functions: dict[str, Function] = {}
@@ -63,7 +67,7 @@ class SurfaceStack(NestedStack):
         """Add one Lambda for these rows, with all their permissions and the largest memory of any row."""
         environment, first = self._environment, routes[0]
         permissions = frozenset[Permission]().union(*(route.permissions for route in routes))
-        role = self._roles.role(permissions - _LAYERS)
+        role = self._roles.role(permissions - _WITHOUT_RIGHTS)
         function = Function(
             self,
             first.function_name,
@@ -78,6 +82,7 @@ class SurfaceStack(NestedStack):
             embeds=Permission.EMBEDDING in permissions,
             swagger_ui=Permission.SWAGGER_UI in permissions,
             edits=Permission.EDITOR in permissions,
+            sandbox=self._sandbox.function_name if Permission.SANDBOX_NAME in permissions else None,
             snap_start=environment.snap_start and first.long,
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,

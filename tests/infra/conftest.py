@@ -11,6 +11,7 @@ from aws_cdk import App
 
 from infra.application import add_stacks
 from infra.constructs.function import TAG
+from infra.constructs.sandbox import NAME as SANDBOX
 from infra.environments import DEV, ENVIRONMENTS, Environment
 from infra.routes import ROUTES, Permission, Route, Surface
 from infra.stacks.api import ApiStack
@@ -92,11 +93,21 @@ class Deployment:
         raise AssertionError(f"no nested stack is given {parameter}")
 
     def functions(self) -> dict[str, Resource]:
-        """Return the properties of every Lambda by its name in ROUTES or WORKERS."""
+        """Return the properties of every Lambda by its name in ROUTES or WORKERS. The sandbox is in neither."""
         functions = [resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function")]
         by_name = {function_name(properties): properties for properties in functions}
         assert len(by_name) == len(functions), "two functions have the same name"
+        del by_name[SANDBOX]
         return by_name
+
+    def sandbox(self) -> tuple[str, Resource]:
+        """Return the logical id and the properties of the function that runs the code of models."""
+        ((name, properties),) = [
+            (name, one["Properties"])
+            for name, one in self.resources("AWS::Lambda::Function")
+            if function_name(one["Properties"]) == SANDBOX
+        ]
+        return name, properties
 
     def function_behind(self, target: dict[str, Any]) -> Resource:
         """Return the properties of the function behind a reference to it or to an alias of it."""

@@ -90,6 +90,16 @@ def test_the_code_asset_is_python_files_and_a_start_script(tmp_path: Path) -> No
     assert os.access(output / "run.sh", os.X_OK)
 
 
+def test_the_sandboxs_asset_is_its_handler_and_its_child_alone(tmp_path: Path) -> None:
+    source = tmp_path / "sandbox"
+    (source / "child" / "__pycache__").mkdir(parents=True)
+    for name in ("function.py", "interpreter.py", "child/__main__.py", "child/__pycache__/x.cpython-313.pyc", "child/notes.md"):
+        (source / name).write_text("")
+    output = tmp_path / "output"
+    bundling.sandbox_code(output, source=source, compiler=None)
+    assert {path.relative_to(output).as_posix() for path in output.rglob("*.*")} == {"function.py", "child/__main__.py"}
+
+
 def test_weights_with_another_hash_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def install(target: Path, _requirements: Path, *_arguments: str) -> None:
         for name in ("model.safetensors", "tokenizer.json"):

@@ -24,11 +24,14 @@ GRANTED = {
     Permission.JOBS_SEND: {"sqs:SendMessage"},
     Permission.COMPACTIONS_SEND: {"sqs:SendMessage"},
     Permission.COMPACTION_START: {"states:StartExecution"},
+    Permission.SANDBOX: {"lambda:InvokeFunction"},
+    Permission.SANDBOX_NAME: set(),
 }
 # The event source takes messages in its function's name.
 TAKES = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
-WRITES = set(Permission) - {Permission.TABLE_READ, Permission.BUCKET_READ, Permission.UPLOADS_READ, Permission.MODELS}
-LAYERS = {Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.EDITOR}
+WITHOUT_RIGHTS = {Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.EDITOR, Permission.SANDBOX_NAME}
+READ_ONLY = {Permission.TABLE_READ, Permission.BUCKET_READ, Permission.UPLOADS_READ, Permission.MODELS}
+WRITES = set(Permission) - WITHOUT_RIGHTS - READ_ONLY
 ROWS: list[Route | Worker] = [*ROUTES, *WORKERS]
 FUNCTIONS = sorted({row.function_name for row in ROWS})
 
@@ -51,7 +54,7 @@ def test_a_function_that_only_reads_has_no_write_action(dev: Deployment, functio
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_role_reaches_one_table_two_prefixes_one_path_its_queues_and_machines(dev: Deployment, function: str) -> None:
+def test_a_role_reaches_only_what_its_deployment_stores_and_starts(dev: Deployment, function: str) -> None:
     partition = {"Ref": "AWS::Partition"}
     account = {"Ref": "AWS::AccountId"}
     bucket = ["arn:", partition, ":s3:::", {"Fn::ImportValue": "spass-dev-BucketName"}]
@@ -69,6 +72,9 @@ def test_a_role_reaches_one_table_two_prefixes_one_path_its_queues_and_machines(
         assert statement["Effect"] == "Allow"
         if service == "logs":
             assert set(statement["Resource"]) == {"Fn::GetAtt"}
+            continue
+        if service == "lambda":
+            assert dev.argument(statement["Resource"]["Ref"]) == {"Fn::GetAtt": [dev.sandbox()[0], "Arn"]}
             continue
         if service in {"sqs", "states"}:
             reached += statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
@@ -105,7 +111,7 @@ def test_functions_with_the_same_permissions_share_a_role(dev: Deployment) -> No
     roles: dict[str, set[frozenset[Permission]]] = {}
     for function in FUNCTIONS:
         role = dev.functions()[function]["Role"]["Fn::GetAtt"][0]
-        roles.setdefault(role, set()).add(frozenset(_permissions(function) - LAYERS))
+        roles.setdefault(role, set()).add(frozenset(_permissions(function) - WITHOUT_RIGHTS))
     assert all(len(sets) == 1 for sets in roles.values())
 
 

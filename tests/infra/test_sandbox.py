@@ -1,0 +1,69 @@
+"""The function that runs the code of models: its rules hold, and each of them notices when it is broken."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.environments import ENVIRONMENTS
+from infra.routes import Permission
+from infra.template import PATH, local_template
+
+from . import sandbox_rules as rules
+from .broken_sandboxes import BREAKS
+from .conftest import ROWS, Deployment
+
+RUN_CODE = {
+    "chat.completions",
+    "ask.create",
+    "agents.chat",
+    "sessions.append",
+    "streams.create",
+    "streams.job_card",
+    "tools.execute",
+}
+"""The routes that run agents or tools."""
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_the_sandbox_keeps_its_rules(deployments: dict[str, Deployment], name: str, rule: rules.Rule) -> None:
+    assert list(rule(deployments[name])) == []
+
+
+def test_the_rules_hold_with_every_optional_setting(extended: Deployment) -> None:
+    assert [violation for rule in rules.RULES for violation in rule(extended)] == []
+
+
+def test_routes_that_run_agents_or_tools_and_the_sweep_may_run_code() -> None:
+    assert {row.module for row in ROWS if Permission.SANDBOX in row.permissions} == RUN_CODE | {"sweep"}
+    assert {row.module for row in ROWS if Permission.SANDBOX_NAME in row.permissions} == RUN_CODE | {"sweep", "kinds.list"}
+
+
+def test_the_laptops_template_has_no_sandbox_and_no_network() -> None:
+    template = json.loads(local_template())
+    assert not [one for one in template["Resources"].values() if one["Type"].startswith("AWS::EC2::")]
+    assert "sandbox" not in PATH.read_text(encoding="utf-8").lower()
+    assert "sandbox" not in json.dumps(template).lower()
+
+
+@pytest.fixture
+def copy(dev: Deployment) -> Deployment:
+    """Return a copy of the templates of dev, which a test may change."""
+
+    def copied(template: Any) -> Any:
+        return json.loads(json.dumps(template))
+
+    surfaces = {surface: copied(template) for surface, template in dev.surfaces.items()}
+    return replace(dev, api=copied(dev.api), jobs=copied(dev.jobs), surfaces=surfaces)
+
+
+@pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, breaks in BREAKS.items() for name in breaks])
+def test_a_broken_sandbox_is_noticed_by_its_rule(copy: Deployment, rule: rules.Rule, name: str) -> None:
+    BREAKS[rule][name](copy)
+    assert list(rule(copy)) != []
+
+
+def test_every_rule_is_shown_to_notice_something() -> None:
+    assert set(BREAKS) == set(rules.RULES)
