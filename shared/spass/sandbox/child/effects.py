@@ -1,0 +1,196 @@
+"""Calls to the outside: answered from the journal, and behind its end by the parent."""
+
+from __future__ import annotations
+
+from _blake2 import blake2b
+from posix import _exit
+
+from spass.sandbox.child.codec import decode, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from spass.sandbox.child.clock import Clock
+    from spass.sandbox.child.codec import Json
+    from spass.sandbox.child.connection import Connection
+
+MAX_BATCH = 64
+MAX_REQUEST = 4 * 2**20
+"""Characters of the requests of one wait, as JSON."""
+MAX_FINAL = 10**6
+"""Characters of an answer."""
+_BROKEN_PARENT = 3
+
+
+class CallError(Exception):
+    """A call failed. ``code`` is one of the gateway's error codes."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.args[0]}" if self.args else self.code
+
+
+class LLMError(CallError):
+    """A model call failed. ``code`` is one of the gateway's error codes."""
+
+
+class ToolError(CallError):
+    """A tool call failed. ``code`` is one of the gateway's error codes."""
+
+
+class Effects:
+    """The waits of all cells."""
+
+    def __init__(self, connection: Connection, clock: Clock, waits: int) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._limit = waits
+        self._waits = 0
+        self._cell = 0
+        self._journal: Sequence[Mapping[str, Any]] | None = None
+        self._position = 0
+        self._is_replay = False
+
+    def begin(self, cell: int, journal: Sequence[Mapping[str, Any]], *, is_replay: bool) -> None:
+        """Start a cell. ``is_replay``: another cell follows, so this one has ended with this journal before."""
+        self._cell = cell
+        self._journal = journal
+        self._position = 0
+        self._is_replay = is_replay
+
+    def end(self) -> None:
+        """End the cell. End the process if the cell did not ask for everything that its journal contains."""
+        if self._journal is not None and self._position < len(self._journal):
+            self._connection.end("diverged", {"cell": self._cell})
+        self._journal = None
+
+    def perform(self, requests: Sequence[Json], failure: type[CallError]) -> Sequence[Mapping[str, Any]]:
+        """Return the replies to ``requests``, which are performed side by side.
+
+        Raises:
+            CallError: an error of the type ``failure``: nothing was performed, because a limit is reached.
+        """
+        if self._journal is None:
+            raise failure("A call is possible only while a cell runs.", "invalid_request")
+        text = encode(requests)
+        if len(text) > MAX_REQUEST:
+            raise failure(f"The call has {len(text)} characters; at most {MAX_REQUEST} are possible.", "invalid_request")
+        if self._waits >= self._limit:
+            raise failure(
+                f"The code has waited {self._limit} times in this turn, which is the limit. "
+                f"Use llm_batch: a list of up to {MAX_BATCH} prompts is one wait.",
+                "too_many_sub_calls",
+            )
+        self._waits += 1
+        entry = self._answer(requests, blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest())
+        self._clock.advance_to(entry["time"])
+        replies: Sequence[Mapping[str, Any]] = entry["replies"]
+        if len(replies) != len(requests):
+            _exit(_BROKEN_PARENT)
+        return replies
+
+    def _answer(self, requests: Sequence[Json], digest: str) -> Mapping[str, Any]:
+        """Return the entry of the journal. Ask the parent for it if it is not there yet."""
+        journal = self._journal or ()
+        position = self._position
+        self._position += 1
+        if position < len(journal):
+            if journal[position]["hash"] != digest:
+                self._connection.end("diverged", {"cell": self._cell})
+            return journal[position]
+        if self._is_replay:
+            self._connection.end("diverged", {"cell": self._cell})
+        self._connection.send("effect", {"cell": self._cell, "hash": digest, "requests": requests})
+        line = self._connection.receive()
+        if line is None:
+            self._connection.end("suspended", True)
+        entry: Mapping[str, Any] = line["entry"]
+        if entry["hash"] != digest:  # the code has interrupted an earlier call and left its answer in the pipe
+            _exit(_BROKEN_PARENT)
+        return entry
+
+
+def model_functions(effects: Effects) -> dict[str, Callable[..., Any]]:
+    """Return the functions that call a model."""
+
+    def llm_query(prompt: str) -> str:
+        """Ask the model and return its text. Raise LLMError if the call fails."""
+        check(prompt)
+        (reply,) = effects.perform([{"query": prompt}], LLMError)
+        if reply.get("error"):
+            raise LLMError(reply["error"]["message"], reply["error"]["code"])
+        text: str = reply["value"]
+        return text
+
+    def llm_batch(prompts: list[str]) -> list[str]:
+        """Ask the model all prompts side by side, at most 64. Return the texts in the same order; one that failed is
+        "[error: <code>]"."""
+        if not isinstance(prompts, list | tuple):
+            raise LLMError(f"llm_batch takes a list of prompts, not {_name(prompts)}.", "invalid_request")
+        prompts = list(prompts)
+        if len(prompts) > MAX_BATCH:
+            raise LLMError(
+                f"llm_batch takes at most {MAX_BATCH} prompts, not {len(prompts)}. Call it several times.", "invalid_request"
+            )
+        for prompt in prompts:
+            check(prompt)
+        if not prompts:
+            return []
+        replies = effects.perform([{"query": prompt} for prompt in prompts], LLMError)
+        return [f"[error: {reply['error']['code']}]" if reply.get("error") else reply["value"] for reply in replies]
+
+    def check(prompt: object) -> None:
+        if not isinstance(prompt, str):
+            raise LLMError(f"A prompt is a string, not {_name(prompt)}.", "invalid_request")
+        if not str.strip(prompt):
+            raise LLMError("The prompt is empty.", "invalid_request")
+
+    return {"llm_query": llm_query, "llm_batch": llm_batch}
+
+
+def tool_function(effects: Effects, name: str) -> Callable[..., Any]:
+    """Return the function that calls the tool ``name``."""
+
+    def call(*positional: object, **arguments: object) -> Json:
+        if positional:
+            raise ToolError(f"{name} takes keyword arguments only: {name}(argument=value).", "invalid_arguments")
+        try:
+            plain = decode(encode(arguments))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ToolError(f"The arguments of {name} must be JSON: {error}.", "invalid_arguments") from None
+        (reply,) = effects.perform([{"tool": name, "arguments": plain}], ToolError)
+        if reply.get("error"):
+            raise ToolError(reply["error"]["message"], reply["error"]["code"])
+        value: Json = reply["value"]
+        return value
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Call the tool {name} with keyword arguments. Raise ToolError if it fails."
+    return call
+
+
+def answer_text(value: object) -> str:
+    """Return the answer that ``FINAL(value)`` gives: a string as it is, otherwise JSON, otherwise ``str``.
+
+    Raises:
+        ValueError: the answer is too long.
+    """
+    if isinstance(value, str):
+        text = str.__str__(value)
+    else:
+        try:
+            text = encode(value)
+        except (TypeError, ValueError, RecursionError):
+            text = str.__str__(str(value))
+    if len(text) > MAX_FINAL:
+        raise ValueError(f"FINAL: the answer has {len(text)} characters; at most {MAX_FINAL} are possible")
+    return text
+
+
+def _name(value: object) -> str:
+    return type(value).__name__

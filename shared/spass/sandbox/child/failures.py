@@ -1,0 +1,74 @@
+"""The text that a model reads about an exception of its code."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    Sources = Mapping[str, Sequence[str]]
+    """The lines of each cell, by the cell's file name."""
+
+_MAX_MESSAGE = 2000
+_MAX_LINE = 200
+_MAX_FRAMES = 8
+_type_name = type.__dict__["__name__"].__get__
+_UNKNOWN = "The code raised an exception that cannot be described."
+
+
+def describe(error: BaseException, sources: Sources) -> str:
+    """Return a traceback of the cells' own lines. It has at most a few thousand characters."""
+    try:
+        name = _type_name(type(error))
+        if isinstance(error, SyntaxError) and error.filename in sources:
+            return "\n".join((*_syntax_lines(error), f"{name}: {_cut(error.msg, _MAX_MESSAGE)}"))
+        frames = _frames(error.__traceback__, sources)
+        if len(frames) > _MAX_FRAMES:
+            left_out = len(frames) - _MAX_FRAMES
+            frames[_MAX_FRAMES // 2 : -_MAX_FRAMES // 2] = [f"  … {left_out} more calls …"]
+        head = ["Traceback (most recent call last):", *frames] if frames else []
+        message = _cut(_message(error), _MAX_MESSAGE)
+        return "\n".join((*head, f"{name}: {message}" if message else name))
+    except BaseException:  # noqa: BLE001 (the exception's own methods run here)
+        return _UNKNOWN
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str.__str__(str(error))
+    except BaseException:  # noqa: BLE001
+        return "<its message cannot be read>"
+
+
+def _frames(traceback: TracebackType | None, sources: Sources) -> list[str]:
+    """Return an entry for each frame of a cell, the outermost first."""
+    found = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        lines = sources.get(code.co_filename)
+        if lines is not None:
+            number = traceback.tb_lineno
+            line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+            found.append(
+                f'  File "{code.co_filename}", line {number}, in {_cut(code.co_name, _MAX_LINE)}\n    {_cut(line, _MAX_LINE)}'
+            )
+        traceback = traceback.tb_next
+    return found
+
+
+def _syntax_lines(error: SyntaxError) -> list[str]:
+    """Return the place of the error, with a caret below its column where that is near the line's beginning."""
+    lines = [f'  File "{error.filename}", line {error.lineno}']
+    text = (error.text or "").rstrip("\n")
+    if text:
+        stripped = text.lstrip()
+        lines.append(f"    {_cut(stripped, _MAX_LINE)}")
+        column = (error.offset or 0) - 1 - (len(text) - len(stripped))
+        if 0 <= column < _MAX_LINE:
+            lines.append(f"    {' ' * column}^")
+    return lines
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit} more characters)"

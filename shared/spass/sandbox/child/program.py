@@ -1,0 +1,165 @@
+"""Run the cells of a turn.
+
+The parent writes one start line ``{"token", "started", "limits", "variables", "cells", "journal"}``, then ``{"entry"}`` as the
+answer to an effect, or ``{"cell"}``. The child writes ``{"ready"}``, ``{"effect"}``, ``{"cell"}``, ``{"suspended"}`` and
+``{"diverged"}``, each behind the token.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from posix import _exit
+
+from spass.sandbox.child.clock import Clock
+from spass.sandbox.child.compiling import compile_cell
+from spass.sandbox.child.connection import Connection
+from spass.sandbox.child.effects import Effects, LLMError, ToolError, answer_text, model_functions, tool_function
+from spass.sandbox.child.failures import describe
+from spass.sandbox.child.output import Output, TextStream
+from spass.sandbox.child.repeatability import make_repeatable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import ModuleType
+    from typing import Any, NoReturn
+
+_RECURSION_LIMIT = 1000
+_NO_HASH_SEED = 4
+_set_trace, _set_profile = sys.settrace, sys.setprofile
+_get_recursion_limit, _set_recursion_limit = sys.getrecursionlimit, sys.setrecursionlimit
+
+
+def main() -> NoReturn:
+    """Run cells until the parent closes the pipe."""
+    if sys.flags.hash_randomization:
+        _exit(_NO_HASH_SEED)
+    connection = Connection()
+    start = connection.receive_start()
+    clock = Clock(start["started"])
+    output = Output()
+    streams = TextStream(output, 1), TextStream(output, 2)
+    _set_streams(streams)
+    make_repeatable(clock, output, str(start["started"]))
+    connection.send("ready", {"seccomp": False, "landlock": 0})
+    program = Program(connection, clock, output, streams, start)
+    journals = start["journal"]
+    for number, cell in enumerate(start["cells"]):
+        is_last = number == len(start["cells"]) - 1
+        program.run(cell, journals[number] if number < len(journals) else (), is_replay=not is_last)
+    while (line := connection.receive()) is not None:
+        program.run(line["cell"], ())
+    _exit(0)
+
+
+class Program:
+    """The namespace of a turn, and the cells that ran in it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        clock: Clock,
+        output: Output,
+        streams: tuple[TextStream, TextStream],
+        start: Mapping[str, Any],
+    ) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._output = output
+        self._effects = Effects(connection, clock, start["limits"]["waits"])
+        self._streams = streams
+        self._sources: dict[str, Sequence[str]] = {}
+        self._builtins = {**vars(builtins)}
+        self._main = _new_module("__main__")
+        self._copy_of_builtins = _new_module("builtins")
+        vars(self._copy_of_builtins).update(self._builtins)
+        # Cells change a copy: the functions of this process and of the standard library keep the originals.
+        sys.modules.update({"__main__": self._main, "builtins": self._copy_of_builtins})
+        vars(self._main).update(start["variables"], __builtins__=self._copy_of_builtins)
+        self._count = 0
+
+    def run(self, cell: Mapping[str, Any], journal: Sequence[Mapping[str, Any]], *, is_replay: bool = False) -> None:
+        """Run one cell and report it."""
+        number = self._count
+        self._count += 1
+        self._clock.advance_to(cell["time"])
+        self._output.begin(cell["max_output_chars"])
+        self._add_names(cell)
+        self._effects.begin(number, journal, is_replay=is_replay)
+        error = self._execute(cell["code"], f"<cell {number + 1}>")
+        self._restore()
+        self._effects.end()
+        self._report(error=None if error is None else describe(error, self._sources), exceeded=_exceeded(error))
+
+    def _execute(self, code: str, filename: str) -> BaseException | None:
+        """Run the code. Print the value of a last expression, as the interactive Python does."""
+        self._sources[filename] = code.split("\n")
+        namespace = vars(self._main)
+        try:
+            statements, expression = compile_cell(code, filename)
+            exec(statements, namespace)  # noqa: S102
+            if expression is not None:
+                value = eval(expression, namespace)  # noqa: S307
+                if value is not None:
+                    self._streams[0].write(repr(value) + "\n")
+        except SystemExit as error:
+            return None if error.code in (None, 0) else error
+        except BaseException as error:  # noqa: BLE001
+            return error
+        return None
+
+    def _add_names(self, cell: Mapping[str, Any]) -> None:
+        """Define what the cell may call, except for names that an earlier cell has assigned."""
+        names: dict[str, object] = {name: tool_function(self._effects, name) for name in cell["tools"] if name.isidentifier()}
+        names["ToolError"] = ToolError
+        if cell["queries"]:
+            names.update(model_functions(self._effects), LLMError=LLMError, FINAL=self._make_final())
+        for name, value in names.items():
+            vars(self._main).setdefault(name, value)
+
+    def _make_final(self) -> object:
+        def FINAL(value: object) -> NoReturn:  # noqa: N802
+            """End the turn with ``value`` as the answer: a string as it is, otherwise JSON, otherwise str(value)."""
+            text = answer_text(value)
+            self._effects.end()
+            self._report(final=text)
+            _exit(0)
+
+        return FINAL
+
+    def _report(self, *, error: str | None = None, final: str | None = None, exceeded: str | None = None) -> None:
+        self._connection.send(
+            "cell",
+            {
+                "number": self._count - 1,
+                "output": self._output.text,
+                "error": error,
+                "truncated": self._output.truncated,
+                "final": final,
+                "exceeded": exceeded,
+            },
+        )
+
+    def _restore(self) -> None:
+        """Undo what would disturb the next cell."""
+        _set_trace(None)
+        _set_profile(None)
+        if _get_recursion_limit() < _RECURSION_LIMIT:
+            _set_recursion_limit(_RECURSION_LIMIT)
+        _set_streams(self._streams)
+        vars(self._copy_of_builtins).update(self._builtins)
+        vars(self._main)["__builtins__"] = self._copy_of_builtins
+
+
+def _set_streams(streams: tuple[TextStream, TextStream]) -> None:
+    stdout, stderr = streams
+    vars(sys).update(stdout=stdout, __stdout__=stdout, stderr=stderr, __stderr__=stderr)
+
+
+def _exceeded(error: BaseException | None) -> str | None:
+    return "memory" if isinstance(error, MemoryError) else None
+
+
+def _new_module(name: str) -> ModuleType:
+    return type(sys)(name)
