@@ -24,7 +24,7 @@ MAX_FINAL = 10**6
 _BROKEN_PARENT = 3
 
 
-class CallError(Exception):
+class RequestFailed(Exception):
     """A call failed. ``code`` is one of the gateway's error codes."""
 
     def __init__(self, message: str, code: str) -> None:
@@ -35,11 +35,11 @@ class CallError(Exception):
         return f"{self.code}: {self.args[0]}" if self.args else self.code
 
 
-class LLMError(CallError):
+class LLMError(RequestFailed):
     """A model call failed. ``code`` is one of the gateway's error codes."""
 
 
-class ToolError(CallError):
+class ToolError(RequestFailed):
     """A tool call failed. ``code`` is one of the gateway's error codes."""
 
 
@@ -69,11 +69,11 @@ class Effects:
             self._connection.end("diverged", {"cell": self._cell})
         self._journal = None
 
-    def perform(self, requests: Sequence[Json], failure: type[CallError]) -> Sequence[Mapping[str, Any]]:
+    def perform(self, requests: Sequence[Json], failure: type[RequestFailed]) -> Sequence[Mapping[str, Any]]:
         """Return the replies to ``requests``, which are performed side by side.
 
         Raises:
-            CallError: an error of the type ``failure``: nothing was performed, because a limit is reached.
+            RequestFailed: an error of the type ``failure``: nothing was performed, because a limit is reached.
         """
         if self._journal is None:
             raise failure("A call is possible only while a cell runs.", "invalid_request")
