@@ -32,7 +32,7 @@ Other exceptions do not reach a caller of the gateway; the room that raises one,
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · StreamRestarted · IndexChanged ·
 BackendError · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·
 IngestRefused · StopWork · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong ·
-UsageError · SpassApiError · SpassUnreachable · LLMError · RequestFailed
+UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed
 """
 
 from collections.abc import Mapping
