@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import cast
 
 from spass.agents.engine import Engine
 from spass.agents.nested_calls import NestedCalls
@@ -12,10 +11,10 @@ from spass.aws.log import failure_line, write_line
 from spass.core.effects import ToolOutcome
 from spass.core.errors import Internal, SpassError, StorageUnavailable
 from spass.core.events import Event, Failed, Nested, Outcome, ToolCallFinished, ToolCallStarted, ToolProgress
-from spass.core.messages import Json, ToolCall
+from spass.core.messages import ToolCall
 from spass.tools.base import ToolContext, ToolError
 from spass.tools.delegates import Delegation
-from spass.tools.outcomes import outcome_of_failure
+from spass.tools.outcomes import outcome_of_failure, waiting_results
 
 
 class AgentDelegates:
@@ -90,17 +89,9 @@ def _delegation(collected: Outcome) -> Delegation:
         collected.content,
         collected.finish_reason,
         tuple(version for tool in collected.tool_calls for version in tool.versions),
-        tuple(approval for tool in collected.tool_calls for approval in _approvals(tool)),
+        tuple(approval for tool in collected.tool_calls for approval in waiting_results(tool)),
         tuple(approval for tool in collected.tool_calls for approval in tool.waiting),
     )
-
-
-def _approvals(tool: ToolOutcome) -> list[Json]:
-    """Return the results that wait for a person: that of the call itself, or those of the calls of its delegate. The error of a
-    delegate that failed has none of them."""
-    if tool.approval is not None:
-        return [tool.result]
-    return cast("dict[str, list[Json]]", tool.result).get("approvals", []) if tool.waiting else []
 
 
 def _readable(error: SpassError, agent: str, done: Delegation) -> ToolError:

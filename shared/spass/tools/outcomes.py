@@ -88,3 +88,11 @@ def outcome_of_failure(call: ToolCall, error: BaseException, duration_ms: int) -
     else:
         readable = error if isinstance(error, (ToolError, SpassError)) else _BROKEN
     return outcome_of(call, error_result(readable), duration_ms)
+
+
+def waiting_results(outcome: ToolOutcome) -> list[Json]:
+    """Return the results that wait for a person: that of the call itself, or those of the calls within it. A failed call has none
+    of them."""
+    if outcome.approval is not None:
+        return [outcome.result]
+    return cast("dict[str, list[Json]]", outcome.result).get("approvals", []) if outcome.waiting else []

@@ -15,6 +15,13 @@ MAX_RESULT_BYTES: Final = 64 * 1024
 MAX_RICH_BYTES: Final = 128 * 1024
 """Bytes of JSON of all blocks for people of one call."""
 _MAX_LIST_BYTES: Final = 48 * 1024
+_MAX_APPROVALS_BYTES: Final = 32 * 1024
+_NO_PREVIEW: Final[Json] = {"note": "The preview is too long to be shown here."}
+
+
+def json_size(value: Json) -> int:
+    """Return the bytes of ``value`` as compact JSON."""
+    return len(encode_utf8(dump(value)))
 
 
 def fit_items(items: Sequence[Json]) -> list[Json]:
@@ -31,17 +38,17 @@ def truncate_rich(blocks: Sequence[Json]) -> tuple[Json, ...]:
     """Return blocks for people, at most 128 KiB of JSON in all. The contents of a block that does not fit are cut, and its
     ``truncated`` is true. Blocks that do not fit even without contents are left out.
     """
-    if _size([*blocks]) <= MAX_RICH_BYTES:
+    if json_size([*blocks]) <= MAX_RICH_BYTES:
         return tuple(blocks)
     empty = [_without_contents(block) for block in blocks]
-    sizes = [_size(block) + 1 for block in empty]
+    sizes = [json_size(block) + 1 for block in empty]
     while sum(sizes) > MAX_RICH_BYTES - 1:
         sizes.pop()
     room = MAX_RICH_BYTES - 1 - sum(sizes)
     fitting: list[Json] = []
     for block, cut, size in zip(blocks, empty, sizes, strict=False):
-        fitted = block if _size(block) + 1 - size <= room else _with_contents(block, cut, room)
-        room -= _size(fitted) + 1 - size
+        fitted = block if json_size(block) + 1 - size <= room else _with_contents(block, cut, room)
+        room -= json_size(fitted) + 1 - size
         fitting.append(fitted)
     return tuple(fitting)
 
@@ -64,22 +71,44 @@ def _with_contents(block: Json, cut: Json, room: int) -> Json:
         return cut
     whole = block[name]
     if isinstance(whole, str):
-        text = encode_utf8(whole)[:room].decode("utf-8", "ignore")
-        while text and _size(text) - 2 > room:
-            text = text[: len(text) * room // (_size(text) + 1)]
+        text = fit_text(whole, room + 2)
         return {**cut, name: text[: text.rfind("\n") + 1] or text}
     entries: list[Json] = []
     for entry in whole if isinstance(whole, Sequence) else ():
-        room -= _size(entry) + 1
+        room -= json_size(entry) + 1
         if room < 0:
             break
         entries.append(entry)
     return {**cut, name: entries}
 
 
-def _size(value: Json) -> int:
-    """Return the bytes of ``value`` as compact JSON."""
-    return len(encode_utf8(dump(value)))
+def fit_approvals(approvals: Sequence[Json]) -> list[Json]:
+    """Return ``approvals``. If all together are too long, drop previews, the largest first, and then the last approvals."""
+    fitted, sizes = [*approvals], [json_size(approval) + 1 for approval in approvals]
+    total = sum(sizes)
+    for place in sorted(range(len(fitted)), key=sizes.__getitem__, reverse=True):
+        approval = fitted[place]
+        if total <= _MAX_APPROVALS_BYTES:
+            break
+        if isinstance(approval, Mapping):
+            fitted[place] = {**approval, "preview": _NO_PREVIEW}
+            total -= sizes[place]
+            sizes[place] = json_size(fitted[place]) + 1
+            total += sizes[place]
+    while total > _MAX_APPROVALS_BYTES:
+        fitted.pop()
+        total -= sizes.pop()
+    return fitted
+
+
+def fit_text(text: str, room: int) -> str:
+    """Return ``text``, or as much of its beginning as takes at most ``room`` bytes of JSON."""
+    if json_size(text) <= room:
+        return text
+    text = encode_utf8(text)[: max(room, 0)].decode("utf-8", "ignore")
+    while text and (size := json_size(text)) > room:
+        text = text[: len(text) * room // (size + 1)]
+    return text
 
 
 @dataclass(frozen=True, slots=True)

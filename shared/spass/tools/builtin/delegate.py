@@ -1,25 +1,21 @@
 """The tool ``delegate``."""
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
 from spass.calls.scope import MAX_CALLER_DEPTH, STREAM_SECONDS
 from spass.core.errors import AgentNotFound, RecursionDepthExceeded
-from spass.core.json import dump, encode_utf8
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
 from spass.tools.base import Tool, ToolContext, ToolError, ToolReply
 from spass.tools.delegates import Delegation
-from spass.tools.results import MAX_RESULT_BYTES
+from spass.tools.results import MAX_RESULT_BYTES, fit_approvals, fit_text, json_size
 
 MAX_DELEGATIONS: Final = 8
 """Delegates of one turn, those of delegates included."""
 
-_MAX_APPROVALS_BYTES: Final = 32 * 1024
 _ROOM_FOR_THE_REST: Final = 1024  # bytes of the other fields
-_NO_PREVIEW: Final[Json] = {"note": "The preview is too long to be shown here."}
 _NOTE: Final = " […] The answer was too long. This is its beginning."
 
 
@@ -65,8 +61,8 @@ class Delegate(Tool):
 
 def _result(agent: str, delegation: Delegation) -> Json:
     """Return the result for the model, at most 64 KiB of JSON: previews and the answer are cut where they are too long."""
-    approvals = _fit_approvals(delegation.approvals)
-    room = MAX_RESULT_BYTES - _ROOM_FOR_THE_REST - _size(approvals) - _size([*delegation.versions])
+    approvals = fit_approvals(delegation.approvals)
+    room = MAX_RESULT_BYTES - _ROOM_FOR_THE_REST - json_size(approvals) - json_size([*delegation.versions])
     return {
         "agent": agent,
         "answer": _fit_answer(delegation.answer, room),
@@ -76,36 +72,6 @@ def _result(agent: str, delegation: Delegation) -> Json:
     }
 
 
-def _fit_approvals(approvals: Sequence[Json]) -> list[Json]:
-    """Return ``approvals``. If all together are too long, drop previews, the largest first, and then the last approvals."""
-    fitted, sizes = [*approvals], [_size(approval) + 1 for approval in approvals]
-    total = sum(sizes)
-    for place in sorted(range(len(fitted)), key=sizes.__getitem__, reverse=True):
-        approval = fitted[place]
-        if total <= _MAX_APPROVALS_BYTES:
-            break
-        if isinstance(approval, Mapping):
-            fitted[place] = {**approval, "preview": _NO_PREVIEW}
-            total -= sizes[place]
-            sizes[place] = _size(fitted[place]) + 1
-            total += sizes[place]
-    while total > _MAX_APPROVALS_BYTES:
-        fitted.pop()
-        total -= sizes.pop()
-    return fitted
-
-
 def _fit_answer(answer: str, room: int) -> str:
     """Return ``answer``, or as much of its beginning as takes at most ``room`` bytes of JSON, with a note."""
-    if _size(answer) <= room:
-        return answer
-    room -= _size(_NOTE)
-    text = encode_utf8(answer)[:room].decode("utf-8", "ignore")
-    while (size := _size(text)) > room:
-        text = text[: len(text) * room // (size + 1)]
-    return text + _NOTE
-
-
-def _size(value: Json) -> int:
-    """Return the bytes of ``value`` as compact JSON."""
-    return len(encode_utf8(dump(value)))
+    return answer if json_size(answer) <= room else fit_text(answer, room - json_size(_NOTE)) + _NOTE
