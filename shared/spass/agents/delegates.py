@@ -1,20 +1,17 @@
 """Run an agent within a call of another agent: a nested turn without a session, whose calls are part of the outer stream."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from spass.agents.engine import Engine
-from spass.agents.nested_calls import NestedCalls
+from spass.agents.nested_calls import end_open_calls
 from spass.agents.registry import AgentRegistry
 from spass.aws.log import failure_line, write_line
-from spass.core.effects import ToolOutcome
 from spass.core.errors import Internal, SpassError, StorageUnavailable
 from spass.core.events import Event, Failed, Nested, Outcome, ToolCallFinished, ToolCallStarted, ToolProgress
-from spass.core.messages import ToolCall
 from spass.tools.base import ToolContext, ToolError
 from spass.tools.delegates import Delegation
-from spass.tools.outcomes import outcome_of_failure, waiting_results
+from spass.tools.outcomes import waiting_results
 
 
 class AgentDelegates:
@@ -56,13 +53,7 @@ async def _follow(events: AsyncGenerator[Event, None], collected: Outcome, conte
     Raises:
         SpassError: the delegate failed.
     """
-    open_calls = NestedCalls()
-
-    def forward(event: Nested) -> None:
-        open_calls.add(event)
-        context.forward(event)
-
-    try:
+    with end_open_calls(context.forward) as forward:
         async with aclosing(events):
             async for event in events:
                 collected.add(event)
@@ -75,13 +66,6 @@ async def _follow(events: AsyncGenerator[Event, None], collected: Outcome, conte
                         raise error
                     case _:
                         pass
-    finally:
-        for end in open_calls.end(_cancelled):
-            context.forward(end)
-
-
-def _cancelled(call: ToolCall, duration_ms: int) -> ToolOutcome:
-    return outcome_of_failure(call, asyncio.CancelledError(), duration_ms)
 
 
 def _delegation(collected: Outcome) -> Delegation:

@@ -10,10 +10,9 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 
-from spass.agents.nested_calls import NestedCalls
+from spass.agents.nested_calls import NestedCalls, cancelled_outcome
 from spass.aws.log import failure_line, write_line
 from spass.core.cost import CostTally
-from spass.core.effects import ToolOutcome
 from spass.core.events import (
     Event,
     Failed,
@@ -29,7 +28,6 @@ from spass.core.events import (
 )
 from spass.core.messages import FinishReason, Message, Role, ToolCall
 from spass.core.time import Deadline
-from spass.tools.outcomes import outcome_of_failure
 
 
 class StopSignal:
@@ -165,20 +163,16 @@ class _TurnSoFar:
         """Yield what is missing before the last event of a valid turn."""
         if not self._has_started:
             yield TurnStarted()
-        yield from self._nested.end(_cancelled)
+        yield from self._nested.end(cancelled_outcome)
         now = time.monotonic()
         for call in self._calls.values():
             duration_ms = round((now - self._started_at.get(call.id, now)) * 1000)
-            yield ToolCallFinished(replace(_cancelled(call, duration_ms), waiting=self._nested.waiting(call.id)))
+            yield ToolCallFinished(replace(cancelled_outcome(call, duration_ms), waiting=self._nested.waiting(call.id)))
         answer = Message(Role.ASSISTANT, "".join(self._shown))
         if self._has_open_step:
             yield InferenceFinished(answer, reason)
         elif answer != self._last_message:
             yield MessageWritten(answer)
-
-
-def _cancelled(call: ToolCall, duration_ms: int) -> ToolOutcome:
-    return outcome_of_failure(call, asyncio.CancelledError(), duration_ms)
 
 
 async def _close(events: AsyncGenerator[Event, None]) -> None:

@@ -1,14 +1,18 @@
 """Keep track of the calls within the calls of a turn, so that each that starts also ends, before the call that it is part of, and
 the approvals that they wait for are known if that call has no result."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from spass.core.effects import ToolOutcome
 from spass.core.events import Nested, ToolCallFinished, ToolCallStarted
 from spass.core.ids import ApprovalId
 from spass.core.messages import ToolCall
+from spass.tools.base import ForwardEvent
+from spass.tools.outcomes import outcome_of_failure
 
 
 class _OpenCall(NamedTuple):
@@ -51,3 +55,25 @@ class NestedCalls:
         while self._open:
             _, (agent, parent_id, call, started) = self._open.popitem()  # a call starts after the call that it is part of
             yield Nested(agent, parent_id, ToolCallFinished(outcome(call, round((now - started) * 1000))))
+
+
+@contextmanager
+def end_open_calls(forward: ForwardEvent) -> Iterator[ForwardEvent]:
+    """Give a function that forwards events of calls. At the end, whatever happened, the calls that are still open end as
+    cancelled."""
+    calls = NestedCalls()
+
+    def follow(event: Nested) -> None:
+        calls.add(event)
+        forward(event)
+
+    try:
+        yield follow
+    finally:
+        for end in calls.end(cancelled_outcome):
+            forward(end)
+
+
+def cancelled_outcome(call: ToolCall, duration_ms: int) -> ToolOutcome:
+    """Return the outcome of a call that was cancelled after ``duration_ms``."""
+    return outcome_of_failure(call, asyncio.CancelledError(), duration_ms)

@@ -1,0 +1,241 @@
+"""Perform ``RunCode``: run the cells of one turn, and perform what their code asks for."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from spass.agents.asides import Inference, read_reply
+from spass.agents.nested_calls import end_open_calls
+from spass.aws.tasks import run_concurrently
+from spass.calls.recorder import Recorder
+from spass.calls.scope import Scope
+from spass.core.code_calls import CallReply, CodeRequest, Interpreter, Query, ToolRequest
+from spass.core.effects import CallError, Cell, CellResult, Infer, Queries, RunCode, ToolOutcome, user
+from spass.core.errors import Internal, InvalidRequest, SpassError, StorageUnavailable, ToolNotFound, UpstreamTimeout
+from spass.core.events import CallEvent, Nested, ToolCallFinished
+from spass.core.ids import new_id
+from spass.core.json import replace_surrogates
+from spass.core.messages import Json, ToolCall, replayable_name
+from spass.metering import audit
+from spass.metering.audit import CallKind
+from spass.tools.base import ForwardEvent, ReportProgress
+from spass.tools.outcomes import CallResult, outcome_of, waiting_results
+from spass.tools.results import MAX_RESULT_BYTES, fit_approvals, fit_text, json_size
+from spass.tools.side_by_side import run_side_by_side
+
+CODE_TOOL: Final = "code_interpreter"
+"""The tool as whose calls cells are recorded."""
+TOO_MANY_SUB_CALLS: Final = "too_many_sub_calls"
+"""The code of the error of a query after the last one that a turn may make."""
+CODE_FAILED: Final = "tool_failed"
+"""The status of a cell whose code raised an error."""
+
+CallToolsWithin: TypeAlias = Callable[[Scope, Sequence[ToolCall]], AsyncGenerator[CallEvent, None]]
+"""Execute tool calls of the agent for the call of a scope, side by side."""
+
+_CONCURRENCY: Final = 8
+_FATAL: Final = (StorageUnavailable, Internal)
+"""Errors that end the turn, because it could not be recorded either."""
+_MAX_ERROR_BYTES: Final = 8 * 1024
+_ROOM_FOR_THE_REST: Final = 1024  # bytes of the other fields
+
+
+class CodePerformer:
+    """Run the cells of one turn of an agent, in the agent's ``scope``.
+
+    ``infer`` and ``call_tools`` perform the model calls and the tool calls of the code. ``tools`` are the names of the agent's
+    tools. ``open_interpreter`` returns a new interpreter for the caller of the scope.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        infer: Callable[[Scope], Inference],
+        call_tools: CallToolsWithin,
+        tools: Sequence[str],
+        open_interpreter: Callable[[], Interpreter],
+    ) -> None:
+        self._scope = scope
+        self._infer = infer
+        self._call_tools = call_tools
+        self._tools = tools
+        self._sub_calls = _SubCalls()
+        self.open = open_interpreter
+
+    async def perform(
+        self, effect: RunCode, call: ToolCall, interpreter: Interpreter
+    ) -> AsyncGenerator[CallEvent | CellResult, None]:
+        """Run the cell as ``call``. Yield the events of the call and of the calls within it, and last the result.
+
+        Closing the iterator cancels the cell and everything that it asked for, and waits until all has ended.
+
+        Raises:
+            SandboxUnavailable: the sandbox does not answer.
+            UpstreamTimeout: the cell did not end before the deadline.
+            StorageUnavailable, Internal: the turn cannot continue.
+        """
+        results: list[CellResult] = []
+
+        async def run(call: ToolCall, report_progress: ReportProgress, forward: ForwardEvent) -> ToolOutcome:
+            recorder = Recorder(self._scope, CallKind.TOOL, tool=CODE_TOOL)
+            work = self._work(effect.cell, call.id, self._scope.for_call(recorder.request_id), report_progress, forward)
+            status = audit.FAILED
+            try:
+                result = await self._run_cell(interpreter, effect.cell, work)
+                status = audit.OK if result.error is None else CODE_FAILED
+            except SpassError as error:
+                status = error.code
+                raise
+            except asyncio.CancelledError:
+                status = audit.CANCELLED
+                raise
+            finally:
+                await recorder.finish(status)
+            results.append(result)
+            return _outcome(call, result, work.outcomes, recorder.duration_ms)
+
+        async with aclosing(run_side_by_side((call,), run, concurrency=1)) as events:
+            async for event in events:
+                yield event
+        yield results[0]
+
+    def _work(
+        self, cell: Cell, call_id: str, scope: Scope, report_progress: ReportProgress, forward: ForwardEvent
+    ) -> "_CellWork":
+        return _CellWork(
+            cell, call_id, scope, self._infer(scope), self._call_tools, self._sub_calls, report_progress, forward
+        )
+
+    async def _run_cell(self, interpreter: Interpreter, cell: Cell, work: "_CellWork") -> CellResult:
+        tools = self._tools if cell.tools else ()
+        try:
+            async with asyncio.timeout(self._scope.deadline.remaining()):
+                return await interpreter.run(cell, tools, work.perform)
+        except TimeoutError:
+            raise UpstreamTimeout("The code did not end before the deadline of the request.") from None
+
+
+@dataclass(slots=True)
+class _SubCalls:
+    """The number of queries of one turn so far."""
+
+    count: int = 0
+
+    def begin(self, limit: int) -> bool:
+        """Count one more. Return False if there have been ``limit`` already."""
+        if self.count >= limit:
+            return False
+        self.count += 1
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _CellWork:
+    """What one cell asks for, in the ``scope`` of its call. ``outcomes`` are those of its tool calls so far."""
+
+    cell: Cell
+    call_id: str
+    scope: Scope
+    infer: Inference
+    call_tools: CallToolsWithin
+    sub_calls: _SubCalls
+    report_progress: ReportProgress
+    forward: ForwardEvent
+    outcomes: list[ToolOutcome] = field(default_factory=list)
+
+    async def perform(self, requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
+        """Perform ``requests``, eight at a time, and return their replies in this order.
+
+        Raises:
+            StorageUnavailable, Internal: the turn cannot continue. The other requests were cancelled.
+        """
+        replies = [CallReply()] * len(requests)
+        waiting = deque(enumerate(requests))
+
+        async def work() -> None:
+            while waiting:
+                place, request = waiting.popleft()
+                replies[place] = await self._perform(request)
+
+        if queries := sum(isinstance(request, Query) for request in requests):
+            self.report_progress("1 sub-call" if queries == 1 else f"{queries} sub-calls")
+        await run_concurrently([work() for _ in range(min(_CONCURRENCY, len(requests)))])
+        return replies
+
+    async def _perform(self, request: CodeRequest) -> CallReply:
+        match request:
+            case Query() if self.cell.queries is not None:
+                return await self._query(request, self.cell.queries)
+            case ToolRequest() if self.cell.tools:
+                return await self._call_tool(request)
+            case Query():
+                return _error(InvalidRequest.code, "This code cannot call a model.")
+            case ToolRequest():
+                return _error(ToolNotFound.code, "This code cannot call tools.")
+
+    async def _query(self, query: Query, queries: Queries) -> CallReply:
+        if not self.sub_calls.begin(queries.max_calls):
+            message = f"This turn has made all {queries.max_calls} sub-calls. Answer with what you have."
+            return _error(TOO_MANY_SUB_CALLS, message)
+        effect = Infer(
+            (user(replace_surrogates(query.prompt)),),
+            "none",
+            queries.temperature,
+            queries.max_tokens,
+            model=queries.model,
+            aside=True,
+        )
+        try:
+            return CallReply((await read_reply(self.infer, effect)).content)
+        except _FATAL:
+            raise
+        except SpassError as error:
+            return _error(error.code, error.message)
+
+    async def _call_tool(self, request: ToolRequest) -> CallReply:
+        arguments = json.dumps({**request.arguments}, ensure_ascii=False)
+        call = ToolCall(new_id("call"), replayable_name(request.name), arguments)
+        reply = CallReply()
+        with end_open_calls(self.forward) as forward:
+            async with aclosing(self.call_tools(self.scope, (call,))) as events:
+                async for event in events:
+                    forward(event if isinstance(event, Nested) else Nested(self.scope.agent or "", self.call_id, event))
+                    if isinstance(event, ToolCallFinished):
+                        self.outcomes.append(event.outcome)
+                        reply = _tool_reply(event.outcome)
+        return reply
+
+
+def _error(code: str, message: str) -> CallReply:
+    return CallReply(error=CallError(code, message))
+
+
+def _tool_reply(outcome: ToolOutcome) -> CallReply:
+    """Return the result of a tool call for the code that made it."""
+    match outcome.result:
+        case {"error": {"code": str(code), "message": str(message)}} if not outcome.ok:
+            return _error(code, message)
+        case result:
+            return CallReply(result)
+
+
+def _outcome(call: ToolCall, cell: CellResult, within: Sequence[ToolOutcome], duration_ms: int) -> ToolOutcome:
+    """Return the outcome of a cell. Its result has at most 64 KiB of JSON: of an output that is longer, the beginning is kept and
+    the rest is counted. It names the ``approvals`` that calls ``within`` the cell wait for, if there are any."""
+    approvals = fit_approvals([result for outcome in within for result in waiting_results(outcome)])
+    error = None if cell.error is None else fit_text(cell.error, _MAX_ERROR_BYTES)
+    output = fit_text(cell.output, MAX_RESULT_BYTES - _MAX_ERROR_BYTES - _ROOM_FOR_THE_REST - json_size(approvals))
+    result: dict[str, Json] = {
+        "output": output,
+        "error": error,
+        "truncated": cell.truncated + len(cell.output) - len(output),
+        **({"approvals": approvals} if approvals else {}),
+    }
+    waiting = tuple(approval for outcome in within for approval in outcome.waiting)
+    versions = tuple(version for outcome in within for version in outcome.versions)
+    code = None if cell.error is None else CODE_FAILED
+    return outcome_of(call, CallResult(result, code, waiting=waiting, versions=versions), duration_ms)
