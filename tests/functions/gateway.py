@@ -33,6 +33,7 @@ from spass.testing.model import ScriptedModel
 from spass.web.edge import normalize_path
 from spass.web.http_function import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
+from tests.simulated.interpreter import InProcessSandbox
 
 T = TypeVar("T")
 TABLE, BUCKET, STAGE = "spass-test", "spass-test", "prod"
@@ -130,6 +131,7 @@ class Gateway:
         self.model = ScriptedModel()
         self.aws = aws
         self.services = ScriptedServices(write_operators_files(folder), self.model, aws)
+        self.sandbox = self.services.sandbox = InProcessSandbox()
         self._loop = loop
         self._functions: dict[str, Any] = {}
 

@@ -44,6 +44,10 @@ _TEXTS: Final = (
     "über 🙂\n",
     "half \ud83d a pair, \x00 \x1b \x85 \r\n and \u2029 ",
     "\n",
+    "```python\nkept = calculator(expression='6*7')\nprint(kept['result'])\n```\n",
+    "```repl\nprint(1 / 0)\n```\n",
+    "```python\nprint(llm_query('alpha'))\n```\n",
+    "```python\nFINAL({'a': 1})\n```",
 )
 _CALLS: Final = (
     ("calculator", '{"expression": "2+2"}'),

@@ -16,6 +16,7 @@ TABLE = [
     ("orchestrator", True, True, 10, 0.7, 1024),
     ("native_react", True, True, 10, 0.7, 1024),
     ("react", True, True, 10, 0.7, 1024),
+    ("rlm", True, True, 10, 0.7, 2048),
 ]
 SAMPLING = {"temperature": (0, 2), "max_tokens": (1, 2**31 - 1), "max_turns": (1, 100)}
 

@@ -20,12 +20,21 @@ class Inference(Protocol):
 
 async def infer_aside(infer: Inference, effect: Infer) -> AssistantReply:
     """Perform ``effect`` and return the whole reply without think text. If the call fails, the reply has its ``error``."""
-    reader = ReplyReader(None, begins_thinking=infer.begins_thinking(effect))
     try:
-        async with aclosing(infer.perform(effect)) as deltas:
-            async for delta in deltas:
-                reader.add(delta)
+        return await read_reply(infer, effect)
     except SpassError as error:
         return AssistantReply("", error=CallError(error.code, error.message))
+
+
+async def read_reply(infer: Inference, effect: Infer) -> AssistantReply:
+    """Perform ``effect`` and return the whole reply without think text.
+
+    Raises:
+        SpassError: the call failed.
+    """
+    reader = ReplyReader(None, begins_thinking=infer.begins_thinking(effect))
+    async with aclosing(infer.perform(effect)) as deltas:
+        async for delta in deltas:
+            reader.add(delta)
     reader.end()
     return reader.reply

@@ -19,7 +19,7 @@ class Availability:
     """Tell which kinds can run here. ``sandbox`` returns the place where code runs."""
 
     def __init__(self, sandbox: Callable[[], Sandbox] = no_sandbox) -> None:
-        self._sandbox = sandbox
+        self.sandbox = sandbox
 
     def reason(self, kind: type[BaseAgent]) -> str | None:
         """Return why ``kind`` cannot run, for people, or None if it can."""
@@ -27,7 +27,7 @@ class Availability:
             case None:
                 return None
             case "code":
-                return self._sandbox().unavailable
+                return self.sandbox().unavailable
             case _:
                 return _NO_HARNESS
 

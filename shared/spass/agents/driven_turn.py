@@ -7,7 +7,7 @@ is recorded, streamed and returned cannot differ.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spass.agents.asides import infer_aside
 from spass.agents.kind_run import KindRun
@@ -15,7 +15,7 @@ from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.nested_calls import NestedCalls
 from spass.agents.reply_reader import give_ids
 from spass.agents.transcript import Transcript
-from spass.core.code_calls import Interpreter
+from spass.core.code_calls import CODE_TOOL, Interpreter
 from spass.core.effects import (
     Answer,
     CallTools,
@@ -45,9 +45,6 @@ from spass.tools.arguments import arguments_for_display
 
 if TYPE_CHECKING:
     from spass.agents.driver import Driver, ShortenHistory
-
-CODE_TOOL: Final = "code_interpreter"
-"""The tool as whose calls cells are recorded."""
 
 
 class DrivenTurn:

@@ -9,6 +9,7 @@ from spass.agents.availability import Availability
 from spass.agents.driver import Driver, ShortenHistory
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.kinds.registry import KINDS
+from spass.agents.performers.code import CodePerformer
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
@@ -86,10 +87,20 @@ class Engine:
         agent = _without_blank_prompt(spec.build())
         grants = replace(spec.grants, workspace=_workspace(scope, spec, nested_in))
         specs = self._toolbox.specs(spec.tools, scope.caller.identity) if agent.accepts_tools else ()
-        infer = InferPerformer(self._calls, scope, _defaults(agent, spec, specs))
+        defaults = _defaults(agent, spec, specs)
         names = tuple(tool.name for tool in specs)
-        call_tools = partial(self._toolbox.run_all, scope, allowed=names, model=spec.model, grants=grants)
-        driver = Driver(infer, call_tools, scope, bus=scope.bus, is_nested=nested_in is not None)
+        run_tools = partial(self._toolbox.run_all, allowed=names, model=spec.model, grants=grants)
+        code = CodePerformer(
+            scope, lambda of_cell: InferPerformer(self._calls, of_cell, defaults), run_tools, names, self._availability.sandbox
+        )
+        driver = Driver(
+            InferPerformer(self._calls, scope, defaults),
+            partial(run_tools, scope),
+            scope,
+            code=code,
+            bus=scope.bus,
+            is_nested=nested_in is not None,
+        )
 
         async def prepare() -> AgentContext:
             conversation = _with_content([*await history(), *given.conversation])

@@ -2,10 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from spass.core.effects import CallError, Cell, CellResult
 from spass.core.messages import Json
+
+CODE_TOOL: Final = "code_interpreter"
+"""The tool as whose calls cells are recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Identify the tenant and the rights of a token, and describe the caller of one request."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 
 from spass.core.errors import InvalidToken, UserIdRequired
@@ -72,6 +73,12 @@ class Caller:
     @property
     def tenant(self) -> TenantId:
         return self.identity.tenant
+
+    @property
+    def code_owner(self) -> str:
+        """Return whose code this is, as a hash: that of the tenant's user, or of the token if the request has no user."""
+        owner = ["token", self.identity.token_id] if self.user is None else ["user", self.user]
+        return _hash(json.dumps([self.tenant, *owner]))
 
     def require_user(self) -> UserId:
         """Return the user of the request.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from spass.completions.agent_models import AgentModels
     from spass.completions.service import Completions
     from spass.core.bus import EventBus
+    from spass.core.code_calls import Sandbox
     from spass.llm.router import Router
     from spass.rag.index.cache import ObjectCache
     from spass.rag.index.embedding import Embedder
@@ -298,7 +299,13 @@ class Services:
     def availability(self) -> "Availability":
         from spass.agents.availability import Availability
 
-        return Availability()
+        return Availability(lambda: self.sandbox)
+
+    @cached_property
+    def sandbox(self) -> "Sandbox":
+        from spass.sandbox.none import NoSandbox
+
+        return NoSandbox("this process has no sandbox.")
 
     @cached_property
     def delegates(self) -> "AgentDelegates":

@@ -103,7 +103,7 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         (
             "kind: shout\nmax_turns: 3",
             4,
-            "it is a key of the kind simple, orchestrator and native_react, and the kind of this agent is shout",
+            "it is a key of the kind simple, orchestrator, native_react",
         ),
         ("kind: shout\ntone: low\nvolume: 11", 3, "a low voice is not loud"),
         ("kind: simple\nmax_turn: 2", 4, "unknown key 'max_turn'; did you mean 'max_turns'?"),

@@ -11,12 +11,11 @@ from itertools import product
 from typing import Final
 
 from spass.agents.kinds.protocols import REACT, observation, write_call
+from spass.core.code_calls import CODE_TOOL
 from spass.core.effects import CellResult, user
 from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json, Message, Role, ToolCall
 
-CODE_TOOL: Final = "code_interpreter"
-"""The name under which cells are recorded."""
 PYTHON: Final = ("python", "python3", "py")
 """The languages of a block of Python code."""
 MAX_BLOCKS: Final = 32

@@ -15,6 +15,7 @@ _BUILT_IN: Final = {
     "simple": "spass.agents.kinds.simple.SimpleAgent",
     "orchestrator": "spass.agents.kinds.orchestrator.OrchestratorAgent",
     "native_react": "spass.agents.kinds.native_react.NativeReActAgent",
+    "rlm": "spass.agents.kinds.rlm.RLMAgent",
 }
 _ALIASES: Final[Mapping[str, str]] = {"react": "native_react"}
 FILE_KEYS: Final = frozenset(

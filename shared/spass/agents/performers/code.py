@@ -13,7 +13,7 @@ from spass.agents.nested_calls import end_open_calls
 from spass.aws.tasks import run_concurrently
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
-from spass.core.code_calls import CallReply, CodeRequest, Interpreter, Query, ToolRequest
+from spass.core.code_calls import CODE_TOOL, CallReply, CodeRequest, Interpreter, Query, Sandbox, ToolRequest
 from spass.core.effects import CallError, Cell, CellResult, Infer, Queries, RunCode, ToolOutcome, user
 from spass.core.errors import Internal, InvalidRequest, SpassError, StorageUnavailable, ToolNotFound, UpstreamTimeout
 from spass.core.events import CallEvent, Nested, ToolCallFinished
@@ -27,8 +27,6 @@ from spass.tools.outcomes import CallResult, outcome_of, waiting_results
 from spass.tools.results import MAX_RESULT_BYTES, fit_approvals, fit_text, json_size
 from spass.tools.side_by_side import run_side_by_side
 
-CODE_TOOL: Final = "code_interpreter"
-"""The tool as whose calls cells are recorded."""
 TOO_MANY_SUB_CALLS: Final = "too_many_sub_calls"
 """The code of the error of a query after the last one that a turn may make."""
 CODE_FAILED: Final = "tool_failed"
@@ -48,7 +46,7 @@ class CodePerformer:
     """Run the cells of one turn of an agent, in the agent's ``scope``.
 
     ``infer`` and ``call_tools`` perform the model calls and the tool calls of the code. ``tools`` are the names of the agent's
-    tools. ``open_interpreter`` returns a new interpreter for the caller of the scope.
+    tools. ``sandbox`` returns the place where code runs.
     """
 
     def __init__(
@@ -57,14 +55,22 @@ class CodePerformer:
         infer: Callable[[Scope], Inference],
         call_tools: CallToolsWithin,
         tools: Sequence[str],
-        open_interpreter: Callable[[], Interpreter],
+        sandbox: Callable[[], Sandbox],
     ) -> None:
         self._scope = scope
         self._infer = infer
         self._call_tools = call_tools
         self._tools = tools
         self._sub_calls = _SubCalls()
-        self.open = open_interpreter
+        self._sandbox = sandbox
+
+    def open(self) -> Interpreter:
+        """Return the interpreter of a turn.
+
+        Raises:
+            SandboxUnavailable: no code can run here.
+        """
+        return self._sandbox().open(self._scope.caller.code_owner)
 
     async def perform(
         self, effect: RunCode, call: ToolCall, interpreter: Interpreter
@@ -106,9 +112,7 @@ class CodePerformer:
     def _work(
         self, cell: Cell, call_id: str, scope: Scope, report_progress: ReportProgress, forward: ForwardEvent
     ) -> "_CellWork":
-        return _CellWork(
-            cell, call_id, scope, self._infer(scope), self._call_tools, self._sub_calls, report_progress, forward
-        )
+        return _CellWork(cell, call_id, scope, self._infer(scope), self._call_tools, self._sub_calls, report_progress, forward)
 
     async def _run_cell(self, interpreter: Interpreter, cell: Cell, work: "_CellWork") -> CellResult:
         tools = self._tools if cell.tools else ()
