@@ -29,6 +29,7 @@ class Connection:
         nowhere = open("/dev/null", O_RDWR)
         for descriptor in (0, 1, 2):
             dup2(nowhere, descriptor)
+        self.descriptors = (self._input, self._output)
         self._rest = b""
         self._token = ""
 

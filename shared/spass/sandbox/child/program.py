@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import builtins
 import sys
-from posix import _exit
+from posix import _exit, getcwd
 
 from spass.sandbox.child.clock import Clock
 from spass.sandbox.child.compiling import compile_cell
+from spass.sandbox.child.confinement import ConfinementFailed, confine
 from spass.sandbox.child.connection import Connection
 from spass.sandbox.child.effects import Effects, LLMError, ToolError, answer_text, model_functions, tool_function
 from spass.sandbox.child.failures import describe
@@ -41,8 +42,11 @@ def main() -> NoReturn:
     output = Output()
     streams = TextStream(output, 1), TextStream(output, 2)
     _set_streams(streams)
+    try:
+        connection.send("ready", confine(start["limits"], getcwd(), (0, 1, 2, *connection.descriptors)))
+    except ConfinementFailed as failure:
+        connection.end("refused", str(failure))
     make_repeatable(clock, output, str(start["started"]))
-    connection.send("ready", {"seccomp": False, "landlock": 0})
     program = Program(connection, clock, output, streams, start)
     journals = start["journal"]
     for number, cell in enumerate(start["cells"]):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import _random
 import _thread
-import os
 import posix
 import sys
 import time
@@ -30,8 +29,8 @@ _SECOND = 10**9
 
 
 def make_repeatable(clock: Clock, output: Output, seed: str) -> None:
-    """Call this before ``random`` or ``threading`` is imported: they copy what this function replaces."""
-    os.environ.clear()
+    """Call this before ``os``, ``random`` or ``threading`` is imported: they copy what this function replaces."""
+    posix.environ.clear()
     posix.putenv("TZ", "UTC")
     time.tzset()
     _replace_clocks(clock)
@@ -98,8 +97,8 @@ def _replace_random_numbers(seed: str) -> None:
         def seed(self, value: object = None, /) -> None:
             super().seed(generator.getrandbits(256) if value is None else value)
 
-    _replace_in_os("urandom", urandom)
-    _replace_in_os("getrandom", lambda size, flags=0: urandom(size))  # noqa: ARG005
+    _replace("urandom", urandom)
+    _replace("getrandom", lambda size, flags=0: urandom(size))  # noqa: ARG005
     _replace_module("_random", Random=Random)
     sys.modules["_uuid"] = None  # type: ignore[assignment]  # uuid then uses the module time
 
@@ -115,7 +114,7 @@ def _refuse_threads_and_processes() -> None:
         if hasattr(_thread, name):
             setattr(_thread, name, start_thread)
     for name in _PROCESS_STARTS:
-        _replace_in_os(name, start_process)
+        _replace(name, start_process)
     _replace_module("_posixsubprocess", fork_exec=start_process)
 
 
@@ -126,13 +125,13 @@ def _capture_written_bytes(output: Output) -> None:
     def write(descriptor: int, data: Data, /) -> int:
         return output.add_bytes(data) if descriptor in _OUTPUT_DESCRIPTORS else real_write(descriptor, data)
 
-    _replace_in_os("write", write)
+    _replace("write", write)
 
 
-def _replace_in_os(name: str, function: Callable[..., object]) -> None:
-    for module in (posix, os):
-        if hasattr(module, name):
-            setattr(module, name, function)
+def _replace(name: str, function: Callable[..., object]) -> None:
+    """Replace a function of ``os`` if the system has it."""
+    if hasattr(posix, name):
+        setattr(posix, name, function)
 
 
 def _replace_module(name: str, **attributes: object) -> None:
