@@ -32,7 +32,8 @@ Other exceptions do not reach a caller of the gateway; the room that raises one,
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · StreamRestarted · IndexChanged ·
 BackendError · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·
 IngestRefused · StopWork · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong ·
-UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed
+UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed ·
+ContainerFailed · MountRefused · NoFreeSlot
 """
 
 from collections.abc import Mapping

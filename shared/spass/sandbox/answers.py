@@ -18,6 +18,16 @@ class AnswerReader:
         self._answer: str | None = None
         self._fault = ""
 
+    @property
+    def has_begun(self) -> bool:
+        """Return True after the start of an answer."""
+        return self._lines is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True after the end of an answer."""
+        return self._answer is not None
+
     def add(self, line: str) -> None:
         """Take the next line."""
         mark = line.strip()

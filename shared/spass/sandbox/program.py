@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from spass.core.json import dump_bytes
+from spass.core.json import dump_line
 from spass.core.messages import Json
 from spass.redaction.detector import SecretSet
 from spass.redaction.stream import redact_secrets
@@ -100,7 +100,7 @@ class Program:
     def send(self, value: Mapping[str, Json]) -> None:
         """Send a line of JSON. It waits in memory until the program reads it."""
         if self._writer is not None:
-            self._writer.write(dump_bytes(dict(value)) + b"\n")
+            self._writer.write(dump_line(dict(value)).encode() + b"\n")
 
     def end_input(self) -> None:
         """Close the program's stdin after everything that was sent."""
