@@ -79,6 +79,10 @@ class Child:
         self.ready: Line | None = None
         self.send({"token": self.token, **start})
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> Self:
         return self
 

@@ -26,8 +26,9 @@ MAX_FILE: Final = 16 * 2**20
 """Bytes of one file in the scratch folder."""
 MAX_OPEN_FILES: Final = 64
 MAX_STACK: Final = 8 * 2**20
-_VARIABLES: Final = frozenset({b"LC_CTYPE", b"PYTHONHASHSEED"})
-"""The variables that the child may be started with. Python itself sets the first."""
+_VARIABLES: Final = frozenset({b"LC_CTYPE", b"LD_LIBRARY_PATH", b"PYTHONHASHSEED"})
+"""The variables that the child may be started with. Python itself sets the first; Lambda's Python needs the second."""
+_STARTED_WITH: Final = frozenset(environ)
 
 _PRCTL: Final = {"x86_64": 157, "aarch64": 167}
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
@@ -71,7 +72,7 @@ def close_descriptors(bounds: Bounds) -> None:
 
 def require_empty_environment(_: Bounds) -> None:
     """Refuse to run with variables: to delete them would leave their values in memory."""
-    others = sorted(name.decode("utf-8", "replace") for name in set(environ) - _VARIABLES)
+    others = sorted(name.decode("utf-8", "replace") for name in _STARTED_WITH - _VARIABLES)
     if others:
         raise ConfinementFailed(f"the child was started with variables in its environment: {', '.join(others)}")
 
