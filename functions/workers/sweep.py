@@ -1,9 +1,9 @@
-"""The hourly sweep: delete garbage and send lost jobs again, for every tenant."""
+"""The hourly sweep: delete garbage and send lost jobs again, for every tenant. Once a day it also runs a line of code."""
 
 import random
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from spass.aws.log import failure_line, write_line
 from spass.core.ids import TenantId
@@ -16,9 +16,12 @@ from spass.web.services import Services
 from spass.web.worker_function import worker_handler
 from spass.workspaces.sweep import sweep_workspaces
 
+_HOUR_OF_CODE: Final = 3  # UTC
+
 
 async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> Json:
     """Sweep one tenant after the other until the deadline, in random order, so that no tenant is always last."""
+    sandbox = await _run_code(services) if now_s() // 3600 % 24 == _HOUR_OF_CODE else {}
     tenants = [TenantId(tenant.id) for tenant in services.config.tenants]
     random.shuffle(tenants)
     counts: Counter[str] = Counter()
@@ -30,9 +33,20 @@ async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> 
         except Exception as error:  # noqa: BLE001 (one tenant's failure must not stop the others)
             write_line({**failure_line(error, ""), "event": "sweep_failed", "tenant": tenant})
             counts["failed"] += 1
-    line: dict[str, Json] = {"at": now(), "level": "info", "event": "swept", "tenants": len(tenants), **counts}
+    line: dict[str, Json] = {"at": now(), "level": "info", "event": "swept", "tenants": len(tenants), **counts, **sandbox}
     write_line(line)
     return line
+
+
+async def _run_code(services: Services) -> dict[str, Json]:
+    """Keep the sandbox of a deployment active. Return what the line of the sweep says about it."""
+    from spass.sandbox.daily import run_daily_cell
+
+    try:
+        return {"sandbox": "ok"} if await run_daily_cell(services.sandbox) else {}
+    except Exception as error:  # noqa: BLE001 (the sweep continues)
+        write_line({**failure_line(error, ""), "event": "sandbox_failed"})
+        return {"sandbox": "failed"}
 
 
 async def _sweep_tenant(services: Services, tenant: TenantId, deadline: Deadline) -> dict[str, int]:

@@ -3,14 +3,17 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from functions.workers import sweep
-from spass.core.errors import StorageUnavailable
+from spass.core.code_calls import Perform
+from spass.core.effects import Cell, CellResult
+from spass.core.errors import SandboxUnavailable, StorageUnavailable
 from spass.core.ids import TenantId, WorkspaceId
 from spass.core.time import Deadline
 from spass.rag.write.sweep import GARBAGE_SECONDS
@@ -18,6 +21,7 @@ from spass.web.worker_function import WorkerFunction, worker_handler
 from spass.workspaces.change import Author, Change
 from spass.workspaces.paths import parse_path
 from tests.functions.gateway import Gateway
+from tests.simulated.interpreter import InProcessInterpreter, InProcessSandbox
 
 DOCUMENTS = "/a1/rag/indices/books/documents"
 SEGMENT_OBJECTS = 5
@@ -95,3 +99,61 @@ def test_a_tenants_failure_does_not_stop_the_sweep_of_others(
 def test_a_sweep_ends_at_its_deadline(gateway: Gateway, sweep_handler: WorkerFunction) -> None:
     replace_twice(gateway, "demo-admin-token")
     assert "swept" not in invoke(sweep_handler, milliseconds=1000)
+
+
+class SilentInterpreter(InProcessInterpreter):
+    async def run(self, cell: Cell, tools: Sequence[str], perform: Perform) -> CellResult:
+        return replace(await super().run(cell, tools, perform), output="")
+
+
+class BrokenSandbox(InProcessSandbox):
+    def open(self, tenant_id: str) -> InProcessInterpreter:
+        raise SandboxUnavailable("no machine")
+
+
+class SilentSandbox(InProcessSandbox):
+    def open(self, tenant_id: str) -> InProcessInterpreter:
+        self.opened.append(SilentInterpreter())
+        return self.opened[-1]
+
+
+def sweep_at(hour: float, gateway: Gateway, sandbox: InProcessSandbox, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Sweep at this hour of a day, UTC."""
+    monkeypatch.setattr("functions.workers.sweep.now_s", lambda: int((20_000 * 24 + hour) * 3600))
+    gateway.services.sandbox = sandbox
+    handler = worker_handler(sweep.work, gateway.services)
+    try:
+        return invoke(handler)
+    finally:
+        handler.close()
+
+
+def test_once_a_day_the_sweep_runs_a_line_of_code_for_no_user(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lambda makes a function in a VPC inactive when nobody calls it for two weeks."""
+    sandbox = InProcessSandbox(name="lambda")
+    lines = [sweep_at(hour, gateway, sandbox, monkeypatch) for hour in (2.9, 3, 3.9, 4, 27)]
+    assert [line.get("sandbox") for line in lines] == [None, "ok", "ok", None, "ok"]
+    assert sandbox.owners == ["sweep"] * 3
+    assert [len(interpreter.cells) for interpreter in sandbox.opened] == [1] * 3
+    assert sandbox.running == 0
+
+
+def test_a_laptops_sweep_runs_no_code(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = InProcessSandbox(name="process")
+    assert "sandbox" not in sweep_at(3, gateway, sandbox, monkeypatch)
+    assert sandbox.opened == []
+
+
+@pytest.mark.parametrize("kind", [BrokenSandbox, SilentSandbox])
+def test_a_sandbox_that_fails_is_logged_and_the_tenants_are_swept(
+    gateway: Gateway,
+    kind: type[InProcessSandbox],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sandbox = kind(name="lambda")
+    line = sweep_at(3.5, gateway, sandbox, monkeypatch)
+    assert (line["sandbox"], line["swept"]) == ("failed", 3)
+    assert sandbox.running == 0
+    failures = [one for one in map(json.loads, capsys.readouterr().out.splitlines()) if one["event"] == "sandbox_failed"]
+    assert [one["level"] for one in failures] == ["error"]

@@ -1,0 +1,35 @@
+"""Keep a deployed sandbox active: Lambda makes a function in a VPC inactive when nobody calls it for two weeks."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from spass.core.code_calls import CallReply, CodeRequest, Sandbox
+from spass.core.effects import Cell
+from spass.core.errors import InternalError
+
+_TENANT_ID: Final = "sweep"  # no user has it: those of users are hashes
+_CELL: Final = Cell("print(6 * 7)")
+_OUTPUT: Final = "42\n"
+
+
+async def run_daily_cell(sandbox: Sandbox) -> bool:
+    """Run a line of code if the sandbox is a Lambda function. Return whether it is one.
+
+    Raises:
+        SandboxUnavailable: the sandbox does not answer.
+        InternalError: it does not run code as it should.
+    """
+    if sandbox.name != "lambda":
+        return False
+    interpreter = sandbox.open(_TENANT_ID)
+    try:
+        result = await interpreter.run(_CELL, (), _refuse)
+    finally:
+        await interpreter.close()
+    if result.error is not None or result.output != _OUTPUT:
+        raise InternalError("The sandbox answered one line of code with an error or with another output.")
+    return True
+
+
+async def _refuse(_: Sequence[CodeRequest]) -> Sequence[CallReply]:
+    raise InternalError("The line of code asked for something from outside.")
