@@ -1,0 +1,118 @@
+"""Invoke a Lambda function and wait for its answer."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Protocol, TypedDict, cast
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from spass.aws.invocation import AwsCall, invoke
+from spass.core.errors import InternalError
+
+# The sandbox's function ends after 300 s at most. A retry by botocore would not know the time that is left.
+_CONFIG: Final = Config(
+    connect_timeout=2,
+    read_timeout=310,
+    retries={"mode": "standard", "total_max_attempts": 1},
+    tcp_keepalive=True,
+    user_agent="spass",
+)
+_THROTTLES: Final = frozenset(
+    {
+        "TooManyRequestsException",
+        "ThrottlingException",
+        "EC2ThrottledException",
+        "ENILimitReachedException",
+        "RequestLimitExceeded",
+    }
+)
+_NOT_READY: Final = frozenset({"ResourceNotReadyException", "ResourceConflictException", "SubnetIPAddressLimitReachedException"})
+
+
+class FunctionThrottled(Exception):
+    """Lambda has no room for the invocation now, or the function is not active yet. It did not run."""
+
+
+class FunctionLost(Exception):
+    """The invocation has no answer. Whether the function ran is unknown."""
+
+
+class _Body(Protocol):
+    def read(self) -> bytes: ...
+
+
+class _Response(TypedDict, total=False):
+    Payload: _Body
+    FunctionError: str
+
+
+class LambdaClient(Protocol):
+    """The part of boto3's client that this module uses."""
+
+    def invoke(self, *, FunctionName: str, TenantId: str, Payload: bytes) -> _Response:  # noqa: N803
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionAnswer:
+    """The payload that a function returned. If it failed, ``error`` is the type of the failure, such as ``Runtime.ExitError``."""
+
+    payload: bytes
+    error: str | None = None
+
+
+class TenantFunction:
+    """A Lambda function in the mode that gives each tenant id execution environments of its own."""
+
+    def __init__(self, name: str, client: Callable[[], LambdaClient] | None = None) -> None:
+        """``client``: creates boto3's client at the first call."""
+        self._name: Final = name
+        self._create_client: Final = client or _create_client
+
+    @cached_property
+    def _client(self) -> LambdaClient:
+        return self._create_client()
+
+    async def invoke(self, tenant_id: str, payload: bytes) -> FunctionAnswer:
+        """Invoke the function once. A cancelled caller does not wait for the end: the call must change nothing.
+
+        Raises:
+            FunctionThrottled: the function did not run. Try again later.
+            FunctionLost: the connection broke, or Lambda failed.
+            InternalError: Lambda refuses the call (permissions, no such function): a wrong deployment.
+        """
+        parameters = {"FunctionName": self._name, "TenantId": tenant_id, "Payload": payload}
+        return await invoke(AwsCall("lambda", "Invoke", parameters), lambda: self._invoke(tenant_id, payload))
+
+    def _invoke(self, tenant_id: str, payload: bytes) -> FunctionAnswer:
+        try:
+            response = self._client.invoke(FunctionName=self._name, TenantId=tenant_id, Payload=payload)
+            answer = response["Payload"].read()
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if code in _THROTTLES:
+                raise FunctionThrottled(code) from None
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+                raise FunctionLost(code) from None
+            raise InternalError(f"Lambda refused a request of ours ({code}).") from None
+        except BotoCoreError as error:
+            raise FunctionLost(type(error).__name__) from error
+        return FunctionAnswer(answer, _error_type(answer) if "FunctionError" in response else None)
+
+
+def _create_client() -> LambdaClient:
+    return cast("LambdaClient", boto3.Session().client("lambda", config=_CONFIG))
+
+
+def _error_type(payload: bytes) -> str:
+    """Return the type of a function's failure. Lambda reports a timeout without a type in some regions."""
+    try:
+        failure = json.loads(payload)
+        message, kind = str(failure.get("errorMessage")), failure.get("errorType")
+    except (ValueError, AttributeError):
+        return "Unhandled"
+    return str(kind) if kind else "Sandbox.Timedout" if "Task timed out" in message else "Unhandled"

@@ -1,0 +1,202 @@
+"""The interpreter of a turn: runs cells in a child, performs what they ask for, and starts the program again where it must."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, Self
+
+from spass.core.code_calls import Perform, ToolRequest
+from spass.core.effects import Cell, CellResult
+from spass.core.messages import Json
+from spass.sandbox.child_process import ChildFailed
+from spass.sandbox.launcher import Launcher
+from spass.sandbox.limits import LIMITS, MAX_ERROR_CHARS, Limits
+from spass.sandbox.lines import CellEnd, Diverged, Effect
+from spass.sandbox.running_child import OUT_OF_ORDER, CellStopped, RunningChild
+from spass.sandbox.turn_program import ProgramCell, TurnProgram, journal_entry
+
+_TOKEN_BYTES: Final = 16
+_MAX_NAME_CHARS: Final = 40
+_NO_TIME_LEFT: Final = "The code of this turn has used up its processor time. Answer without running more code."
+
+
+class TurnInterpreter:
+    """Runs the cells of one turn, one at a time. See ``Interpreter``.
+
+    The turn's code is a program. A cell that exceeds a limit, or ends its child, leaves no trace in it: the next cell gets a new
+    child, which runs the other cells again. The journal answers their calls, so nothing is performed twice.
+    """
+
+    def __init__(
+        self, launcher: Launcher, tenant_id: str, limits: Limits = LIMITS, clock: Callable[[], float] = time.time
+    ) -> None:
+        """``clock`` returns unix seconds."""
+        self._launcher: Final = launcher
+        self._tenant_id: Final = tenant_id
+        self._clock: Final = clock
+        self._program: TurnProgram | None = None
+        self._running: RunningChild | None = None
+        self._cells_begun = 0
+        self._left = limits
+        """What the next child may use. It will count the waits of the program's cells itself."""
+
+    async def run(self, cell: Cell, tools: Sequence[str], perform: Perform) -> CellResult:
+        """Run ``cell``. See ``Interpreter.run``."""
+        if self._left.turn_cpu <= 0:
+            return CellResult("", _NO_TIME_LEFT)
+        program = self._program = self._program or TurnProgram(self._clock(), cell.variables)
+        self._cells_begun += 1
+        new = ProgramCell(self._cells_begun, cell, tuple(tools), self._clock())
+        is_kept = False
+        try:
+            async with _Slot(self._launcher.slots) as slot:
+                end = await self._converse(program, new, perform, slot)
+            is_kept = end.exceeded is None and end.final is None
+            return _to_result(end, cell.max_output_chars)
+        except CellStopped as stop:
+            return CellResult("", self._describe_stop(program, stop))
+        finally:
+            if is_kept:
+                program.cells.append(new)
+            else:
+                self._drop(new)
+            if not (is_kept and self._running is not None and self._running.child.is_live):
+                await self._end_child()
+
+    async def close(self) -> None:
+        """End the child. See ``Interpreter.close``."""
+        await self._end_child()
+
+    async def _converse(self, program: TurnProgram, new: ProgramCell, perform: Perform, slot: "_Slot") -> CellEnd:
+        """Run ``new``, after the other cells if no child has run them yet. Return its end.
+
+        Raises:
+            CellStopped: one of the cells exceeded a limit, diverged, or ended its child.
+            SandboxUnavailable: no child could be started.
+        """
+        last = len(program.cells)
+        if self._running is None:
+            running = await self._start(program, new)
+        else:
+            running = self._running
+            running.begin_cell(new.to_json())
+        while True:
+            line = await running.read()
+            match line:
+                case CellEnd() if running.position == last:
+                    return line
+                case CellEnd(exceeded=None, final=None):
+                    running.end_replayed_cell()
+                case CellEnd():
+                    raise CellStopped(running.position, "exceeded a limit")
+                case Effect() if running.position == last:
+                    slot.release()
+                    entry = await self._perform(line, program, new, perform)
+                    await slot.acquire()
+                    if running.child.is_live:
+                        running.send({"entry": entry})
+                    else:
+                        await self._end_child()
+                        running = await self._start(program, new)
+                case Diverged():
+                    raise CellStopped(running.position, "acted differently")
+                case _:
+                    raise CellStopped(running.position, OUT_OF_ORDER)
+
+    async def _start(self, program: TurnProgram, new: ProgramCell) -> RunningChild:
+        """Start a child that runs the program and ``new`` over their journals.
+
+        Raises:
+            CellStopped: the program is too large for the launcher.
+            SandboxUnavailable: the launcher cannot start a child.
+        """
+        token = secrets.token_hex(_TOKEN_BYTES)
+        try:
+            child = await self._launcher.start(self._tenant_id, program.start_line(new, token, self._left))
+        except ChildFailed as failure:
+            raise CellStopped(len(program.cells), str(failure)) from None
+        self._running = RunningChild(child, token, self._left)
+        return self._running
+
+    async def _perform(self, effect: Effect, program: TurnProgram, cell: ProgramCell, perform: Perform) -> dict[str, Json]:
+        """Perform what the code asks for, and return the entry that the journal now has.
+
+        Raises:
+            CellStopped: the code may not ask for it. Only a forged line does.
+        """
+        requests = effect.to_requests()
+        is_allowed = all(
+            request.name in cell.tools if isinstance(request, ToolRequest) else cell.cell.queries is not None
+            for request in requests
+        )
+        waits = sum(len(one.journal) for one in (*program.cells, cell))
+        if not is_allowed or waits >= self._left.waits:
+            raise CellStopped(len(program.cells), "called the outside in a way that it may not")
+        replies = await perform(requests)
+        if len(replies) != len(requests):
+            raise ValueError(f"{len(replies)} replies to {len(requests)} requests")
+        entry = journal_entry(effect.hash, self._clock(), replies)
+        cell.journal.append(entry)
+        return entry
+
+    def _describe_stop(self, program: TurnProgram, stop: CellStopped) -> str:
+        """Return what the model reads. Remove the cell from the program if it is an earlier one."""
+        if stop.position == len(program.cells):
+            return (
+                f"The code {stop.fault} and was stopped. What it did is lost, and what earlier cells did is kept. "
+                "Change the code before you run it again."
+            )
+        earlier = program.cells.pop(stop.position)
+        self._drop(earlier)
+        return (
+            f"This cell was not run. The code had to start again, and cell {earlier.number} {stop.fault} when it was run again: "
+            "what it did is lost. Define again what you need from it."
+        )
+
+    def _drop(self, cell: ProgramCell) -> None:
+        """Count the waits of a cell that does not stay in the program: the next child does not know of them."""
+        self._left = replace(self._left, waits=self._left.waits - len(cell.journal))
+
+    async def _end_child(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            self._left = replace(self._left, turn_cpu=self._left.turn_cpu - running.child.cpu_seconds())
+            await running.child.close()
+
+
+class _Slot:
+    """One of the children that may compute at the same time."""
+
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots: Final = slots
+        self._is_held = False
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+    async def acquire(self) -> None:
+        await self._slots.acquire()
+        self._is_held = True
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._slots.release()
+
+
+def _to_result(end: CellEnd, max_output_chars: int) -> CellResult:
+    """Return the result of a cell. Cut again what the child should have cut."""
+    output = end.output[:max_output_chars]
+    truncated = end.truncated + len(end.output) - len(output)
+    error = end.error[:MAX_ERROR_CHARS] if end.error is not None else None
+    if end.exceeded is not None:
+        limit = end.exceeded[:_MAX_NAME_CHARS]
+        lost = f"The cell exceeded its {limit} limit. What it did is lost, and what earlier cells did is kept."
+        error = lost if error is None else f"{error}\n{lost}"
+    return CellResult(output, error, truncated, end.final)

@@ -1,0 +1,114 @@
+"""Select the place where model-written code runs."""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from spass.core.code_calls import Interpreter, Sandbox
+from spass.core.text_checks import suggest_name
+from spass.sandbox.none import NoSandbox
+
+if TYPE_CHECKING:  # these import asyncio's subprocesses and boto3, which only a call needs
+    from spass.sandbox.launcher import Launcher
+
+VARIABLE: Final = "SPASS_SANDBOX"
+FUNCTION_VARIABLE: Final = "SPASS_SANDBOX_FUNCTION"
+_AUTOMATIC: Final = "auto"
+_NONE: Final = "none"
+
+
+class UnknownSandbox(ValueError):
+    """``SPASS_SANDBOX`` is not the name of a launcher. The message names those that there are."""
+
+
+class LaunchedSandbox:
+    """A sandbox whose children a launcher starts. It imports the launcher when the first code runs."""
+
+    unavailable: Final = None
+
+    def __init__(self, name: str, create: "Callable[[], Launcher]") -> None:
+        self.name: Final = name
+        self._create: Final = create
+
+    @cached_property
+    def _launcher(self) -> "Launcher":
+        return self._create()
+
+    def open(self, tenant_id: str) -> Interpreter:
+        """Return a new interpreter. See ``Sandbox.open``."""
+        from spass.sandbox.interpreter import TurnInterpreter
+
+        return TurnInterpreter(self._launcher, tenant_id)
+
+
+def select_sandbox(environment: Mapping[str, str] = os.environ) -> Sandbox:
+    """Return the sandbox that ``SPASS_SANDBOX`` selects: ``lambda``, ``process``, ``container``, ``none``, or ``auto`` (the
+    default), the first of them that is available. This starts nothing.
+
+    Raises:
+        UnknownSandbox: the variable has another value.
+    """
+    choice = chosen_launcher(environment)
+    if choice == _NONE:
+        return NoSandbox(f"{VARIABLE} is none.")
+    reasons = []
+    for name, select in _LAUNCHERS.items():
+        if choice in (_AUTOMATIC, name):
+            selected = select(environment)
+            if not isinstance(selected, str):
+                return LaunchedSandbox(name, selected)
+            reasons.append(f"{name}: {selected}")
+    return NoSandbox(f"{'; '.join(reasons)}.")
+
+
+def chosen_launcher(environment: Mapping[str, str]) -> str:
+    """Return the value of ``SPASS_SANDBOX``.
+
+    Raises:
+        UnknownSandbox: it is not one of the names.
+    """
+    choice = environment.get(VARIABLE) or _AUTOMATIC
+    names = (_AUTOMATIC, *_LAUNCHERS, _NONE)
+    if choice not in names:
+        raise UnknownSandbox(
+            f"{VARIABLE}={choice!r} is not a sandbox{suggest_name(choice, names)}. Use one of: {', '.join(names)}."
+        )
+    return choice
+
+
+def _select_lambda(environment: Mapping[str, str]) -> "Callable[[], Launcher] | str":
+    name = environment.get(FUNCTION_VARIABLE)
+    if not name:
+        return f"{FUNCTION_VARIABLE} names no function"
+    if environment.get("AWS_ENDPOINT_URL") or environment.get("AWS_ENDPOINT_URL_LAMBDA"):
+        return "an emulated function runs the code of all tenants in one unconfined process"
+
+    def create() -> "Launcher":
+        from spass.aws.functions import TenantFunction
+        from spass.sandbox.lambda_ import LambdaLauncher
+
+        return LambdaLauncher(TenantFunction(name))
+
+    return create
+
+
+def _select_process(_: Mapping[str, str]) -> "Callable[[], Launcher] | str":
+    from spass.sandbox.landlock import missing_for_processes
+
+    if missing := missing_for_processes():
+        return missing
+
+    def create() -> "Launcher":
+        from spass.sandbox.process import ProcessLauncher
+
+        return ProcessLauncher()
+
+    return create
+
+
+_LAUNCHERS: "Final[Mapping[str, Callable[[Mapping[str, str]], Callable[[], Launcher] | str]]]" = {
+    "lambda": _select_lambda,
+    "process": _select_process,
+}
+"""By name, in the order of preference: returns what creates the launcher, or why it is not available."""

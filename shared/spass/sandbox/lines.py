@@ -1,0 +1,126 @@
+"""Read the lines of a child. None of them is trusted: code that found the child's descriptor and token could have written it."""
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from spass.core.code_calls import CodeRequest, Query, ToolRequest
+from spass.core.json import MAX_DEPTH, InvalidJson, read_object
+from spass.sandbox.child_process import ChildFailed
+from spass.sandbox.limits import MAX_FINAL_CHARS, MAX_REQUEST_CHARS, MAX_REQUESTS
+
+_LEVELS_ABOVE_ARGUMENTS: Final = 4
+
+Number: TypeAlias = Annotated[int, Field(ge=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _QueryRequest(_Strict):
+    query: str
+
+
+class _ToolRequest(_Strict):
+    tool: str
+    arguments: dict[str, Any]
+
+
+class Effect(_Strict):
+    """The code of a cell calls the outside, and the child has no reply in its journal."""
+
+    cell: Number
+    hash: Annotated[str, Field(max_length=128)]
+    requests: Annotated[list[_QueryRequest | _ToolRequest], Field(min_length=1, max_length=MAX_REQUESTS)]
+
+    def to_requests(self) -> tuple[CodeRequest, ...]:
+        """Return what the code asks for."""
+        return tuple(
+            Query(request.query) if isinstance(request, _QueryRequest) else ToolRequest(request.tool, request.arguments)
+            for request in self.requests
+        )
+
+
+class CellEnd(_Strict):
+    """A cell has ended. ``exceeded`` names the limit that ended it, if one did."""
+
+    number: Number
+    output: str
+    error: str | None
+    truncated: Number
+    final: Annotated[str, Field(max_length=MAX_FINAL_CHARS)] | None
+    exceeded: str | None
+
+
+class Diverged(_Strict):
+    """A replayed cell called the outside with something else than at its first run."""
+
+    cell: Number
+
+
+class _ReadyLine(_Strict):
+    ready: dict[str, Any]
+
+
+class _RefusedLine(_Strict):
+    refused: str
+
+
+class _EffectLine(_Strict):
+    effect: Effect
+
+
+class _CellLine(_Strict):
+    cell: CellEnd
+
+
+class _DivergedLine(_Strict):
+    diverged: Diverged
+
+
+class _SuspendedLine(_Strict):
+    suspended: Literal[True]
+
+
+Line: TypeAlias = Literal["ready", "suspended"] | Effect | CellEnd | Diverged
+
+_LINES: Final[TypeAdapter[_ReadyLine | _RefusedLine | _EffectLine | _CellLine | _DivergedLine | _SuspendedLine]] = TypeAdapter(
+    _ReadyLine | _RefusedLine | _EffectLine | _CellLine | _DivergedLine | _SuspendedLine
+)
+
+
+def read_line(line: bytes, token: str) -> Line | None:
+    """Return the validated line, or None if it does not begin with ``token``: then code wrote it, which changes nothing.
+
+    Raises:
+        ChildFailed: it is not a line of the protocol, or it says that the child cannot confine itself.
+    """
+    prefix, _, text = line.partition(b" ")
+    if prefix != token.encode():
+        return None
+    try:
+        parsed = _LINES.validate_python(read_object(text.decode(), max_depth=MAX_DEPTH + _LEVELS_ABOVE_ARGUMENTS))
+    except InvalidJson as error:
+        raise ChildFailed(f"called the outside with a value that cannot be sent ({error.reason})") from None
+    except (UnicodeDecodeError, ValidationError):
+        raise ChildFailed("wrote a line that the interpreter does not know") from None
+    match parsed:
+        case _ReadyLine():
+            return "ready"
+        case _RefusedLine(refused=reason):
+            raise ChildFailed(f"refuses to run code, because {reason}")
+        case _SuspendedLine():
+            return "suspended"
+        case _EffectLine(effect=effect):
+            if sum(_count_characters(request) for request in effect.requests) > MAX_REQUEST_CHARS:
+                raise ChildFailed("called the outside with too much text at once")
+            return effect
+        case _CellLine(cell=cell):
+            return cell
+        case _DivergedLine(diverged=diverged):
+            return diverged
+
+
+def _count_characters(request: _QueryRequest | _ToolRequest) -> int:
+    return len(request.query) if isinstance(request, _QueryRequest) else len(request.model_dump_json())

@@ -1,0 +1,86 @@
+"""The launcher ``process``: each child is a process of this machine, confined by seccomp, Landlock and limits of its own."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final, cast
+
+from spass.core.errors import SandboxUnavailable
+from spass.core.messages import Json
+from spass.sandbox.child_process import ChildFailed, ChildProcess
+from spass.sandbox.scratch_folder import is_full, scratch_folder
+
+CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
+_FOLDER_PREFIX: Final = "spass-code-"
+_DISK_SECONDS: Final = 0.25
+_LANDLOCK_REQUIRED: Final = 1
+
+
+class ProcessLauncher:
+    """Starts a process for each turn. As many compute at the same time as there are processors."""
+
+    name: Final = "process"
+
+    def __init__(self, *, temporary: Path | None = None, python: str = sys.executable, slots: int | None = None) -> None:
+        """``temporary``: the folder in which each child gets its scratch folder; None is the system's."""
+        self._temporary: Final = temporary
+        self._command: Final = [python, "-s", "-P", "-S", "-B", "-X", "utf8", str(CHILD)]
+        self.slots: Final = asyncio.Semaphore(slots or os.cpu_count() or 1)
+
+    async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "_LiveChild":  # noqa: ARG002 (nothing outlives a child)
+        """Start a child. See ``Launcher.start``."""
+        try:
+            async with AsyncExitStack() as stack:
+                folder = await stack.enter_async_context(scratch_folder(_FOLDER_PREFIX, self._temporary))
+                process = ChildProcess(self._command, folder=folder, environment=_environment())
+                stack.callback(process.kill)
+                await process.connect()
+                disk_limit = asyncio.create_task(_limit_disk(process, folder))
+                stack.callback(disk_limit.cancel)
+                process.send(_with_landlock(request))
+                return _LiveChild(process, stack.pop_all())
+        except ChildFailed as failure:
+            message = "The sandbox cannot start a process now. Try again later, or answer without running code."
+            raise SandboxUnavailable(message, retry_after=5) from failure
+
+
+class _LiveChild:
+    """See ``Child``."""
+
+    is_live: Final = True
+
+    def __init__(self, process: ChildProcess, stack: AsyncExitStack) -> None:
+        self._process: Final = process
+        self._stack: Final = stack
+        self.send: Final = process.send
+        self.receive: Final = process.receive
+        self.stop: Final = process.stop
+        self.cpu_seconds: Final = process.cpu_seconds
+
+    async def close(self) -> None:
+        """Kill the child and remove its folder. See ``Child.close``."""
+        self._process.kill()  # before the first await, at which a cancellation may arrive
+        await self._stack.aclose()
+
+
+def _with_landlock(request: Mapping[str, Json]) -> dict[str, Json]:
+    """Return ``request`` for a child that refuses to run without Landlock: here other users' files are near."""
+    limits = cast("Mapping[str, Json]", request["limits"])
+    return {**request, "limits": {**limits, "landlock": _LANDLOCK_REQUIRED}}
+
+
+def _environment() -> dict[str, str]:
+    environment = {"PYTHONHASHSEED": "0"}
+    if libraries := os.environ.get("LD_LIBRARY_PATH"):  # Lambda's interpreter does not start without it
+        environment["LD_LIBRARY_PATH"] = libraries
+    return environment
+
+
+async def _limit_disk(process: ChildProcess, folder: Path) -> None:
+    """Stop the child when it has written more than an untrusted child may."""
+    while not await is_full(folder):  # noqa: ASYNC110 (no event tells what the child writes)
+        await asyncio.sleep(_DISK_SECONDS)
+    process.stop("wrote too many files")

@@ -1,0 +1,65 @@
+"""Stop a child whose cell takes too much time."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from spass.sandbox.launcher import Child
+from spass.sandbox.limits import Limits
+
+_TICK_SECONDS: Final = 0.1
+
+
+class CellWatch:
+    """Measures the time of one cell after the other, and kills the child when a cell exceeds a limit.
+
+    Wall time counts within ``running``. Processor time always counts, so a child gains nothing
+    if it computes while it claims to wait.
+    """
+
+    def __init__(self, child: Child, limits: Limits) -> None:
+        """``limits.turn_cpu`` is what this child may use for all its cells."""
+        self._child: Final = child
+        self._limits: Final = limits
+        self._cell_began_cpu = 0.0
+        self._wall = 0.0
+        self._resumed_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin_cell(self) -> None:
+        """Measure the next cell."""
+        self._cell_began_cpu = self._child.cpu_seconds()
+        self._wall = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure the body, in which the child computes, and kill the child at a limit."""
+        self._resumed_at = time.monotonic()
+        self._schedule()
+        try:
+            yield
+        finally:
+            self._wall += time.monotonic() - self._resumed_at
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        if fault := self._fault():
+            self._child.stop(fault)
+        else:
+            self._schedule()
+
+    def _fault(self) -> str | None:
+        cpu = self._child.cpu_seconds()
+        if cpu > self._limits.turn_cpu:
+            return "used up the processor time of its turn"
+        if cpu - self._cell_began_cpu > self._limits.cell_cpu:
+            return f"used more than {self._limits.cell_cpu:g} s of processor time"
+        if self._wall + time.monotonic() - self._resumed_at > self._limits.cell_wall:
+            return f"took longer than {self._limits.cell_wall:g} s"
+        return None
