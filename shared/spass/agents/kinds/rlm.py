@@ -136,13 +136,17 @@ def _describe(value: Json) -> str:
 def _describe_item(value: Json) -> str:
     match value:
         case str():
-            return f"a str of {len(value)} characters in {value.count(chr(10)) + 1} lines"
+            return f"a str of {_count(len(value), 'character')} in {_count(value.count(chr(10)) + 1, 'line')}"
         case Mapping():
-            return f"a dict of {len(value)} keys"
+            return f"a dict of {_count(len(value), 'key')}"
         case Sequence():
-            return f"a list of {len(value)} items"
+            return f"a list of {_count(len(value), 'item')}"
         case _:
             return f"a value of the type {type(value).__name__}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _describe_functions(specs: Sequence[ToolSpec]) -> str:
