@@ -114,6 +114,7 @@ def test_no_message_contains_the_memory_results() -> None:
     steps, effect = start({"needle-key": "needle"}, "needle " * 100)
     steps.send(AssistantReply(block("print(len(context))")))
     later = steps.send(CellResult("2\n"))
+    assert isinstance(later, Infer)
     assert "needle" not in "".join(message.content for message in (*effect.messages, *later.messages))
 
 
@@ -201,6 +202,7 @@ def test_all_blocks_of_a_reply_run_in_order_until_one_gives_the_answer() -> None
     assert steps.send(CellResult("A", "Broken")) == RunCode(Cell("b", {"context": []}, QUERIES), "")
     assert steps.send(CellResult("B")) == RunCode(Cell("c", {"context": []}, QUERIES), "")
     effect = steps.send(CellResult("C"))
+    assert isinstance(effect, Infer)
     assert [message.content for message in effect.messages[2:] if message.data] == [
         "Output: A\nError: Broken",
         "Output: B",
