@@ -98,7 +98,7 @@ def function_code(scope: Construct) -> lambda_.AssetCode:
 
 def sandbox_code(scope: Construct) -> lambda_.AssetCode:
     """Return the asset of the function that runs the code of models: its handler, and the program that runs the code."""
-    inputs = [*SANDBOX.glob("function.py"), *(SANDBOX / "child").rglob("*.py")]
+    inputs = [SANDBOX / "function.py", *(SANDBOX / "child").rglob("*.py")]
     return _compiled_asset(
         scope, inputs, lambda output, compiler: bundling.sandbox_code(output, source=SANDBOX, compiler=compiler)
     )
