@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from spass.core.code_calls import CallReply, CodeRequest, Perform, Query, ToolRequest
 from spass.core.effects import Cell, CellResult
 from spass.core.errors import SpassError
+
+MAX_BATCH: Final = 64
 
 
 class LLMError(Exception):
@@ -29,7 +31,7 @@ class ToolError(LLMError): ...
 class _Final(BaseException):
     def __init__(self, value: object) -> None:
         super().__init__()
-        self.text = value if isinstance(value, str) else json.dumps(value)
+        self.text = value if isinstance(value, str) else _json_or_str(value)
 
 
 class _Stopped(BaseException):
@@ -121,11 +123,13 @@ class _World:
             self._waiting.cancel()
 
     def query(self, prompt: str) -> Any:
-        (reply,) = self._ask([Query(prompt)])
+        (reply,) = self._ask([_checked(prompt)])
         return _value(reply, LLMError)
 
     def batch(self, prompts: Sequence[str]) -> list[Any]:
-        replies = self._ask([Query(prompt) for prompt in prompts])
+        if len(prompts) > MAX_BATCH:
+            raise LLMError("invalid_request", "A batch is too long.")
+        replies = self._ask([_checked(prompt) for prompt in prompts])
         return [reply.value if reply.error is None else f"[error: {reply.error.code}]" for reply in replies]
 
     def call_tool(self, name: str, **arguments: Any) -> Any:
@@ -145,6 +149,19 @@ class _World:
 
 async def _awaited(perform: Perform, requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
     return await perform(requests)
+
+
+def _checked(prompt: object) -> Query:
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise LLMError("invalid_request", "A prompt is a text.")
+    return Query(prompt)
+
+
+def _json_or_str(value: object) -> str:
+    try:
+        return json.dumps(value)
+    except TypeError:
+        return str(value)
 
 
 def _value(reply: CallReply, failure: Callable[[str, str], Exception]) -> Any:

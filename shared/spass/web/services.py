@@ -303,9 +303,9 @@ class Services:
 
     @cached_property
     def sandbox(self) -> "Sandbox":
-        from spass.sandbox.none import NoSandbox
+        from spass.sandbox.launchers import select_sandbox
 
-        return NoSandbox("this process has no sandbox.")
+        return select_sandbox()
 
     @cached_property
     def delegates(self) -> "AgentDelegates":
