@@ -16,16 +16,6 @@ def test_a_variable_of_the_first_cell_exists_in_the_third() -> None:
     assert [report.output for report in reports] == ["", "", "3\n"]
 
 
-def test_an_error_is_a_traceback_of_the_lines_of_the_cell() -> None:
-    report = run_cell("import json\ndef f(text):\n    return json.loads(text)\nf('{')")
-    assert report.error == (
-        "Traceback (most recent call last):\n"
-        "  File \"<cell 1>\", line 4, in <module>\n    f('{')\n"
-        '  File "<cell 1>", line 3, in f\n    return json.loads(text)\n'
-        "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
-    )
-
-
 CALLS = """
 first = llm_query("one")
 try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 _SECOND = 10**9
 _TICK = 1000
 """Nanoseconds that pass with each reading. So a loop that waits for a time ends, and no duration is zero."""
+_MAX_SLEEP = 2**63 / _SECOND
 
 
 class Clock:
@@ -19,7 +20,12 @@ class Clock:
         """Set the clock to ``time``, in seconds since 1970, unless it is later already."""
         self._now = max(self._now, int(time * _SECOND))
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float, /) -> None:
+        """Let the time pass without waiting."""
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        if seconds > _MAX_SLEEP:
+            raise OverflowError("timestamp too large to convert to C PyTime_t")
         self._now += int(seconds * _SECOND)
 
     def now(self) -> int:

@@ -5,22 +5,19 @@ from __future__ import annotations
 from _blake2 import blake2b
 from posix import _exit
 
-from spass.sandbox.child.codec import decode, encode
+from spass.sandbox.child.codec import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from spass.sandbox.child.clock import Clock
     from spass.sandbox.child.codec import Json
     from spass.sandbox.child.connection import Connection
 
-MAX_BATCH = 64
 MAX_REQUEST = 4 * 2**20
 """Characters of the requests of one wait, as JSON."""
-MAX_FINAL = 10**6
-"""Characters of an answer."""
 _BROKEN_PARENT = 3
 
 
@@ -69,13 +66,18 @@ class Effects:
             self._connection.end("diverged", {"cell": self._cell})
         self._journal = None
 
+    @property
+    def is_open(self) -> bool:
+        """Return True while a cell runs."""
+        return self._journal is not None
+
     def perform(self, requests: Sequence[Json], failure: type[RequestFailed]) -> Sequence[Mapping[str, Any]]:
         """Return the replies to ``requests``, which are performed side by side.
 
         Raises:
             RequestFailed: an error of the type ``failure``: nothing was performed, because a limit is reached.
         """
-        if self._journal is None:
+        if not self.is_open:
             raise failure("A call is possible only while a cell runs.", "invalid_request")
         text = encode(requests)
         if len(text) > MAX_REQUEST:
@@ -83,7 +85,7 @@ class Effects:
         if self._waits >= self._limit:
             raise failure(
                 f"The code has waited {self._limit} times in this turn, which is the limit. "
-                f"Use llm_batch: a list of up to {MAX_BATCH} prompts is one wait.",
+                "Use llm_batch: a list of prompts is one wait.",
                 "too_many_sub_calls",
             )
         self._waits += 1
@@ -113,84 +115,3 @@ class Effects:
         if entry["hash"] != digest:  # the code has interrupted an earlier call and left its answer in the pipe
             _exit(_BROKEN_PARENT)
         return entry
-
-
-def model_functions(effects: Effects) -> dict[str, Callable[..., Any]]:
-    """Return the functions that call a model."""
-
-    def llm_query(prompt: str) -> str:
-        """Ask the model and return its text. Raise LLMError if the call fails."""
-        check(prompt)
-        (reply,) = effects.perform([{"query": prompt}], LLMError)
-        if reply.get("error"):
-            raise LLMError(reply["error"]["message"], reply["error"]["code"])
-        text: str = reply["value"]
-        return text
-
-    def llm_batch(prompts: list[str]) -> list[str]:
-        """Ask the model all prompts side by side, at most 64. Return the texts in the same order; one that failed is
-        "[error: <code>]"."""
-        if not isinstance(prompts, list | tuple):
-            raise LLMError(f"llm_batch takes a list of prompts, not {_name(prompts)}.", "invalid_request")
-        prompts = list(prompts)
-        if len(prompts) > MAX_BATCH:
-            raise LLMError(
-                f"llm_batch takes at most {MAX_BATCH} prompts, not {len(prompts)}. Call it several times.", "invalid_request"
-            )
-        for prompt in prompts:
-            check(prompt)
-        if not prompts:
-            return []
-        replies = effects.perform([{"query": prompt} for prompt in prompts], LLMError)
-        return [f"[error: {reply['error']['code']}]" if reply.get("error") else reply["value"] for reply in replies]
-
-    def check(prompt: object) -> None:
-        if not isinstance(prompt, str):
-            raise LLMError(f"A prompt is a string, not {_name(prompt)}.", "invalid_request")
-        if not str.strip(prompt):
-            raise LLMError("The prompt is empty.", "invalid_request")
-
-    return {"llm_query": llm_query, "llm_batch": llm_batch}
-
-
-def tool_function(effects: Effects, name: str) -> Callable[..., Any]:
-    """Return the function that calls the tool ``name``."""
-
-    def call(*positional: object, **arguments: object) -> Json:
-        if positional:
-            raise ToolError(f"{name} takes keyword arguments only: {name}(argument=value).", "invalid_arguments")
-        try:
-            plain = decode(encode(arguments))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ToolError(f"The arguments of {name} must be JSON: {error}.", "invalid_arguments") from None
-        (reply,) = effects.perform([{"tool": name, "arguments": plain}], ToolError)
-        if reply.get("error"):
-            raise ToolError(reply["error"]["message"], reply["error"]["code"])
-        value: Json = reply["value"]
-        return value
-
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Call the tool {name} with keyword arguments. Raise ToolError if it fails."
-    return call
-
-
-def answer_text(value: object) -> str:
-    """Return the answer that ``FINAL(value)`` gives: a string as it is, otherwise JSON, otherwise ``str``.
-
-    Raises:
-        ValueError: the answer is too long.
-    """
-    if isinstance(value, str):
-        text = str.__str__(value)
-    else:
-        try:
-            text = encode(value)
-        except (TypeError, ValueError, RecursionError):
-            text = str.__str__(str(value))
-    if len(text) > MAX_FINAL:
-        raise ValueError(f"FINAL: the answer has {len(text)} characters; at most {MAX_FINAL} are possible")
-    return text
-
-
-def _name(value: object) -> str:
-    return type(value).__name__

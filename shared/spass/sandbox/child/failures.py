@@ -22,11 +22,8 @@ def describe(error: BaseException, sources: Sources) -> str:
     try:
         name = _type_name(type(error))
         if isinstance(error, SyntaxError) and error.filename in sources:
-            return "\n".join((*_syntax_lines(error), f"{name}: {_cut(error.msg, _MAX_MESSAGE)}"))
+            return "\n".join((*_syntax_lines(error, sources), f"{name}: {_cut(str(error.msg), _MAX_MESSAGE)}"))
         frames = _frames(error.__traceback__, sources)
-        if len(frames) > _MAX_FRAMES:
-            left_out = len(frames) - _MAX_FRAMES
-            frames[_MAX_FRAMES // 2 : -_MAX_FRAMES // 2] = [f"  … {left_out} more calls …"]
         head = ["Traceback (most recent call last):", *frames] if frames else []
         message = _cut(_message(error), _MAX_MESSAGE)
         return "\n".join((*head, f"{name}: {message}" if message else name))
@@ -42,32 +39,41 @@ def _message(error: BaseException) -> str:
 
 
 def _frames(traceback: TracebackType | None, sources: Sources) -> list[str]:
-    """Return an entry for each frame of a cell, the outermost first."""
+    """Return an entry for each frame of a cell, the outermost first. Leave out the middle of many."""
     found = []
     while traceback is not None:
-        code = traceback.tb_frame.f_code
-        lines = sources.get(code.co_filename)
-        if lines is not None:
-            number = traceback.tb_lineno
-            line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-            found.append(
-                f'  File "{code.co_filename}", line {number}, in {_cut(code.co_name, _MAX_LINE)}\n    {_cut(line, _MAX_LINE)}'
-            )
+        if traceback.tb_frame.f_code.co_filename in sources:
+            found.append(traceback)
         traceback = traceback.tb_next
-    return found
+    half = _MAX_FRAMES // 2
+    if len(found) <= _MAX_FRAMES:
+        return [_frame(one, sources) for one in found]
+    first, last = ([_frame(one, sources) for one in some] for some in (found[:half], found[-half:]))
+    return [*first, f"  … {len(found) - _MAX_FRAMES} more calls …", *last]
 
 
-def _syntax_lines(error: SyntaxError) -> list[str]:
+def _frame(traceback: TracebackType, sources: Sources) -> str:
+    code, number = traceback.tb_frame.f_code, traceback.tb_lineno
+    line = _cut(_line(sources, code.co_filename, number).strip(), _MAX_LINE)
+    return f'  File "{code.co_filename}", line {number}, in {_cut(code.co_name, _MAX_LINE)}\n    {line}'
+
+
+def _syntax_lines(error: SyntaxError, sources: Sources) -> list[str]:
     """Return the place of the error, with a caret below its column where that is near the line's beginning."""
     lines = [f'  File "{error.filename}", line {error.lineno}']
-    text = (error.text or "").rstrip("\n")
-    if text:
-        stripped = text.lstrip()
+    text = _line(sources, error.filename or "", error.lineno or 0)
+    stripped = text.strip()
+    if stripped:
         lines.append(f"    {_cut(stripped, _MAX_LINE)}")
-        column = (error.offset or 0) - 1 - (len(text) - len(stripped))
+        column = (error.offset or 0) - 1 - (len(text) - len(text.lstrip()))
         if 0 <= column < _MAX_LINE:
             lines.append(f"    {' ' * column}^")
     return lines
+
+
+def _line(sources: Sources, filename: str, number: int) -> str:
+    lines = sources[filename]
+    return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
 def _cut(text: str, limit: int) -> str:

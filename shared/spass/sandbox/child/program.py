@@ -11,11 +11,12 @@ import builtins
 import sys
 from posix import _exit, getcwd
 
+from spass.sandbox.child.calls import answer_text, model_functions, tool_function
 from spass.sandbox.child.clock import Clock
 from spass.sandbox.child.compiling import compile_cell
 from spass.sandbox.child.confinement import ConfinementFailed, confine
 from spass.sandbox.child.connection import Connection
-from spass.sandbox.child.effects import Effects, LLMError, ToolError, answer_text, model_functions, tool_function
+from spass.sandbox.child.effects import Effects, LLMError, ToolError
 from spass.sandbox.child.failures import describe
 from spass.sandbox.child.output import Output, TextStream
 from spass.sandbox.child.repeatability import make_repeatable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _RECURSION_LIMIT = 1000
+_RESERVE = 4 * 2**20
 _NO_HASH_SEED = 4
 _set_trace, _set_profile = sys.settrace, sys.setprofile
 _get_recursion_limit, _set_recursion_limit = sys.getrecursionlimit, sys.setrecursionlimit
@@ -74,7 +76,7 @@ class Program:
         self._effects = Effects(connection, clock, start["limits"]["waits"])
         self._streams = streams
         self._sources: dict[str, Sequence[str]] = {}
-        self._builtins = {**vars(builtins)}
+        self._builtins = tuple(vars(builtins).items())
         self._main = _new_module("__main__")
         self._copy_of_builtins = _new_module("builtins")
         vars(self._copy_of_builtins).update(self._builtins)
@@ -82,43 +84,52 @@ class Program:
         sys.modules.update({"__main__": self._main, "builtins": self._copy_of_builtins})
         vars(self._main).update(start["variables"], __builtins__=self._copy_of_builtins)
         self._count = 0
+        self._reserve: bytearray | None = None
 
     def run(self, cell: Mapping[str, Any], journal: Sequence[Mapping[str, Any]], *, is_replay: bool = False) -> None:
         """Run one cell and report it."""
         number = self._count
         self._count += 1
+        filename = f"<cell {cell.get('number', number + 1)}>"
+        self._sources[filename] = cell["code"].split("\n")
         self._clock.advance_to(cell["time"])
         self._output.begin(cell["max_output_chars"])
         self._add_names(cell)
+        self._reserve = bytearray(_RESERVE)
         self._effects.begin(number, journal, is_replay=is_replay)
-        error = self._execute(cell["code"], f"<cell {number + 1}>")
+        error = self._execute(cell["code"], filename)
+        self._reserve = None  # a cell that used up the memory can be described
         self._restore()
         self._effects.end()
-        self._report(error=None if error is None else describe(error, self._sources), exceeded=_exceeded(error))
+        self._report(failure=error)
 
     def _execute(self, code: str, filename: str) -> BaseException | None:
         """Run the code. Print the value of a last expression, as the interactive Python does."""
-        self._sources[filename] = code.split("\n")
         namespace = vars(self._main)
         try:
             statements, expression = compile_cell(code, filename)
+        except Exception as error:  # noqa: BLE001
+            return error if type(error) is not MemoryError else SyntaxError("the code is nested too deeply")
+        try:
             exec(statements, namespace)  # noqa: S102
             if expression is not None:
                 value = eval(expression, namespace)  # noqa: S307
                 if value is not None:
                     self._streams[0].write(repr(value) + "\n")
-        except SystemExit as error:
-            return None if error.code in (None, 0) else error
         except BaseException as error:  # noqa: BLE001
-            return error
+            return None if type(error) is SystemExit and _is_success(error.code) else error
+        finally:
+            _set_trace(None)
+            _set_profile(None)
         return None
 
     def _add_names(self, cell: Mapping[str, Any]) -> None:
-        """Define what the cell may call, except for names that an earlier cell has assigned."""
+        """Define what the cell may call, except for names that an earlier cell has assigned. ``FINAL`` cannot be lost."""
         names: dict[str, object] = {name: tool_function(self._effects, name) for name in cell["tools"] if name.isidentifier()}
         names["ToolError"] = ToolError
         if cell["queries"]:
-            names.update(model_functions(self._effects), LLMError=LLMError, FINAL=self._make_final())
+            names.update(model_functions(self._effects), LLMError=LLMError)
+            vars(self._main)["FINAL"] = self._make_final()
         for name, value in names.items():
             vars(self._main).setdefault(name, value)
 
@@ -126,32 +137,33 @@ class Program:
         def FINAL(value: object) -> NoReturn:  # noqa: N802
             """End the turn with ``value`` as the answer: a string as it is, otherwise JSON, otherwise str(value)."""
             text = answer_text(value)
+            if not self._effects.is_open:
+                raise RuntimeError("FINAL works only while a cell runs")
             self._effects.end()
             self._report(final=text)
             _exit(0)
 
         return FINAL
 
-    def _report(self, *, error: str | None = None, final: str | None = None, exceeded: str | None = None) -> None:
+    def _report(self, *, failure: BaseException | None = None, final: str | None = None) -> None:
         self._connection.send(
             "cell",
             {
                 "number": self._count - 1,
                 "output": self._output.text,
-                "error": error,
+                "error": None if failure is None else describe(failure, self._sources),
                 "truncated": self._output.truncated,
                 "final": final,
-                "exceeded": exceeded,
+                "exceeded": "memory" if isinstance(failure, MemoryError) else None,
             },
         )
 
     def _restore(self) -> None:
         """Undo what would disturb the next cell."""
-        _set_trace(None)
-        _set_profile(None)
         if _get_recursion_limit() < _RECURSION_LIMIT:
             _set_recursion_limit(_RECURSION_LIMIT)
         _set_streams(self._streams)
+        vars(builtins).update(self._builtins)
         vars(self._copy_of_builtins).update(self._builtins)
         vars(self._main)["__builtins__"] = self._copy_of_builtins
 
@@ -161,8 +173,8 @@ def _set_streams(streams: tuple[TextStream, TextStream]) -> None:
     vars(sys).update(stdout=stdout, __stdout__=stdout, stderr=stderr, __stderr__=stderr)
 
 
-def _exceeded(error: BaseException | None) -> str | None:
-    return "memory" if isinstance(error, MemoryError) else None
+def _is_success(code: object) -> bool:
+    return code is None or (type(code) is int and code == 0)
 
 
 def _new_module(name: str) -> ModuleType:

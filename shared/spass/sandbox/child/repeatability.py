@@ -40,12 +40,6 @@ def make_repeatable(clock: Clock, output: Output, seed: str) -> None:
 
 
 def _replace_clocks(clock: Clock) -> None:
-    def sleep(seconds: float, /) -> None:
-        """Let the time pass without waiting."""
-        if seconds < 0:
-            raise ValueError("sleep length must be non-negative")
-        clock.sleep(seconds)
-
     def clock_gettime_ns(number: int, /) -> int:
         if number in (time.CLOCK_PROCESS_CPUTIME_ID, time.CLOCK_THREAD_CPUTIME_ID):
             return clock.busy()
@@ -62,11 +56,12 @@ def _replace_clocks(clock: Clock) -> None:
     for name, read in in_nanoseconds.items():
         setattr(time, f"{name}_ns", read)
         setattr(time, name, _in_seconds(read))
-    vars(time)["sleep"] = sleep
+    vars(time)["sleep"] = clock.sleep
     for name in ("localtime", "gmtime", "ctime"):
         setattr(time, name, _with_default_time(getattr(time, name), clock))
     _replace_formats()
-    sys.modules["_datetime"] = None  # type: ignore[assignment]  # datetime's own Python code reads the module time
+    for name in ("_datetime", "_zoneinfo"):  # without them, datetime's own Python code reads the module time
+        sys.modules[name] = None  # type: ignore[assignment]
 
 
 def _in_seconds(read: Callable[..., int]) -> Callable[..., float]:
