@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 from local.home import Home
 from local.models import TOKENS, ModelChoice
+from spass.core.code_calls import Sandbox
 from spass.tenancy.config import GatewayConfig
 
 _EXAMPLE: Final = "llama-4-scout"
@@ -14,10 +15,17 @@ _MAX_NAMES: Final = 8
 
 
 def banner(
-    url: str, file: Path, config: GatewayConfig, choice: ModelChoice, home: Home, bucket: str, notes: Sequence[str]
+    url: str,
+    file: Path,
+    config: GatewayConfig,
+    choice: ModelChoice,
+    home: Home,
+    bucket: str,
+    notes: Sequence[str],
+    sandbox: Sandbox,
 ) -> str:
-    """Return the gateway's address, its tenants, the backend of each model, and requests to try. ``config`` is the
-    operator's, from ``file``, and ``bucket`` is the URL of the emulated bucket.
+    """Return the gateway's address, its tenants, the backend of each model, where code runs, and requests to try. ``config`` is
+    the operator's, from ``file``, and ``bucket`` is the URL of the emulated bucket.
     """
     lines = [
         "",
@@ -26,6 +34,7 @@ def banner(
         *_tenants(file, config),
         "",
         *_models(config, choice),
+        f"  code that models write: {_code(sandbox)}",
         f"  configuration: {file}",
         f"  state: {home.path} (kept over a restart)",
         *(f"  note: {note}" for note in notes),
@@ -64,6 +73,11 @@ def _director(url: str, choice: ModelChoice) -> list[str]:
         '      -H \'Content-Type: application/json\' -d \'{"message_id": "m1", "messages": [',
         '        {"role": "user", "content": "What files are in src/?"}]}\'      (docs/directors.md)',
     ]
+
+
+def _code(sandbox: Sandbox) -> str:
+    """Return where code runs, or why it runs nowhere."""
+    return f"runs in the sandbox {sandbox.name}" if sandbox.unavailable is None else f"does not run; {sandbox.unavailable}"
 
 
 def _tenants(file: Path, config: GatewayConfig) -> list[str]:

@@ -28,6 +28,7 @@ from local.processes import child, free_port
 from local.server import local_app, local_services, server
 from local.workers import Workers
 from spass.llm.backends import check_backend
+from spass.sandbox.launchers import UnknownSandbox, chosen_launcher
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
@@ -65,6 +66,7 @@ def main() -> int:
 
 
 def _run(port: int, home: Home, *, offline: bool) -> None:
+    _check_sandbox()
     with ExitStack() as stack:
         listener = stack.enter_context(_listener(port))
         lock = stack.enter_context(home.lock())
@@ -93,7 +95,8 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         app = local_app(services)
         stack.enter_context(workers.serving(stores.queues))
         threading.Thread(target=resume_executions, args=[stores.compaction_machine], daemon=True).start()
-        text = banner(f"http://{HOST}:{port}", file, config, choice, home, f"{endpoint}/{stores.bucket}", notes)
+        bucket = f"{endpoint}/{stores.bucket}"
+        text = banner(f"http://{HOST}:{port}", file, config, choice, home, bucket, notes, services.sandbox)
         print(text, flush=True)
         stack.enter_context(reloading_agents(services))
         server(app).run(sockets=[listener])
@@ -142,6 +145,18 @@ def _port(text: str) -> int:
     if not 0 < port < 65536:
         raise argparse.ArgumentTypeError(f"'{text}' is not a port: write a number from 1 to 65535")
     return port
+
+
+def _check_sandbox() -> None:
+    """Check ``SPASS_SANDBOX``.
+
+    Raises:
+        LocalError: it has an unknown value.
+    """
+    try:
+        chosen_launcher(os.environ)
+    except UnknownSandbox as error:
+        raise LocalError(str(error)) from None
 
 
 def _port_of_environment() -> int:

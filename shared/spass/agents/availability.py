@@ -5,14 +5,9 @@ from collections.abc import Callable
 from spass.agents.kinds.base import BaseAgent
 from spass.core.code_calls import Sandbox
 from spass.core.errors import KindUnavailable, SandboxUnavailable
-from spass.sandbox.none import NoSandbox
+from spass.sandbox.none import no_sandbox
 
 _NO_HARNESS = "foreign agents run on a machine of your own, and this process has none of their runners."
-
-
-def no_sandbox() -> Sandbox:
-    """Return the sandbox of a process that runs no code."""
-    return NoSandbox("this process has no sandbox.")
 
 
 class Availability:

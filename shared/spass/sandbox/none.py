@@ -19,3 +19,8 @@ class NoSandbox:
             SandboxUnavailable: always.
         """
         raise SandboxUnavailable(f"This gateway cannot run code: {self.unavailable}")
+
+
+def no_sandbox() -> NoSandbox:
+    """Return the sandbox of a process that runs no code."""
+    return NoSandbox("this process has no sandbox.")

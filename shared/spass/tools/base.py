@@ -24,6 +24,7 @@ from spass.tools.lineage_searcher import LineageSearcher
 
 if TYPE_CHECKING:  # most of these import numpy, which the description of a tool does not need
     from spass.approvals.ending import Ending
+    from spass.core.code_calls import Sandbox
     from spass.rag.index.embedding import Embedder
     from spass.rag.search.reader import Reader
     from spass.rag.write.delete import IndexDeleter
@@ -126,6 +127,13 @@ def no_delegates() -> "Delegates":
     raise ToolError("This gateway has no delegates. Do the task yourself.", code=TOOL_UNAVAILABLE)
 
 
+def refuse_code() -> "Sandbox":
+    """Return the sandbox of a process that runs no code."""
+    from spass.sandbox.none import no_sandbox
+
+    return no_sandbox()
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The dependencies of a tool call. A tool acts only within the tenant of ``scope``.
@@ -148,6 +156,7 @@ class ToolContext:
     workspaces: "Callable[[], Workspaces]" = open_workspaces
     editor: "Callable[[], Editor]" = no_editor
     delegates: "Callable[[], Delegates]" = no_delegates
+    sandbox: "Callable[[], Sandbox]" = refuse_code
     default_model: str | None = None
     report_progress: ReportProgress = ignore_progress
     forward: ForwardEvent = ignore_event

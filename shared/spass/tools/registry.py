@@ -13,6 +13,7 @@ TOOLS: Final[Mapping[str, str]] = {
     "current_datetime": "spass.tools.builtin.current_datetime:CurrentDatetime",
     "think": "spass.tools.builtin.think:Think",
     "llm": "spass.tools.builtin.llm:Llm",
+    "code_interpreter": "spass.tools.builtin.code_interpreter:CodeInterpreter",
     "web_search": "spass.tools.builtin.web_search:WebSearch",
     "wikipedia_search": "spass.tools.builtin.wikipedia_search:WikipediaSearch",
     "wikipedia_summary": "spass.tools.builtin.wikipedia_summary:WikipediaSummary",

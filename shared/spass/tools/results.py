@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.aws.idempotency import StoredAnswer
+from spass.core.effects import CellResult
 from spass.core.json import dump, encode_utf8
 from spass.core.messages import Json
 from spass.tools.answers import ToolResult
@@ -16,6 +17,8 @@ MAX_RICH_BYTES: Final = 128 * 1024
 """Bytes of JSON of all blocks for people of one call."""
 _MAX_LIST_BYTES: Final = 48 * 1024
 _MAX_APPROVALS_BYTES: Final = 32 * 1024
+_MAX_ERROR_BYTES: Final = 8 * 1024
+_ROOM_FOR_THE_REST: Final = 1024  # bytes of the other fields
 _NO_PREVIEW: Final[Json] = {"note": "The preview is too long to be shown here."}
 
 
@@ -109,6 +112,19 @@ def fit_text(text: str, room: int) -> str:
     while text and (size := json_size(text)) > room:
         text = text[: len(text) * room // (size + 1)]
     return text
+
+
+def fit_cell(cell: CellResult, approvals: Sequence[Json] = ()) -> dict[str, Json]:
+    """Return the result of a cell as at most 64 KiB of JSON: of an output that is longer, the beginning is kept and the rest is
+    counted. It names the ``approvals`` that calls within the cell wait for, if there are any."""
+    error = None if cell.error is None else fit_text(cell.error, _MAX_ERROR_BYTES)
+    output = fit_text(cell.output, MAX_RESULT_BYTES - _MAX_ERROR_BYTES - _ROOM_FOR_THE_REST - json_size([*approvals]))
+    return {
+        "output": output,
+        "error": error,
+        "truncated": cell.truncated + len(cell.output) - len(output),
+        **({"approvals": [*approvals]} if approvals else {}),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ from spass.tools.base import (
     no_delegates,
     no_editor,
     open_workspaces,
+    refuse_code,
     search_wikipedia,
 )
 from spass.tools.confirm_tokens import ConfirmTokens
@@ -74,6 +75,7 @@ from spass.tools.two_step import TwoStepTool
 if TYPE_CHECKING:  # most calls need none of these
     from spass.approvals.ending import Ending
     from spass.approvals.record import StoredCall
+    from spass.core.code_calls import Sandbox
     from spass.tools.chat_models import ChatModels
     from spass.tools.delegates import Delegates
     from spass.tools.editor.protocol import Editor
@@ -116,6 +118,7 @@ class Toolbox:
         workspaces: "Callable[[], Workspaces]" = open_workspaces,
         editor: "Callable[[], Editor]" = no_editor,
         delegates: "Callable[[], Delegates]" = no_delegates,
+        sandbox: "Callable[[], Sandbox]" = refuse_code,
         tools: Mapping[str, str] = TOOLS,
         clock: Callable[[], int] = now_s,
     ) -> None:
@@ -132,6 +135,7 @@ class Toolbox:
             workspaces=workspaces,
             editor=editor,
             delegates=delegates,
+            sandbox=sandbox,
         )
 
     @property

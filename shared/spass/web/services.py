@@ -79,7 +79,14 @@ class Settings:
 
         The queues are URLs, the machine is an ARN, and the keys' path is the prefix of the provider keys in SSM. If
         ``SPASS_TELEMETRY`` is 1, telemetry and traces are logged. A namespace of metrics switches them on too.
+
+        Raises:
+            UnknownSandbox: ``SPASS_SANDBOX`` is not one of the names.
         """
+        if environment.get("SPASS_SANDBOX"):
+            from spass.sandbox.launchers import chosen_launcher
+
+            chosen_launcher(environment)
         return cls(
             config=Path(environment.get("SPASS_CONFIG") or "gateway.yaml"),
             agents=Path(environment.get("SPASS_AGENTS") or "agents"),
@@ -254,6 +261,7 @@ class Services:
             delegates=lambda: self.delegates,
             workspaces=lambda: self.workspaces,
             editor=lambda: self.editor,
+            sandbox=lambda: self.sandbox,
         )
 
     @cached_property

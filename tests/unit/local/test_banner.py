@@ -8,7 +8,12 @@ from local.banner import banner
 from local.home import ROOT, Home
 from local.models import choose_models
 from local.ollama import Servers
+from spass.core.code_calls import Sandbox
+from spass.sandbox.launchers import select_sandbox
+from spass.sandbox.none import NoSandbox
 from spass.tenancy.config import GatewayConfig, load_gateway_config
+
+NO_CODE = NoSandbox("SPASS_SANDBOX is none.")
 
 
 @pytest.fixture
@@ -21,7 +26,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     config: GatewayConfig = load_gateway_config(file)
     choice = choose_models(config, servers={}, standin_url="http://127.0.0.1:4999/v1")
     bucket = "http://127.0.0.1:4999/spass-local"
-    return banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"])
+    return banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"], NO_CODE)
 
 
 def test_it_lists_the_laptops_tenants_with_tokens_and_the_operators(shown: str) -> None:
@@ -40,6 +45,15 @@ def test_it_shows_how_to_upload_a_file(shown: str) -> None:
     assert "    curl -T notes.md http://127.0.0.1:4999/spass-local/uploads/demo/my-index/ " in shown
 
 
+def test_it_says_why_code_does_not_run(shown: str) -> None:
+    assert "  code that models write: does not run; SPASS_SANDBOX is none.\n" in shown
+
+
+def test_it_names_the_sandbox_in_which_code_runs(tmp_path: Path) -> None:
+    shown = banner_of(MANY, tmp_path, sandbox=select_sandbox({"SPASS_SANDBOX_FUNCTION": "code"}))
+    assert "  code that models write: runs in the sandbox lambda\n" in shown
+
+
 def test_it_shows_notes(shown: str) -> None:
     assert "  note: gateway.yaml:3: something\n" in shown
 
@@ -53,7 +67,9 @@ def test_the_example_names_a_model_of_the_catalogue(shown: str, tmp_path: Path) 
     )
     config = load_gateway_config(file)
     choice = choose_models(config, servers={}, standin_url="http://127.0.0.1:4999/v1")
-    other = banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), "http://127.0.0.1:4999/spass-local", [])
+    other = banner(
+        "http://127.0.0.1:3000", file, config, choice, Home(tmp_path), "http://127.0.0.1:4999/spass-local", [], NO_CODE
+    )
     assert '"model": "small"' in other
     assert "llama-4-scout" not in other
 
@@ -84,12 +100,14 @@ models:
 """
 
 
-def banner_of(text: str, folder: Path, *, offline: bool = False, servers: Servers | None = None) -> str:
+def banner_of(
+    text: str, folder: Path, *, offline: bool = False, servers: Servers | None = None, sandbox: Sandbox = NO_CODE
+) -> str:
     file = folder / "many.yaml"
     file.write_text(text)
     config = load_gateway_config(file)
     choice = choose_models(config, servers=servers or {}, standin_url="http://127.0.0.1:4999/v1", offline=offline)
-    return banner("http://127.0.0.1:3000", file, config, choice, Home(folder), "http://127.0.0.1:4999/spass-local", [])
+    return banner("http://127.0.0.1:3000", file, config, choice, Home(folder), "http://127.0.0.1:4999/spass-local", [], sandbox)
 
 
 def test_it_names_every_backend_of_a_model_and_the_strategy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from spass.core.errors import Internal, InvalidRequest, SpassError, StorageUnava
 from spass.core.events import CallEvent, Nested, ToolCallFinished
 from spass.core.ids import new_id
 from spass.core.json import replace_surrogates
-from spass.core.messages import Json, ToolCall, replayable_name
+from spass.core.messages import ToolCall, replayable_name
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.outcomes import CallResult, outcome_of, waiting_results
-from spass.tools.results import MAX_RESULT_BYTES, fit_approvals, fit_text, json_size
+from spass.tools.results import fit_approvals, fit_cell
 from spass.tools.side_by_side import run_side_by_side
 
 TOO_MANY_SUB_CALLS: Final = "too_many_sub_calls"
@@ -38,8 +38,6 @@ CallToolsWithin: TypeAlias = Callable[[Scope, Sequence[ToolCall]], AsyncGenerato
 _CONCURRENCY: Final = 8
 _FATAL: Final = (StorageUnavailable, Internal)
 """Errors that end the turn, because it could not be recorded either."""
-_MAX_ERROR_BYTES: Final = 8 * 1024
-_ROOM_FOR_THE_REST: Final = 1024  # bytes of the other fields
 
 
 class CodePerformer:
@@ -228,17 +226,9 @@ def _tool_reply(outcome: ToolOutcome) -> CallReply:
 
 
 def _outcome(call: ToolCall, cell: CellResult, within: Sequence[ToolOutcome], duration_ms: int) -> ToolOutcome:
-    """Return the outcome of a cell. Its result has at most 64 KiB of JSON: of an output that is longer, the beginning is kept and
-    the rest is counted. It names the ``approvals`` that calls ``within`` the cell wait for, if there are any."""
+    """Return the outcome of a cell. Its result names the approvals that calls ``within`` the cell wait for."""
     approvals = fit_approvals([result for outcome in within for result in waiting_results(outcome)])
-    error = None if cell.error is None else fit_text(cell.error, _MAX_ERROR_BYTES)
-    output = fit_text(cell.output, MAX_RESULT_BYTES - _MAX_ERROR_BYTES - _ROOM_FOR_THE_REST - json_size(approvals))
-    result: dict[str, Json] = {
-        "output": output,
-        "error": error,
-        "truncated": cell.truncated + len(cell.output) - len(output),
-        **({"approvals": approvals} if approvals else {}),
-    }
+    result = fit_cell(cell, approvals)
     waiting = tuple(approval for outcome in within for approval in outcome.waiting)
     versions = tuple(version for outcome in within for version in outcome.versions)
     code = None if cell.error is None else CODE_FAILED
