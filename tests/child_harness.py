@@ -62,16 +62,26 @@ class CellOf:
 class Child:
     """One process of the child."""
 
-    def __init__(self, start: Mapping[str, Json], folder: Path, interpreter: str = sys.executable) -> None:
+    def __init__(
+        self,
+        start: Mapping[str, Json],
+        folder: Path,
+        interpreter: str = sys.executable,
+        *,
+        program: Sequence[str] = (str(CHILD),),
+        leaked: Sequence[int] = (),
+    ) -> None:
+        """``leaked``: descriptors that the child inherits by mistake."""
         self.token: Final = secrets.token_hex(16)
         self._process: Final = subprocess.Popen(
-            [interpreter, "-s", "-P", "-S", "-X", "utf8", str(CHILD)],
+            [interpreter, "-s", "-P", "-S", "-X", "utf8", *program],
             cwd=folder,
             env={"PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
+            pass_fds=leaked,
         )
         self._buffer = b""
         self.unsigned = 0

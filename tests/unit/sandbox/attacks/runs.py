@@ -1,0 +1,56 @@
+"""Run an attack: in a confined child, or, to see that it could succeed, in a process that nothing confines."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from spass.core.messages import Json
+from tests.child_harness import CHILD, LIMITS, STARTED, CellOf, Child
+from tests.unit.sandbox.attacks.attack import PRELUDE, Attack
+from tests.unit.sandbox.attacks.world import World
+
+CPU_SECONDS: Final = 1
+"""Of processor time, so that busy loops end soon."""
+_MAX_OUTPUT: Final = 200_000
+_UNCONFINED: Final = "import json, sys\nW = json.loads(sys.argv[1])\nexec(sys.argv[2])"
+
+
+def run_confined(attack: Attack, world: World, program: Sequence[str] = (str(CHILD),)) -> str:
+    """Run the attack as a cell of a child. Return everything that the child reported."""
+    cell = CellOf(PRELUDE + attack.code, queries=False, max_output_chars=_MAX_OUTPUT)
+    start: dict[str, Json] = {
+        "started": STARTED,
+        "limits": {**LIMITS, "cpu_turn": CPU_SECONDS, "landlock": 1},
+        "variables": {"W": world.names()},
+        "cells": [cell.line(0)],
+        "journal": [],
+    }
+    with Child(start, world.scratch, program=program, leaked=(world.leaked,)) as child:
+        line = child.receive()
+        child.close_input()
+        child.wait()
+        assert child.ready is not None, line
+    return json.dumps(line, ensure_ascii=False).replace("\\n", "\n")
+
+
+def run_unconfined(attack: Attack, world: World) -> str:
+    """Run the same code as an ordinary program that inherits a descriptor and the environment. Return its output."""
+    command = [
+        sys.executable,
+        "-s",
+        "-P",
+        "-S",
+        "-X",
+        "utf8",
+        "-c",
+        _UNCONFINED,
+        json.dumps(world.names()),
+        PRELUDE + attack.code,
+    ]
+    process = subprocess.run(
+        command, cwd=world.scratch, env=dict(os.environ), pass_fds=(world.leaked,), capture_output=True, timeout=30, check=False
+    )
+    return process.stdout.decode(errors="replace")
