@@ -1,0 +1,95 @@
+"""The stand-in writes Python for the kinds that run code, and its code gives the right answers."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from local.standin.wire import complete
+from spass.agents.kinds.base import AgentContext, BaseAgent
+from spass.agents.kinds.rlm import RLMAgent
+from spass.calls.defence import sanitize_request
+from spass.core.code_calls import CallReply, CodeRequest
+from spass.core.effects import Answer, AssistantReply, CellResult, Infer, RunCode
+from spass.core.messages import Json, Message, Role
+from spass.llm.providers.openai_wire import chat_body
+from spass.llm.types import ChatRequest
+from tests.simulated.interpreter import InProcessInterpreter
+
+CSV = "district,parks,area\nMitte,12,70.5\nPankow,40,12.25\nSpandau,,17.25\n"
+MARKDOWN = "| Bezirk | Fläche |\n|---|---|\n| Mitte | 39.5 |\n| Pankow | 103.1 |"
+LINES = "Berlin is large.\nHamburg has a harbour.\nThe zoo of berlin is old."
+
+
+@dataclass
+class Turn:
+    """A turn of a kind against the stand-in. ``replies`` are what the stand-in wrote, ``cells`` what ran."""
+
+    agent: BaseAgent
+    memory: Sequence[Json] = ()
+    conversation: tuple[Message, ...] = ()
+    replies: list[str] = field(default_factory=list)
+    interpreter: InProcessInterpreter = field(default_factory=InProcessInterpreter)
+
+    def ask(self, question: str) -> str:
+        steps = self.agent.steps(question, AgentContext(self.conversation, memory_results=tuple(self.memory)))
+        result: object = None
+        with pytest.raises(StopIteration) as end:
+            while True:
+                effect = steps.send(result)
+                result = self._infer(effect) if isinstance(effect, Infer) else self._run(effect)
+        answer: Answer = end.value.value
+        return answer.content
+
+    def _infer(self, effect: Infer) -> AssistantReply:
+        completion = complete(chat_body(sanitize_request(ChatRequest("m", effect.messages)).request, "max_tokens"))
+        self.replies.append(completion.content or "")
+        return AssistantReply(self.replies[-1])
+
+    def _run(self, effect: Any) -> CellResult:
+        assert isinstance(effect, RunCode)
+        return asyncio.run(self.interpreter.run(effect.cell, (), _refuse))
+
+
+async def _refuse(requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
+    raise AssertionError(requests)
+
+
+@pytest.mark.parametrize(
+    ("question", "memory", "answer"),
+    [
+        ("What is the sum of the column area?", [CSV], "The sum of area is 100.00."),
+        ("How large is the total of all areas in the table?", [CSV], "The sum of areas is 100.00."),
+        ("Sum up the parks.", [CSV], "The sum of parks is 52."),
+        ("What is the sum of the column 'Fläche'?", [MARKDOWN], "The sum of Fläche is 142.6."),
+        ("Was ist die Summe der Spalte Fläche?", [MARKDOWN], "Die Summe von Fläche ist 142.6."),
+        ("How many lines mention Berlin?", [LINES], "2 lines mention Berlin."),
+        ("How many of its lines mention 'the zoo of'?", [LINES], "1 lines mention the zoo of."),
+        ("Wie viele Zeilen erwähnen Hamburg?", LINES.splitlines(), "1 Zeilen erwähnen Hamburg."),
+        ("How many lines mention {value}?", [LINES], "0 lines mention {value}."),
+    ],
+)
+def test_rlm_answers_from_data_that_no_prompt_contains(question: str, memory: Sequence[str], answer: str) -> None:
+    turn = Turn(RLMAgent(), memory)
+    assert turn.ask(question) == answer
+    assert len(turn.interpreter.cells) == len(turn.replies) == 1
+
+
+def test_a_replaced_system_prompt_of_rlm_gets_code_too() -> None:
+    assert (
+        Turn(RLMAgent(system_prompt="You are an analyst."), [CSV]).ask("What is the sum of parks?") == "The sum of parks is 52."
+    )
+
+
+def test_code_that_fails_is_reported() -> None:
+    turn = Turn(RLMAgent(), [CSV])
+    assert turn.ask("What is the sum of the column price?").startswith("The code failed. Error: ValueError")
+    assert len(turn.replies) == 2
+
+
+def test_a_question_that_needs_no_code_is_answered_as_usual() -> None:
+    turn = Turn(RLMAgent(), [CSV], (Message(Role.USER, "My favourite sport is tennis."), Message(Role.ASSISTANT, "Noted.")))
+    assert turn.ask("What is my favourite sport?") == "Your favourite sport is tennis."
+    assert turn.interpreter.cells == []
