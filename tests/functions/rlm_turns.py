@@ -42,9 +42,10 @@ class Researcher:
     queries: list[ChatRequest] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.gateway.model.script = self._answer
+        self.gateway.model.script = self.answer
 
-    def _answer(self, request: ChatRequest, _: CallContext) -> Answer:
+    def answer(self, request: ChatRequest, _: CallContext) -> Answer:
+        """Answer one call of the model."""
         if request.messages[0].role is not Role.SYSTEM:
             self.queries.append(request)
             return self.sub(request.messages[0].content)

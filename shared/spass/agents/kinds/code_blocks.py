@@ -6,14 +6,14 @@ indented by up to 64 blanks and has at most six signs. A block without an end go
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
 from spass.agents.kinds.protocols import REACT, observation, write_call
 from spass.core.code_calls import CODE_TOOL
 from spass.core.effects import CellResult, user
-from spass.core.json import InvalidJson, read_object
+from spass.core.json import InvalidJson, dump, read_object
 from spass.core.messages import Json, Message, Role, ToolCall
 
 PYTHON: Final = ("python", "python3", "py")
@@ -103,7 +103,7 @@ def cells_as_text(messages: Iterable[Message]) -> tuple[Message, ...]:
             if call is not None:
                 written = write_cell(words, code) if code is not None else _plain_call(words, call)
                 output.append(Message(Role.ASSISTANT, written))
-            output.append(describe_result(_result(message.content)) if code is not None else observation(message.content, REACT))
+            output.append(observation(message.content, REACT) if code is None else _describe_recorded(message.content))
         elif message.role is Role.ASSISTANT and message.tool_calls:
             said = [message.content, *[""] * (len(message.tool_calls) - 1)]
             calls |= {call.id: (words, call) for call, words in zip(message.tool_calls, said, strict=True)}
@@ -170,6 +170,13 @@ def _code_of(call: ToolCall | None) -> str | None:
 def _plain_call(words: str, call: ToolCall) -> str:
     written = write_call("", call.name, call.arguments, REACT)
     return f"{words}\n{written}" if words else written
+
+
+def _describe_recorded(content: str) -> Message:
+    """Return the message that tells the model the recorded result of a cell, with the approvals that its calls asked for."""
+    described = describe_result(_result(content))
+    approvals = _read(content).get("approvals")
+    return replace(described, content=f"{described.content}\nApprovals: {dump(approvals)}") if approvals else described
 
 
 def _result(content: str) -> CellResult:

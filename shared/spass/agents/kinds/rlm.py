@@ -155,6 +155,7 @@ def _describe_functions(specs: Sequence[ToolSpec]) -> str:
         return ""
     return f"""\
 Your code can also call the following tools. Each is a function with keyword arguments, for example `{specs[0].name}(…)`, and
-returns parsed JSON. A call that failed raises `ToolError`, which has a `.code`.
+returns parsed JSON. A call that failed raises `ToolError`, which has a `.code`. A result with `approval_required` says that the
+change is not made yet: a person has to approve it.
 
 {describe_tools(specs)}"""
