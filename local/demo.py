@@ -48,8 +48,9 @@ def temporary_gateway() -> Iterator[str]:
 
 
 def isolated_environment(environment: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return ``environment`` without variables that name other stores, another configuration or provider keys."""
-    excluded = re.compile("AWS_|SPASS_|.*API_?KEY")
+    """Return ``environment`` without variables that name other stores, another configuration or provider keys. ``SPASS_SANDBOX``
+    stays: it tells where code runs."""
+    excluded = re.compile("AWS_|SPASS_(?!SANDBOX$)|.*API_?KEY")
     return {name: value for name, value in environment.items() if not excluded.match(name)} | {"SPASS_HOME": home}
 
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -83,15 +83,15 @@ class Walk:
             raise DemoFailed(f"The agent should call its tool {tool}; it called {used or 'none'}")
         return reply
 
-    def ask_kind(self, request: Mapping[str, Any], *, expect: str) -> None:
-        """Send ``request`` to ``POST /v1/ask``.
+    def ask_kind(self, request: Mapping[str, Any], *, expect: str, uses: Collection[str] | None = None) -> None:
+        """Send ``request`` to ``POST /v1/ask``. ``uses`` are the tools that the agent must call, by default those of the request.
 
         Raises:
-            DemoFailed: the answer does not contain ``expect`` or has another kind, or the agent did not call exactly the tools
-                of the request.
+            DemoFailed: the answer does not contain ``expect`` or has another kind, or the agent did not call exactly these tools.
         """
         answer = self.call("POST", _ASK, request)
-        self._check(request, answer, answer["content"], [result["tool_name"] for result in answer["tool_results"]], expect)
+        used = [result["tool_name"] for result in answer["tool_results"]]
+        self._check(request, answer, answer["content"], used, expect, request.get("tools", ()) if uses is None else uses)
 
     def stream_kind(self, request: Mapping[str, Any], *, expect: str) -> None:
         """Send ``request`` to ``POST /v1/ask`` for a stream, and print its events as they arrive.
@@ -105,7 +105,8 @@ class Walk:
             raise DemoFailed(f"The stream should begin with planning and end with done; it had {len(events)} events")
         tokens = [event for event in events if event["type"] == "token"]
         content = "".join(token["content"] for token in tokens if token["step"] == tokens[-1]["step"])
-        self._check(request, events[-1], content, [event["tool"] for event in events if event["type"] == "tool_call"], expect)
+        used = [event["tool"] for event in events if event["type"] == "tool_call"]
+        self._check(request, events[-1], content, used, expect, request.get("tools", ()))
 
     def stream(
         self,
@@ -143,12 +144,17 @@ class Walk:
                     fields = {}
 
     def _check(
-        self, request: Mapping[str, Any], answer: Mapping[str, Any], content: str, used: Sequence[str], expect: str
+        self,
+        request: Mapping[str, Any],
+        answer: Mapping[str, Any],
+        content: str,
+        used: Sequence[str],
+        expect: str,
+        tools: Collection[str],
     ) -> None:
         _print(f"\n  {request['input']}\n  » {content}")
         if expect.lower() not in content.lower():
             raise DemoFailed(f"The answer should say '{expect}': {content}")
-        tools = request.get("tools", ())
         if set(used) != set(tools):
             raise DemoFailed(f"The agent should call {', '.join(tools) or 'no tool'}; it called {', '.join(used) or 'none'}")
         if answer["kind"] != request["agent"]:

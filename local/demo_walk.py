@@ -7,6 +7,7 @@ from urllib.parse import quote
 import httpx
 
 from local.demo_calls import DemoFailed, Walk
+from local.demo_code import show_code
 from local.demo_streams import show_streams
 from local.demo_texts import BERLIN, POTSDAM, documentation
 from local.demo_workspace import show_workspace
@@ -30,6 +31,7 @@ def walk(client: httpx.Client) -> None:
     _curation(step)
     _accounts(step, _documentation(step))
     show_workspace(step)
+    show_code(step)
     print("\nEvery answer follows from the documents.")
 
 
@@ -80,7 +82,7 @@ def _agents(step: Walk) -> None:
 def _kinds(step: Walk) -> None:
     question, product = "What is 1791 * 17?", "30447"
     with_tool = {"input": question, "tools": ["calculator"]}
-    step.title("10. Every kind of agent answers one question, without an agent's file")
+    step.title("10. Different kinds of agents answer one question, without an agent's file")
     print("\n  The kind simple calls no tools. It reads the product in the context:")
     step.ask_kind({"input": question, "agent": "simple", "context": "A note: 1791 times 17 is 30447."}, expect=product)
     print("\n  The kind orchestrator offers the tool as a function that the model can call:")
