@@ -10,12 +10,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def self_signed(folder: Path) -> Path:
-    """Return a PEM file with a self-signed certificate for 127.0.0.1 and its key."""
+def self_signed(folder: Path, host: str = "127.0.0.1") -> Path:
+    """Return a PEM file with a self-signed certificate for ``host`` and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
-    alternative = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    try:
+        subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        subject = x509.DNSName(host)
+    alternative = x509.SubjectAlternativeName([subject])
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + dt.timedelta(days=1))
         .add_extension(alternative, critical=False)

@@ -33,7 +33,7 @@ ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · 
 BackendError · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·
 IngestRefused · StopWork · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong ·
 UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed ·
-ContainerFailed · MountRefused · NoFreeSlot · CellStopped · FunctionThrottled · FunctionLost · UnknownSandbox
+ContainerFailed · MountRefused · NoFreeSlot · CellStopped · FunctionThrottled · FunctionLost · UnknownSandbox · NotFetched
 """
 
 from collections.abc import Mapping

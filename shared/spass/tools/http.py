@@ -1,6 +1,7 @@
 """Send one HTTP request for a tool and read a bounded answer. Redirects are not followed."""
 
 import json
+import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,6 +76,15 @@ async def send(request: ToolRequest) -> ToolAnswer:
             if len(body) > _MAX_BYTES:
                 raise AnswerTooLong
     return ToolAnswer(200, bytes(body))
+
+
+def user_agent() -> str:
+    """Return the program and a contact, which the operator sets in ``SPASS_CONTACT`` (an address or a page).
+
+    https://foundation.wikimedia.org/wiki/Policy:Wikimedia_Foundation_User-Agent_Policy requires both.
+    """
+    contact = os.environ.get("SPASS_CONTACT", "self-hosted gateway")
+    return f"SpassBot/1.0 ({contact}) httpx/{httpx.__version__}"
 
 
 def _open_client(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:

@@ -21,8 +21,8 @@ LONGEST_HEAD: Final = 64 * 1024
 _READ_AHEAD: Final = 256 * 1024  # unread bytes of a body at which the connection is paused
 _DISALLOWED_IN_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
-_Origin: TypeAlias = tuple[bytes, bytes, int]
-"""Scheme, host and port."""
+_Origin: TypeAlias = tuple[bytes, bytes, int, str]
+"""Scheme, host, port, and the name in the certificate."""
 
 
 class DirectTransport(httpx.AsyncBaseTransport):
@@ -35,12 +35,14 @@ class DirectTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send ``request``, whose body is in memory, and return when the status and headers of its answer have arrived.
 
+        The extension ``sni_hostname`` is the name that the certificate must have, if the URL has an address as host.
+
         Raises:
             httpx.TransportError: there is no answer. Then, and after a cancellation, the extension ``SENT`` is True if the
                 server may have received the whole request.
         """
         head = _encode_head(request)
-        origin = (request.url.raw_scheme, request.url.raw_host, _port(request.url))
+        origin = (request.url.raw_scheme, request.url.raw_host, _port(request.url), _server_name(request))
         request.extensions[SENT] = False
         connection = self._take_idle(origin) or await _connect(request)
         try:
@@ -273,10 +275,9 @@ async def _connect(request: httpx.Request) -> _Connection:
         raise httpx.UnsupportedProtocol("only http and https are supported")
     ssl_context = _certificates() if url.scheme == "https" else None
     host = url.raw_host.decode("ascii")
+    name = _server_name(request) if ssl_context else None
     loop = asyncio.get_running_loop()
-    connect = partial(
-        loop.create_connection, _Connection, host, _port(url), ssl=ssl_context, server_hostname=host if ssl_context else None
-    )
+    connect = partial(loop.create_connection, _Connection, host, _port(url), ssl=ssl_context, server_hostname=name)
     try:
         async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
             # uvloop, which uvicorn uses if it is installed, does not support happy eyeballs.
@@ -287,6 +288,11 @@ async def _connect(request: httpx.Request) -> _Connection:
         raise httpx.ConnectError("no connection") from error
     connection: _Connection = endpoints[1]
     return connection
+
+
+def _server_name(request: httpx.Request) -> str:
+    name: str = request.extensions.get("sni_hostname") or request.url.raw_host.decode("ascii")
+    return name
 
 
 def _port(url: httpx.URL) -> int:

@@ -11,7 +11,7 @@ from pydantic import Field
 from spass.core.messages import Json
 from spass.redaction.text import redact_provider_text
 from spass.tools.base import ToolError
-from spass.tools.http import AnswerTooLong, ToolAnswer, ToolRequest, send
+from spass.tools.http import AnswerTooLong, ToolAnswer, ToolRequest, send, user_agent
 
 Language: TypeAlias = Annotated[
     str,
@@ -31,7 +31,7 @@ async def query_api(language: str, parameters: Mapping[str, str | int]) -> Mappi
     """
     query = {"action": "query", "format": "json", "formatversion": 2, "errorformat": "plaintext", **parameters}
     try:
-        response = await send(ToolRequest(f"{_server(language)}/w/api.php", query, headers={"User-Agent": _user_agent()}))
+        response = await send(ToolRequest(f"{_server(language)}/w/api.php", query, headers={"User-Agent": user_agent()}))
     except httpx.TimeoutException:
         raise ToolError("Wikipedia did not answer in time. Try once more, or answer without it.") from None
     except httpx.HTTPError:
@@ -72,12 +72,3 @@ def _check_status(response: ToolAnswer, language: str) -> None:
         raise ToolError(f"There is no Wikipedia in the language {language!r}. Use a code such as en, de or fr.")
     if response.status != 200:
         raise ToolError(f"Wikipedia refused the request with status {response.status}. Answer without it.")
-
-
-def _user_agent() -> str:
-    """Return the program and a contact, which the operator sets in ``SPASS_CONTACT`` (an address or a page).
-
-    https://foundation.wikimedia.org/wiki/Policy:Wikimedia_Foundation_User-Agent_Policy requires both.
-    """
-    contact = os.environ.get("SPASS_CONTACT", "self-hosted gateway")
-    return f"SpassBot/1.0 ({contact}) httpx/{httpx.__version__}"
