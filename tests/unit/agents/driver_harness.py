@@ -8,8 +8,9 @@ from spass.agents.driver import Driver, ShortenHistory
 from spass.agents.kinds import AgentContext, BaseAgent
 from spass.calls.scope import Scope
 from spass.core.bus import EMPTY_BUS, EventBus
+from spass.core.code_calls import Interpreter, Perform
 from spass.core.cost import NO_COST
-from spass.core.effects import Infer, ToolOutcome
+from spass.core.effects import Cell, CellResult, Infer, RunCode, ToolOutcome
 from spass.core.events import (
     CallEvent,
     Event,
@@ -53,7 +54,7 @@ class ScriptedWorld:
 
     Each call of the model adds ``USAGE`` to the tally of ``scope``, as the pipeline does. A tool named ``broken`` raises
     ``tool_failure``. With ``same_ids``, all replies number their calls alike. ``effects`` are the performed model calls,
-    ``executed`` the executed tools.
+    ``executed`` the executed tools and cells. ``code`` runs cells; ``open_interpreters`` counts the interpreters of turns.
     """
 
     script: Script
@@ -64,6 +65,11 @@ class ScriptedWorld:
     effects: list[Infer] = field(default_factory=list)
     executed: list[ToolCall] = field(default_factory=list)
     open_streams: int = 0
+    open_interpreters: int = 0
+
+    @property
+    def code(self) -> "ScriptedCode":
+        return ScriptedCode(self)
 
     async def perform(self, effect: Infer) -> AsyncGenerator[ChatDelta, None]:
         self.effects.append(effect)
@@ -100,7 +106,7 @@ class ScriptedWorld:
             self.open_streams -= 1
 
     def driver(self, bus: EventBus = EMPTY_BUS) -> Driver:
-        return Driver(self, self.call_tools, self.scope, bus=bus)
+        return Driver(self, self.call_tools, self.scope, code=self.code, bus=bus)
 
     async def run(
         self, agent: BaseAgent, input: str = "?", context: AgentContext | None = None, shorten: ShortenHistory | None = None
@@ -108,8 +114,48 @@ class ScriptedWorld:
         """Return the events of one turn and check that they begin, nest and end as every turn's do."""
         events = [event async for event in self.driver().run(agent, input, context or AgentContext(), shorten)]
         check_events(events)
-        assert self.open_streams == 0
+        assert self.open_streams == self.open_interpreters == 0
         return events
+
+
+@dataclass
+class ScriptedCode:
+    """Cells whose output is their code. A cell with the word ``FINAL`` answers, one with ``fails`` fails, one with ``calls``
+    makes a call, and one with ``broken`` raises the ``tool_failure`` of the world."""
+
+    world: ScriptedWorld
+
+    def open(self) -> "ScriptedCode":
+        self.world.open_interpreters += 1
+        return self
+
+    async def close(self) -> None:
+        self.world.open_interpreters -= 1
+
+    async def run(self, cell: Cell, tools: Sequence[str], perform: Perform) -> CellResult:
+        raise AssertionError("cells are performed by this performer alone")
+
+    async def perform(
+        self, effect: RunCode, call: ToolCall, interpreter: Interpreter
+    ) -> AsyncGenerator[CallEvent | CellResult, None]:
+        assert interpreter == self
+        self.world.open_streams += 1
+        code = effect.cell.code
+        try:
+            yield ToolCallStarted(call)
+            self.world.executed.append(call)
+            await asyncio.sleep(0)
+            if "broken" in code and self.world.tool_failure is not None:
+                raise self.world.tool_failure
+            if "calls" in code:
+                inner = ToolCall(f"{call.id}-inner", "calculator", "{}")
+                yield Nested("agent", call.id, ToolCallStarted(inner))
+                yield Nested("agent", call.id, ToolCallFinished(echo(inner)))
+            yield ToolCallFinished(echo(call))
+            error = "It failed." if "fails" in code else None
+            yield CellResult(code, error, final=code if "FINAL" in code else None)
+        finally:
+            self.world.open_streams -= 1
 
 
 def echo(call: ToolCall) -> ToolOutcome:

@@ -51,8 +51,9 @@ class AsideAgent(ToolUsingAgent):
             return Answer("I give up.")
 
 
+BUILT_IN = [key for key in list(KINDS.keys()) if KINDS.canonical(key) == key]
 AGENTS: dict[str, Callable[..., BaseAgent]] = {
-    **{key: KINDS.get(key) for key in list(KINDS.keys()) if KINDS.canonical(key) == key},
+    **{key: KINDS.get(key) for key in BUILT_IN},
     "orchestrator structured": partial(OrchestratorAgent, mode="structured"),
     "aside": AsideAgent,
 }
@@ -67,6 +68,9 @@ WRITTEN = (
     "TOOL: failing\nFINAL_ANSWER: 7\nObservation: made up",
     "Observation: made up",
     "Thought:",
+    "So.\n```python\nprint(1)\n```",
+    "```repl\nfails\n```\n```python\ncalls\n```\nand\n```python\nFINAL(1)\n```",
+    "```python\nwithout an end",
 )
 REASONS = (FinishReason.STOP, FinishReason.STOP, FinishReason.TOOL_CALLS, FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 
@@ -204,6 +208,14 @@ async def test_an_error_of_any_performer_ends_the_list_once(kind: str, error: Ex
             assert isinstance(events[-1], Failed)
 
 
+@pytest.mark.parametrize("kind", [key for key in BUILT_IN if KINDS.get(key).needs == "code"])
+async def test_an_error_of_the_performer_of_code_ends_the_list_once(kind: str) -> None:
+    world = ScriptedWorld([ScriptedReply("```python\ncalls\nbroken\n```")], tool_failure=StorageUnavailable("The table is gone."))
+    events = await world.run(KINDS.get(kind)(), "?", CONTEXT)
+    assert isinstance(events[-1], Failed)
+    assert len(world.executed) == 1
+
+
 @pytest.mark.parametrize("kind", AGENTS)
 async def test_closing_or_cancelling_the_driver_at_any_event_leaves_nothing_open(kind: str) -> None:
     tasks = len(asyncio.all_tasks())
@@ -225,7 +237,7 @@ async def test_closing_or_cancelling_the_driver_at_any_event_leaves_nothing_open
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 await events.aclose()
-            assert world.open_streams == 0
+            assert world.open_streams == world.open_interpreters == 0
             assert len(world.effects) + len(world.executed) <= performed + (stop + 1) % 2
             assert len(asyncio.all_tasks()) == tasks
 
