@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from spass.core.code_calls import CallReply, CodeRequest, Perform, Query, ToolRequest
 from spass.core.effects import Cell, CellResult
-from spass.core.errors import SpassError
 
 MAX_BATCH: Final = 64
 
@@ -71,13 +70,16 @@ class InProcessInterpreter:
         self.cells.append(cell)
         if len(self.cells) == 1:
             self._names = {"LLMError": LLMError, "ToolError": ToolError, **json.loads(json.dumps({**cell.variables}))}
-        world = _World(asyncio.get_running_loop(), perform)
+        loop = asyncio.get_running_loop()
+        world = _World(loop)
+        work = loop.run_in_executor(None, self._run, cell, tools, world)
+        work.add_done_callback(lambda _: world.asked.put_nowait(None))
         try:
-            return await asyncio.to_thread(self._run, cell, tools, world)
+            while (asked := await world.asked.get()) is not None:
+                asked.answer.set_result(await perform(asked.requests))
+            return await work
         finally:
             world.stop()
-            if world.failure is not None:
-                raise world.failure
 
     async def close(self) -> None:
         self.closed = True
@@ -109,16 +111,25 @@ class InProcessInterpreter:
 
 
 @dataclass
+class _Asked:
+    """The requests of one wait of the code, and what answers them."""
+
+    requests: Sequence[CodeRequest]
+    answer: "Future[Sequence[CallReply]]" = field(default_factory=Future)
+
+
+@dataclass
 class _World:
-    """What the code of one cell can reach. ``failure`` is an error that ends the turn."""
+    """What the code of one cell can reach. ``asked`` is what it asks for, and None at its end."""
 
     loop: asyncio.AbstractEventLoop
-    perform: Perform
-    failure: SpassError | None = None
+    asked: "asyncio.Queue[_Asked | None]" = field(default_factory=asyncio.Queue)
     _waiting: "Future[Sequence[CallReply]] | None" = None
+    _stopped: bool = False
 
     def stop(self) -> None:
-        """Cancel what the code waits for."""
+        """End the code when it waits, or at its next wait."""
+        self._stopped = True
         if self._waiting is not None:
             self._waiting.cancel()
 
@@ -137,18 +148,15 @@ class _World:
         return _value(reply, ToolError)
 
     def _ask(self, requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
-        self._waiting = asyncio.run_coroutine_threadsafe(_awaited(self.perform, requests), self.loop)
+        asked = _Asked(requests)
+        self._waiting = asked.answer
+        if self._stopped:
+            raise _Stopped
+        self.loop.call_soon_threadsafe(self.asked.put_nowait, asked)
         try:
-            return self._waiting.result()
+            return asked.answer.result()
         except CancelledError:
             raise _Stopped from None
-        except SpassError as error:
-            self.failure = error
-            raise _Stopped from None
-
-
-async def _awaited(perform: Perform, requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
-    return await perform(requests)
 
 
 def _checked(prompt: object) -> Query:

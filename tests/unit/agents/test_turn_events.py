@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
+from spass.agents.availability import Availability
 from spass.agents.engine import Engine
 from spass.agents.spec import file_model
 from spass.aws import keys
@@ -36,6 +37,7 @@ from spass.testing.event_log import EventLog
 from spass.testing.model import ScriptedModel
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.toolbox import Toolbox
+from tests.simulated.interpreter import InProcessSandbox
 from tests.unit.tools.fakes import FakeReader, rag_with
 
 pytestmark = pytest.mark.anyio
@@ -57,6 +59,7 @@ AGENTS: Final[Sequence[Mapping[str, Any]]] = (
     {"kind": "orchestrator", "tools": ["wild"]},
     {"kind": "orchestrator", "tools": ["wild"], "mode": "structured"},
     {"kind": "react", "tools": ["wild"]},
+    {"kind": "rlm", "tools": ["wild"]},
 )
 HOWS: Final = ("answer", "answer", "embed", "fail", "model fails", "slow", "storage fails", "crash", SECRET)
 
@@ -110,7 +113,14 @@ class RandomModel:
             return
         how = json.dumps({"how": self.random.choice(HOWS)})
         written = self.random.choice(
-            [f"\nAction: wild\nAction Input: {how}", f"\nTOOL: wild\nINPUT: {how}", f"\nFinal Answer: {SECRET}", f"\n{SECRET}"]
+            [
+                f"\nAction: wild\nAction Input: {how}",
+                f"\nTOOL: wild\nINPUT: {how}",
+                f"\nFinal Answer: {SECRET}",
+                f"\n{SECRET}",
+                f"\n```python\nprint(wild(**{how}))\nFINAL('{SECRET}')\n```",
+                f"\n```python\nprint(llm_batch(['{SECRET}'] * 3))\n```",
+            ]
         )
         yield ChatDelta(written, finish_reason=FinishReason.STOP, usage=usage if dice < 0.9 else None)
 
@@ -134,7 +144,7 @@ class RandomRuns:
         cascade, reader = Cascade(CONFIG), FakeReader()
         Wild.calls = Calls(CONFIG, router, cascade)
         toolbox = Toolbox(rag_with(reader), cascade, tools={"wild": f"{__name__}:Wild"})
-        self.engine = Engine(Wild.calls, toolbox, reader, cascade)
+        self.engine = Engine(Wild.calls, toolbox, reader, cascade, Availability(InProcessSandbox))
         self.requests: list[RequestId] = []
         self.ends: Counter[str] = Counter()
 
@@ -206,7 +216,7 @@ async def test_events_of_random_turns_are_paired_nested_and_equal_the_audit() ->
         assert sum(getattr(end, name) for end in inferences) == sum(int(str(record[name])) for record in audited) > 0
     check_turns(log)
 
-    assert {turn.kind for turn in turns} == {"simple", "orchestrator", "native_react"}
+    assert {turn.kind for turn in turns} == {"simple", "orchestrator", "native_react", "rlm"}
     assert SECRET not in repr(log.events)
     assert SECRET not in json.dumps(lines)
     written = Counter(str(line["event"]) for line in lines)
