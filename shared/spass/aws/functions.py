@@ -25,12 +25,14 @@ _THROTTLES: Final = frozenset(
     {
         "TooManyRequestsException",
         "ThrottlingException",
+        "RequestLimitExceeded",
         "EC2ThrottledException",
         "ENILimitReachedException",
-        "RequestLimitExceeded",
+        "SubnetIPAddressLimitReachedException",
+        "ResourceNotReadyException",
+        "ResourceConflictException",  # the function was idle, and its network is being attached again
     }
 )
-_NOT_READY: Final = frozenset({"ResourceNotReadyException", "ResourceConflictException", "SubnetIPAddressLimitReachedException"})
 
 
 class FunctionThrottled(Exception):
@@ -41,19 +43,23 @@ class FunctionLost(Exception):
     """The invocation has no answer. Whether the function ran is unknown."""
 
 
-class _Body(Protocol):
+class ResponseBody(Protocol):
+    """The payload of a response, which has not been read."""
+
     def read(self) -> bytes: ...
 
 
-class _Response(TypedDict, total=False):
-    Payload: _Body
+class InvokeResponse(TypedDict, total=False):
+    """The part of boto3's response that this module uses."""
+
+    Payload: ResponseBody
     FunctionError: str
 
 
 class LambdaClient(Protocol):
     """The part of boto3's client that this module uses."""
 
-    def invoke(self, *, FunctionName: str, TenantId: str, Payload: bytes) -> _Response:  # noqa: N803
+    def invoke(self, *, FunctionName: str, TenantId: str, Payload: bytes) -> InvokeResponse:  # noqa: N803
         ...
 
 

@@ -1,0 +1,234 @@
+"""The launcher ``lambda``, over the function's own handler: every call to the outside starts the program again"""
+
+import asyncio
+import base64
+import json
+import os
+import random
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spass.aws.functions import InvokeResponse, TenantFunction
+from spass.core.code_calls import CallReply, CodeRequest
+from spass.core.effects import Cell, CellResult, Queries
+from spass.core.errors import InternalError, SandboxUnavailable
+from spass.sandbox import lambda_
+from spass.sandbox.interpreter import TurnInterpreter
+from spass.sandbox.lambda_ import MAX_PAYLOAD, LambdaLauncher
+from spass.sandbox.limits import LIMITS, Limits
+from tests.unit.sandbox.function_client import FunctionClient, answer, fail, lose_reply, refuse
+from tests.unit.sandbox.scripted_children import Outside
+
+pytestmark = pytest.mark.anyio
+
+TENANT = "a" * 64
+
+
+def open_turn(client: FunctionClient, limits: Limits = LIMITS) -> TurnInterpreter:
+    return TurnInterpreter(LambdaLauncher(TenantFunction("spass-code", lambda: client)), TENANT, limits)
+
+
+def cell(code: str, **values: Any) -> Cell:
+    return Cell(code, queries=Queries(None, 0.3, 100, 100), **values)
+
+
+@pytest.fixture
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lambda_, "_THROTTLE_DELAYS", (0.001,) * 6)
+
+
+async def test_cells_share_their_state_and_calls_are_performed_once() -> None:
+    client, outside = FunctionClient(), Outside()
+    turn = open_turn(client)
+    first = await turn.run(cell("x = llm_query('one') + llm_query('two')"), (), outside.perform)
+    second = await turn.run(cell("print(x, llm_batch(['three', 'four']))"), (), outside.perform)
+    await turn.close()
+    assert (first.error, second) == (None, CellResult("ONETWO ['THREE', 'FOUR']\n"))
+    assert outside.performed == ["one", "two", "three", "four"]
+    assert len(client.invoked) == 3 + 2
+
+
+async def test_each_invocation_names_the_owner_of_the_code() -> None:
+    client = FunctionClient()
+    await open_turn(client).run(cell("1"), (), Outside().perform)
+    assert client.invoked == [("spass-code", TENANT)]
+
+
+async def test_variables_of_4_mib_fit_into_an_invocation() -> None:
+    hardly_compressible = base64.b85encode(random.Random(5).randbytes(3 * 2**20)).decode()
+    client = FunctionClient()
+    first = await open_turn(client).run(
+        cell("print(len(context), hash(context) == hash(context))", variables={"context": hardly_compressible}),
+        (),
+        Outside().perform,
+    )
+    assert first == CellResult(f"{len(hardly_compressible)} True\n")
+    assert len(client.payloads[0]) < MAX_PAYLOAD
+
+
+async def test_a_program_that_does_not_fit_is_an_error_that_the_model_reads() -> None:
+    async def perform(requests: Sequence[CodeRequest]) -> list[CallReply]:
+        return [CallReply(random.Random(len(str(request))).randbytes(2**20).hex()) for request in requests]
+
+    client = FunctionClient()
+    turn = open_turn(client)
+    stopped = await turn.run(cell("x = llm_batch(['a' * n for n in range(1, 9)])"), (), perform)
+    assert stopped.error is not None
+    assert "6 MB" in stopped.error
+    assert await turn.run(cell("print(1)"), (), perform) == CellResult("1\n")
+
+
+@pytest.mark.usefixtures("no_delays")
+@pytest.mark.parametrize("code", ["TooManyRequestsException", "EC2ThrottledException", "ResourceConflictException"])
+async def test_throttled_invocations_are_tried_again(code: str) -> None:
+    client, outside = FunctionClient(faults=[refuse(code, 429)] * 6), Outside()
+    assert await open_turn(client).run(cell("print(1)"), (), outside.perform) == CellResult("1\n")
+    assert len(client.invoked) == 7
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_lambda_that_throttles_for_too_long_is_no_sandbox() -> None:
+    client, outside = FunctionClient(faults=[refuse("TooManyRequestsException", 429)] * 7), Outside()
+    turn = open_turn(client)
+    with pytest.raises(SandboxUnavailable) as caught:
+        await turn.run(cell("print(1)"), (), outside.perform)
+    assert caught.value.retry_after
+    assert await turn.run(cell("print(2)"), (), outside.perform) == CellResult("2\n")
+
+
+@pytest.mark.parametrize("fault", [lose_reply, refuse("ServiceException", 500)])
+async def test_a_lost_reply_is_asked_for_once_more_and_nothing_is_performed_twice(fault: Any) -> None:
+    client, outside = FunctionClient(), Outside()
+    turn = open_turn(client)
+    for place in range(3):
+        client.faults = [FunctionClient.run] * place + [fault]
+        result = await turn.run(cell(f"print(llm_query('a{place}') + llm_query('b{place}'))"), (), outside.perform)
+        assert result == CellResult(f"A{place}B{place}\n")
+    assert outside.performed == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+@pytest.mark.parametrize("fault", [lose_reply, refuse("ServiceException", 500)])
+async def test_replies_that_are_lost_twice_are_no_sandbox(fault: Any) -> None:
+    with pytest.raises(SandboxUnavailable):
+        await open_turn(FunctionClient(faults=[fault] * 2)).run(cell("1"), (), Outside().perform)
+
+
+async def test_a_wrong_deployment_is_our_error() -> None:
+    for code in ("AccessDeniedException", "ResourceNotFoundException", "InvalidParameterValueException"):
+        with pytest.raises(InternalError, match=code):
+            await open_turn(FunctionClient(faults=[refuse(code, 400)])).run(cell("1"), (), Outside().perform)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "fault"),
+    [
+        ("Sandbox.Timedout", "", "took too long"),
+        (None, "2027-01-01T00:00:00Z 1 Task timed out after 300.00 seconds", "took too long"),
+        ("Runtime.ExitError", "RequestId: 1 Error: Runtime exited with error: signal: killed", "too much memory"),
+        ("Function.ResponseSizeTooLarge", "", "wrote too much"),
+    ],
+)
+async def test_a_function_that_the_code_ended_is_an_error_of_the_code(kind: str | None, message: str, fault: str) -> None:
+    client = FunctionClient()
+    turn = open_turn(client)
+    await turn.run(cell("x = 1"), (), Outside().perform)
+    client.faults = [fail(kind, message)]
+    stopped = await turn.run(cell("x = 2"), (), Outside().perform)
+    assert fault in (stopped.error or "")
+    assert await turn.run(cell("print(x)"), (), Outside().perform) == CellResult("1\n")
+
+
+async def test_a_function_that_fails_by_itself_is_no_sandbox() -> None:
+    for kind in ("Runtime.ImportModuleError", "Runtime.HandlerNotFound", "KeyError", None):
+        with pytest.raises(SandboxUnavailable):
+            await open_turn(FunctionClient(faults=[fail(kind)])).run(cell("1"), (), Outside().perform)
+
+
+def packed(text: bytes) -> str:
+    return base64.b64encode(zlib.compress(text)).decode()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b"null", b"[]", b"{}", {"lines": 5, "cpu": 0, "fault": None}, {"lines": "?", "cpu": 0, "fault": None},
+        {"lines": packed(b"x"), "cpu": -1, "fault": None}, {"lines": packed(b"x"), "cpu": "1e999", "fault": None},
+        {"lines": packed(b"x")[:-8], "cpu": 0, "fault": None}, {"lines": packed(b"x" * (2**26 + 1)), "cpu": 0, "fault": None},
+        {"lines": packed(b"\n" * 10**6), "cpu": 0, "fault": None}, {"lines": "", "cpu": 0, "fault": None},
+    ],
+    ids=range(12),
+)  # fmt: skip
+async def test_a_malformed_answer_of_the_function_is_no_sandbox(payload: object) -> None:
+    with pytest.raises(SandboxUnavailable):
+        await open_turn(FunctionClient(faults=[answer(payload)])).run(cell("1"), (), Outside().perform)
+
+
+async def test_code_that_uses_too_much_processor_time_is_stopped_in_the_function() -> None:
+    client = FunctionClient()
+    turn = open_turn(client, Limits(cell_cpu=1))
+    await turn.run(cell("x = 1"), (), Outside().perform)
+    stopped = await turn.run(cell("while True: pass"), (), Outside().perform)
+    assert "used more than 1 s of processor time" in (stopped.error or "")
+    assert await turn.run(cell("print(x)"), (), Outside().perform) == CellResult("1\n")
+
+
+async def test_code_that_waits_for_ever_is_stopped_in_the_function() -> None:
+    turn = open_turn(FunctionClient(), Limits(cell_wall=1))
+    stopped = await turn.run(cell("import os\nos.read(os.pipe()[0], 1)"), (), Outside().perform)
+    assert "took longer than 1 s" in (stopped.error or "")
+    in_time = open_turn(FunctionClient(seconds=4))
+    assert "took longer than" in (
+        (await in_time.run(cell("import os\nos.read(os.pipe()[0], 1)"), (), Outside().perform)).error or ""
+    )
+
+
+async def test_processor_time_of_replays_counts_for_the_turn() -> None:
+    client, outside = FunctionClient(), Outside()
+    turn = open_turn(client, Limits(turn_cpu=1.0, cell_cpu=5))
+    work = "x = 0\nfor n in range(2_000_000): x += n\nllm_query('a')"
+    errors = [(await turn.run(cell(work), (), outside.perform)).error for _ in range(12)]
+    assert any("processor time" in (error or "") for error in errors)
+    assert "used up its processor time" in (errors[-1] or "")
+    assert len(client.invoked) < 20
+
+
+async def test_a_cancelled_run_does_not_wait_for_the_function() -> None:
+    started, may_end = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hang(_: FunctionClient, __: bytes) -> InvokeResponse:
+        loop.call_soon_threadsafe(started.set)
+        asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result()
+        return fail("Sandbox.Timedout")(_, __)
+
+    task = asyncio.create_task(open_turn(FunctionClient(faults=[hang])).run(cell("1"), (), Outside().perform))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    may_end.set()
+
+
+async def test_an_event_without_a_start_starts_no_child() -> None:
+    response = FunctionClient().run(b"{}")
+    assert json.loads(response["Payload"].read()) == {}
+
+
+async def test_nothing_is_left_of_what_code_wrote(tmp_path: Path) -> None:
+    client = FunctionClient(environment={"TMPDIR": str(tmp_path)})
+    code = """
+import os
+for n in range(1100):
+    os.mkdir("d" * 200)
+    open("file", "w").close()
+    os.chmod("file", 0)
+    os.chdir("d" * 200)
+os.chmod(".", 0)
+print("deep")
+"""
+    assert await open_turn(client).run(cell(code), (), Outside().perform) == CellResult("deep\n")
+    assert not os.listdir(tmp_path)  # noqa: PTH208
