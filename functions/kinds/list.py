@@ -1,5 +1,6 @@
 """GET /v1/kinds: the agent kinds."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import Depends
@@ -15,7 +16,7 @@ router = api_router()
 @router.get("/v1/kinds")
 async def list_kinds(services: Annotated[Services, Depends(get_services)]) -> KindList:
     """List all agent kinds, with the parameters that an agent's file and `POST /v1/ask` accept."""
-    return list_all_kinds(services.availability.reason)
+    return await asyncio.to_thread(list_all_kinds, services.availability.reason)  # it may ask interpreters for their versions
 
 
 handler = lambda_handler(router)

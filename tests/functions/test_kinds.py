@@ -10,14 +10,18 @@ from spass.agents.kinds import KINDS, AgentContext, BaseAgent, parameter
 from spass.core.effects import Answer, Infer, Steps
 from tests.functions.gateway import Gateway
 
-# key, tools, multi_turn, max_turns, temperature, max_tokens: the table of the page, for the kinds that exist
+# key, tools, multi_turn, max_turns, temperature, max_tokens: the table of the page
 TABLE = [
     ("simple", False, False, 1, 0.7, 1024),
     ("orchestrator", True, True, 10, 0.7, 1024),
     ("native_react", True, True, 10, 0.7, 1024),
     ("react", True, True, 10, 0.7, 1024),
     ("rlm", True, True, 10, 0.7, 2048),
+    ("openhands", False, True, None, 0.7, 1024),
+    ("claude_code", False, True, None, 0.7, 1024),
 ]
+FOREIGN = ("openhands", "claude_code")
+"""The kinds that a gateway without ``harnesses`` in its file cannot run."""
 SAMPLING = {"temperature": (0, 2), "max_tokens": (1, 2**31 - 1), "max_turns": (1, 100)}
 
 
@@ -35,7 +39,7 @@ def test_it_lists_the_kinds_of_the_table_in_order_with_their_defaults(gateway: G
             kind["key"],
             kind["accepts_tools"],
             kind["multi_turn"],
-            *(kind["params"]["properties"][name]["default"] for name in ("max_turns", "temperature", "max_tokens")),
+            *(kind["params"]["properties"].get(name, {}).get("default") for name in ("max_turns", "temperature", "max_tokens")),
         )
         for kind in kinds(gateway)
     ]
@@ -47,7 +51,11 @@ def test_each_kind_has_a_description_and_is_available(gateway: Gateway) -> None:
         assert set(kind) == {"key", "description", "accepts_tools", "multi_turn", "params", "available", "reason"}
         assert kind["description"].endswith(".")
         assert "\n" not in kind["description"]
-        assert (kind["available"], kind["reason"]) == (True, None)
+        if kind["key"] in FOREIGN:
+            assert not kind["available"]
+            assert "harnesses: {roots:" in kind["reason"]
+        else:
+            assert (kind["available"], kind["reason"]) == (True, None)
 
 
 @pytest.mark.parametrize("key", [row[0] for row in TABLE])
@@ -59,6 +67,9 @@ def test_params_is_a_json_schema_with_bounds_that_accepts_its_own_defaults(gatew
     jsonschema_rs.validate(schema, {})
     assert not jsonschema_rs.is_valid(schema, {"system_prompt": "A file or a request names it elsewhere."})
     for name, (least, most) in SAMPLING.items():
+        if name == "max_turns" and key in FOREIGN:
+            assert not jsonschema_rs.is_valid(schema, {name: 1})
+            continue
         assert jsonschema_rs.is_valid(schema, {name: least})
         assert jsonschema_rs.is_valid(schema, {name: most})
         assert not jsonschema_rs.is_valid(schema, {name: least - 1})

@@ -33,6 +33,7 @@ from tests.unit.cli.command import spass
 
 USAGE = TokenUsage(10, 5)
 KEYS = ("simple", "orchestrator", "native_react", "react", "rlm")
+FOREIGN = ("openhands", "claude_code")  # test_foreign_agents_of_the_seed has their sections
 WITH_TOOLS = ("orchestrator", "native_react", "react")
 ACTION = 'Thought: I calculate.\nAction: calculator\nAction Input: {"expression": "2+2"}'
 
@@ -375,7 +376,7 @@ def test_the_registry_contains_gets_and_lists_kinds(gateway: Gateway) -> None:
     assert not KINDS.contains("nothing")
     assert KINDS.get("orchestrator") is OrchestratorAgent
     listed = [kind["key"] for kind in gateway.send("GET", "/v1/kinds").json["kinds"]]
-    assert list(KINDS.keys()) == listed == [*KEYS]
+    assert list(KINDS.keys()) == listed == [*KEYS, *FOREIGN]
 
 
 def test_a_registered_kind_answers_through_ask_and_through_an_agents_file(

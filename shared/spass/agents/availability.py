@@ -1,20 +1,70 @@
 """The kinds that this gateway can run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
-from spass.agents.kinds.base import BaseAgent
+from spass.agents.kinds.base import AgentContext, BaseAgent
+from spass.agents.kinds.harness import HarnessAgent
 from spass.core.code_calls import Sandbox
+from spass.core.effects import HarnessRunner, HarnessSpec
 from spass.core.errors import KindUnavailable, SandboxUnavailable
+from spass.core.messages import Json
 from spass.sandbox.none import no_sandbox
 
-_NO_HARNESS = "foreign agents run on a machine of your own, and this process has none of their runners."
+NOT_DEPLOYED: Final = "foreign agents run on a machine of your own, not in a deployed gateway. Start one there with: make run"
+
+
+class Harnesses(Protocol):
+    """The foreign agents of a machine."""
+
+    def unavailable(self, runner: HarnessRunner) -> str | None:
+        """Return why ``runner`` cannot run, for people, with the command that helps, or None if it can."""
+        ...
+
+    def check(self, spec: HarnessSpec) -> None:
+        """Check whether ``spec`` can run, before any work.
+
+        Raises:
+            InvalidRequest: a value is not allowed.
+            KindUnavailable: something is missing.
+        """
+        ...
+
+    async def run(self, spec: HarnessSpec, *, model: str, owner: str) -> Mapping[str, Json]:
+        """Return what the runner answers.
+
+        Raises:
+            SpassError: there is no answer.
+        """
+        ...
+
+
+def no_harnesses() -> Harnesses | None:
+    """Return that this process runs no foreign agents."""
+    return None
 
 
 class Availability:
-    """Tell which kinds can run here. ``sandbox`` returns the place where code runs."""
+    """Tell which kinds can run here. ``sandbox`` returns the place where code runs, and ``harnesses`` the foreign agents of this
+    machine, or None in a deployment."""
 
-    def __init__(self, sandbox: Callable[[], Sandbox] = no_sandbox) -> None:
+    def __init__(
+        self, sandbox: Callable[[], Sandbox] = no_sandbox, harnesses: Callable[[], Harnesses | None] = no_harnesses
+    ) -> None:
         self.sandbox = sandbox
+        self._harnesses = harnesses
+
+    @property
+    def harnesses(self) -> Harnesses:
+        """Return the foreign agents of this machine.
+
+        Raises:
+            KindUnavailable: this is a deployment, which has none.
+        """
+        harnesses = self._harnesses()
+        if harnesses is None:
+            raise KindUnavailable(f"This gateway cannot run this agent: {NOT_DEPLOYED}")
+        return harnesses
 
     def reason(self, kind: type[BaseAgent]) -> str | None:
         """Return why ``kind`` cannot run, for people, or None if it can."""
@@ -23,18 +73,20 @@ class Availability:
                 return None
             case "code":
                 return self.sandbox().unavailable
-            case _:
-                return _NO_HARNESS
+            case runner:
+                harnesses = self._harnesses()
+                return NOT_DEPLOYED if harnesses is None else harnesses.unavailable(runner)
 
-    def check(self, kind: type[BaseAgent]) -> None:
-        """Check whether ``kind`` can run.
+    def check(self, agent: BaseAgent) -> None:
+        """Check whether ``agent`` can run.
 
         Raises:
             SandboxUnavailable: it runs code, which this gateway cannot.
             KindUnavailable: something else is missing.
+            InvalidRequest: the agent may not work in its workspace.
         """
-        reason = self.reason(kind)
-        if reason is not None and kind.needs == "code":
-            raise SandboxUnavailable(f"This gateway cannot run the code of this agent: {reason}")
+        reason = self.sandbox().unavailable if agent.needs == "code" else None
         if reason is not None:
-            raise KindUnavailable(f"This gateway cannot run this agent: {reason}")
+            raise SandboxUnavailable(f"This gateway cannot run the code of this agent: {reason}")
+        if isinstance(agent, HarnessAgent):
+            self.harnesses.check(agent.harness_spec("", AgentContext()))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spass.agents.asides import infer_aside
+from spass.agents.foreign_calls import foreign_outcomes
 from spass.agents.kind_run import KindRun
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.nested_calls import NestedCalls
@@ -28,7 +29,7 @@ from spass.core.effects import (
     Tell,
     ToolOutcome,
 )
-from spass.core.errors import ContextLengthExceeded, InternalError, SpassError
+from spass.core.errors import ContextLengthExceeded, InternalError, KindUnavailable, SpassError
 from spass.core.events import (
     CallEvent,
     Event,
@@ -225,10 +226,23 @@ class DrivenTurn:
 
     async def _run_harness(self, effect: RunHarness, result: list[object]) -> AsyncGenerator[Event, None]:
         if self._driver.run_harness is None:
-            raise _not_performed(effect)
+            raise KindUnavailable("This driver runs no foreign agents. Give it a run_harness.")
         for event in self._begin_step():
             yield event
-        result.append(await self._driver.run_harness(effect.spec))
+        answer = await self._driver.run_harness(effect.spec)
+        for event in self._record_foreign(tuple(foreign_outcomes(answer.tool_results))):
+            yield event
+        result.append(answer)
+
+    def _record_foreign(self, outcomes: tuple[ToolOutcome, ...]) -> Iterator[Event]:
+        """Record calls that a foreign agent has made, with their results."""
+        calls = self._name_calls(tuple(outcome.call for outcome in outcomes))
+        if calls:
+            yield from self._transcript.record("", calls, FinishReason.TOOL_CALLS)
+        for call, outcome in zip(calls, outcomes, strict=True):
+            self.tool_calls += 1
+            yield ToolCallStarted(call)
+            yield ToolCallFinished(replace(outcome, call=call, message=replace(outcome.message, tool_call_id=call.id)))
 
     async def _perform_unrecorded(self, effect: Effect, result: list[object]) -> AsyncGenerator[Event, None]:
         """Perform an effect that is not part of the turn's record."""

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spass.agents.availability import Availability
-from spass.agents.driver import Driver, ShortenHistory
+from spass.agents.driver import Driver, RunHarnessPerformer, ShortenHistory
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.agents.kinds.registry import KINDS
+from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.performers.code import CodePerformer
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.spec import AgentSpec
@@ -56,10 +56,11 @@ class Engine:
         Raises:
             ModelNotAllowed: the caller's token may not use the agent's model.
             SandboxUnavailable, KindUnavailable: this gateway cannot run the agent's kind.
+            InvalidRequest: the agent may not work in its workspace.
         """
         if not scope.caller.identity.allows(spec.model):
             raise ModelNotAllowed(f"This token may not use the model '{spec.model}' of the agent '{spec.name}'.")
-        self._availability.check(KINDS.get(spec.kind))
+        self._availability.check(spec.build())
 
     def run(
         self,
@@ -98,6 +99,7 @@ class Engine:
             partial(run_tools, scope),
             scope,
             code=code,
+            run_harness=self._harness_performer(scope, agent, spec.model),
             bus=scope.bus,
             is_nested=nested_in is not None,
         )
@@ -112,6 +114,13 @@ class Engine:
             return _with_content([*shorter, *given.conversation]) if shorter is not None else None
 
         return driver.run(agent, message, prepare, shorten)
+
+    def _harness_performer(self, scope: Scope, agent: BaseAgent, model: str) -> RunHarnessPerformer | None:
+        if not isinstance(agent, HarnessAgent):
+            return None
+        from spass.agents.performers.harness import HarnessPerformer
+
+        return HarnessPerformer(self._calls, scope, model, self._availability.harnesses).perform
 
     async def _retrieve(self, scope: Scope, spec: AgentSpec, message: str) -> tuple[Json, ...]:
         """Return the passages for ``message`` as one text, if there are any."""

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
@@ -29,7 +29,7 @@ def parameter_fields(kind: type[BaseAgent]) -> dict[str, tuple[Any, FieldInfo]]:
 
 def _field(field: "dataclasses.Field[Any]", annotation: object) -> FieldInfo:
     limits: dict[str, Any] = {name: field.metadata[name] for name in ("description", "ge", "le") if name in field.metadata}
-    if get_origin(annotation) is tuple:
+    if tuple in (get_origin(annotation), *map(get_origin, get_args(annotation))):
         limits["strict"] = False  # JSON and YAML have only lists
     if field.default_factory is not dataclasses.MISSING:
         limits["default_factory"] = field.default_factory

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Final, Literal
 
 from spass.calls.admission import Admission, CallReservation
@@ -56,7 +57,12 @@ class Calls:
         self._config = config
         self._router = router
         self._admission = admission or Admission(cascade)
-        self._redactor = redactor or build_redactor(config, router.keys)
+        self.redactor = redactor or build_redactor(config, router.keys)
+
+    @property
+    def usd_to_eur(self) -> Decimal:
+        """Return the euros of one US dollar."""
+        return self._config.usd_to_eur
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Yield the answer in deltas.
@@ -84,7 +90,7 @@ class Calls:
         expected = expected_usage(characters, request.max_tokens, model.context_window)
         async with self._admission.admit(scope, expected, self._price(model, expected)) as reservation:
             sanitized = await run_in_worker_thread(characters, sanitize_request, request)
-            redacted = AnswerRedactor(self._redactor)
+            redacted = AnswerRedactor(self.redactor)
             json_calls = json_call_reader(model, sanitized.request, sanitized.mark)
 
             def redact(delta: ChatDelta) -> ChatDelta:
@@ -145,7 +151,7 @@ class Calls:
     def as_seen(self, text: str) -> str:
         """Return ``text`` as a model reads it in a prompt of ``chat`` and as its repetition arrives in the answer. The time is
         about a second for 2 MiB."""
-        return stable_text(text, self._redactor.secrets())
+        return stable_text(text, self.redactor.secrets())
 
     def begins_thinking(self, model: str) -> bool:
         """Return whether ``model`` begins its replies with think text. An unknown model does not."""
@@ -199,7 +205,7 @@ class Calls:
             status = audit.OK
         except SpassError as error:
             status = error.code
-            raise self._redactor.redact_error(error) from None
+            raise self.redactor.redact_error(error) from None
         except (GeneratorExit, asyncio.CancelledError):
             status = audit.CANCELLED
             raise

@@ -175,23 +175,32 @@ class FetchPage:
     url: str
 
 
+HarnessRunner: TypeAlias = Literal["openhands", "claude_code"]
+
+
 @dataclass(frozen=True, slots=True)
 class HarnessSpec:
     """A run of a foreign agent. ``workspace`` is a folder of this machine, and ``timeout`` is in seconds. ``allowed_tools`` None
-    allows all. ``session_id`` continues an earlier run; an empty one starts anew."""
+    allows all. ``session_id`` continues an earlier run; an empty one starts anew. An empty ``api_key`` is that of the process."""
 
-    runner: Literal["openhands", "claude_code"]
+    runner: HarnessRunner
     prompt: str
     system_prompt: str
     workspace: str
     timeout: float
     allowed_tools: tuple[str, ...] | None = None
     session_id: str = ""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    api_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class HarnessResult:
-    """What a foreign agent answered, the results of its own tools, and what it reports about the run."""
+    """What a foreign agent answered, the results of its own tools, and what it reports about the run.
+
+    A result is an object with ``tool_name``, ``arguments`` (JSON as text), ``content`` and ``success``.
+    """
 
     content: str
     tool_results: tuple[Json, ...] = ()

@@ -279,8 +279,8 @@ class SandboxUnavailable(Unavailable, code="sandbox_unavailable"):
     """This gateway has no sandbox, or it does not answer: no code was run."""
 
 
-class KindUnavailable(Unavailable, code="kind_unavailable"):
-    """This gateway cannot run agents of a kind, because something that the kind needs is missing."""
+class KindUnavailable(Unavailable, RuntimeError, code="kind_unavailable"):
+    """This gateway cannot run agents of a kind, because something that the kind needs is missing. The message says what helps."""
 
 
 def storage_timeout() -> StorageUnavailable:

@@ -15,6 +15,7 @@ from spass.core.text_checks import limit_bytes
 from spass.tenancy.config_checks import BackendCheck, find_problems, find_warnings
 from spass.tenancy.scalars import (
     ANY_MODEL,
+    AbsoluteFolder,
     BaseUrl,
     CatalogueName,
     CompactStrategy,
@@ -149,6 +150,18 @@ class SearchConfig(_Section):
         return self.api_key_env if self.provider else None
 
 
+class HarnessesConfig(_Section):
+    """The foreign agents of this machine. They work in folders below ``roots``; None allows none."""
+
+    hints: ClassVar[dict[str, str]] = {
+        "api_key": "do not write a key here; set LLM_API_KEY or ANTHROPIC_API_KEY in the environment",
+        "root": "write roots, a list of folders",
+        "workspaces": "write roots",
+    }
+
+    roots: tuple[AbsoluteFolder, ...] | None = None
+
+
 class RequestLimits(_Section):
     """Limits of one request."""
 
@@ -212,6 +225,7 @@ class GatewayConfig(_Section):
     models: Annotated[tuple[ModelConfig, ...], BeforeValidator(_replace_none)] = ()
     limits: RequestLimits = RequestLimits()
     search: SearchConfig = SearchConfig()
+    harnesses: HarnessesConfig = HarnessesConfig()
     defaults: Defaults = Defaults()
     usd_to_eur: Annotated[Decimal, Field(gt=0)] = Decimal("0.92")
     tenants: Annotated[tuple[TenantConfig, ...], BeforeValidator(_replace_none)] = ()

@@ -3,6 +3,7 @@
 import re
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -33,6 +34,13 @@ def _check_base_url(value: str) -> str:
     if not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s?#]*)?", value) or not _has_host(value):
         raise ValueError("must be a URL such as https://api.openai.com/v1, without credentials or a query")
     return value.rstrip("/")
+
+
+def _check_folder(value: object) -> Path:
+    folder = Path(value) if isinstance(value, str) and "\0" not in value else None
+    if folder is None or not folder.is_absolute():
+        raise ValueError("must be the absolute path of a folder, such as /home/me/projects")
+    return folder
 
 
 def _has_host(url: str) -> bool:
@@ -70,6 +78,7 @@ Name = Annotated[str, Field(min_length=1, max_length=128)]
 CatalogueName = Annotated[Name, AfterValidator(_check_model_name)]
 EnvironmentVariable = Annotated[str, AfterValidator(_check_variable)]
 Sha256 = Annotated[str, AfterValidator(_check_sha256)]
+AbsoluteFolder = Annotated[Path, BeforeValidator(_check_folder)]
 BaseUrl = Annotated[str, AfterValidator(_check_base_url)]
 TenantName = Annotated[str, AfterValidator(_check_tenant_id)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]

@@ -18,7 +18,7 @@ from spass.tenancy.identity import Caller, Tokens
 if TYPE_CHECKING:
     from spass.agents.approving import Decisions
     from spass.agents.ask import Asker
-    from spass.agents.availability import Availability
+    from spass.agents.availability import Availability, Harnesses
     from spass.agents.delegates import AgentDelegates
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
@@ -72,6 +72,7 @@ class Settings:
     keys_path: str | None = None
     telemetry: bool = False
     metrics_namespace: str | None = None
+    deployed: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -100,6 +101,7 @@ class Settings:
             keys_path=environment.get("SPASS_KEYS_PATH") or None,
             telemetry=environment.get("SPASS_TELEMETRY") == "1",
             metrics_namespace=environment.get("SPASS_METRICS_NAMESPACE") or None,
+            deployed="AWS_LAMBDA_FUNCTION_NAME" in environment,
         )
 
 
@@ -307,13 +309,21 @@ class Services:
     def availability(self) -> "Availability":
         from spass.agents.availability import Availability
 
-        return Availability(lambda: self.sandbox)
+        return Availability(lambda: self.sandbox, lambda: self.harnesses)
 
     @cached_property
     def sandbox(self) -> "Sandbox":
         from spass.sandbox.launchers import select_sandbox
 
         return select_sandbox()
+
+    @cached_property
+    def harnesses(self) -> "Harnesses | None":
+        if self.settings.deployed:
+            return None
+        from spass.sandbox.harnesses.service import Harnesses
+
+        return Harnesses(self.config.harnesses.roots)
 
     @cached_property
     def delegates(self) -> "AgentDelegates":

@@ -11,6 +11,7 @@ import pytest
 
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent, ToolUsingAgent, user
 from spass.agents.kinds.base import parameter
+from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Effect, Infer, MaxTurns, Steps, Tell
 from spass.core.errors import ContextLengthExceeded, StorageUnavailable, UpstreamError
@@ -51,13 +52,13 @@ class AsideAgent(ToolUsingAgent):
             return Answer("I give up.")
 
 
-BUILT_IN = [key for key in list(KINDS.keys()) if KINDS.canonical(key) == key]
+BUILT_IN = [key for key in list(KINDS.keys()) if KINDS.canonical(key) == key and not issubclass(KINDS.get(key), HarnessAgent)]
 AGENTS: dict[str, Callable[..., BaseAgent]] = {
     **{key: KINDS.get(key) for key in BUILT_IN},
     "orchestrator structured": partial(OrchestratorAgent, mode="structured"),
     "aside": AsideAgent,
 }
-"""Every kind, and one that makes calls aside."""
+"""Every kind that calls models, and one that makes calls aside. ``test_harness_kinds`` has the others."""
 
 WRITTEN = (
     'Thought: hm\nAction: calculator\nAction Input: {"expression": "1"}',

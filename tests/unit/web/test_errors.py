@@ -46,7 +46,7 @@ CONTRACT = {
     429: {"rate_limited", "budget_exceeded"},
     500: {"internal_error"},
     502: {"upstream_error", "summary_failed"},
-    503: {"no_backend_available", "storage_unavailable", "turn_lost"},
+    503: {"no_backend_available", "storage_unavailable", "turn_lost", "sandbox_unavailable", "kind_unavailable"},
     504: {"upstream_timeout"},
     508: {"recursion_depth_exceeded"},
 }

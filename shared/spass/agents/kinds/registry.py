@@ -16,6 +16,8 @@ _BUILT_IN: Final = {
     "orchestrator": "spass.agents.kinds.orchestrator.OrchestratorAgent",
     "native_react": "spass.agents.kinds.native_react.NativeReActAgent",
     "rlm": "spass.agents.kinds.rlm.RLMAgent",
+    "openhands": "spass.agents.kinds.openhands.OpenHandsAgent",
+    "claude_code": "spass.agents.kinds.claude_code.ClaudeCodeAgent",
 }
 _ALIASES: Final[Mapping[str, str]] = {"react": "native_react"}
 FILE_KEYS: Final = frozenset(

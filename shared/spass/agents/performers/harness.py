@@ -1,0 +1,97 @@
+"""Perform ``RunHarness``: run a foreign agent under the request's deadline, redact what it answers, and account for it."""
+
+import asyncio
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import partial
+from typing import Final
+
+from spass.agents.availability import Harnesses
+from spass.calls.pipeline import Calls
+from spass.calls.recorder import Recorder
+from spass.calls.scope import Scope
+from spass.core.cost import NO_COST, Cost, CostSource
+from spass.core.effects import HarnessResult, HarnessSpec
+from spass.core.errors import SpassError, UpstreamError, UpstreamTimeout
+from spass.core.messages import NO_TOKENS, Json, TokenUsage
+from spass.llm.router import RoutingRecord
+from spass.metering import audit
+from spass.metering.audit import CallKind
+from spass.redaction.stream import redact_secrets
+from spass.redaction.text import redact_members
+
+_MAX_TOKENS: Final = 10**12
+_MAX_USD: Final = 10**6
+
+
+class HarnessPerformer:
+    """Run the foreign agents of one scope. ``model`` is the agent's.
+
+    A run is one call in the audit, whose backend is the runner. Its tokens and its cost are those that the runner's SDK reports.
+    """
+
+    def __init__(self, calls: Calls, scope: Scope, model: str, harnesses: Harnesses) -> None:
+        self._calls = calls
+        self._scope = scope
+        self._model = model
+        self._harnesses = harnesses
+
+    async def perform(self, spec: HarnessSpec) -> HarnessResult:
+        """Return the answer of the foreign agent.
+
+        Raises:
+            InvalidRequest: a value is not allowed here.
+            KindUnavailable: something is missing.
+            UpstreamTimeout: the spec's or the request's time is over.
+            UpstreamError: the foreign agent failed.
+        """
+        self._harnesses.check(spec)
+        model = self._model if spec.runner == "openhands" else spec.runner  # the other SDK selects its own
+        recorder = Recorder(self._scope, CallKind.CHAT, model=model)
+        status, usage, cost = audit.FAILED, NO_TOKENS, NO_COST
+        try:
+            async with asyncio.timeout(self._scope.deadline.remaining()):
+                answer = await self._harnesses.run(spec, model=self._model, owner=self._scope.caller.code_owner)
+            result = await asyncio.to_thread(self._read, answer)
+            usage, cost = self._reported(result.metadata)
+            status = audit.OK
+        except TimeoutError:
+            status = UpstreamTimeout.code
+            raise UpstreamTimeout("The agent did not end before the deadline of the request.") from None
+        except SpassError as error:
+            status = error.code
+            raise
+        except asyncio.CancelledError:
+            status = audit.CANCELLED
+            raise
+        finally:
+            routing = RoutingRecord(backend=spec.runner, attempts=1, answered_usage=usage)
+            await recorder.finish(status, routing=routing, cost=cost)
+        return result
+
+    def _read(self, answer: Mapping[str, Json]) -> HarnessResult:
+        """Return the answer without the gateway's secrets.
+
+        Raises:
+            UpstreamError: it is not one.
+        """
+        redacted = redact_members(answer, partial(redact_secrets, self._calls.redactor.secrets()))
+        match redacted:
+            case {"content": str(content), "tool_results": list(results), "metadata": dict(metadata)}:
+                return HarnessResult(content, tuple(results), metadata)
+        raise UpstreamError("The agent's runner answered without content, tool_results and metadata.")
+
+    def _reported(self, metadata: Mapping[str, Json]) -> tuple[TokenUsage, Cost]:
+        """Return the tokens and the cost that the SDK reports. A number that cannot be is none."""
+        match metadata:
+            case {"usage": {"prompt_tokens": int(prompt), "completion_tokens": int(completion)}} if (
+                0 <= prompt < _MAX_TOKENS and 0 <= completion < _MAX_TOKENS
+            ):
+                usage = TokenUsage(prompt, completion)
+            case _:
+                usage = NO_TOKENS
+        usd = metadata.get("cost_usd")
+        if not isinstance(usd, int | float) or not 0 < usd < _MAX_USD:
+            return usage, Cost(sub_calls=1)
+        spent = Decimal(str(usd))
+        return usage, Cost(spent, (spent * self._calls.usd_to_eur).normalize(), CostSource.UPSTREAM, 1)

@@ -1,0 +1,161 @@
+"""Run foreign agents: in folders that the operator allows, with one key, and without leftovers."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from spass.core.effects import HarnessRunner, HarnessSpec
+from spass.core.errors import InvalidRequest, KindUnavailable, UpstreamError, UpstreamTimeout
+from spass.core.messages import Json
+from spass.redaction.detector import SecretSet
+from spass.redaction.stream import redact_secrets
+from spass.redaction.text import redact_members
+from spass.sandbox.child_process import ChildFailed
+from spass.sandbox.harnesses.claude_code import ClaudeCode
+from spass.sandbox.harnesses.openhands import OpenHands
+from spass.sandbox.run_child import ChildTimedOut, run_child
+
+WORKSPACE_PARAM: Final = "params.workspace"
+_SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
+_GRACE_SECONDS: Final = 5.0
+_SESSION_ID: Final = re.compile(r"[0-9a-fA-F-]{8,64}")
+_NO_ROOTS: Final = (
+    "no folder is allowed for foreign agents. Add a line with the folders, as absolute paths, to gateway.yaml: "
+    "harnesses: {roots: [FOLDER]}"
+)
+
+
+class Harnesses:
+    """The foreign agents of a machine. They work in folders below ``roots``; None allows none.
+
+    ``environment`` are the variables of this process. ``folder`` holds what is installed (default: ``~/.spass``).
+    """
+
+    def __init__(
+        self, roots: Sequence[Path] | None, *, environment: Mapping[str, str] = os.environ, folder: Path | None = None
+    ) -> None:
+        self._roots = roots
+        self._environment = environment
+        self._folder = folder or Path.home() / ".spass"
+        self._openhands = OpenHands(environment, self._folder)
+        self._claude_code = ClaudeCode(environment, self._folder)
+
+    def unavailable(self, runner: HarnessRunner, api_key: str = "") -> str | None:
+        """Return why ``runner`` cannot run, for people, with the command that helps, or None if it can. Nothing is installed."""
+        if self._roots is None:
+            return _NO_ROOTS
+        program = self._program(runner)
+        found, reason = program.find()
+        if found is None:
+            return reason
+        if not self._key(program, api_key):
+            return (
+                f"{program.key_variable} is not set. Run: export {program.key_variable}=…, or write it to .env, and start again"
+            )
+        return None
+
+    def resolve_workspace(self, workspace: str) -> Path:
+        """Return the folder that ``workspace`` names, without links and ``..``.
+
+        Raises:
+            InvalidRequest: it is not a folder below one of the roots.
+        """
+        if not workspace.strip():
+            raise _bad_workspace("This kind works in a folder of the gateway's machine. Name it in params.workspace.")
+        if not Path(workspace).is_absolute() or "\0" in workspace:
+            raise _bad_workspace("The workspace must be an absolute path.")
+        outside = "The workspace is not a folder below one of harnesses.roots in gateway.yaml."
+        try:
+            folder = Path(workspace).resolve()
+            roots = [root.resolve() for root in self._roots or ()]
+            if not any(folder.is_relative_to(root) for root in roots) or not folder.is_dir():
+                raise _bad_workspace(outside)
+        except (OSError, RuntimeError):  # RuntimeError: a loop of links
+            raise _bad_workspace(outside) from None
+        return folder
+
+    def check(self, spec: HarnessSpec) -> None:
+        """Check whether ``spec`` can run, before any work.
+
+        Raises:
+            InvalidRequest: the workspace is not a folder below one of the roots, or the session's id is not one.
+            KindUnavailable: something is missing. The message says what to do.
+        """
+        self._require(spec)
+        self.resolve_workspace(spec.workspace)
+        _check_session_id(spec.session_id)
+
+    async def run(self, spec: HarnessSpec, *, model: str, owner: str) -> Mapping[str, Json]:
+        """Return what the runner answers: ``content``, ``tool_results`` and ``metadata``.
+
+        ``model`` is the agent's. Sessions of one ``owner`` cannot be continued by another.
+
+        Raises:
+            InvalidRequest: the workspace is not allowed, or the session's id is not one.
+            KindUnavailable: something is missing. The message says what to do.
+            UpstreamTimeout: the time is over.
+            UpstreamError: the runner failed.
+        """
+        python_or_node = self._require(spec)
+        folder = self.resolve_workspace(spec.workspace)
+        _check_session_id(spec.session_id)
+        program = self._program(spec.runner)
+        key = self._key(program, spec.api_key)
+        request: dict[str, Json] = {
+            "prompt": spec.prompt,
+            "api_key": key,
+            "base_url": self._environment.get(program.base_url_variable) or None,
+            "model": model,
+            "workspace": str(folder),
+            "allowed_tools": None if spec.allowed_tools is None else list(spec.allowed_tools),
+            "system_prompt": spec.system_prompt,
+            "session_id": spec.session_id,
+        }
+        if spec.runner == "openhands":
+            request |= {"temperature": spec.temperature, "max_tokens": spec.max_tokens}
+        try:
+            await program.prepare()
+            async with program.home(owner) as home:
+                answer = await run_child(
+                    (sys.executable, "-I", "-S", "-B", str(_SUPERVISOR), *program.command(python_or_node)),
+                    request,
+                    environment={"PATH": self._environment.get("PATH", ""), "HOME": str(home), program.key_variable: key},
+                    folder=folder,
+                    timeout=spec.timeout,
+                    secrets=(key,),
+                    grace=_GRACE_SECONDS,
+                )
+            return redact_members(answer, partial(redact_secrets, SecretSet((key,), ())))
+        except ChildTimedOut as failure:
+            raise UpstreamTimeout(f"{program.name} {failure}.") from None
+        except ChildFailed as failure:
+            raise UpstreamError(f"{program.name} {failure}.") from None
+
+    def _require(self, spec: HarnessSpec) -> str:
+        """Return the interpreter of the runner, or raise ``KindUnavailable``."""
+        program = self._program(spec.runner)
+        reason = self.unavailable(spec.runner, spec.api_key)
+        found = program.find()[0] if reason is None else None
+        if found is None:
+            raise KindUnavailable(f"This gateway cannot run {program.name}: {reason}")
+        return found
+
+    def _program(self, runner: HarnessRunner) -> OpenHands | ClaudeCode:
+        return self._openhands if runner == "openhands" else self._claude_code
+
+    def _key(self, program: OpenHands | ClaudeCode, api_key: str) -> str:
+        return api_key or self._environment.get(program.key_variable, "")
+
+
+def _check_session_id(session_id: str) -> None:
+    if session_id and not _SESSION_ID.fullmatch(session_id):
+        message = "This is not the id of a session. Copy metadata.session_id of an earlier run."
+        raise InvalidRequest(message, param="params.session_id")
+
+
+def _bad_workspace(message: str) -> InvalidRequest:
+    return InvalidRequest(message, param=WORKSPACE_PARAM)
