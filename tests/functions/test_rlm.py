@@ -2,10 +2,13 @@
 
 import json
 import random
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from spass.agents.kinds import ToolUsingAgent
+from spass.agents.kinds.rlm import RLM_SYSTEM_PROMPT, RLMAgent
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendContextLength, BackendError
@@ -21,6 +24,46 @@ NEEDLES = {7: "MANGO", 12_345: "PAPAYA", 24_999: "LYCHEE"}
 def researcher(gateway: Gateway, request: pytest.FixtureRequest) -> Researcher:
     gateway.services.sandbox = request.param()
     return Researcher(gateway)
+
+
+def test_the_parameters_and_their_defaults_are_those_of_the_page(gateway: Gateway) -> None:
+    (kind,) = [kind for kind in gateway.send("GET", "/v1/kinds").json["kinds"] if kind["key"] == "rlm"]
+    params = {name: schema["default"] for name, schema in kind["params"]["properties"].items()}
+    assert (kind["accepts_tools"], kind["multi_turn"], kind["available"]) == (True, True, True)
+    assert params == {
+        "max_turns": 10,
+        "temperature": 0.7,
+        "max_tokens": 2048,
+        "sub_model": None,
+        "sub_temperature": 0.3,
+        "sub_max_tokens": 1024,
+        "max_output_chars": 10_000,
+        "max_sub_calls": 100,
+    }
+    agent = RLMAgent()
+    assert {field.name: getattr(agent, field.name) for field in fields(agent)} == {**params, "system_prompt": RLM_SYSTEM_PROMPT}
+    assert isinstance(agent, ToolUsingAgent)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"sub_model": 3},
+        {"sub_temperature": 2.1},
+        {"sub_temperature": -0.1},
+        {"sub_max_tokens": 0},
+        {"max_output_chars": 0},
+        {"max_output_chars": 100_001},
+        {"max_sub_calls": -1},
+        {"max_sub_calls": 4097},
+        {"max_sub_calls": True},
+        {"sub_modle": "small"},
+    ],
+)
+def test_a_bad_parameter_is_refused_before_any_model_call(gateway: Gateway, params: dict[str, Any]) -> None:
+    reply = Researcher(gateway).send("Yes.", params=params)
+    assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", f"params.{next(iter(params))}")
+    assert gateway.model.requests == []
 
 
 def haystack() -> list[str]:

@@ -160,7 +160,7 @@ def _read(source: YamlSource) -> AgentFile:
 def _reference_problems(
     path: Path, source: YamlSource, agent: AgentSpec, config: GatewayConfig, tool_names: Collection[str]
 ) -> Sequence[ConfigProblem]:
-    """Check what the schema cannot: the agent's name is the file's, and its model and its tools exist."""
+    """Check what the schema cannot: the agent's name is the file's, and its models and its tools exist."""
     problems: list[ConfigProblem] = []
     if agent.name != path.stem:
         problems.append(source.problem(("name",), f"must be the file's name, '{path.stem}'; it is '{agent.name}'"))
@@ -168,9 +168,10 @@ def _reference_problems(
         message = f"'{agent.name}' is the name of an agent kind, so no agent can have it; choose another name for agent and file"
         problems.append(source.problem(("name",), message))
     chat_models = [model.name for model in config.models if model.kind == "chat"]
-    if agent.model not in chat_models:
-        message = end_sentence(f"gateway.yaml has no chat model '{agent.model}'{did_you_mean(agent.model, chat_models)}")
-        problems.append(source.problem(("model",), f"{message} {_FIX_HINT}"))
+    for key, model in (("model", agent.model), ("sub_model", agent.parameters.get("sub_model"))):
+        if model is not None and model not in chat_models:
+            message = end_sentence(f"gateway.yaml has no chat model '{model}'{did_you_mean(model, chat_models)}")
+            problems.append(source.problem((key,), f"{message} {_FIX_HINT}"))
     for position, tool in enumerate(agent.tools):
         if tool not in tool_names:
             problems.append(source.problem(("tools", position), f"unknown tool '{tool}'{did_you_mean(tool, list(tool_names))}"))
