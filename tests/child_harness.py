@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Final, NamedTuple, Self, cast
 
 import spass.sandbox
@@ -19,8 +20,11 @@ from spass.core.messages import Json
 
 CHILD: Final = Path(spass.sandbox.__file__).parent / "child" / "__main__.py"
 LIMITS: Final[Mapping[str, int]] = {"cpu_cell": 30, "cpu_turn": 120, "wall_cell": 60, "memory": 512 * 2**20, "waits": 64}
+ENVIRONMENT: Final[Mapping[str, str]] = {"PYTHONHASHSEED": "0"}
 STARTED: Final = 1_700_000_000.25
 WATCHDOG_SECONDS: Final = 60.0
+LIVE_ODDS: Final = 0.7
+KILL_ODDS: Final = 0.25
 
 Line = Mapping[str, Any]
 Request = Mapping[str, Any]
@@ -67,6 +71,7 @@ class Child:
         start: Mapping[str, Json],
         folder: Path,
         interpreter: str = sys.executable,
+        environment: Mapping[str, str] = ENVIRONMENT,
         *,
         program: Sequence[str] = (str(CHILD),),
         leaked: Sequence[int] = (),
@@ -76,7 +81,7 @@ class Child:
         self._process: Final = subprocess.Popen(
             [interpreter, "-s", "-P", "-S", "-X", "utf8", *program],
             cwd=folder,
-            env={"PYTHONHASHSEED": "0"},
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -158,6 +163,8 @@ class Turn:
     variables: Mapping[str, Json] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=lambda: LIMITS)
     interpreter: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=lambda: ENVIRONMENT)
+    started: float = STARTED
     journal: list[list[Entry]] = field(default_factory=list)
     requests: list[Sequence[Request]] = field(default_factory=list)
     """What was performed, in order."""
@@ -168,7 +175,7 @@ class Turn:
     def run_live(self) -> list[Report]:
         """Keep the pipe open. Return the reports until an answer or the end of the child."""
         reports: list[Report] = []
-        with self._start(()) as child:
+        with self.start(()) as child:
             for number, cell in enumerate(self.cells):
                 child.send({"cell": cell.line(number)})
                 self.journal.append([])
@@ -194,16 +201,49 @@ class Turn:
                 run = self.replay(number + 1)
             assert run.reports[: len(reports)] == reports
             reports = run.reports
-            if len(reports) <= number or reports[-1].final is not None:
+            if len(reports) <= number or self._is_over(reports):
                 break
         return reports
+
+    def run_interrupted(self, rng: Random) -> list[Report]:
+        """Keep the pipe of some children open and close that of others, and kill children at random. Return the reports. Every
+        child must report the earlier cells as the first one did."""
+        reports: list[Report] = []
+        while not self._is_over(reports):
+            if len(self.journal) == len(reports):
+                self.journal.append([])
+            with self.start(self.cells[: len(reports) + 1]) as child:
+                is_live = rng.random() < LIVE_ODDS
+                if not is_live:
+                    child.close_input()
+                assert [_report(child.receive() or {}, number) for number, _ in enumerate(reports)] == reports
+                while self._continue(child, reports) and is_live and rng.random() > KILL_ODDS:
+                    if len(self.journal) == len(reports):
+                        self.journal.append([])
+                        child.send({"cell": self.cells[len(reports)].line(len(reports))})
+                    else:
+                        child.send({"entry": self.journal[-1][-1]})
+        return reports
+
+    def _continue(self, child: Child, reports: list[Report]) -> bool:
+        """Take the effect or the end of the newest cell. Return False at the end of the turn."""
+        line = child.receive()
+        assert line is not None
+        if "effect" in line:
+            self._perform(line["effect"])
+        else:
+            reports.append(_report(line, len(reports)))
+        return not self._is_over(reports)
+
+    def _is_over(self, reports: Sequence[Report]) -> bool:
+        return len(reports) == len(self.cells) or (bool(reports) and reports[-1].final is not None)
 
     def replay(self, count: int) -> "Replay":
         """Run the first ``count`` cells over the journal in a child whose pipe closes at once."""
         reports: list[Report] = []
         effect: Line | None = None
         last: Line = {}
-        with self._start(self.cells[:count]) as child:
+        with self.start(self.cells[:count]) as child:
             child.close_input()
             while (line := child.receive()) is not None:
                 last = line
@@ -217,17 +257,17 @@ class Turn:
         return Replay(reports, effect, last.get("diverged", {}).get("cell"))
 
     @contextmanager
-    def _start(self, cells: Sequence[CellOf]) -> Iterator[Child]:
+    def start(self, cells: Sequence[CellOf]) -> Iterator[Child]:
         self.starts += 1
         journal = [list(entries) for entries in self.journal[: len(cells)]]
         start: dict[str, Json] = {
-            "started": STARTED,
+            "started": self.started,
             "limits": dict(self.limits),
             "variables": dict(self.variables),
             "cells": [cell.line(number) for number, cell in enumerate(cells)],
             "journal": cast("Json", journal),
         }
-        with tempfile.TemporaryDirectory() as folder, Child(start, Path(folder), self.interpreter) as child:
+        with tempfile.TemporaryDirectory() as folder, Child(start, Path(folder), self.interpreter, self.environment) as child:
             yield child
 
     def _perform(self, effect: Line) -> dict[str, Json]:
