@@ -1,6 +1,7 @@
 """What must hold of the synthesized sandbox. Each rule yields the violations in a deployment, in words."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -96,13 +97,14 @@ def it_has_room_and_time_for_a_turn(deployment: Deployment) -> Iterator[str]:
 
 
 def only_the_gateway_starts_it(deployment: Deployment) -> Iterator[str]:
-    def mentions(value: object) -> bool:
-        return any(_is_sandbox(deployment, value, attribute) for attribute in ("Ref", "Arn"))
-
+    name, _ = deployment.sandbox()
+    passed = [one["Properties"]["Parameters"] for _, one in deployment.resources("AWS::CloudFormation::Stack")]
+    parameters = [parameter for one in passed for parameter, value in one.items() if f'"{name}"' in json.dumps(value)]
+    names = re.compile("|".join(f'"{one}"' for one in (name, *parameters)))
     for template in deployment.templates():
-        for name, resource in template["Resources"].items():
-            if resource["Type"] not in MAY_MENTION and _contains(resource, mentions):
-                yield f"{name} ({resource['Type']}) refers to the function"
+        for user, resource in template["Resources"].items():
+            if resource["Type"] not in MAY_MENTION and names.search(json.dumps(resource)):
+                yield f"{user} ({resource['Type']}) refers to the function"
 
 
 def the_network_leads_nowhere(deployment: Deployment) -> Iterator[str]:
