@@ -27,7 +27,7 @@ class ProcessLauncher:
     def __init__(self, *, temporary: Path | None = None, python: str = sys.executable, slots: int | None = None) -> None:
         """``temporary``: the folder in which each child gets its scratch folder; None is the system's."""
         self._temporary: Final = temporary
-        self._command: Final = [python, "-s", "-P", "-S", "-B", "-X", "utf8", str(CHILD)]
+        self._command: Final = [python, "-s", "-P", "-S", "-X", "utf8", str(CHILD)]
         self.slots: Final = asyncio.Semaphore(slots or os.cpu_count() or 1)
 
     async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "_LiveChild":  # noqa: ARG002 (nothing outlives a child)

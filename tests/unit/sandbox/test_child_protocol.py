@@ -72,3 +72,14 @@ def test_a_replay_that_asks_for_less_or_for_more_diverges() -> None:
     assert turn.replay(2) == ([], None, 0)
     turn.cells = [CellOf("llm_query('a'); llm_query('b'); llm_query('c')"), CellOf("1")]
     assert turn.replay(2) == ([], None, 0)
+
+
+def test_a_child_imports_little_before_its_first_cell() -> None:
+    code = "import sys; [name for name in ('re', 'json', 'typing', 'collections', 'enum', 'ctypes', 'os') if name in sys.modules]"
+    assert run_cell(code) == Report("[]\n")
+
+
+def test_a_cell_imports_nothing_of_the_gateway() -> None:
+    report = run_cell("import spass.core")
+    assert report.error is not None
+    assert report.error.endswith("ModuleNotFoundError: No module named 'spass.core'")

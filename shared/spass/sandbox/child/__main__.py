@@ -23,4 +23,5 @@ if __name__ == "__main__":
 
     from spass.sandbox.child.program import main
 
+    sys.dont_write_bytecode = True  # a start without compiled modules takes twice as long; what cells import is not ours to write
     main()
