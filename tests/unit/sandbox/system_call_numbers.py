@@ -110,6 +110,13 @@ FORBIDDEN: Final[Mapping[str, tuple[int | None, int | None]]] = {
     "sysinfo": (99, 179),
     "timerfd_create": (283, 85),
     "vmsplice": (278, 75),
+    "setsid": (112, 157),
+    "getsid": (124, 156),
+    "mknod": (133, None),
+    "chown": (92, None),
+    "statfs": (137, 43),
+    "rseq": (334, 293),
+    "set_robust_list": (273, 99),
 }
 
 

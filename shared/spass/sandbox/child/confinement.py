@@ -121,6 +121,27 @@ LIMITS: Final[Mapping[int, Callable[[Bounds], int]]] = {
 }
 
 
+def _must_have_no_socket(_: int) -> None:
+    number = _SOCKET[machine()]
+    _must_fail("a socket", errno.EPERM, lambda: system_call(number, _AF_UNIX, _SOCK_STREAM, 0))
+    _must_fail("a socket", errno.EPERM, lambda: system_call(number, _AF_INET, _SOCK_STREAM, 0))
+
+
+def _must_have_no_files(offered: int) -> None:
+    if offered:
+        _must_fail("a folder outside", errno.EACCES, lambda: open("/", O_RDONLY))
+
+
+def _must_fail(what: str, expected: int, attempt: Callable[[], object]) -> None:
+    try:
+        attempt()
+    except OSError as error:
+        if error.errno != expected:
+            raise ConfinementFailed(f"opening {what} failed for a reason other than the confinement: {error}") from error
+    else:
+        raise ConfinementFailed(f"the confinement does not hold: {what} can be opened")
+
+
 class Policy:
     """Everything that confines. Tests leave out one item and show that an attack then succeeds."""
 
@@ -131,6 +152,7 @@ class Policy:
         self.scratch_rights: Sequence[landlock.Right] = landlock.OF_SCRATCH
         self.rules: Sequence[Rule] = RULES
         self.guards: Sequence[str] = seccomp.GUARDS
+        self.verifications: Sequence[Callable[[int], None]] = (_must_have_no_socket, _must_have_no_files)
 
 
 POLICY: Final = Policy()
@@ -158,7 +180,8 @@ def confine(limits: Mapping[str, object], scratch: str, keep: Collection[int]) -
         _apply(POLICY, bounds, offered, name)
     except OSError as error:
         raise ConfinementFailed(f"the kernel refused to confine the child: {error}") from error
-    _verify(offered, name)
+    for verify in POLICY.verifications:
+        verify(offered)
     return {"seccomp": True, "landlock": offered}
 
 
@@ -174,28 +197,6 @@ def _apply(policy: Policy, bounds: Bounds, offered: int, name: str) -> None:
         bound = value(bounds) if hard == resource.RLIM_INFINITY else min(value(bounds), hard)
         resource.setrlimit(limit, (bound, bound))
     seccomp.install(program, name)
-
-
-def _verify(offered: int, name: str) -> None:
-    """Try what must fail.
-
-    Raises:
-        ConfinementFailed: it succeeded, or failed for another reason.
-    """
-    _must_fail("a socket", errno.EPERM, lambda: system_call(_SOCKET[name], _AF_UNIX, _SOCK_STREAM, 0))
-    _must_fail("a socket", errno.EPERM, lambda: system_call(_SOCKET[name], _AF_INET, _SOCK_STREAM, 0))
-    if offered:
-        _must_fail("a folder outside", errno.EACCES, lambda: open("/", O_RDONLY))
-
-
-def _must_fail(what: str, expected: int, attempt: Callable[[], int]) -> None:
-    try:
-        attempt()
-    except OSError as error:
-        if error.errno != expected:
-            raise ConfinementFailed(f"opening {what} failed for a reason other than the confinement: {error}") from error
-    else:
-        raise ConfinementFailed(f"the confinement does not hold: {what} can be opened")
 
 
 def _number(limits: Mapping[str, object], name: str) -> int:

@@ -19,14 +19,18 @@ _PATH_BENEATH: Final = 1
 
 
 class Right:
-    """A right on files that the kernel refuses unless it is granted. ``version``: the first version of Landlock that knows it."""
+    """What the kernel refuses unless it is granted. ``version``: the first version of Landlock that knows it.
 
-    __slots__ = ("bit", "name", "version")
+    ``word``: the kernel has one word of bits for files, one for networks, and one for what processes of another confinement own.
+    """
 
-    def __init__(self, name: str, bit: int, version: int = 1) -> None:
+    __slots__ = ("bit", "name", "version", "word")
+
+    def __init__(self, name: str, bit: int, version: int = 1, word: int = 0) -> None:
         self.name = name
         self.bit = bit
         self.version = version
+        self.word = word
 
 
 EXECUTE: Final = Right("execute", 1 << 0)
@@ -46,19 +50,17 @@ REFER: Final = Right("refer", 1 << 13, 2)
 TRUNCATE: Final = Right("truncate", 1 << 14, 3)
 IOCTL_DEV: Final = Right("ioctl_dev", 1 << 15, 5)
 
+
 RIGHTS: Final = (
     EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO,
     MAKE_BLOCK, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV,
+    Right("bind_tcp", 1 << 0, 4, word=1),
+    Right("connect_tcp", 1 << 1, 4, word=1),
+    Right("abstract_sockets", 1 << 0, 6, word=2),
+    Right("signals", 1 << 1, 6, word=2),
 )  # fmt: skip
 
 OF_SCRATCH: Final = (WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG, REFER, TRUNCATE)
-
-_NETWORK: Final = (1 << 0) | (1 << 1)
-"""Listen for and make TCP connections."""
-_NETWORK_VERSION: Final = 4
-_SCOPES: Final = (1 << 0) | (1 << 1)
-"""Reach abstract Unix sockets, and signal processes, that are not confined alike."""
-_SCOPES_VERSION: Final = 6
 
 
 class Grant:
@@ -87,30 +89,28 @@ def restrict(grants: Iterable[Grant], offered: int, rights: Sequence[Right] = RI
     Raises:
         OSError: the kernel refused it.
     """
-    handled = _bits(right for right in rights if right.version <= offered)
-    words = [handled]
-    if offered >= _NETWORK_VERSION:
-        words.append(_NETWORK)
-    if offered >= _SCOPES_VERSION:
-        words.append(_SCOPES)
+    words = [_bits(right for right in rights if right.version <= offered and right.word == word) for word in range(3)]
+    # The kernel refuses a word that it does not know, unless it is 0.
     attributes = b"".join(word.to_bytes(8, "little") for word in words)
     ruleset = system_call(_CREATE_RULESET, attributes, len(attributes), 0)
     try:
         for grant in grants:
-            _add(ruleset, grant, handled)
+            _add(ruleset, grant, words[0])
         system_call(_RESTRICT_SELF, ruleset, 0)
     finally:
         close(ruleset)
 
 
 def _add(ruleset: int, grant: Grant, handled: int) -> None:
+    rights = _bits(grant.rights) & handled
+    if not rights:
+        return
     try:
         path = open(grant.path, O_PATH | O_CLOEXEC)
     except OSError:
         return
     try:
-        rule = (_bits(grant.rights) & handled).to_bytes(8, "little") + path.to_bytes(4, "little")
-        system_call(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
+        system_call(_ADD_RULE, ruleset, _PATH_BENEATH, rights.to_bytes(8, "little") + path.to_bytes(4, "little"), 0)
     finally:
         close(path)
 

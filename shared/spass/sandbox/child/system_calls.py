@@ -60,7 +60,9 @@ def _open_flags(argument: int) -> tuple[Check, ...]:
     Before its third version Landlock does not judge O_TRUNC: a file that may only be read could be emptied.
     """
     return (
-        Check(argument, _O_PATH | _O_TMPFILE | _O_ASYNC, 0),
+        Check(argument, _O_PATH, 0),
+        Check(argument, _O_TMPFILE, 0),
+        Check(argument, _O_ASYNC, 0),
         Check(argument, _O_TRUNC | _O_ACCMODE, _O_TRUNC, equal=False),
     )
 

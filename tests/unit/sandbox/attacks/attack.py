@@ -53,7 +53,9 @@ def read(path):
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """``succeeds`` tells when the same code, not confined, gains something: it shows that the check can fail.
+    """``ends``: the child ends without a report. All others report what they printed.
+
+    ``succeeds`` tells when the same code, not confined, gains something: it shows that the check can fail.
 
     ``as root``: with all capabilities. ``never``: it depends on the machine's kernel, or would harm the machine.
     """
@@ -61,12 +63,13 @@ class Attack:
     name: str
     code: str
     succeeds: Literal["always", "as root", "never"] = "always"
+    ends: bool = False
 
     def succeeds_here(self) -> bool:
-        return self.succeeds == "always" or (self.succeeds == "as root" and _has_capabilities())
+        return self.succeeds == "always" or (self.succeeds == "as root" and has_capabilities())
 
 
-def _has_capabilities() -> bool:
+def has_capabilities() -> bool:
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     held = int(status["CapEff"], 16)
     return bool(held >> _CAP_SYS_PTRACE & held >> _CAP_SYS_ADMIN & 1)

@@ -168,12 +168,45 @@ for name, arguments in (("chmod", (path, 0o777)), ("fchmodat", (-100, path, 0o77
     call(name, *arguments)
 """,
     ),
+    Attack(
+        "a changed mode of an open file",
+        """
+with open("mine", "w") as file:
+    os.fchmod(file.fileno(), 0o604)
+    if os.fstat(file.fileno()).st_mode & 0o777 == 0o604:
+        gain("a mode")
+""",
+    ),
     Attack("a changed time", 'os.utime(W["canary"], (0, 0))'),
     Attack("a changed owner", 'attempt("chown", lambda: os.chown(W["canary"], os.getuid(), os.getgid()))'),
     Attack("an extended attribute", 'attempt("setxattr", lambda: os.setxattr(W["canary"], "user.attack", b"1"))', "never"),
+    Attack("the attributes of a file", 'attempt("attributes", lambda: os.listxattr(W["secret_file"]))'),
+    Attack(
+        "a file that sends signals",
+        'attempt("O_ASYNC", lambda: os.open(os.devnull, os.O_RDWR | os.O_ASYNC))',
+    ),
+    Attack(
+        "a command to a device",
+        """
+import errno, fcntl
+try:
+    fcntl.ioctl(os.open(os.devnull, os.O_RDONLY), 0x1268)
+except OSError as error:
+    if error.errno not in (errno.EPERM, errno.EACCES):
+        gain(f"the device answered {error}")
+""",
+    ),
     Attack("a symbolic link", 'attempt("symlink", lambda: os.symlink("/", "link"))'),
     Attack("a pipe with a name", 'attempt("mkfifo", lambda: os.mkfifo("pipe"))'),
     Attack("a device", 'attempt("mknod", lambda: os.mknod("disk", 0o600 | 0o060000, os.makedev(254, 0)))', "as root"),
+    Attack("a character device", 'attempt("mknod", lambda: os.mknod("null", 0o600 | 0o020000, os.makedev(1, 3)))', "as root"),
+    Attack(
+        "a Unix socket of its own",
+        """
+import socket
+attempt("bind", lambda: socket.socket(socket.AF_UNIX).bind("own.sock"))
+""",
+    ),
     Attack("a file without a name", 'attempt("O_TMPFILE", lambda: os.open(".", os.O_TMPFILE | os.O_RDWR))', "never"),
     Attack(
         "a watch on others' files",

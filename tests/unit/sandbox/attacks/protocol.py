@@ -52,12 +52,13 @@ for descriptor in range(64):
 """,
         "never",
     ),
-    Attack("closed descriptors", "os.closerange(0, 1024)", "never"),
+    Attack("closed descriptors", "os.closerange(0, 1024)", "never", ends=True),
     Attack(
         "other descriptors in their place",
         "for at in range(64):\n    try:\n        os.dup2(0, at)\n    except OSError:\n        pass",
         "never",
+        ends=True,
     ),
-    Attack("an end without a report", "os._exit(0)", "never"),
-    Attack("an end without a report by number", 'call("exit_group", 0)', "never"),
+    Attack("an end without a report", "os._exit(0)", "never", ends=True),
+    Attack("an end without a report by number", 'call("exit_group", 0)', "never", ends=True),
 )

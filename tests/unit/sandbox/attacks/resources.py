@@ -40,10 +40,12 @@ for file in files:
         "a busy loop",
         """
 import resource
-while resource.getrusage(resource.RUSAGE_SELF).ru_utime < 1.6:
-    pass
-gain("1.6 s of processor time")
+while resource.getrusage(resource.RUSAGE_SELF).ru_utime < 2.2:
+    for _ in range(10**5):
+        pass
+gain("2.2 s of processor time")
 """,
+        ends=True,
     ),
     Attack(
         "a busy loop that ignores signals",
@@ -54,10 +56,13 @@ for number in range(1, 65):
         signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError):
         pass
-while resource.getrusage(resource.RUSAGE_SELF).ru_utime < 1.6:
-    pass
-gain("1.6 s of processor time")
+while resource.getrusage(resource.RUSAGE_SELF).ru_utime < 2.2:
+    for _ in range(10**5):
+        pass
+gain("2.2 s of processor time")
 """,
+        "never",
+        ends=True,
     ),
     Attack(
         "larger limits",
@@ -79,6 +84,6 @@ for name, bound in bounds.items():
         gain(f"{name}: {hard}")
 """,
     ),
-    Attack("a crash that writes its memory to a file", "import os\nctypes.string_at(0)", "never"),
-    Attack("a stack without an end", "import sys\nsys.setrecursionlimit(10**9)\ndef f():\n    f()\nf()", "never"),
+    Attack("a crash that writes its memory to a file", "import os\nctypes.string_at(0)", "never", ends=True),
+    Attack("a stack without an end", "import sys\nsys.setrecursionlimit(10**9)\ndef f():\n    f()\nf()", "never", ends=True),
 )

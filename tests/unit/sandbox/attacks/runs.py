@@ -15,11 +15,20 @@ from tests.unit.sandbox.attacks.world import World
 CPU_SECONDS: Final = 1
 """Of processor time, so that busy loops end soon."""
 _MAX_OUTPUT: Final = 200_000
+_STATUS_OF_PROGRAM: Final = 42
 _UNCONFINED: Final = "import json, sys\nW = json.loads(sys.argv[1])\nexec(sys.argv[2])"
 
 
+class Refused(Exception):
+    """The child could not be confined and did not run the code."""
+
+
 def run_confined(attack: Attack, world: World, program: Sequence[str] = (str(CHILD),)) -> str:
-    """Run the attack as a cell of a child. Return everything that the child reported."""
+    """Run the attack as a cell of a child. Return everything that the child reported.
+
+    Raises:
+        Refused: the child could not be confined.
+    """
     cell = CellOf(PRELUDE + attack.code, queries=False, max_output_chars=_MAX_OUTPUT)
     start: dict[str, Json] = {
         "started": STARTED,
@@ -31,9 +40,9 @@ def run_confined(attack: Attack, world: World, program: Sequence[str] = (str(CHI
     with Child(start, world.scratch, program=program, leaked=(world.leaked,)) as child:
         line = child.receive()
         child.close_input()
-        child.wait()
-        assert child.ready is not None, line
-    return json.dumps(line, ensure_ascii=False).replace("\\n", "\n")
+        if child.ready is None:
+            raise Refused(line)
+        return json.dumps(line, ensure_ascii=False).replace("\\n", "\n") + _ran(child.wait())
 
 
 def run_unconfined(attack: Attack, world: World) -> str:
@@ -53,4 +62,9 @@ def run_unconfined(attack: Attack, world: World) -> str:
     process = subprocess.run(
         command, cwd=world.scratch, env=dict(os.environ), pass_fds=(world.leaked,), capture_output=True, timeout=30, check=False
     )
-    return process.stdout.decode(errors="replace")
+    return process.stdout.decode(errors="replace") + _ran(process.returncode)
+
+
+def _ran(status: int) -> str:
+    """Return a gain if the process became the program that one of the attacks brings."""
+    return "\nGAINED a program" if status == _STATUS_OF_PROGRAM else ""

@@ -17,6 +17,7 @@ def test_an_attack_gains_nothing(tmp_path: Path, attack: Attack) -> None:
     with World(tmp_path) as world:
         output = run_confined(attack, world)
         assert world.gains(output) == [], output
+        assert ('"output"' not in output) == attack.ends, output
 
 
 @pytest.mark.parametrize("attack", THAT_COULD_SUCCEED, ids=lambda attack: attack.name)
