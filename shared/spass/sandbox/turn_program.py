@@ -25,6 +25,7 @@ class ProgramCell:
     def to_json(self) -> dict[str, Json]:
         """Return the cell as the child reads it."""
         return {
+            "number": self.number,
             "code": self.cell.code,
             "queries": self.cell.queries is not None,
             "tools": list(self.tools),

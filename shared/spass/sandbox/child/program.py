@@ -84,7 +84,7 @@ class Program:
         sys.modules.update({"__main__": self._main, "builtins": self._copy_of_builtins})
         vars(self._main).update(start["variables"], __builtins__=self._copy_of_builtins)
         self._count = 0
-        self._reserve: bytearray | None = None
+        self._reserve: bytes | None = None
 
     def run(self, cell: Mapping[str, Any], journal: Sequence[Mapping[str, Any]], *, is_replay: bool = False) -> None:
         """Run one cell and report it."""
@@ -95,7 +95,7 @@ class Program:
         self._clock.advance_to(cell["time"])
         self._output.begin(cell["max_output_chars"])
         self._add_names(cell)
-        self._reserve = bytearray(_RESERVE)
+        self._reserve = bytes(_RESERVE)  # takes address space, but no memory: its pages are not touched
         self._effects.begin(number, journal, is_replay=is_replay)
         error = self._execute(cell["code"], filename)
         self._reserve = None  # a cell that used up the memory can be described
