@@ -112,6 +112,39 @@ def test_calls_that_code_makes_are_streamed_within_its_cell(researcher: Research
     assert progress == ["2 sub-calls"]
 
 
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("print(chr(0xd800), chr(0), chr(0x2028))", "Done."),
+        ("print(llm_query(chr(0xd800) + 'a'))", "Done."),
+        ("raise ValueError(chr(0xd800))", "Done."),
+        ("calculator(expression=float('nan'))", "Done."),
+        ("print('\x00')", "Done."),
+        ("FINAL(chr(0xd800) + chr(0x2028))", "?\u2028"),
+    ],
+)
+def test_characters_that_are_no_text_break_no_answer(researcher: Researcher, code: str, answer: str, route: str) -> None:
+    blocking = send(researcher, route, block(code), "Done.", stream=False)
+    events = read_events(send(researcher, route, block(code), "Done.", stream=True))
+    if route == "ask":
+        assert collect_ask(events) == comparable_ask(blocking.json)
+    else:
+        assert collect_reply(events) == comparable_reply(blocking.json)
+    assert answer_text(events) == answer
+
+
+def test_a_session_goes_on_after_an_answer_of_a_million_characters(researcher: Researcher) -> None:
+    config = {"compact_summary_model": "small"}
+    assert researcher.gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
+    events = read_events(chat(researcher, block("FINAL('word ' * 200_000)")))
+    assert len(answer_text(events)) == 1_000_000
+    session = of_type(events, "done")[0]["session_id"]
+    for number in range(2):
+        events = read_events(chat(researcher, "Hello.", message_id=f"m{number + 2}", session_id=session))
+        assert answer_text(events) == "Hello."
+
+
 def test_everything_that_code_asks_for_is_below_its_cell_in_the_audit(researcher: Researcher) -> None:
     reply = send(researcher, "chat", *TURN, stream=False)
     calls = get_calls(researcher.gateway, reply.headers["spass-request-id"])
