@@ -2,12 +2,16 @@
 
 import argparse
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from spass.cli.input import read_context, read_question
 from spass.cli.stream_printer import StreamPrinter, describe_result
 from spass.cli.terminal import note, write
 from spass.sdk import Spass
+
+FOREIGN_AGENTS: Final = ("openhands", "claude_code")
+"""The kinds that work in a folder: by default, in that of the command."""
 
 
 def ask(client: Spass, options: argparse.Namespace) -> None:
@@ -18,12 +22,15 @@ def ask(client: Spass, options: argparse.Namespace) -> None:
         SpassApiError, SpassUnreachable: there is no answer.
     """
     question = read_question(options.text)
+    params = dict(options.param)
+    if options.agent in FOREIGN_AGENTS:
+        params.setdefault("workspace", str(Path.cwd()))
     request: dict[str, Any] = {
         "agent": options.agent,
         "model": options.model,
         "tools": options.tools,
         "system_prompt": options.system,
-        "params": dict(options.param) or None,
+        "params": params or None,
         "context": None if options.context is None else read_context(options.context),
     }
     if not options.json and not options.no_stream:

@@ -313,3 +313,15 @@ def test_every_command_has_a_help_with_an_example(command: list[str]) -> None:
     assert (code, err) == (0, "")
     assert f"spass {' '.join(command) or 'ask'}" in out.partition("example")[2]
     assert "SPASS_TOKEN" in out
+
+
+@pytest.mark.parametrize("kind", ["openhands", "claude_code"])
+def test_a_foreign_agent_works_in_the_current_folder(kind: str) -> None:
+    with fake_gateway(answer_ask) as gateway:
+        spass(gateway.url, "ask", "--agent", kind, "Fix it.")
+        spass(gateway.url, "ask", "--agent", kind, "--param", "workspace=/srv/app", "--param", "timeout=5", "Fix it.")
+        spass(gateway.url, "ask", "--agent", "react", "Fix it.")
+    here, named, other = [request.json.get("params") for request in gateway.requests]
+    assert here == {"workspace": str(Path.cwd())}
+    assert named == {"workspace": "/srv/app", "timeout": 5}
+    assert other is None

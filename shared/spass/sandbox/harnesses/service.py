@@ -11,9 +11,9 @@ from typing import Final
 from spass.core.effects import HarnessRunner, HarnessSpec
 from spass.core.errors import InvalidRequest, KindUnavailable, UpstreamError, UpstreamTimeout
 from spass.core.messages import Json
-from spass.redaction.detector import SecretSet
+from spass.redaction.detector import MIN_SECRET_LENGTH, SecretSet
 from spass.redaction.stream import redact_secrets
-from spass.redaction.text import redact_members
+from spass.redaction.text import REDACTED, redact_members
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.harnesses.claude_code import ClaudeCode
 from spass.sandbox.harnesses.openhands import OpenHands
@@ -74,7 +74,7 @@ class Harnesses:
             roots = [root.resolve() for root in self._roots or ()]
             if not any(folder.is_relative_to(root) for root in roots) or not folder.is_dir():
                 raise _bad_workspace(outside)
-        except (OSError, RuntimeError):  # RuntimeError: a loop of links
+        except (OSError, RuntimeError, ValueError):  # a loop of links; half of a surrogate pair
             raise _bad_workspace(outside) from None
         return folder
 
@@ -129,11 +129,11 @@ class Harnesses:
                     secrets=(key,),
                     grace=_GRACE_SECONDS,
                 )
-            return redact_members(answer, partial(redact_secrets, SecretSet((key,), ())))
+            return redact_members(answer, partial(_without_key, key))
         except ChildTimedOut as failure:
-            raise UpstreamTimeout(f"{program.name} {failure}.") from None
+            raise UpstreamTimeout(_sentence(program.name, failure)) from None
         except ChildFailed as failure:
-            raise UpstreamError(f"{program.name} {failure}.") from None
+            raise UpstreamError(_sentence(program.name, failure)) from None
 
     def _require(self, spec: HarnessSpec) -> str:
         """Return the interpreter of the runner, or raise ``KindUnavailable``."""
@@ -149,6 +149,16 @@ class Harnesses:
 
     def _key(self, program: OpenHands | ClaudeCode, api_key: str) -> str:
         return api_key or self._environment.get(program.key_variable, "")
+
+
+def _sentence(name: str, failure: ChildFailed) -> str:
+    return f"{name} {str(failure).removesuffix('.')}."
+
+
+def _without_key(key: str, text: str) -> str:
+    """Return ``text`` without the key, which an agent may have printed."""
+    whole = text.replace(key, REDACTED) if len(key) >= MIN_SECRET_LENGTH else text
+    return redact_secrets(SecretSet((key,), ()), whole)
 
 
 def _check_session_id(session_id: str) -> None:

@@ -80,7 +80,8 @@ class Collector {
     const result = this.result;
     if (result === null) throw new Error("The Claude Agent SDK ended without a result.");
     if (result.subtype !== "success" || result.is_error) {
-      throw new Error([result.subtype, ...(result.errors ?? []), result.result ?? ""].filter(Boolean).join(": "));
+      const kind = result.subtype === "success" ? "" : result.subtype;
+      throw new Error([kind, ...(result.errors ?? []), result.result ?? ""].filter(Boolean).join(": "));
     }
     const usage = {
       prompt_tokens:
