@@ -194,6 +194,14 @@ def test_output_that_is_too_long_is_cut_and_counted(researcher: Researcher, limi
     assert "x" * (kept + 1) not in researcher.read()
 
 
+def test_the_model_reads_a_long_output_of_which_the_record_keeps_the_beginning(researcher: Researcher) -> None:
+    answer = researcher.ask(block("print('x' * 80_000)"), "Done.", params={"max_output_chars": 100_000})
+    (cell,) = researcher.cells(answer)
+    assert len(cell["output"]) + cell["truncated"] == 80_001
+    assert 50_000 < len(cell["output"]) < 64 * 1024
+    assert "x" * 80_000 in researcher.read()
+
+
 def test_the_limit_of_turns_is_flagged_and_the_last_output_is_the_answer(researcher: Researcher) -> None:
     answer = researcher.ask(block("n = globals().get('n', 0) + 1", "print('cell', n)"))
     assert (answer["content"], answer["turns"], answer["finish_reason"]) == ("cell 10\n", 10, "max_turns")

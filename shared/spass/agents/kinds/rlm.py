@@ -1,4 +1,4 @@
-"""The kind ``rlm``: the model writes Python over data that no prompt contains (Zhang and Khattab 2025, *Recursive Language
+"""The kind ``rlm``: the model writes Python over data that no prompt contains (Zhang et al. 2025, *Recursive Language
 Models*, https://arxiv.org/abs/2512.24601)."""
 
 from collections.abc import Mapping, Sequence
@@ -29,19 +29,21 @@ print(type(context), len(context))
 print(context[:500])
 ```
 
-The code runs when your reply ends, and the next message contains what it printed, up to a limit. Print what you need to see.
-Variables, functions and imports stay until you have answered. The interpreter has the standard library of Python, but no network,
-no processes, no threads and no files except those that you write.
+End your reply after the block. Then the code runs, and the next message contains what it printed, up to a limit. Print what you
+need to see, and never write an output yourself. Variables, functions and imports stay until you have answered. The interpreter
+has the standard library of Python, but no network, no processes, no threads and no files except those that you write. One block
+may compute for 30 seconds.
 
 Besides `context`, your code can use:
 
 - `llm_query(prompt)`: asks a language model and returns its text. It knows nothing of the question or of `context`, so put the
   instruction and the passages that it needs into the prompt. It reads many thousands of characters at once.
-- `llm_batch(prompts)`: asks up to 64 prompts at the same time and returns the list of texts. It is much faster than a loop. The
-  text of a prompt that failed is "[error: <code>]".
+- `llm_batch(prompts)`: asks up to 64 prompts side by side and returns the list of texts. It is much faster than a loop. The text
+  of a prompt that failed is "[error: <code>]".
 - `FINAL(value)`: ends your work. The value is the answer: text as it is, other values as JSON.
 
-A failed `llm_query` raises `LLMError`, which has a `.code`. The number of calls is limited, so choose what you ask.
+A failed `llm_query` raises `LLMError`, which has a `.code`. The number of queries is limited, and your code can wait for answers
+64 times in all, where a batch is one wait. So choose what you ask, and ask it in batches.
 
 How to work:
 
