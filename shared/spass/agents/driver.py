@@ -89,7 +89,7 @@ class Driver:
         self.fetch_page = fetch_page
         self.run_harness = run_harness
         self.is_nested = is_nested
-        self._bus = bus
+        self.bus = bus
         self._client_tools = client_tools
 
     def reader(self, effect: Infer) -> ReplyReader:
@@ -116,7 +116,7 @@ class Driver:
         code: str | None = "cancelled"
         yield TurnStarted()
         started = time.monotonic()
-        self._bus.publish(AGENT_TURN_START, partial(self._turn_start, len(input)))
+        self.bus.publish(AGENT_TURN_START, partial(self._turn_start, len(input)))
         try:
             try:
                 async with aclosing(turn.events(context)) as events:
@@ -134,7 +134,7 @@ class Driver:
                     yield event
             code = error.code if error is not None else None
         finally:
-            self._bus.publish(AGENT_TURN_END, partial(self._turn_end, turn, code, started))
+            self.bus.publish(AGENT_TURN_END, partial(self._turn_end, turn, code, started))
         yield Failed(error) if error is not None else turn.finished
 
     def _turn_start(self, characters: int) -> "AgentTurnStart":

@@ -84,7 +84,9 @@ class KindRun:
             await self._source.close()
 
     async def _begin(self) -> Effect | Answer:
-        self._source = self._agent.open(self._input, self._context)
+        previous, self._source = self._source, self._agent.open(self._input, self._context)
+        if previous is not None:
+            self._source.take_over(previous)
         return self._note(await self._source.start())
 
     async def _resume(self, result: object) -> Effect | Answer | None:

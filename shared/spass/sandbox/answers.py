@@ -8,6 +8,8 @@ from spass.sandbox.child_process import ChildFailed
 
 OUTPUT_START: Final = "---SPASS_OUTPUT_START---"
 OUTPUT_END: Final = "---SPASS_OUTPUT_END---"
+EFFECT: Final = "---SPASS_EFFECT---"
+"""Begins a line that asks for an effect. A line of JSON on standard input is its result."""
 
 
 class AnswerReader:

@@ -8,14 +8,12 @@ from typing import Final, TypeAlias
 
 from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
-from spass.sandbox.answers import AnswerReader
+from spass.sandbox.answers import EFFECT, AnswerReader
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.mounts import Mount, check_unchanged
 from spass.sandbox.orphans import remove_container, remove_orphans
 from spass.sandbox.program import Program
 
-EFFECT: Final = "---SPASS_EFFECT---"
-"""Begins a line that asks for an effect. A line of JSON on standard input is its result."""
 _MAX_DEPTH: Final = 96
 """Levels of an effect: those of a request, and those around its values."""
 _MAX_LINES: Final = 200_000
@@ -28,6 +26,10 @@ class ContainerFailed(RuntimeError):
 
 class ContainerTimedOut(ContainerFailed):
     """A container took longer than it may. It was removed."""
+
+
+class ContainerUnavailable(ContainerFailed):
+    """This machine cannot start containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class ContainerPipe:
         self._name: Final = name
         self._runtime: Final = command[0]
         self._environment: Final = environment
-        self._mounts: Final = mounts
+        self.mounts: Final = mounts
         self._timeout: Final = timeout
         self._program: Final = Program(command, environment=environment, folder=Path("/"), secrets=secrets)
         self._answer: Final = AnswerReader()
@@ -81,19 +83,19 @@ class ContainerPipe:
         """Remove orphans, start the container and send it ``payload``.
 
         Raises:
-            ContainerFailed: the runtime cannot be started.
+            ContainerUnavailable: the runtime cannot be started.
             MountRefused: a mount has changed since it was checked.
         """
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, remove_orphans, self._runtime, self._environment)
-        check_unchanged(self._mounts)
+        check_unchanged(self.mounts)
         self._may_exist = True
         try:
             await self._program.__aenter__()
         except ChildFailed as failure:
-            raise ContainerFailed(f"The container {failure}.") from None
+            raise ContainerUnavailable(f"The container {failure}.") from None
         self._timer = loop.call_later(self._timeout, self._stop_late)
-        check_unchanged(self._mounts)
+        check_unchanged(self.mounts)
         self._program.send(payload)
 
     def send(self, line: Mapping[str, Json]) -> None:

@@ -173,8 +173,8 @@ class Program:
     def _close_pipes(self, process: subprocess.Popen[bytes]) -> None:
         if self._writer is None and process.stdin is not None:
             process.stdin.close()
-        elif self._writer is not None and not self._input.is_closed:
-            self._writer.abort()  # also while it waits for room
+        elif self._writer is not None and (not self._writer.is_closing() or self._writer.get_write_buffer_size()):
+            self._writer.abort()  # also while it waits for room, but not twice
         for transport in self._readers:
             transport.close()
         for pipe in (process.stdout, process.stderr)[len(self._readers) :]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spass.core.messages import Json
-from spass.sandbox.container_pipe import ContainerEffect, ContainerFailed, ContainerPipe, ContainerTimedOut
-from spass.sandbox.mounts import read_allow_list, resolve_mounts
+from spass.sandbox.container_pipe import ContainerEffect, ContainerFailed, ContainerPipe, ContainerTimedOut, ContainerUnavailable
+from spass.sandbox.mounts import Mount, read_allow_list, resolve_mounts
 from spass.sandbox.orphans import new_name
 from spass.sandbox.slots import NoFreeSlot, Slots
 
@@ -51,6 +51,21 @@ class ContainerRunner:
             raise ValueError("timeout and max_concurrent must be greater than 0.")
         object.__setattr__(self, "_slots", Slots(self.max_concurrent))
 
+    def check(self, workspace: str, mounts: Sequence[str]) -> tuple[str, tuple[Mount, ...]]:
+        """Return the path of the runtime and the resolved mounts.
+
+        Raises:
+            ContainerUnavailable: the runtime is missing.
+            MountRefused: a mount or the allow-list is refused.
+            ValueError: the workspace is not an absolute path.
+        """
+        runtime = shutil.which(self.runtime)
+        if runtime is None:
+            raise ContainerUnavailable(f"The container runtime {self.runtime!r} is not on the PATH. Install docker or podman.")
+        if workspace and not (workspace.startswith("/") and workspace.isprintable()):
+            raise ValueError(f"The workspace {workspace!r} must be an absolute path in the container.")
+        return runtime, resolve_mounts(mounts, read_allow_list(self.mount_allowlist_path))
+
     async def run(
         self,
         payload: Mapping[str, Json],
@@ -86,12 +101,7 @@ class ContainerRunner:
         secrets: Mapping[str, str] | None = None,
     ) -> AsyncIterator[ContainerPipe]:
         """Start a container, send it its payload, and remove it at the end. The arguments and the errors are those of ``run``."""
-        runtime = shutil.which(self.runtime)
-        if runtime is None:
-            raise ContainerFailed(f"The container runtime {self.runtime!r} is not on the PATH. Install docker or podman.")
-        if workspace and not (workspace.startswith("/") and workspace.isprintable()):
-            raise ValueError(f"The workspace {workspace!r} must be an absolute path in the container.")
-        resolved = resolve_mounts(mounts, read_allow_list(self.mount_allowlist_path))
+        runtime, resolved = self.check(workspace, mounts)
         given = dict(secrets or {})
         name = new_name()
         volumes = [argument for mount in resolved for argument in ("-v", mount.argument)]

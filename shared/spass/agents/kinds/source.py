@@ -22,6 +22,10 @@ class Source(Protocol):
     @property
     def interpreter(self) -> Interpreter | None: ...
 
+    def take_over(self, previous: "Source") -> None:
+        """Go on with the interpreter of ``previous``, an earlier source of the same run, which is closed."""
+        ...
+
     async def start(self) -> Effect | Answer:
         """Return the first effect.
 
@@ -53,6 +57,9 @@ class GeneratorSource:
         self._kind = kind
         self._begin = begin
         self._steps: Steps | None = None
+
+    def take_over(self, previous: Source) -> None:
+        """Do nothing: a generator has no interpreter."""
 
     async def start(self) -> Effect | Answer:
         """Start the generator.

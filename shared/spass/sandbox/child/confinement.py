@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import resource
-from posix import O_RDONLY, chdir, environ, getcwd, listdir, open, uname  # noqa: A004
+from posix import O_RDONLY, chdir, environ, getcwd, listdir, open, stat, uname  # noqa: A004
 
 from spass.sandbox.child import landlock, seccomp
 from spass.sandbox.child.interpreter_files import interpreter_files
@@ -43,6 +43,8 @@ _MAX_DESCRIPTOR: Final = 2**31 - 1
 _AF_UNIX: Final = 1
 _AF_INET: Final = 2
 _SOCK_STREAM: Final = 1
+_KIND_OF_FILE: Final = 0o170000
+_FOLDER: Final = 0o040000
 
 
 class ConfinementFailed(Exception):
@@ -50,15 +52,19 @@ class ConfinementFailed(Exception):
 
 
 class Bounds:
-    """What the parent asks for. ``memory`` in bytes, ``processor`` in seconds, ``keep``: the descriptors that stay open."""
+    """What the parent asks for. ``memory`` in bytes, ``processor`` in seconds, ``keep``: the descriptors that stay open,
+    ``mounts``: what else code may read or write."""
 
-    __slots__ = ("keep", "memory", "processor", "scratch")
+    __slots__ = ("keep", "memory", "mounts", "processor", "scratch")
 
-    def __init__(self, scratch: str, memory: int, processor: int, keep: Collection[int]) -> None:
+    def __init__(
+        self, scratch: str, memory: int, processor: int, keep: Collection[int], mounts: Sequence[landlock.Grant] = ()
+    ) -> None:
         self.scratch = scratch
         self.memory = memory
         self.processor = processor
         self.keep = keep
+        self.mounts = mounts
 
 
 def close_descriptors(bounds: Bounds) -> None:
@@ -171,7 +177,7 @@ def confine(limits: Mapping[str, object], scratch: str, keep: Collection[int]) -
     if not name:
         system = uname()
         raise ConfinementFailed(f"code runs on 64-bit Linux on x86-64 and arm64, not on {system.sysname} on {system.machine}")
-    bounds = Bounds(scratch, _number(limits, "memory"), _number(limits, "cpu_turn"), keep)
+    bounds = Bounds(scratch, _number(limits, "memory"), _number(limits, "cpu_turn"), keep, _mounts(limits))
     offered = landlock.version()
     required = _number(limits, "landlock") if "landlock" in limits else 0
     if offered < required:
@@ -190,13 +196,26 @@ def _apply(policy: Policy, bounds: Bounds, offered: int, name: str) -> None:
     for step in policy.steps:
         step(bounds)
     if offered:
-        grants = (*interpreter_files(), landlock.Grant(getcwd(), policy.scratch_rights))
+        grants = (*interpreter_files(), *bounds.mounts, landlock.Grant(getcwd(), policy.scratch_rights))
         landlock.restrict(grants, offered, policy.rights)
     for limit, value in policy.limits.items():
         _, hard = resource.getrlimit(limit)
         bound = value(bounds) if hard == resource.RLIM_INFINITY else min(value(bounds), hard)
         resource.setrlimit(limit, (bound, bound))
     seccomp.install(program, name)
+
+
+def _mounts(limits: Mapping[str, object]) -> list[landlock.Grant]:
+    """Return the rights on the mounts of a container. A file has no rights of folders."""
+    mounts = limits.get("mounts") or ()
+    if not isinstance(mounts, (list, tuple)):
+        raise ConfinementFailed(f"the limit 'mounts' must be a list, not {mounts!r}")
+    grants = []
+    for path, writable in mounts:
+        rights = landlock.OF_SCRATCH if writable else (landlock.READ_FILE, landlock.READ_DIR)
+        is_folder = stat(path).st_mode & _KIND_OF_FILE == _FOLDER
+        grants.append(landlock.Grant(path, rights if is_folder else [right for right in rights if right in landlock.OF_FILES]))
+    return grants
 
 
 def _number(limits: Mapping[str, object], name: str) -> int:

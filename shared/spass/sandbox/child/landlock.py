@@ -62,6 +62,9 @@ RIGHTS: Final = (
 
 OF_SCRATCH: Final = (WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG, REFER, TRUNCATE)
 
+OF_FILES: Final = (EXECUTE, WRITE_FILE, READ_FILE, TRUNCATE, IOCTL_DEV)
+"""The rights that a single file can be granted."""
+
 
 class Grant:
     """The rights on a file, or on a folder and everything beneath it."""

@@ -1,0 +1,125 @@
+"""Inside a container: start the children that run code, and pass their lines on to the gateway, which watches their limits."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from spass.sandbox.child_process import MAX_LINE, ChildFailed, ChildProcess
+
+_CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
+_COMMAND: Final = (sys.executable, "-s", "-P", "-S", "-B", "-X", "utf8", str(_CHILD))
+_TICK_SECONDS: Final = 0.1
+_MAX_DISK: Final = 64 * 2**20
+_MAX_FILES: Final = 10_000
+"""Bytes and files in the scratch folder of a child."""
+
+Report = Callable[[Mapping[str, Any]], None]
+
+
+class InsideChildren:
+    """The lines of standard input. Those for a child are passed on; the others are for the kind. One child runs at a time.
+
+    ``report`` sends a line to the gateway: each line of the child, its processor time, and once its end.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report: Final = report
+        self._input: Final = asyncio.StreamReader(limit=MAX_LINE * 8)
+        self._child: ChildProcess | None = None
+        self._folder = ""
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+
+    async def connect(self) -> None:
+        """Connect standard input to the event loop."""
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(self._input), sys.stdin)
+
+    async def next_line(self) -> dict[str, Any] | None:
+        """Return the next line that is for the kind, or None after the last one."""
+        while line := await self._input.readline():
+            message: dict[str, Any] = json.loads(line)
+            if "start" in message:
+                await self._start(message["start"])
+            elif "send" in message:
+                self._send(message["send"])
+            elif "kill" in message:
+                self._stop("was stopped")
+            else:
+                return message
+        return None
+
+    async def close(self) -> None:
+        """Kill the child and wait until its end is reported."""
+        self._stop("was stopped")
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _start(self, request: Mapping[str, Any]) -> None:
+        self._folder = tempfile.mkdtemp(prefix="contained-")
+        try:
+            self._child = ChildProcess(_COMMAND, folder=Path(self._folder), environment={"PYTHONHASHSEED": "0"})
+            await self._child.connect()
+        except ChildFailed as failure:
+            self._end(str(failure))
+            return
+        self._child.send(request)
+        for work in (self._pass_lines_on(self._child), self._measure(self._child)):
+            task = asyncio.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass_lines_on(self, child: ChildProcess) -> None:
+        try:
+            while True:
+                if (line := await child.receive()) != b"\n":
+                    self._report({"type": "Child", "line": line.decode("utf-8", "replace")})
+        except ChildFailed as failure:
+            self._end(str(failure))
+
+    async def _measure(self, child: ChildProcess) -> None:
+        """Report the processor time while it grows, and stop a child that fills its folder."""
+        reported = 0.0
+        while self._child is child:
+            seconds = child.cpu_seconds()
+            if seconds - reported >= _TICK_SECONDS / 2:
+                self._report({"type": "Processor", "seconds": seconds})
+                reported = seconds
+            if _is_full(Path(self._folder)):
+                child.stop("wrote too many files")
+            await asyncio.sleep(_TICK_SECONDS)
+
+    def _send(self, line: Mapping[str, Any]) -> None:
+        if self._child is not None:
+            with suppress(ChildFailed):
+                self._child.send(line)
+
+    def _stop(self, fault: str) -> None:
+        if self._child is not None:
+            self._child.stop(fault)
+
+    def _end(self, fault: str) -> None:
+        child, self._child = self._child, None
+        seconds = 0.0
+        if child is not None:
+            seconds = child.cpu_seconds()
+            child.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._report({"type": "Ended", "fault": fault, "seconds": seconds})
+
+
+def _is_full(folder: Path) -> bool:
+    files = size = 0
+    for place, folders, names in os.walk(folder):
+        files += len(folders) + len(names)
+        for name in names:
+            with suppress(OSError):
+                size += Path(place, name).lstat().st_blocks * 512
+        if files > _MAX_FILES or size > _MAX_DISK:
+            return True
+    return False

@@ -1,0 +1,83 @@
+"""The program of the image, for containers of the recording runtime, and turns of every kind to compare."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from spass.agents.driver import Driver, ShortenHistory
+from spass.agents.kinds import AgentContext, BaseAgent, user
+from spass.agents.performers.code import CodePerformer
+from spass.core.code_calls import Sandbox
+from spass.core.errors import ContextLengthExceeded, UpstreamError
+from spass.core.events import Event, Failed
+from spass.core.messages import FinishReason, Message, Role, ToolSpec
+from tests.simulated.interpreter import InProcessSandbox
+from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld, check_events
+
+_LIBRARY: Final = Path(__file__).resolve().parents[1] / "shared"
+IMAGE: Final = f"import sys\nsys.path.insert(0, {str(_LIBRARY)!r})\nfrom spass.agents.inside import main\nmain()\n"
+"""The program of the image ``spass-sandbox``."""
+SPECS: Final = (ToolSpec("calculator", "Calculate.", {"type": "object", "properties": {"expression": {"type": "string"}}}),)
+CONTEXT: Final = AgentContext(
+    conversation=(user("old"), Message(Role.ASSISTANT, "older ä\u2028")),
+    tools=("calculator",),
+    memory_results=("Berlin is large.\nHamburg has a harbour.", {"rows": [1, None, 2.5, True]}),
+    metadata={"trace": {"id": "x"}},
+    specs=SPECS,
+)
+_CODE: Final = "Let me look.\n```python\nx = {}\nprint(x, len(context))\n```"
+_ID_OR_TIME: Final = re.compile(r"\b(call|req)_\w+|duration_ms=\d+")
+TURNS: Final[Mapping[str, Sequence[ScriptedReply | Exception]]] = {
+    "an answer": [ScriptedReply("Hello| there.")],
+    "calls": [ScriptedReply("So.", ("calculator", "failing")), ScriptedReply("", ("calculator",)), ScriptedReply("Done.")],
+    "a written call": [
+        ScriptedReply('Thought: hm\nAction: calculator\nAction Input: {"expression": "1"}'),
+        ScriptedReply("THOUGHT: ok\nFinal Answer: 42\nFINAL_ANSWER: 42"),
+    ],
+    "calls without end": [ScriptedReply("Again.", ("calculator",))],
+    "written calls without end": [ScriptedReply("Thought: x\nTOOL: calculator\nINPUT: 1\nAction: calculator\nAction Input: 1")],
+    "an error of the model": [ScriptedReply("So.", ("calculator",)), UpstreamError("Down.")],
+    "an overflow": [ContextLengthExceeded("Too long."), ScriptedReply("Short.")],
+    "an overflow later": [ScriptedReply("So.", ("calculator",)), ContextLengthExceeded("Too long."), ScriptedReply("Short.")],
+    "a cut reply": [ScriptedReply("Half", reason=FinishReason.LENGTH)],
+    "code": [
+        ScriptedReply(_CODE.format(1)),
+        ScriptedReply("```python\nprint(x + 1, llm_query('?'))\n1 / 0\n```"),
+        ScriptedReply("```python\nFINAL({'a': x})\n```"),
+        ScriptedReply("Done."),
+    ],
+    "code and an overflow": [
+        ScriptedReply(_CODE.format(7)),
+        ContextLengthExceeded("Too long."),
+        ScriptedReply("```python\nprint(x, calculator(expression='1'))\n```"),
+        ScriptedReply("Done."),
+    ],
+    "code without end": [ScriptedReply(_CODE.format(3))],
+}
+"""Replies of the model, by what happens in the turn. Kinds read them differently."""
+
+
+def driver_of(world: ScriptedWorld, sandbox: Sandbox | None = None) -> Driver:
+    """Return a driver that also runs code: in ``sandbox``, unless the source of the effects has its own interpreter."""
+    place = sandbox or InProcessSandbox()
+    code = CodePerformer(world.scope, lambda _: world, lambda _, calls: world.call_tools(calls), ("calculator",), lambda: place)
+    return Driver(world, world.call_tools, world.scope, code=code)
+
+
+async def events_of(agent: BaseAgent, turn: str, context: AgentContext = CONTEXT, sandbox: Sandbox | None = None) -> list[str]:
+    """Return the events of one of ``TURNS``, without what differs between two equal turns: ids and times."""
+    world = ScriptedWorld(TURNS[turn])
+    shorten: ShortenHistory | None = _shorter if "overflow" in turn else None
+    events = [event async for event in driver_of(world, sandbox).run(agent, "What is it?", context, shorten)]
+    check_events(events)
+    assert world.open_streams == 0
+    return [_ID_OR_TIME.sub("…", _describe(event)) for event in events]
+
+
+async def _shorter() -> Sequence[Message]:
+    return (Message(Role.ASSISTANT, "in short"),)
+
+
+def _describe(event: Event) -> str:
+    return f"{type(event.error).__name__}: {event.error.message}" if isinstance(event, Failed) else repr(event)
