@@ -37,6 +37,8 @@ FACTS = (
     '"memory":"db"',
     '"path":"src/main.py","status":"changed","added":1,"removed":0',  # the director's edit
     '"status":"executed"',  # the approved deletion
+    '"content":"2 lines mention Berlin."',  # what the model's code counted
+    '"output":"5050\\n"',
 )
 
 
