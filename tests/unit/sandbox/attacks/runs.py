@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from spass.core.messages import Json
-from tests.child_harness import CHILD, LIMITS, STARTED, CellOf, Child
+from tests.child_harness import CHILD, ENVIRONMENT, LIMITS, STARTED, CellOf, Child
+from tests.unit.sandbox.attacks import mutant_child
 from tests.unit.sandbox.attacks.attack import PRELUDE, Attack
 from tests.unit.sandbox.attacks.world import World
 
@@ -19,12 +21,19 @@ _STATUS_OF_PROGRAM: Final = 42
 _UNCONFINED: Final = "import json, sys\nW = json.loads(sys.argv[1])\nexec(sys.argv[2])"
 
 
+def mutant_program(mutation: Mapping[str, Json]) -> Sequence[str]:
+    """Return the program of a child with another policy. See ``mutant_child``."""
+    return [str(Path(mutant_child.__file__)), str(CHILD.parent), json.dumps(dict(mutation))]
+
+
 class Refused(Exception):
     """The child could not be confined and did not run the code."""
 
 
-def run_confined(attack: Attack, world: World, program: Sequence[str] = (str(CHILD),)) -> str:
+def run_confined(attack: Attack, world: World, program: Sequence[str] = (str(CHILD),), variables: Mapping[str, str] = {}) -> str:
     """Run the attack as a cell of a child. Return everything that the child reported.
+
+    ``variables`` are in the child's environment by mistake.
 
     Raises:
         Refused: the child could not be confined.
@@ -37,7 +46,7 @@ def run_confined(attack: Attack, world: World, program: Sequence[str] = (str(CHI
         "cells": [cell.line(0)],
         "journal": [],
     }
-    with Child(start, world.scratch, program=program, leaked=(world.leaked,)) as child:
+    with Child(start, world.scratch, program=program, leaked=(world.leaked,), environment={**ENVIRONMENT, **variables}) as child:
         line = child.receive()
         child.close_input()
         if child.ready is None:

@@ -1,19 +1,18 @@
 """Each item of the policy is needed: without it, an attack gains something."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from spass.core.messages import Json
-from tests.child_harness import CHILD
-from tests.unit.sandbox.attacks import mutant_child
-from tests.unit.sandbox.attacks.attack import has_capabilities
+from spass.sandbox.child import landlock
+from tests.unit.sandbox.attacks.attack import Attack, has_capabilities
 from tests.unit.sandbox.attacks.mutants import OF_LANDLOCK, OF_THE_FILTER, OF_THE_LIMITS, OF_THE_STEPS, Mutant
-from tests.unit.sandbox.attacks.runs import run_confined
+from tests.unit.sandbox.attacks.runs import mutant_program, run_confined
 from tests.unit.sandbox.attacks.table import ATTACKS
 from tests.unit.sandbox.attacks.world import World
+from tests.unit.sandbox.test_ordinary_programs import PROGRAMS
 
 BY_NAME = {attack.name: attack for attack in ATTACKS}
 MUTANTS = [
@@ -24,10 +23,9 @@ MUTANTS = [
 
 
 def gains(folder: Path, attack: str, mutation: Mapping[str, Json]) -> list[str]:
-    program = [str(Path(mutant_child.__file__)), str(CHILD.parent), json.dumps(dict(mutation))]
     folder.mkdir()
     with World(folder) as world:
-        return world.gains(run_confined(BY_NAME[attack], world, program))
+        return world.gains(run_confined(BY_NAME[attack], world, mutant_program(mutation)))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.name}: {mutant.attack}")
@@ -35,3 +33,14 @@ def test_an_attack_gains_something_where_an_item_is_missing(tmp_path: Path, muta
     assert gains(tmp_path / "mutant", mutant.attack, mutant.mutation) != []
     if mutant.base:
         assert gains(tmp_path / "base", mutant.attack, mutant.base) == []
+
+
+@pytest.mark.parametrize("right", [right.name for right in landlock.OF_SCRATCH if right.version <= landlock.version()])
+def test_ordinary_programs_need_each_right_in_the_scratch_folder(tmp_path: Path, right: str) -> None:
+    program = Attack("ordinary", f"{PROGRAMS['files']}\ngain('everything')")
+    folders = [tmp_path / "mutant", tmp_path / "real"]
+    for folder, mutation, is_possible in zip(folders, ({"scratch_right": right}, {}), (False, True), strict=True):
+        folder.mkdir()
+        with World(folder) as world:
+            output = run_confined(program, world, mutant_program(mutation))
+            assert ("GAINED everything" in output) == is_possible, output
