@@ -1,12 +1,13 @@
 """Select the place where model-written code runs."""
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from spass.core.code_calls import Interpreter, Sandbox
-from spass.core.text_checks import suggest_name
+from spass.core.text_checks import end_sentence, suggest_name
 from spass.sandbox.none import NoSandbox
 
 if TYPE_CHECKING:  # these import asyncio's subprocesses and boto3, which only a call needs
@@ -16,6 +17,7 @@ VARIABLE: Final = "SPASS_SANDBOX"
 FUNCTION_VARIABLE: Final = "SPASS_SANDBOX_FUNCTION"
 _AUTOMATIC: Final = "auto"
 _NONE: Final = "none"
+_DOCKER_SOCKET: Final = "/var/run/docker.sock"
 
 
 class UnknownSandbox(ValueError):
@@ -71,9 +73,8 @@ def chosen_launcher(environment: Mapping[str, str]) -> str:
     choice = environment.get(VARIABLE) or _AUTOMATIC
     names = (_AUTOMATIC, *_LAUNCHERS, _NONE)
     if choice not in names:
-        raise UnknownSandbox(
-            f"{VARIABLE}={choice!r} is not a sandbox{suggest_name(choice, names)}. Use one of: {', '.join(names)}."
-        )
+        problem = end_sentence(f"{VARIABLE}={choice!r} is not a sandbox{suggest_name(choice, names)}")
+        raise UnknownSandbox(f"{problem} Use one of: {', '.join(names)}.")
     return choice
 
 
@@ -107,8 +108,29 @@ def _select_process(_: Mapping[str, str]) -> "Callable[[], Launcher] | str":
     return create
 
 
+def _select_container(environment: Mapping[str, str]) -> "Callable[[], Launcher] | str":
+    runtime = _find_runtime(environment)
+    if runtime is None:
+        return "neither docker nor podman is on the PATH; install one of them, and run `make sandbox-image`"
+
+    def create() -> "Launcher":
+        from spass.sandbox.container import ContainerLauncher
+
+        return ContainerLauncher.with_runtime(runtime)
+
+    return create
+
+
+def _find_runtime(environment: Mapping[str, str]) -> str | None:
+    """Return docker or podman, whichever is on the PATH; of both, docker if it has a daemon here. Start nothing."""
+    found = [name for name in ("docker", "podman") if shutil.which(name, path=environment.get("PATH", ""))]
+    has_daemon = environment.get("DOCKER_HOST") or os.path.exists(_DOCKER_SOCKET)  # noqa: PTH110
+    return found[0 if has_daemon else -1] if found else None
+
+
 _LAUNCHERS: "Final[Mapping[str, Callable[[Mapping[str, str]], Callable[[], Launcher] | str]]]" = {
     "lambda": _select_lambda,
     "process": _select_process,
+    "container": _select_container,
 }
 """By name, in the order of preference: returns what creates the launcher, or why it is not available."""

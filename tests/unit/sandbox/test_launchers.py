@@ -1,6 +1,7 @@
 """``SPASS_SANDBOX`` selects where code runs, without starting anything"""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +18,6 @@ FUNCTION = {"SPASS_SANDBOX_FUNCTION": "spass-code"}
 @pytest.fixture
 def without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.sandbox.landlock.missing_for_processes", lambda: "the kernel has no Landlock")
-
-
-@pytest.fixture
-def without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
 
 
 @pytest.mark.parametrize(
@@ -55,14 +51,23 @@ def test_a_linux_with_landlock_runs_code_in_processes() -> None:
     assert select_sandbox({}).name == select_sandbox({"SPASS_SANDBOX": "process"}).name == "process"
 
 
-@pytest.mark.usefixtures("without_landlock", "without_programs")
+@pytest.mark.usefixtures("without_landlock")
 def test_without_anything_code_does_not_run_and_the_reason_says_why() -> None:
     sandbox = select_sandbox({})
     assert sandbox.name == "none"
-    for reason in ("SPASS_SANDBOX_FUNCTION names no function", "the kernel has no Landlock"):
+    for reason in ("SPASS_SANDBOX_FUNCTION names no function", "the kernel has no Landlock", "neither docker nor podman"):
         assert reason in (sandbox.unavailable or "")
     with pytest.raises(SandboxUnavailable, match="no Landlock"):
         sandbox.open("tenant")
+
+
+@pytest.mark.usefixtures("without_landlock")
+@pytest.mark.parametrize("runtime", ["docker", "podman"])
+def test_without_landlock_containers_run_code(tmp_path: Path, runtime: str) -> None:
+    (tmp_path / runtime).touch(mode=0o755)
+    with record_process_starts() as starts:
+        assert select_sandbox({"PATH": str(tmp_path)}).name == "container"
+    assert starts == []
 
 
 @pytest.mark.parametrize("name", ["proces", "docker", "NONE", " none", "process,lambda", "0"])
@@ -71,6 +76,15 @@ def test_an_unknown_name_stops_the_start(name: str) -> None:
         Settings.from_environment({"SPASS_SANDBOX": name})
     with pytest.raises(UnknownSandbox):
         select_sandbox({"SPASS_SANDBOX": name})
+
+
+def test_a_likely_name_is_suggested() -> None:
+    message = (
+        "SPASS_SANDBOX='proces' is not a sandbox; did you mean 'process'? Use one of: auto, lambda, process, container, none."
+    )
+    with pytest.raises(UnknownSandbox) as caught:
+        select_sandbox({"SPASS_SANDBOX": "proces"})
+    assert str(caught.value) == message
 
 
 def test_an_empty_value_is_none_given() -> None:

@@ -1,0 +1,68 @@
+"""The launcher ``container``: each turn's code runs in a container of its own, without network and mounts."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Final
+
+from spass.core.errors import SandboxUnavailable, SpassError
+from spass.core.messages import Json
+from spass.sandbox.child_process import ChildFailed
+from spass.sandbox.container_child import ContainerChild, ContainerChildren
+from spass.sandbox.container_pipe import ContainerFailed
+from spass.sandbox.runner import ContainerRunner
+
+_LIFE_SECONDS: Final = 900
+"""A turn ends before this. Between two cells its container waits for the model."""
+_MAX_CONTAINERS: Final = 32
+
+
+class ContainerLauncher:
+    """Starts a container for each child. As many compute at the same time as there are processors."""
+
+    name: Final = "container"
+
+    def __init__(self, runner: ContainerRunner) -> None:
+        self._runner: Final = runner
+        self.slots: Final = asyncio.Semaphore(os.cpu_count() or 1)
+
+    @classmethod
+    def with_runtime(cls, runtime: str) -> "ContainerLauncher":
+        """Return the launcher that uses ``runtime``, docker or podman, and the image that `make sandbox-image` builds."""
+        return cls(ContainerRunner(timeout=_LIFE_SECONDS, max_concurrent=_MAX_CONTAINERS, runtime=runtime))
+
+    async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "_ContainedChild":
+        """Start a container with a child. See ``Launcher.start``."""
+        children = ContainerChildren()
+        try:
+            async with AsyncExitStack() as stack:
+                children.attach(await stack.enter_async_context(self._runner.open({"interpreter": True})))
+                child = await children.start(tenant_id, request)
+                return _ContainedChild(child, stack.pop_all())
+        except ContainerFailed as failure:
+            raise SandboxUnavailable(str(failure), retry_after=5) from failure
+
+
+class _ContainedChild:
+    """A child with the container that is removed with it. See ``Child``."""
+
+    is_live: Final = True
+
+    def __init__(self, child: ContainerChild, stack: AsyncExitStack) -> None:
+        self._child: Final = child
+        self._stack: Final = stack
+        self.send: Final = child.send
+        self.stop: Final = child.stop
+        self.cpu_seconds: Final = child.cpu_seconds
+
+    async def receive(self) -> bytes:
+        """Return the next line. See ``Child.receive``."""
+        try:
+            return await self._child.receive()
+        except SpassError as error:
+            raise ChildFailed("ended with its container") from error
+
+    async def close(self) -> None:
+        """Remove the container. See ``Child.close``."""
+        await self._stack.aclose()
