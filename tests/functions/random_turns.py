@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
+from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.kinds.registry import KINDS
 from spass.aws.invocation import CALL_PLAN, AwsCall
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
@@ -60,6 +61,8 @@ _CALLS: Final = (
     ("absent_tool", "{}"),
     ("absent\ntool \ud83d", '{"a": "\\ud83d\\n"}'),
 )
+MODEL_KINDS: Final = [key for key in list(KINDS.keys()) if not issubclass(KINDS.get(key), HarnessAgent)]
+"""The kinds that call models. Foreign agents make their own calls; test_foreign_agents has their turns."""
 _TOOLS: Final = "tools: [calculator, rag_query]\nmax_turns: 3\n"
 _IDS: Final = re.compile(r"\b(?:ses|sum|msg|turn|req)_\w+|\bcall_\w+")
 
@@ -130,7 +133,7 @@ def _pieces(random: Random, text: str) -> list[str]:
 def install(gateway: Gateway, folder: Path) -> Gateway:
     """Return a gateway with an agent of each kind, an index, and a model for summaries."""
     gateway = gateway.reconfigure(folder, "usd_to_eur: 0.5", "usd_to_eur: 0.25")
-    for kind in sorted(KINDS.keys()):
+    for kind in sorted(MODEL_KINDS):
         tools = _TOOLS if KINDS.get(kind).accepts_tools else ""
         name = agent_of(kind)
         path = gateway.services.settings.agents / f"{name}.yaml"

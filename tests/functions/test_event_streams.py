@@ -20,6 +20,7 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import Deltas, in_turn
 from tests.functions.gateway import Gateway, Reply
+from tests.functions.random_turns import MODEL_KINDS
 from tests.stream_grammar import (
     answer_text,
     collect_ask,
@@ -174,7 +175,7 @@ def model_answers(draw: st.DrawFn) -> Deltas:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("kind", KINDS.keys())
+@pytest.mark.parametrize("kind", MODEL_KINDS)
 def test_a_collected_stream_equals_the_blocking_reply(gateway: Gateway, tmp_path: Path, kind: str, route: str) -> None:
     gateway = gateway.reconfigure(tmp_path / "kinds", "usd_to_eur: 0.5", "usd_to_eur: 0.25")
     tools = "tools: [calculator]\nmax_turns: 3\n" if KINDS.get(kind).accepts_tools else ""

@@ -8,9 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from spass.agents.kinds.registry import KINDS
 from tests.functions.gateway import Gateway
-from tests.functions.random_turns import RandomTurn, agent_of, install
+from tests.functions.random_turns import MODEL_KINDS, RandomTurn, agent_of, install
 from tests.functions.stream_workers import Response, Worker, virtual_time
 from tests.functions.test_stream_cuts import LONG_HISTORY, in_time
 from tests.stream_grammar import of_type, parse_events
@@ -43,7 +42,7 @@ def flatten(calls: Sequence[Any]) -> list[Any]:
 
 async def check_cost(worker: Worker, gateway: Gateway, number: int, seen: Counter[str]) -> None:
     random = Random(f"cost {number}")
-    turn = RandomTurn.of(random, random.choice(KINDS.keys()))
+    turn = RandomTurn.of(random, random.choice(MODEL_KINDS))
     gateway.model.script = in_time(turn, random)
     events = parse_events((await chat(worker, turn, random, f"m-{number}")).body)
     if events[-1]["type"] != "done":

@@ -8,7 +8,17 @@ import pytest
 
 from spass.agents.kinds.registry import KINDS
 from tests.functions.gateway import Gateway, Reply
-from tests.functions.random_turns import RandomTurn, agent_of, history, install, new_session, numbered, script, without_threads
+from tests.functions.random_turns import (
+    MODEL_KINDS,
+    RandomTurn,
+    agent_of,
+    history,
+    install,
+    new_session,
+    numbered,
+    script,
+    without_threads,
+)
 from tests.stream_grammar import collect_reply, comparable_reply, read_events
 
 TURNS = 1000
@@ -32,12 +42,12 @@ def result(reply: Reply) -> dict[str, Any]:
     return comparable_reply(reply.json) if reply.status == 200 else {"error": reply.json["error"]}
 
 
-@pytest.mark.parametrize("kind", KINDS.keys())
+@pytest.mark.parametrize("kind", MODEL_KINDS)
 def test_a_collected_stream_of_a_random_turn_equals_the_blocking_reply(gateway: Gateway, tmp_path: Path, kind: str) -> None:
     gateway = install(gateway, tmp_path / "kinds")
     seen: dict[str, int] = {}
     with without_threads():
-        for number in range(TURNS // len(KINDS.keys())):
+        for number in range(TURNS // len(MODEL_KINDS)):
             turn = RandomTurn.of(Random(f"{kind} {number}"), kind)
             outcomes = []
             for way in ("blocking", "chat", "stream") if number % 4 == 0 else ("blocking", "chat"):

@@ -10,6 +10,8 @@ from spass.core.json import dump
 from spass.core.messages import Message, Role
 
 MAX_TIMEOUT: Final = 24 * 3600
+_MAX_RESULT_CHARACTERS: Final = 500
+"""Characters of the result of an earlier call that a prompt repeats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,5 +58,6 @@ def prompt_text(input: str, context: AgentContext) -> str:
 
 def _message_text(message: Message) -> str:
     calls = [f"[{call.name} {call.arguments}]" for call in message.tool_calls]
-    said = "\n".join([*filter(None, [message.content]), *calls])
-    return f"{'result' if message.role is Role.TOOL else message.role.value}: {said}"
+    if message.role is Role.TOOL:
+        return f"result: {message.content[:_MAX_RESULT_CHARACTERS]}"
+    return f"{message.role.value}: " + "\n".join([*filter(None, [message.content]), *calls])
