@@ -16,6 +16,7 @@ TABLE = [
     ("orchestrator", True, True, 10, 0.7, 1024),
     ("native_react", True, True, 10, 0.7, 1024),
     ("react", True, True, 10, 0.7, 1024),
+    ("native_openhands", True, True, 3, 0.7, 2048),
     ("rlm", True, True, 10, 0.7, 2048),
     ("openhands", False, True, None, 0.7, 1024),
     ("claude_code", False, True, None, 0.7, 1024),

@@ -32,7 +32,7 @@ from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
 from tests.unit.cli.command import spass
 
 USAGE = TokenUsage(10, 5)
-KEYS = ("simple", "orchestrator", "native_react", "react", "rlm")
+KEYS = ("simple", "orchestrator", "native_react", "react", "native_openhands", "rlm")
 FOREIGN = ("openhands", "claude_code")  # test_foreign_agents_of_the_seed has their sections
 WITH_TOOLS = ("orchestrator", "native_react", "react")
 ACTION = 'Thought: I calculate.\nAction: calculator\nAction Input: {"expression": "2+2"}'

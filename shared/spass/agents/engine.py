@@ -11,6 +11,7 @@ from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.performers.code import CodePerformer
 from spass.agents.performers.infer import InferPerformer
+from spass.agents.performers.page import PagePerformer, open_fetcher
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
@@ -27,6 +28,7 @@ from spass.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from spass.rag.search.reader import Reader
+    from spass.tools.outside import Fetcher
 
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Characters of a message that are searched for. More text does not improve the search, and embedding it takes seconds."""
@@ -42,8 +44,15 @@ class Engine:
     """Run the turns of all agents. A process has one engine."""
 
     def __init__(
-        self, calls: Calls, toolbox: Toolbox, reader: "Reader", cascade: Cascade, availability: Availability | None = None
+        self,
+        calls: Calls,
+        toolbox: Toolbox,
+        reader: "Reader",
+        cascade: Cascade,
+        availability: Availability | None = None,
+        fetcher: "Callable[[], Fetcher]" = open_fetcher,
     ) -> None:
+        self._fetcher = fetcher
         self._availability = availability or Availability()
         self._calls = calls
         self._cascade = cascade
@@ -99,6 +108,7 @@ class Engine:
             partial(run_tools, scope),
             scope,
             code=code,
+            fetch_page=PagePerformer(message if nested_in is None else "", self._fetcher).perform,  # a delegate's is a model's
             run_harness=self._harness_performer(scope, agent, spec.model),
             bus=scope.bus,
             is_nested=nested_in is not None,

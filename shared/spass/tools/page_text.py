@@ -79,7 +79,7 @@ def page_text(content: bytes, media_type: str, charset: str | None, max_characte
     text = _CONTROLS.sub(" ", _decode(content, charset, is_markup=is_html or is_xml))
     text = _LINE_ENDS.sub("\n", text)
     if not is_html and not is_xml:
-        return text.strip()[:max_characters].rstrip()
+        return text.strip()[:max_characters]
     writer = _Writer(max_characters)
     _read_markup(text, writer, is_xml=is_xml)
     return writer.text
@@ -128,7 +128,7 @@ class _Writer:
 
     @property
     def text(self) -> str:
-        return "".join(self._pieces)[: self._max_characters].rstrip()
+        return "".join(self._pieces).rstrip()[: self._max_characters]
 
     def separate(self, gap: str, prefix: str = "") -> None:
         """Put at least ``gap`` before the next text, and ``prefix`` directly before it."""

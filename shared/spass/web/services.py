@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from spass.tools.base import Rag
     from spass.tools.chat_models import ChatModels
     from spass.tools.editor.protocol import Editor
+    from spass.tools.outside import Fetcher
     from spass.tools.search.engine import SearchEngine
     from spass.tools.toolbox import Toolbox
     from spass.workspaces.service import Workspaces
@@ -303,7 +304,13 @@ class Services:
     def engine(self) -> "Engine":
         from spass.agents.engine import Engine
 
-        return Engine(self.calls, self.toolbox, self.reader, self.cascade, self.availability)
+        return Engine(self.calls, self.toolbox, self.reader, self.cascade, self.availability, lambda: self.fetcher)
+
+    @cached_property
+    def fetcher(self) -> "Fetcher":
+        from spass.tools.outside import Fetcher
+
+        return Fetcher()
 
     @cached_property
     def availability(self) -> "Availability":

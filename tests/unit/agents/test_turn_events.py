@@ -59,6 +59,7 @@ AGENTS: Final[Sequence[Mapping[str, Any]]] = (
     {"kind": "orchestrator", "tools": ["wild"]},
     {"kind": "orchestrator", "tools": ["wild"], "mode": "structured"},
     {"kind": "react", "tools": ["wild"]},
+    {"kind": "native_openhands", "tools": ["wild"]},
     {"kind": "rlm", "tools": ["wild"]},
 )
 HOWS: Final = ("answer", "answer", "embed", "fail", "model fails", "slow", "storage fails", "crash", SECRET)
@@ -216,7 +217,7 @@ async def test_events_of_random_turns_are_paired_nested_and_equal_the_audit() ->
         assert sum(getattr(end, name) for end in inferences) == sum(int(str(record[name])) for record in audited) > 0
     check_turns(log)
 
-    assert {turn.kind for turn in turns} == {"simple", "orchestrator", "native_react", "rlm"}
+    assert {turn.kind for turn in turns} == {"simple", "orchestrator", "native_react", "native_openhands", "rlm"}
     assert SECRET not in repr(log.events)
     assert SECRET not in json.dumps(lines)
     written = Counter(str(line["event"]) for line in lines)

@@ -15,8 +15,8 @@ PUBLIC = "93.184.216.34"
 
 @dataclass
 class Internet:
-    """``names`` have addresses; a function is called at each resolution. ``servers`` are base URLs on loopback by address;
-    that of ``PUBLIC`` is the default. ``connected`` are the addresses and ports to which something was connected."""
+    """``names`` have addresses; a function is called at each resolution. ``servers`` are base URLs on loopback by address, whose
+    scheme replaces that of a request; that of ``PUBLIC`` is the default. ``connected`` are addresses and ports."""
 
     servers: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, Sequence[str] | Callable[[], Sequence[str]]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class _Transport(httpx.AsyncBaseTransport):
         server = urlsplit(self._internet.servers.get(url.host) or self._internet.servers[PUBLIC])
         moved = httpx.Request(
             request.method,
-            url.copy_with(host=server.hostname, port=server.port),
+            url.copy_with(scheme=server.scheme, host=server.hostname, port=server.port),
             headers=request.headers,
             extensions=request.extensions,
         )

@@ -56,7 +56,7 @@ async def raw_server(pieces: Callable[[], AsyncIterator[bytes]], tls: ssl.SSLCon
 
     server = await asyncio.start_server(respond, "127.0.0.1", 0, ssl=tls)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
 

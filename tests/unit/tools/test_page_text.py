@@ -155,7 +155,7 @@ def test_the_encoding_is_that_of_the_mark_the_header_or_the_page(content: bytes,
 def test_any_page_has_a_text_of_at_most_the_characters_asked_for(page: str, limit: int) -> None:
     whole, cut = text_of(page), text_of(page, limit=limit)
     assert len(cut) <= limit
-    assert whole[:limit].rstrip() == cut
+    assert cut in (whole[:limit], whole[:limit].rstrip())  # blanks of a preformatted text may be the last
     assert "\0" not in whole
     assert whole == whole.rstrip()
 

@@ -133,10 +133,11 @@ class Correction:
 @dataclass(frozen=True, slots=True)
 class RunCells:
     """The reply has code. Its cells, of which there is at least one, run one after the other until one gives the turn's answer.
-    ``said`` are the words before the first one."""
+    ``said`` are the words before the first one. ``left_out`` counts the blocks after them that do not run."""
 
     cells: tuple[RunCode, ...]
     said: str = ""
+    left_out: int = 0
 
 
 Step: TypeAlias = Answer | CallTools | RunCells | Correction
@@ -169,11 +170,14 @@ class CallFormat:
 
         said = [step.said, *[""] * (len(results) - 1)]
         ran = zip(said, step.cells, results, strict=False)  # the cells after an answer do not run
-        return tuple(
+        messages = [
             message
             for words, effect, result in ran
             for message in (Message(Role.ASSISTANT, write_cell(words, effect.cell.code)), describe_result(result))
-        )
+        ]
+        if step.left_out:
+            messages.append(user(f"{step.left_out} more blocks of your reply did not run. Write fewer in one reply."))
+        return tuple(messages)
 
     def answer_at_limit(self, texts: Sequence[str]) -> Answer:
         """Return the answer of a turn that has made all its model calls. ``texts`` are those of the replies before, and the

@@ -101,7 +101,7 @@ def cells_as_text(messages: Iterable[Message]) -> tuple[Message, ...]:
             words, call = calls.pop(message.tool_call_id or "", ("", None))
             code = _code_of(call)
             if call is not None:
-                written = write_cell(words, code) if code is not None else _plain_call(words, call)
+                written = write_cell(words, code) if code is not None else write_action(words, call)
                 output.append(Message(Role.ASSISTANT, written))
             output.append(observation(message.content, REACT) if code is None else _describe_recorded(message.content))
         elif message.role is Role.ASSISTANT and message.tool_calls:
@@ -117,6 +117,19 @@ def write_cell(said: str, code: str) -> str:
     longest = max((len(ticks) for ticks in _TICKS.findall(code)), default=2)
     fence = "`" * (longest + 1)
     return "\n".join((*([said, ""] if said else []), f"{fence}python", code.removesuffix("\n"), fence))
+
+
+def write_action(said: str, call: ToolCall) -> str:
+    """Return a tool call as an action with the words before it."""
+    written = write_call("", call.name, call.arguments, REACT)
+    return f"{said}\n{written}" if said else written
+
+
+def _describe_recorded(content: str) -> Message:
+    """Return the message that tells the model the recorded result of a cell, with the approvals that its calls asked for."""
+    described = describe_result(_result(content))
+    approvals = _read(content).get("approvals")
+    return replace(described, content=f"{described.content}\nApprovals: {dump(approvals)}") if approvals else described
 
 
 def describe_result(result: CellResult) -> Message:
@@ -165,18 +178,6 @@ def _code_of(call: ToolCall | None) -> str | None:
     """Return the code of a recorded cell, or None if the call is not one."""
     code = _read(call.arguments).get("code") if call is not None and call.name == CODE_TOOL else None
     return code if isinstance(code, str) else None
-
-
-def _plain_call(words: str, call: ToolCall) -> str:
-    written = write_call("", call.name, call.arguments, REACT)
-    return f"{words}\n{written}" if words else written
-
-
-def _describe_recorded(content: str) -> Message:
-    """Return the message that tells the model the recorded result of a cell, with the approvals that its calls asked for."""
-    described = describe_result(_result(content))
-    approvals = _read(content).get("approvals")
-    return replace(described, content=f"{described.content}\nApprovals: {dump(approvals)}") if approvals else described
 
 
 def _result(content: str) -> CellResult:

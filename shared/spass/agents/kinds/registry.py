@@ -15,6 +15,7 @@ _BUILT_IN: Final = {
     "simple": "spass.agents.kinds.simple.SimpleAgent",
     "orchestrator": "spass.agents.kinds.orchestrator.OrchestratorAgent",
     "native_react": "spass.agents.kinds.native_react.NativeReActAgent",
+    "native_openhands": "spass.agents.kinds.native_openhands.NativeOpenHandsAgent",
     "rlm": "spass.agents.kinds.rlm.RLMAgent",
     "openhands": "spass.agents.kinds.openhands.OpenHandsAgent",
     "claude_code": "spass.agents.kinds.claude_code.ClaudeCodeAgent",

@@ -37,13 +37,13 @@ class WrittenCalls(CallFormat):
         if reply.finish_reason in CUT_OFF:
             return Answer(parsed.said)
         if parsed.call is None:
-            return Correction((*_spoken(parsed.said), user(_how_to_continue(self.protocol))), parsed.said)
-        return CallTools((_tool_call(parsed.call, self.specs),), parsed.said)
+            return Correction((*spoken(parsed.said), user(_how_to_continue(self.protocol))), parsed.said)
+        return CallTools((to_tool_call(parsed.call, self.specs),), parsed.said)
 
     def record(self, reply: AssistantReply, step: CallTools, outcomes: Sequence[ToolOutcome]) -> tuple[Message, ...]:  # noqa: ARG002
         (call,), (outcome,) = step.calls, outcomes
         written = write_call(step.said or "", call.name, call.arguments, self.protocol)
-        return (*_spoken(written), observation(outcome.message.content, self.protocol))
+        return (*spoken(written), observation(outcome.message.content, self.protocol))
 
 
 def instructions(protocol: Protocol, specs: Sequence[ToolSpec]) -> str:
@@ -93,7 +93,7 @@ def _describe_parameter(name: str, schema: Mapping[str, Json], *, is_required: b
     return f"- {name} ({', '.join(facts)})" + (f": {' '.join(texts)}" if texts else "")
 
 
-def _tool_call(written: WrittenCall, specs: Sequence[ToolSpec]) -> ToolCall:
+def to_tool_call(written: WrittenCall, specs: Sequence[ToolSpec]) -> ToolCall:
     """Return the call that the model wrote. The tool is found in any case. The name of an unknown tool becomes one that providers
     accept, because the history contains the call."""
     similar = [spec for spec in specs if spec.name.casefold() == written.name.casefold()]
@@ -102,7 +102,8 @@ def _tool_call(written: WrittenCall, specs: Sequence[ToolSpec]) -> ToolCall:
     return ToolCall("", name, arguments_text(written.input, spec, is_marked=written.is_marked))
 
 
-def _spoken(text: str) -> tuple[Message, ...]:
+def spoken(text: str) -> tuple[Message, ...]:
+    """Return what the model said as a message, if it said anything."""
     return (Message(Role.ASSISTANT, text),) if text else ()
 
 

@@ -100,4 +100,5 @@ def test_every_built_in_kind_has_a_class_with_a_description() -> None:
 
 
 def test_the_built_in_kinds_are_in_the_order_of_their_page() -> None:
-    assert list(KINDS.keys()) == ["simple", "orchestrator", "native_react", "react", "rlm", "openhands", "claude_code"]
+    keys = ["simple", "orchestrator", "native_react", "react", "native_openhands", "rlm", "openhands", "claude_code"]
+    assert list(KINDS.keys()) == keys
