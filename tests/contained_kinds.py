@@ -1,12 +1,14 @@
 """The program of the image, for containers of the recording runtime, and turns of every kind to compare."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from spass.agents.driver import Driver, ShortenHistory
-from spass.agents.kinds import AgentContext, BaseAgent, user
+from spass.agents.kinds import KINDS, AgentContext, BaseAgent, user
+from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.performers.code import CodePerformer
 from spass.core.code_calls import Sandbox
 from spass.core.errors import ContextLengthExceeded, UpstreamError
@@ -56,6 +58,22 @@ TURNS: Final[Mapping[str, Sequence[ScriptedReply | Exception]]] = {
     "code without end": [ScriptedReply(_CODE.format(3))],
 }
 """Replies of the model, by what happens in the turn. Kinds read them differently."""
+
+
+AGENTS: Final[Mapping[str, Callable[[], BaseAgent]]] = {
+    key: partial(KINDS.get(key), system_prompt="Work.", max_turns=3)  # type: ignore[call-arg]
+    for key in list(KINDS.keys())
+    if KINDS.canonical(key) == key and KINDS.get(key).needs in (None, "code")
+} | {"orchestrator structured": partial(OrchestratorAgent, max_turns=3, mode="structured")}
+"""Every kind that runs no foreign agent."""
+TYPICAL: Final = (
+    *((kind, "an answer") for kind in AGENTS),
+    *(("orchestrator", turn) for turn in ("calls", "calls without end", "an error of the model", "an overflow later")),
+    *((kind, turn) for kind in ("orchestrator structured", "native_react") for turn in TURNS if "written" in turn),
+    *(("simple", turn) for turn in ("an overflow", "a cut reply")),
+    *((kind, turn) for kind in AGENTS if AGENTS[kind]().needs == "code" for turn in TURNS if "code" in turn),
+)
+"""Kinds and turns in which they differ."""
 
 
 def driver_of(world: ScriptedWorld, sandbox: Sandbox | None = None) -> Driver:

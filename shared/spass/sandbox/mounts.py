@@ -1,6 +1,7 @@
 """Decide which paths of the host a container sees. Every path is resolved first, and the resolved path is what is mounted."""
 
 import os
+import re
 import stat
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ BLOCKED: Final = (
 _WRITABLE: Final = ":rw"
 _KERNEL_FOLDERS: Final = tuple(map(PurePosixPath, ("/proc", "/sys", "/dev", "/run")))
 """What is below them shows or controls the host: processes, devices, and the sockets of its services."""
+_MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _ROOT_KEYS: Final = frozenset({"path", "read_only"})
 _FILE_KEYS: Final = frozenset({"roots", "blocked_patterns"})
 
@@ -132,6 +135,10 @@ def _resolve(given: str, allow_list: AllowList) -> Mount:
             raise MountRefused(f"The path {given!r} cannot be mounted: {component!r} matches the blocked pattern {pattern!r}.")
     _check_place(PurePosixPath(path), mode, given)
     _check_roots(PurePosixPath(path), given, allow_list, wants_writing=wants_writing)
+    if not wants_writing and (inner := mounted_below(path)):
+        raise MountRefused(
+            f"The path {given!r} cannot be mounted: {inner!r} is mounted in it, and would be writable. Name folders beside it."
+        )
     return Mount(path, wants_writing, identity)
 
 
@@ -181,6 +188,16 @@ def _check_roots(path: PurePosixPath, given: str, allow_list: AllowList, *, want
     ]
     if not around or any(root.read_only for root in deciding):
         raise MountRefused(f'The path {given!r} cannot be mounted for writing: no root with "read_only": false allows it.')
+
+
+def mounted_below(path: str) -> str | None:
+    """Return a folder below ``path`` at which another file system is mounted: a read-only mount does not include it."""
+    try:
+        lines = _MOUNT_TABLE.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None  # not Linux: the runtime's own machine has no mounts of ours
+    points = (_ESCAPE.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in lines)
+    return next((point for point in points if point.startswith(f"{path}/")), None)
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -5,9 +5,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,6 @@ from typing import Any, Final
 import pytest
 
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent
-from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.rlm import RLMAgent
 from spass.agents.kinds.simple import SimpleAgent
@@ -29,20 +27,11 @@ from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.launchers import LaunchedSandbox
 from spass.sandbox.limits import Limits
 from spass.sandbox.process import ProcessLauncher
-from tests.contained_kinds import CONTEXT, IMAGE, TURNS, driver_of, events_of
+from tests.contained_kinds import AGENTS, CONTEXT, IMAGE, TURNS, TYPICAL, driver_of, events_of
 from tests.recording_runtime import RecordingRuntime
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
 
 pytestmark = pytest.mark.anyio
-
-AGENTS: Final[dict[str, Callable[[], BaseAgent]]] = {
-    "simple": SimpleAgent,
-    "orchestrator": partial(OrchestratorAgent, max_turns=3),
-    "orchestrator structured": partial(OrchestratorAgent, max_turns=3, mode="structured"),
-    "native_react": partial(NativeReActAgent, max_turns=3),
-    "rlm": partial(RLMAgent, max_turns=3, system_prompt="Work."),
-}
-PURE: Final = [key for key in list(KINDS.keys()) if KINDS.canonical(key) == key and KINDS.get(key).needs in (None, "code")]
 
 
 @pytest.fixture
@@ -64,17 +53,6 @@ def process_sandbox() -> LaunchedSandbox:
     return LaunchedSandbox("process", ProcessLauncher)
 
 
-def test_every_pure_kind_is_tested_here() -> None:
-    assert {KINDS.get(key) for key in PURE} == {type(agent()) for agent in AGENTS.values()}
-
-
-TYPICAL: Final = (
-    *((kind, "an answer") for kind in AGENTS),
-    *(("orchestrator", turn) for turn in ("calls", "calls without end", "an error of the model", "an overflow later")),
-    *((kind, turn) for kind in ("orchestrator structured", "native_react") for turn in TURNS if "written" in turn),
-    *(("simple", turn) for turn in ("an overflow", "a cut reply")),
-    *(("rlm", turn) for turn in TURNS if "code" in turn),
-)
 ALL: Final = tuple(product(AGENTS, TURNS))
 
 
