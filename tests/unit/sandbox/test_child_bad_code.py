@@ -68,6 +68,8 @@ def test_the_model_reads_an_error_and_the_next_cell_works(code: str, error: str)
         "import atexit\natexit.register(print, 'late')",
         "import signal\nfor number in (2, 3, 15): signal.signal(number, lambda *a: 1 / 0)",
         "import gc\ngc.disable(); gc.freeze()",
+        "import sys\nsys.setprofile(lambda *_: print('traced'))",
+        "import sys\ndef trace(*_):\n    print('traced')\n    return trace\nsys.settrace(trace)",
         "class Bad:\n    def __del__(self): raise SystemExit\nx = Bad(); del x",
     ],
 )

@@ -163,7 +163,6 @@ class Program:
         if _get_recursion_limit() < _RECURSION_LIMIT:
             _set_recursion_limit(_RECURSION_LIMIT)
         _set_streams(self._streams)
-        vars(builtins).update(self._builtins)
         vars(self._copy_of_builtins).update(self._builtins)
         vars(self._main)["__builtins__"] = self._copy_of_builtins
 
