@@ -3,10 +3,11 @@
     python -m bench.sandbox [--rounds N]
 
 The launcher ``process`` starts real children. The launcher ``lambda`` runs the function's own handler in a thread of this
-process: Lambda's invocation and network are not in its times. ``container`` is measured where docker or podman is found. A turn
-may wait 64 times, so the loops make 60 model calls; those calls answer at once. ``live`` means that the child waits for each
-answer; ``suspended`` that every call ends the child and starts the program again. Beside the children, in the same rounds, a bare
-``python -S -c pass`` starts and ends. The smallest time of all rounds counts, because other processes only add to it.
+process: Lambda's invocation and network are not in its times. ``container`` is measured where docker or podman has the image that
+`make sandbox-image` builds. A turn may wait 64 times, so the loops make 60 calls, which are answered at once. ``live`` means
+that the child waits for each answer; ``suspended`` that every call ends the child and starts the program again. Beside the
+children, in the same rounds, a bare ``python -S -c pass`` starts and ends. The smallest time of all rounds counts, because other
+processes only add to it.
 
 The dollars are list prices of the function's time and invocations for turns of ``rlm`` with one cell and ten calls one by one,
 without the models' tokens. The time of an invocation is that of the handler here; a cold start of a machine is not in it.
@@ -17,10 +18,11 @@ import asyncio
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,7 +31,9 @@ from bench.prices import ResourceUsage
 from spass.aws.functions import InvokeResponse, TenantFunction
 from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import Cell, CellResult, Queries
+from spass.core.errors import SandboxUnavailable
 from spass.sandbox import function
+from spass.sandbox.container import ContainerLauncher
 from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.lambda_ import LambdaLauncher
 from spass.sandbox.landlock import missing_for_processes
@@ -145,16 +149,24 @@ async def turn_invocations() -> HandlerClient:
     return client
 
 
-def find_launchers() -> dict[str, Callable[[], Launcher]]:
-    launchers: dict[str, Callable[[], Launcher]] = {}
+async def find_launchers() -> dict[str, Launcher]:
+    launchers: dict[str, Launcher] = {}
     if missing_for_processes() is None:
-        launchers["process"] = ProcessLauncher
-    launchers["lambda"] = lambda: LambdaLauncher(TenantFunction("bench", HandlerClient))
+        launchers["process"] = ProcessLauncher()
+    launchers["lambda"] = LambdaLauncher(TenantFunction("bench", HandlerClient))
+    for runtime in filter(shutil.which, ("docker", "podman")):
+        container = ContainerLauncher.with_runtime(runtime)
+        try:
+            await measure_round(container, Figures())
+        except SandboxUnavailable as error:
+            print(f"container, {runtime}: {error.message}")
+        else:
+            launchers[f"container, {runtime}"] = container
     return launchers
 
 
 async def measure(rounds: int) -> None:
-    launchers = {name: create() for name, create in find_launchers().items()}
+    launchers = await find_launchers()
     figures = {name: Figures() for name in launchers}
     bare = []
     for _ in range(rounds):

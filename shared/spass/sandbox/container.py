@@ -52,16 +52,25 @@ class _ContainedChild:
     def __init__(self, child: ContainerChild, stack: AsyncExitStack) -> None:
         self._child: Final = child
         self._stack: Final = stack
+        self._has_begun = False
         self.send: Final = child.send
         self.stop: Final = child.stop
         self.cpu_seconds: Final = child.cpu_seconds
 
     async def receive(self) -> bytes:
-        """Return the next line. See ``Child.receive``."""
+        """Return the next line. See ``Child.receive``.
+
+        Raises:
+            SandboxUnavailable: the container ended before its first line. The message says why, for people.
+        """
         try:
-            return await self._child.receive()
+            line = await self._child.receive()
         except SpassError as error:
+            if not self._has_begun:
+                raise SandboxUnavailable(f"The sandbox did not start. {error.message}", retry_after=5) from error
             raise ChildFailed("ended with its container") from error
+        self._has_begun = True
+        return line
 
     async def close(self) -> None:
         """Remove the container. See ``Child.close``."""
