@@ -164,8 +164,34 @@ def test_the_error_of_a_call_shows_its_code() -> None:
     assert report.error.endswith("LLMError: budget_exceeded: The budget is used up.")
 
 
-def test_a_call_after_the_end_of_its_cell_is_refused() -> None:
-    code = "class Late:\n    def __del__(self):\n        llm_query('late')\ndef f():\n    late = Late()\n    1 / 0\nf()"
-    turn = Turn([CellOf(code), CellOf("print('next')")])
-    assert [report.output for report in turn.run_live()] == ["", "next\n"]
+LATE = """
+errors = []
+class Late:
+    def __del__(self):
+        try:
+            {call}
+        except Exception as error:
+            errors.append(str(error))
+FINAL = Late()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("llm_query('late')", "invalid_request: A call is possible only while a cell runs."),
+        ("search(q=1)", "invalid_request: A call is possible only while a cell runs."),
+        ("FINAL_OF_BEFORE('late')", "FINAL works only while a cell runs"),
+    ],
+)
+def test_a_call_between_two_cells_is_refused(call: str, error: str) -> None:
+    first = f"FINAL_OF_BEFORE = FINAL{LATE.format(call=call)}"
+    turn = Turn([CellOf(first, tools=["search"]), CellOf("errors")])
+    assert turn.run_live() == [Report(""), Report(f"{[error]}\n")]
     assert turn.requests == []
+
+
+def test_what_a_failed_cell_leaves_behind_is_released_within_the_cell() -> None:
+    code = "class Late:\n    def __del__(self):\n        print(llm_query('late'))\ndef f():\n    late = Late()\n    1 / 0\nf()"
+    turn = Turn([CellOf(code), CellOf("print('next')")])
+    assert [report.output for report in turn.run_live()] == ["answer 0\n", "next\n"]

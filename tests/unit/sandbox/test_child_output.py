@@ -70,7 +70,15 @@ def test_half_of_a_surrogate_pair_becomes_a_question_mark() -> None:
     assert run_cell("print('\\ud800!')") == Report("?!\n")
 
 
+SUBCLASS = """
+import sys
+class Odd(str):
+    def __len__(self): return -9
+    def __getitem__(self, index): return 'z' * 99
+sys.stdout.write(Odd('abcdef')) and None
+"""
+
+
 def test_a_subclass_of_str_cannot_print_more_than_the_limit() -> None:
-    code = "class S(str):\n    __len__ = lambda s: -9\n    __getitem__ = lambda s, i: 'z' * 99\nprint(S('abcdef'), end='')"
-    (report,) = Turn([CellOf(code, max_output_chars=4)]).run_live()
+    (report,) = Turn([CellOf(SUBCLASS, max_output_chars=4)]).run_live()
     assert report == Report("abcd", truncated=2)

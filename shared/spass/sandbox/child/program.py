@@ -97,11 +97,15 @@ class Program:
         self._add_names(cell)
         self._reserve = bytes(_RESERVE)  # takes address space, but no memory: its pages are not touched
         self._effects.begin(number, journal, is_replay=is_replay)
-        error = self._execute(cell["code"], filename)
+        failure = self._execute(cell["code"], filename)
         self._reserve = None  # a cell that used up the memory can be described
+        error = None if failure is None else describe(failure, self._sources)
+        exceeded = "memory" if isinstance(failure, MemoryError) else None
+        # Release the frames now: a later collection of garbage would call their finalizers at a time that no run repeats.
+        del failure
         self._restore()
         self._effects.end()
-        self._report(failure=error)
+        self._report(error=error, exceeded=exceeded)
 
     def _execute(self, code: str, filename: str) -> BaseException | None:
         """Run the code. Print the value of a last expression, as the interactive Python does."""
@@ -145,16 +149,16 @@ class Program:
 
         return FINAL
 
-    def _report(self, *, failure: BaseException | None = None, final: str | None = None) -> None:
+    def _report(self, *, error: str | None = None, final: str | None = None, exceeded: str | None = None) -> None:
         self._connection.send(
             "cell",
             {
                 "number": self._count - 1,
                 "output": self._output.text,
-                "error": None if failure is None else describe(failure, self._sources),
+                "error": error,
                 "truncated": self._output.truncated,
                 "final": final,
-                "exceeded": "memory" if isinstance(failure, MemoryError) else None,
+                "exceeded": exceeded,
             },
         )
 
