@@ -16,6 +16,6 @@ def foreign_outcomes(results: Iterable[Json]) -> Iterator[ToolOutcome]:
         match result:
             case {"tool_name": str(name), "arguments": str(arguments), "content": str(content), "success": bool(ok)} if name:
                 call = ToolCall("", replayable_name(name), arguments)
-                value: Json = content if ok else {"error": {"code": TOOL_FAILED, "message": content}}
-                message = Message(Role.TOOL, content if ok else dump(value), tool_call_id="")
+                value: Json = {"output": content} if ok else {"error": {"code": TOOL_FAILED, "message": content}}
+                message = Message(Role.TOOL, dump(value), tool_call_id="")
                 yield ToolOutcome(call, arguments_for_display(arguments), value, message, 0, ok=ok)

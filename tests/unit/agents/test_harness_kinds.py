@@ -185,7 +185,7 @@ async def test_calls_of_the_foreign_agent_are_recorded_with_their_results(agent:
     assert (outcome.content, outcome.turns) == ("Done.", 1)
     calls = [(tool.call.name, tool.arguments, tool.result, tool.ok) for tool in outcome.tool_calls]
     failed = {"error": {"code": "tool_failed", "message": "no such file"}}
-    assert calls == [("Bash", {"command": "ls"}, "a.txt", True), ("mcp_tool_", "no json", failed, False)]
+    assert calls == [("Bash", {"command": "ls"}, {"output": "a.txt"}, True), ("mcp_tool_", "no json", failed, False)]
     assert len({tool.call.id for tool in outcome.tool_calls}) == 2
     assert [message.role for message in outcome.messages] == [Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.ASSISTANT]
 
@@ -196,7 +196,7 @@ async def test_run_returns_content_tool_results_turns_and_metadata() -> None:
         "x", AgentContext(), harness.driver()
     )
     assert (result.content, result.turns, result.metadata) == ("Done.", 1, {"session_id": "s-1"})
-    assert result.tool_results == (ToolResult("Bash", "a.txt", success=True, duration_ms=0),)
+    assert result.tool_results == (ToolResult("Bash", '{"output":"a.txt"}', success=True, duration_ms=0),)
 
 
 @pytest.mark.parametrize("error", [UpstreamError("No."), KindUnavailable("No."), ZeroDivisionError()])
