@@ -16,6 +16,8 @@ from spass.sandbox.scratch_folder import is_full, scratch_folder
 CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
 _FOLDER_PREFIX: Final = "spass-code-"
 _DISK_SECONDS: Final = 0.25
+_MAX_FILES: Final = 1000
+"""Files and folders. Some file systems need milliseconds to remove each."""
 _LANDLOCK_REQUIRED: Final = 1
 
 
@@ -81,6 +83,6 @@ def _environment() -> dict[str, str]:
 
 async def _limit_disk(process: ChildProcess, folder: Path) -> None:
     """Stop the child when it has written more than an untrusted child may."""
-    while not await is_full(folder):  # noqa: ASYNC110 (no event tells what the child writes)
+    while not await is_full(folder, _MAX_FILES):  # noqa: ASYNC110 (no event tells what the child writes)
         await asyncio.sleep(_DISK_SECONDS)
-    process.stop("wrote too many files")
+    process.stop("wrote too many files, or the disk is nearly full")

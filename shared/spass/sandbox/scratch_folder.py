@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import AsyncIterator
@@ -18,6 +19,8 @@ MAX_DISK: Final = 64 * 2**20
 """Bytes in the folder."""
 MAX_FILES: Final = 10_000
 """Files and folders. An edit of 200 paths with 32 segments each needs 6,400."""
+MIN_FREE: Final = 2**30
+"""Bytes that a child must leave free on the disk, or a tenth of a small disk."""
 _PRIVATE: Final = 0o700
 _BLOCK: Final = 512
 _MAX_DEPTH: Final = 64
@@ -52,9 +55,10 @@ async def scratch_folder(prefix: str, temporary: Path | None = None) -> AsyncIte
             os.close(lock)
 
 
-async def is_full(folder: Path) -> bool:
-    """Return True if the folder holds more files or bytes than an untrusted child may need."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, _exceeds_limits, folder)
+async def is_full(folder: Path, max_files: int = MAX_FILES) -> bool:
+    """Return True if the folder holds more files or bytes than an untrusted child may need, or if the disk is nearly full: a file
+    that was removed while it is mapped takes space, but is in no folder."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, _exceeds_limits, folder, max_files)
 
 
 def remove_folder(folder: Path) -> None:
@@ -83,7 +87,11 @@ def _remove_if_possible(folder: Path) -> None:
         remove_folder(folder)
 
 
-def _exceeds_limits(folder: Path) -> bool:
+def _exceeds_limits(folder: Path, max_files: int) -> bool:
+    with suppress(OSError):
+        disk = shutil.disk_usage(folder)
+        if disk.free < min(MIN_FREE, disk.total // 10):
+            return True
     size = count = 0
     pending = [str(folder)]
     while pending:
@@ -91,7 +99,7 @@ def _exceeds_limits(folder: Path) -> bool:
             for entry in entries:
                 count += 1
                 size += entry.stat(follow_symlinks=False).st_blocks * _BLOCK
-                if count > MAX_FILES or size > MAX_DISK:
+                if count > max_files or size > MAX_DISK:
                     return True
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
