@@ -15,10 +15,12 @@ import pytest
 
 from spass import Spass
 from spass.agents.kinds import KINDS, AgentContext, AgentResult, BaseAgent, ToolUsingAgent, user
+from spass.agents.kinds.native_openhands import NativeOpenHandsAgent
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.react import ReActAgent
+from spass.calls.datamark import remove_marks
 from spass.core.bus import EVENT_TYPES
 from spass.core.effects import HIDDEN, Answer, AssistantReply, Infer, Steps
 from spass.core.messages import FinishReason, Json, Role, TokenUsage, ToolCallDelta
@@ -30,6 +32,7 @@ from spass.testing.model import in_turn
 from tests.functions.gateway import Gateway
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
 from tests.unit.cli.command import spass
+from tests.unit.tools.internet import PUBLIC, Internet
 
 USAGE = TokenUsage(10, 5)
 KEYS = ("simple", "orchestrator", "native_react", "react", "native_openhands", "rlm")
@@ -314,6 +317,61 @@ def test_react_is_an_alias_and_the_old_import_works() -> None:
     assert (agent.max_turns, agent.temperature, agent.max_tokens) == (10, 0.7, 1024)
 
 
+# --- NativeOpenHandsAgent ---
+
+CODE = "I compute.\n```python\nprint(6 * 7)\n```"
+
+
+@pytest.fixture
+def site(gateway: Gateway) -> Iterator[Internet]:
+    """An internet in which every page says that the shop is open."""
+    with serve(lambda _: HttpAnswer(b"<h1>Shop</h1><p>Open 9 to 18.", content_type="text/html")) as server:
+        internet = Internet({PUBLIC: server})
+        gateway.services.fetcher = internet.fetcher
+        yield internet
+
+
+def test_openhands_describes_its_tools_and_the_execution_of_code(gateway: Gateway) -> None:
+    ask(gateway, agent="native_openhands", tools=["calculator", "web_search"])
+    prompt = gateway.model.requests[0].messages[0].content
+    for tool in gateway.send("GET", "/v1/tools").json["tools"]:
+        if tool["function"]["name"] in ("calculator", "web_search"):
+            assert f"{tool['function']['name']} (category: {tool['category']}): " in prompt
+            assert all(f"- {name} (" in prompt for name in tool["function"]["parameters"]["properties"])
+    assert "```python" in prompt
+
+
+def test_openhands_fetches_the_urls_of_the_input_before_the_first_call(gateway: Gateway, site: Internet) -> None:
+    ask(gateway, "Summarize example.com", agent="native_openhands")
+    question, page = gateway.model.requests[0].messages[-2:]
+    assert question.content == "Summarize example.com"
+    assert remove_marks(page.content) == "The page example.com:\n\nShop\n\nOpen 9 to 18."
+    assert site.resolved == ["example.com"]
+
+
+def test_openhands_runs_code_by_the_code_interpreter_and_calls_by_the_tools(gateway: Gateway) -> None:
+    gateway.model.script = in_turn([CODE, ACTION, "42 and 4."])
+    answer = ask(gateway, agent="native_openhands", tools=["calculator"])
+    cell, calculation = answer["tool_results"]
+    assert (cell["tool_name"], json.loads(cell["content"])["output"]) == ("code_interpreter", "42\n")
+    assert (calculation["tool_name"], json.loads(calculation["content"])["result"]) == ("calculator", 4)
+    assert (answer["content"], answer["turns"]) == ("42 and 4.", 3)
+
+
+def test_openhands_answers_with_a_reply_that_has_neither_code_nor_calls(gateway: Gateway) -> None:
+    answer = ask(gateway, agent="native_openhands", tools=["calculator"])
+    assert (answer["content"], answer["turns"], answer["tool_results"]) == ("Hello there.", 1, [])
+
+
+def test_openhands_stops_after_three_turns_and_has_the_defaults_of_the_seed(gateway: Gateway) -> None:
+    gateway.model.script = lambda *_: CODE
+    answer = ask(gateway, agent="native_openhands")
+    assert (answer["turns"], answer["finish_reason"]) == (3, "max_turns")
+    assert {(request.temperature, request.max_tokens) for request in gateway.model.requests} == {(0.7, 2048)}
+    agent = NativeOpenHandsAgent()
+    assert (agent.max_turns, agent.temperature, agent.max_tokens, agent.system_prompt) == (3, 0.7, 2048, "")
+
+
 # --- Using Agents ---
 
 
@@ -336,6 +394,7 @@ EXAMPLES = [
     ("orchestrator", ["calculator", "think"], "What is sqrt(256)?"),
     ("native_react", ["calculator"], "What is 2+2?"),
     ("react", ["calculator", "think"], "Solve step by step: 15% of 340"),
+    ("native_openhands", ["calculator", "web_search"], "Summarize what I wrote"),
 ]
 
 
