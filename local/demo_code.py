@@ -32,6 +32,8 @@ def show_code(step: Walk) -> None:
     step.note("The kind rlm keeps the text out of the prompt: the model reads only its size, and writes code over it.")
     _ask(step, {"agent": "rlm", "input": "How many lines mention error?", "context": _LOG}, expect="5 lines")
     _ask(step, {"agent": "rlm", "input": "What is the sum of the column area_km2?", "context": _TABLE}, expect="279.4")
+    step.note("The kind native_openhands reads the table, and computes with code:")
+    _ask(step, {"agent": "native_openhands", "input": "What is the sum of parks?", "context": _TABLE}, expect="92")
 
 
 def _ask(step: Walk, request: Mapping[str, Any], *, expect: str) -> None:

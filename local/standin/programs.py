@@ -110,11 +110,15 @@ def _escaped(words: str) -> str:
 
 
 def _passage(messages: Sequence[Message], question: str, names: Sequence[str]) -> str:
-    """Return the looked-up text that has one of ``names`` in its first line, or all of it; without any, what follows the
+    """Return the looked-up text that is a table with a column of one of ``names``, or all of it; without any, what follows the
     question's first line."""
     passages = [text for text in _data(messages) if not text.startswith(_OUTPUT)] or [question.partition("\n")[2].strip()]
-    tables = [text for text in passages if any(name in text.strip().partition("\n")[0].lower() for name in names)]
-    return tables[0] if tables else "\n".join(passages)
+    return next((text for text in passages if _has_column(text, names)), "\n".join(passages))
+
+
+def _has_column(text: str, names: Sequence[str]) -> bool:
+    header = text.strip().partition("\n")[0].lower()
+    return any(cell.strip('" ') in names for cell in re.split(r"[,;|\t]", header))
 
 
 def _literal(text: str) -> str:

@@ -40,7 +40,7 @@ FACTS = (
     "Every answer follows",
 )
 
-CODE_FACTS = ('"output": "5050\\n"', "» 5 lines mention error.", "» The sum of area_km2 is 279.4.")
+CODE_FACTS = ('"output": "5050\\n"', "» 5 lines mention error.", "» The sum of area_km2 is 279.4.", "» The sum of parks is 92.")
 """What the demo shows on a machine that can run code."""
 
 

@@ -10,7 +10,11 @@ import pytest
 from local.demo_calls import DemoFailed, Walk
 from local.demo_code import show_code
 
-ANSWERS = {"How many lines mention error?": "5 lines.", "What is the sum of the column area_km2?": "It is 279.4."}
+ANSWERS = {
+    "How many lines mention error?": "5 lines.",
+    "What is the sum of the column area_km2?": "It is 279.4.",
+    "What is the sum of parks?": "It is 92.",
+}
 
 
 @dataclass
@@ -45,7 +49,7 @@ class FakeGateway:
 def test_right_answers_from_code_pass() -> None:
     gateway = FakeGateway()
     gateway.show()
-    assert gateway.paths == ["/v1/kinds", "/v1/tools/execute", "/v1/ask", "/v1/ask"]
+    assert gateway.paths == ["/v1/kinds", "/v1/tools/execute", "/v1/ask", "/v1/ask", "/v1/ask"]
 
 
 def test_a_gateway_without_a_sandbox_is_named_and_asked_no_more(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +66,7 @@ def test_a_gateway_without_a_sandbox_is_named_and_asked_no_more(capsys: pytest.C
         (FakeGateway(tool="calculator"), "should call code_interpreter; it called calculator"),
         *((FakeGateway(answers={**ANSWERS, question: "7"}), "should say") for question in ANSWERS),
     ],
-    ids=["another sum", "another tool", "another count", "another total"],
+    ids=["another sum", "another tool", *ANSWERS],
 )
 def test_code_that_does_not_run_or_a_wrong_answer_fails(gateway: FakeGateway, reason: str) -> None:
     with pytest.raises(DemoFailed, match=reason):

@@ -9,6 +9,7 @@ import pytest
 
 from local.standin.wire import complete
 from spass.agents.kinds.base import AgentContext, BaseAgent
+from spass.agents.kinds.native_openhands import NativeOpenHandsAgent
 from spass.agents.kinds.rlm import RLMAgent
 from spass.calls.defence import sanitize_request
 from spass.core.code_calls import CallReply, CodeRequest
@@ -57,7 +58,7 @@ async def _refuse(requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
     raise AssertionError(requests)
 
 
-@pytest.mark.parametrize(
+QUESTIONS = pytest.mark.parametrize(
     ("question", "memory", "answer"),
     [
         ("What is the sum of the column area?", [CSV], "The sum of area is 100.00."),
@@ -71,10 +72,41 @@ async def _refuse(requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
         ("How many lines mention {value}?", [LINES], "0 lines mention {value}."),
     ],
 )
+
+
+@QUESTIONS
 def test_rlm_answers_from_data_that_no_prompt_contains(question: str, memory: Sequence[str], answer: str) -> None:
     turn = Turn(RLMAgent(), memory)
     assert turn.ask(question) == answer
     assert len(turn.interpreter.cells) == len(turn.replies) == 1
+
+
+@QUESTIONS
+def test_native_openhands_answers_from_the_output_of_its_code(
+    question: str, memory: Sequence[str], answer: str
+) -> None:
+    turn = Turn(NativeOpenHandsAgent(), memory)
+    assert turn.ask(question) == answer
+    assert (len(turn.interpreter.cells), len(turn.replies)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("question", "memory", "answer"),
+    [
+        (f"What is the sum of parks?\n{CSV}", [], "The sum of parks is 52."),
+        ("What is the sum of parks?", ["A note about parks in Berlin:\nthere are many", CSV], "The sum of parks is 52."),
+        ("What is the sum of parks?", ["Not a table.", CSV.replace("district", 'a "b" \\n')], "The sum of parks is 52."),
+    ],
+    ids=["in the question", "the second passage", "quotes and backslashes"],
+)
+def test_native_openhands_finds_the_table(question: str, memory: Sequence[str], answer: str) -> None:
+    assert Turn(NativeOpenHandsAgent(), memory).ask(question) == answer
+
+
+def test_native_openhands_without_data_runs_no_code() -> None:
+    turn = Turn(NativeOpenHandsAgent())
+    assert turn.ask("What is the sum of parks?").startswith("I am the offline stand-in model")
+    assert turn.interpreter.cells == []
 
 
 def test_a_replaced_system_prompt_of_rlm_gets_code_too() -> None:
@@ -83,8 +115,9 @@ def test_a_replaced_system_prompt_of_rlm_gets_code_too() -> None:
     )
 
 
-def test_code_that_fails_is_reported() -> None:
-    turn = Turn(RLMAgent(), [CSV])
+@pytest.mark.parametrize("agent", [RLMAgent(), NativeOpenHandsAgent()], ids=["rlm", "native_openhands"])
+def test_code_that_fails_is_reported(agent: BaseAgent) -> None:
+    turn = Turn(agent, [CSV])
     assert turn.ask("What is the sum of the column price?").startswith("The code failed. Error: ValueError")
     assert len(turn.replies) == 2
 
