@@ -26,6 +26,8 @@ from infra.interpreter import find_interpreter
 
 IMPORTS: Final = ROOT / "tests" / "infra" / "imports.py"
 CHILD: Final = "spass.tools.editor.child"
+# Other interpreters run these, with packages of their own. No deployed function runs the second.
+ELSEWHERE: Final = (CHILD, "spass.sandbox.harnesses.openhands_runner")
 AARCH64: Final = 183  # e_machine in the header of an ELF file
 WEIGHTS_BYTES: Final = 91_400_000  # of the model layer, whose recipe checks their SHA-256
 OTHER_BYTES: Final = 15_000_000  # the web adapter, the configuration, and some reserve
@@ -218,8 +220,7 @@ def imports(bundles: Bundles) -> dict[str, dict[str, str]]:
     own = [".".join(file.relative_to(bundles.code).with_suffix("").parts) for file in bundles.code.rglob("*.py")]
     request = {
         "path": [str(bundles.code), str(bundles.runtime / "python")],
-        # run.sh starts uvicorn. The editor's child process has other packages.
-        "roots": [*(name for name in own if not name.startswith(CHILD)), "uvicorn.__main__"],
+        "roots": [*(name for name in own if not name.startswith(ELSEWHERE)), "uvicorn.__main__"],  # run.sh starts uvicorn
         "own": [source.name for source in SOURCES],
         "named": NAMED,
     }

@@ -82,9 +82,7 @@ def test_rlm_answers_from_data_that_no_prompt_contains(question: str, memory: Se
 
 
 @QUESTIONS
-def test_native_openhands_answers_from_the_output_of_its_code(
-    question: str, memory: Sequence[str], answer: str
-) -> None:
+def test_native_openhands_answers_from_the_output_of_its_code(question: str, memory: Sequence[str], answer: str) -> None:
     turn = Turn(NativeOpenHandsAgent(), memory)
     assert turn.ask(question) == answer
     assert (len(turn.interpreter.cells), len(turn.replies)) == (1, 2)
