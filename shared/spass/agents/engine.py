@@ -69,7 +69,11 @@ class Engine:
         """
         if not scope.caller.identity.allows(spec.model):
             raise ModelNotAllowed(f"This token may not use the model '{spec.model}' of the agent '{spec.name}'.")
-        self._availability.check(spec.build())
+        if spec.sandbox is not None:
+            spec.sandbox.check()
+        agent = spec.build()
+        if spec.sandbox is None or agent.needs != "code":  # code runs in the container
+            self._availability.check(agent)
 
     def run(
         self,
@@ -123,6 +127,10 @@ class Engine:
             shorter = await shorten_history() if shorten_history is not None else None
             return _with_content([*shorter, *given.conversation]) if shorter is not None else None
 
+        if spec.sandbox is not None:
+            from spass.agents.sandboxed import contain
+
+            agent = contain(agent, spec.sandbox)
         return driver.run(agent, message, prepare, shorten)
 
     def _harness_performer(self, scope: Scope, agent: BaseAgent, model: str) -> RunHarnessPerformer | None:

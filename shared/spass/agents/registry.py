@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from spass.agents.answers import AgentPage, AgentSummary
+from spass.agents.container_settings import NOT_DEPLOYED
 from spass.agents.delegate_checks import delegate_problems
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import owners
@@ -32,8 +33,8 @@ class AgentRegistry:
         self._agents = {agent.name: agent for agent in sorted(agents, key=lambda agent: agent.name)}
 
     @classmethod
-    def load(cls, folder: Path, config: GatewayConfig, tool_names: Collection[str]) -> "AgentRegistry":
-        """Return the agents in ``folder/*.yaml``.
+    def load(cls, folder: Path, config: GatewayConfig, tool_names: Collection[str], *, deployed: bool = False) -> "AgentRegistry":
+        """Return the agents in ``folder/*.yaml``. A ``deployed`` gateway refuses agents that run in containers.
 
         Raises:
             ConfigError: it lists all problems of all files.
@@ -43,7 +44,7 @@ class AgentRegistry:
         files = agent_files(folder)
         for path in files:
             try:
-                agents.append(load_agent(path, config, tool_names))
+                agents.append(load_agent(path, config, tool_names, deployed=deployed))
             except ConfigError as error:
                 problems += error.problems
         by_name = {agent.name: agent for agent in agents}
@@ -101,7 +102,7 @@ def agent_files(folder: Path) -> Sequence[Path]:
     raise ConfigError([ConfigProblem(folder.name, None, message)])
 
 
-def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> AgentSpec:
+def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str], *, deployed: bool = False) -> AgentSpec:
     """Return the agent in the file at ``path``.
 
     Raises:
@@ -112,7 +113,8 @@ def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str]) -
         raise ConfigError([ConfigProblem(_display_path(path), None, message)])
     source = load_yaml(path, shown=_display_path(path))
     agent = _read(source).spec()
-    if problems := _reference_problems(path, source, agent, config, tool_names):
+    problems = [*_reference_problems(path, source, agent, config, tool_names), *_container_problems(source, agent, deployed)]
+    if problems:
         raise ConfigError(problems)
     try:
         accepts_tools = agent.build().accepts_tools
@@ -194,6 +196,28 @@ def _grant_problems(source: YamlSource, agent: AgentSpec) -> Iterator[ConfigProb
             hint = did_you_mean(name, gates) or f"; write one of {', '.join(gates)}"
             message = f"'{name}' changes nothing that a person could approve{hint}"
             yield source.problem(("approval", position), message)
+
+
+def _container_problems(source: YamlSource, agent: AgentSpec, deployed: bool) -> Iterator[ConfigProblem]:
+    """Yield what is wrong with the container of the agent on this machine."""
+    settings = agent.sandbox
+    if settings is None:
+        return
+    if deployed:
+        yield source.problem(("sandbox",), NOT_DEPLOYED)
+        return
+    from spass.sandbox.mounts import MountRefused, read_allow_list, resolve_mounts
+
+    if settings.workspace and not (settings.workspace.startswith("/") and settings.workspace.isprintable()):
+        yield source.problem(("sandbox", "workspace"), "must be an absolute path in the container")
+    place: tuple[str | int, ...] = ("sandbox", "mount_allowlist")
+    try:
+        allow_list = read_allow_list(settings.mount_allowlist)
+        for position, mount in enumerate(settings.mounts):
+            place = ("sandbox", "mounts", position)
+            resolve_mounts([mount], allow_list)
+    except MountRefused as refused:
+        yield source.problem(place, str(refused))
 
 
 def _display_path(path: Path) -> str:

@@ -4,11 +4,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
+from spass.agents.container_settings import ContainerSettings
 from spass.agents.driver import Driver
 from spass.agents.kinds.base import AgentContext, AgentResult, BaseAgent, Runner
+from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.kinds.registry import KINDS
 from spass.agents.kinds.source import Source
 from spass.core.bus import EVENT_TYPES, EventBus, EventType
@@ -77,18 +79,33 @@ class SandboxedAgent(BaseAgent):
         with _observed(performer, self.bus):
             return await super().run(input, context, performer)
 
+    @property
+    def inner(self) -> BaseAgent:
+        """Return the agent with the workspace that replaces its own, if its kind has one."""
+        if self.workspace and isinstance(self.agent, HarnessAgent):
+            return replace(self.agent, workspace=self.workspace)
+        return self.agent
+
     def payload(self, input: str, context: AgentContext) -> dict[str, Json]:
         """Return the container's input, without the workspace and the secrets."""
-        params = {item.name: encode(getattr(self.agent, item.name)) for item in dataclasses.fields(self.agent)}
-        if self.workspace and "workspace" in params:
-            params["workspace"] = self.workspace
         return {
             "prompt": input,
             "agent_id": key_of(type(self.agent)),
             "model": self.model,
-            "params": params,
+            "params": {item.name: encode(getattr(self.inner, item.name)) for item in dataclasses.fields(self.agent)},
             "context": encode(context),
         }
+
+
+def contain(agent: BaseAgent, settings: ContainerSettings) -> SandboxedAgent:
+    """Return ``agent`` in a container. All agents with the same settings share the limit of containers at a time."""
+    runner = _runner(settings.image, settings.timeout, settings.mount_allowlist, settings.runtime)
+    return SandboxedAgent(agent=agent, runner=runner, workspace=settings.workspace, mounts=settings.mounts)
+
+
+@cache
+def _runner(image: str, timeout: float, mount_allowlist: str, runtime: str) -> ContainerRunner:
+    return ContainerRunner(image=image, timeout=timeout, mount_allowlist_path=mount_allowlist, runtime=runtime)
 
 
 def key_of(kind: type[BaseAgent]) -> str:
@@ -199,11 +216,24 @@ class _ContainerSource:
             effect = decode_effect(message)
         except ValueError:  # whose message may quote the container
             raise UpstreamError("The container of this agent asked for something that is not an effect.") from None
-        if isinstance(effect, RunHarness) and self._agent.agent.needs not in ("openhands", "claude_code"):
-            raise UpstreamError("The container of this agent asked for a foreign agent, which its kind does not use.")
+        if isinstance(effect, RunHarness):
+            return self._checked_harness(effect)
         if isinstance(effect, Infer) and effect.model is None and self._agent.model:
             return replace(effect, model=self._agent.model)
         return effect
+
+    def _checked_harness(self, effect: RunHarness) -> RunHarness:
+        """Return the run that this agent asks for, with its key, which the container does not have.
+
+        Raises:
+            UpstreamError: the container asked for another one.
+        """
+        agent = self._agent.inner
+        if isinstance(agent, HarnessAgent):
+            spec = agent.harness_spec(self._input, self._context)
+            if effect.spec == replace(spec, api_key=""):
+                return RunHarness(spec)
+        raise UpstreamError("The container of this agent asked for a foreign agent that its kind does not use.")
 
 
 def _answer(answer: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
+from spass.agents.container_settings import ContainerSettings
 from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import parameter_fields
@@ -30,7 +31,8 @@ class AgentSpec:
 
     ``kind`` is a canonical key. ``parameters`` are valid values for fields of the kind; the others have their defaults.
     ``rag_index`` is searched before each prompt for ``rag_top_k`` passages; None means the tenant's setting. ``notices`` name
-    parts of the agent's file that have no effect, as ``file:line: message``. ``grants`` is what the tools may do.
+    parts of the agent's file that have no effect, as ``file:line: message``. ``grants`` is what the tools may do. ``sandbox`` is
+    the container in which the agent runs, or None for this process.
     """
 
     name: str
@@ -41,6 +43,7 @@ class AgentSpec:
     rag_index: str | None = None
     rag_top_k: int | None = None
     grants: Grants = NO_GRANTS
+    sandbox: ContainerSettings | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
@@ -98,6 +101,7 @@ class AgentFile(BaseModel):
     approval: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_unique)] = ()
     delegates: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_unique)] = ()
     editor: EditorSettings = EditorSettings()
+    sandbox: ContainerSettings | None = None
 
     def spec(self) -> AgentSpec:
         """Return the agent that the file describes."""

@@ -290,7 +290,7 @@ class Services:
         from spass.agents.registry import AgentRegistry
         from spass.tools.registry import TOOLS
 
-        agents = AgentRegistry.load(self.settings.agents, self.config, TOOLS)
+        agents = AgentRegistry.load(self.settings.agents, self.config, TOOLS, deployed=self.settings.deployed)
         _log_notices(agents.notices)
         return agents
 

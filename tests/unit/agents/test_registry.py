@@ -11,8 +11,10 @@ from spass.agents.kinds import KINDS, AgentContext, BaseAgent, parameter, user
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.registry import AgentRegistry
+from spass.agents.sandboxed import contain
 from spass.core.effects import Answer, Infer, Steps
 from spass.core.errors import AgentNotFound
+from spass.sandbox import ContainerRunner
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
@@ -318,3 +320,52 @@ def test_delegates_in_a_ring_are_a_problem_of_each_file_of_the_ring(tmp_path: Pa
 def test_a_delegate_whose_own_file_is_broken_is_not_a_second_problem(tmp_path: Path) -> None:
     error = load_error(tmp_path, boss=delegating("boss", "coder"), coder="name: coder\n")
     assert error.splitlines() == [f"{tmp_path.name}/coder.yaml:1: the key 'model' is missing"]
+
+
+def test_an_agent_may_run_in_a_container(tmp_path: Path) -> None:
+    spec = load(tmp_path, good=f"{GOOD}sandbox: {{timeout: 60, runtime: podman, mounts: [{tmp_path}], workspace: /work}}").get(
+        "good"
+    )
+    assert spec.sandbox is not None
+    agent = contain(spec.build(), spec.sandbox)
+    assert (agent.agent, agent.workspace, agent.mounts) == (OrchestratorAgent(), "/work", (str(tmp_path),))
+    assert (agent.runner.image, agent.runner.timeout, agent.runner.runtime) == ("spass-sandbox:latest", 60, "podman")
+    assert (agent.engine, agent.model, agent.secrets, agent.bus) == (None, "", {}, None)
+    assert contain(spec.build(), spec.sandbox).runner is agent.runner, "they share one limit of containers"
+
+
+def test_the_defaults_of_a_container_are_those_of_the_runner(tmp_path: Path) -> None:
+    spec = load(tmp_path, good=f"{GOOD}sandbox: {{}}").get("good")
+    assert spec.sandbox is not None
+    assert contain(spec.build(), spec.sandbox).runner == ContainerRunner()
+    assert load(tmp_path, good=GOOD).get("good").sandbox is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ("{imag: x}", "unknown key 'imag'; did you mean 'image'?"),
+        ("{image: --privileged}", "image"),
+        ("{timeout: 0}", "timeout"),
+        ("{timeout: .inf}", "timeout"),
+        ("{runtime: runc}", "runtime"),
+        ("{secrets: {KEY: x}}", "unknown key 'secrets'"),
+        ("{workspace: work}", "must be an absolute path in the container"),
+        ("{mounts: [/]}", "'/' cannot be mounted"),
+        ("{mounts: [data]}", "'data' cannot be mounted: it must be absolute"),
+        ("{mounts: ['/no such folder']}", "No such file"),
+        ("{mounts: /data}", "mounts"),
+        ("{mount_allowlist: /no/such/file.json}", "'/no/such/file.json' cannot be read"),
+        ("docker", "sandbox"),
+    ],
+)
+def test_bad_settings_of_a_container_stop_the_start(tmp_path: Path, settings: str, reason: str) -> None:
+    problem = load_error(tmp_path, good=f"{GOOD}sandbox: {settings}")
+    assert ".yaml:3: " in problem
+    assert reason in problem
+
+
+def test_a_deployed_gateway_refuses_an_agent_in_a_container(tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text(f"{GOOD}sandbox: {{}}")
+    with pytest.raises(ConfigError, match=r"good\.yaml:3: .*a deployed gateway starts no containers"):
+        AgentRegistry.load(tmp_path, CONFIG, TOOLS, deployed=True)

@@ -13,13 +13,16 @@ from typing import Any, Final
 
 import pytest
 
+from spass.agents.container_settings import ContainerSettings
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent
+from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.rlm import RLMAgent
 from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.sandboxed import SandboxedAgent
+from spass.agents.spec import AgentSpec
 from spass.core.bus import EVENT_TYPES, EventBus
-from spass.core.effects import Answer, Steps, Tell
+from spass.core.effects import Answer, HarnessResult, HarnessSpec, Steps, Tell
 from spass.core.errors import InternalError, SandboxUnavailable, UpstreamError, UpstreamTimeout
 from spass.core.messages import Message, Role
 from spass.sandbox import ContainerRunner
@@ -30,6 +33,8 @@ from spass.sandbox.process import ProcessLauncher
 from tests.contained_kinds import AGENTS, CONTEXT, IMAGE, TURNS, TYPICAL, driver_of, events_of
 from tests.recording_runtime import RecordingRuntime
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
+from tests.unit.agents.engine_harness import make_engine_harness
+from tests.unit.tools.fakes import scope_for
 
 pytestmark = pytest.mark.anyio
 
@@ -312,3 +317,64 @@ async def test_a_message_with_half_a_pair_does_not_break_the_pipe(runtime: Recor
     context = AgentContext(conversation=(Message(Role.USER, "half \ud800"),))
     world = ScriptedWorld([ScriptedReply("fine \ud800")])
     assert (await contained(SimpleAgent()).run("\udfff", context, driver_of(world))).content == "fine ?"
+
+
+CONTAINED: Final = AgentSpec(name="contained", model="talker", kind="rlm", sandbox=ContainerSettings(timeout=60))
+
+
+async def test_an_agent_of_a_file_answers_in_a_container_without_a_sandbox(runtime: RecordingRuntime) -> None:
+    harness = make_engine_harness()
+    harness.will_say(Message(Role.ASSISTANT, "```python\nFINAL(6 * 7)\n```"))
+    reply = await harness.chat(scope_for(), CONTAINED, "?")
+    assert reply.message.content == "42"
+    assert len(runtime.runs) == 1
+
+
+async def test_an_agent_of_a_file_is_refused_without_its_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/no/such/folder")
+    harness = make_engine_harness()
+    with pytest.raises(SandboxUnavailable, match="it runs in a container, and docker is not installed"):
+        harness.engine.check(scope_for(), CONTAINED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignAgent(HarnessAgent):
+    """Let a foreign agent work."""
+
+    def harness_spec(self, input: str, context: AgentContext) -> HarnessSpec:
+        return self.spec_of("openhands", input, context)
+
+
+ASK_FOR_A_FOREIGN_AGENT: Final = """
+payload = json.loads(line)
+spec = {"type": "HarnessSpec", "runner": "openhands", "prompt": payload["prompt"], "system_prompt": "",
+    "workspace": payload["params"]["workspace"], "timeout": 1800, **json.loads(%r)}
+effect({"type": "RunHarness", "spec": spec})
+answer({"content": json.loads(sys.stdin.readline())["result"]["content"]})
+"""
+
+
+@pytest.mark.parametrize("change", [{}, {"workspace": "/etc"}, {"prompt": "rm"}, {"allowed_tools": []}, {"api_key": "x"}])
+async def test_a_container_gets_only_its_own_foreign_agent(
+    runtime: RecordingRuntime, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(KINDS._registered, "sandboxed_foreign", ForeignAgent)
+    runtime.contain(
+        PRELUDE.replace("sys.stdin.readline()", "line = sys.stdin.readline()") + ASK_FOR_A_FOREIGN_AGENT % json.dumps(change)
+    )
+    asked: list[HarnessSpec] = []
+
+    async def run_harness(spec: HarnessSpec) -> HarnessResult:
+        asked.append(spec)
+        return HarnessResult("done")
+
+    driver = driver_of(ScriptedWorld([]))
+    driver.run_harness = run_harness
+    agent = contained(ForeignAgent(workspace="/own", api_key="hidden-key"), workspace=str(tmp_path))
+    if change:
+        with pytest.raises(UpstreamError, match="a foreign agent that its kind does not use"):
+            await agent.run("?", AgentContext(), driver)
+        assert asked == []
+    else:
+        assert (await agent.run("?", AgentContext(), driver)).content == "done"
+        assert [(spec.workspace, spec.api_key) for spec in asked] == [(str(tmp_path), "hidden-key")]

@@ -35,6 +35,7 @@ FILE_KEYS: Final = frozenset(
         "approval",
         "delegates",
         "editor",
+        "sandbox",
     }
 )
 """The keys of an agent's file that are not parameters of its kind."""
