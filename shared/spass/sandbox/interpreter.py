@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Self
 
-from spass.core.code_calls import Perform, ToolRequest
+from spass.core.code_calls import Perform, Query, ToolRequest
 from spass.core.effects import Cell, CellResult
 from spass.core.messages import Json
 from spass.sandbox.child_process import ChildFailed
@@ -93,13 +93,14 @@ class TurnInterpreter:
                     raise CellStopped(running.position, "exceeded a limit")
                 case Effect() if running.position == last:
                     slot.release()
+                    if not running.child.is_live:
+                        await self._end_child()
                     entry = await self._perform(line, program, new, perform)
                     await slot.acquire()
-                    if running.child.is_live:
-                        running.send({"entry": entry})
-                    else:
-                        await self._end_child()
+                    if self._running is None:
                         running = await self._start(program, new)
+                    else:
+                        running.send({"entry": entry})
                 case Diverged():
                     raise CellStopped(running.position, "acted differently")
                 case _:
@@ -131,8 +132,9 @@ class TurnInterpreter:
             request.name in cell.tools if isinstance(request, ToolRequest) else cell.cell.queries is not None
             for request in requests
         )
+        is_one_wait = len(requests) == 1 or all(isinstance(request, Query) for request in requests)
         waits = sum(len(one.journal) for one in (*program.cells, cell))
-        if not is_allowed or waits >= self._left.waits:
+        if not (is_allowed and is_one_wait) or waits >= self._left.waits:
             raise CellStopped(len(program.cells), "called the outside in a way that it may not")
         replies = await perform(requests)
         if len(replies) != len(requests):

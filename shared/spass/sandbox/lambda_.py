@@ -2,9 +2,9 @@
 
 import asyncio
 import base64
+import io
 import random
 import zlib
-from collections import deque
 from collections.abc import Mapping
 from typing import Annotated, Final, cast
 
@@ -14,7 +14,7 @@ from spass.aws.functions import FunctionAnswer, FunctionLost, FunctionThrottled,
 from spass.core.errors import SandboxUnavailable
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
-from spass.sandbox.child_process import MAX_OUTPUT, ChildFailed
+from spass.sandbox.child_process import MAX_LINES, MAX_OUTPUT, ChildFailed
 
 MAX_PAYLOAD: Final = 6 * 2**20
 """Bytes of the event of one invocation (https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html)."""
@@ -82,7 +82,8 @@ class _EndedChild:
             text = _unpack(answer.lines)
         except (ValidationError, ValueError, zlib.error):
             raise _unavailable() from None
-        self._lines: Final = deque(line + b"\n" for line in text.split(b"\n"))
+        self._text: Final = io.BytesIO(text)  # a list of its lines could be many times as large
+        self._lines = 0
         self._fault: Final = answer.fault
         self._cpu: Final = answer.cpu
 
@@ -92,9 +93,12 @@ class _EndedChild:
 
     async def receive(self) -> bytes:
         """Return the next line. See ``Child.receive``."""
-        if not self._lines:
+        self._lines += 1
+        if self._lines > MAX_LINES:
+            raise ChildFailed("wrote too much")
+        if not (line := self._text.readline()):
             raise ChildFailed(self._fault or "ended unexpectedly")
-        return self._lines.popleft()
+        return line
 
     def stop(self, fault: str) -> None:
         """Do nothing: the child has ended."""

@@ -10,12 +10,14 @@ from spass.core.messages import Json
 class Child(Protocol):
     """A child that runs a program. Its lines are not trusted.
 
-    A *live* child waits for the results of its calls to the outside, and for the next cell. A child that is not live ends at the
-    first call whose result is not in its journal; it has ended before ``Launcher.start`` returns.
+    A *live* child waits for the results of its calls to the outside, and for the next cell. Some launchers have none: their
+    children end at the first call whose result is not in the journal, before ``Launcher.start`` returns.
     """
 
     @property
-    def is_live(self) -> bool: ...
+    def is_live(self) -> bool:
+        """Return True if the child may wait now. Otherwise end it, and run its program again when it would go on."""
+        ...
 
     def send(self, line: Mapping[str, Json]) -> None:
         """Send a line to a live child. It waits in memory until the child reads it.

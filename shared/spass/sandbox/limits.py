@@ -9,6 +9,7 @@ MAX_REQUEST_CHARS: Final = 4 * 2**20
 """Characters of the calls of one wait. The code is not trusted, and each of its calls is held in memory."""
 MAX_ERROR_CHARS: Final = 10_000
 MAX_FINAL_CHARS: Final = 1_000_000
+MAX_REASON_CHARS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)

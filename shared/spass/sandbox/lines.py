@@ -7,11 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from spass.core.code_calls import CodeRequest, Query, ToolRequest
 from spass.core.json import MAX_DEPTH, InvalidJson, read_object
 from spass.sandbox.child_process import ChildFailed
-from spass.sandbox.limits import MAX_FINAL_CHARS, MAX_REQUEST_CHARS, MAX_REQUESTS
+from spass.sandbox.limits import MAX_FINAL_CHARS, MAX_REASON_CHARS, MAX_REQUEST_CHARS, MAX_REQUESTS
 
 _LEVELS_ABOVE_ARGUMENTS: Final = 4
 
-Number: TypeAlias = Annotated[int, Field(ge=0)]
+Number: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class _Strict(BaseModel):
@@ -64,7 +64,7 @@ class _ReadyLine(_Strict):
 
 
 class _RefusedLine(_Strict):
-    refused: str
+    refused: Annotated[str, Field(max_length=MAX_REASON_CHARS)]
 
 
 class _EffectLine(_Strict):

@@ -11,6 +11,7 @@ from typing import Final, cast
 from spass.core.errors import SandboxUnavailable
 from spass.core.messages import Json
 from spass.sandbox.child_process import ChildFailed, ChildProcess
+from spass.sandbox.limits import LIMITS
 from spass.sandbox.scratch_folder import is_full, scratch_folder
 
 CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
@@ -22,15 +23,34 @@ _LANDLOCK_REQUIRED: Final = 1
 
 
 class ProcessLauncher:
-    """Starts a process for each turn. As many compute at the same time as there are processors."""
+    """Starts a process for each turn. As many compute at the same time as there are processors.
+
+    Others wait, for the outside or for the next cell, and keep their memory. When there are more than ``max_open`` children in
+    all, those that begin to wait are ended, and their programs are run again.
+    """
 
     name: Final = "process"
 
-    def __init__(self, *, temporary: Path | None = None, python: str = sys.executable, slots: int | None = None) -> None:
-        """``temporary``: the folder in which each child gets its scratch folder; None is the system's."""
+    def __init__(
+        self,
+        *,
+        temporary: Path | None = None,
+        python: str = sys.executable,
+        slots: int | None = None,
+        max_open: int | None = None,
+    ) -> None:
+        """``temporary``: the folder in which each child gets its scratch folder; None is the system's. ``max_open``: None is the
+        number of children that fit into half of the machine's memory."""
         self._temporary: Final = temporary
         self._command: Final = [python, "-s", "-P", "-S", "-X", "utf8", str(CHILD)]
         self.slots: Final = asyncio.Semaphore(slots or os.cpu_count() or 1)
+        self._max_open: Final = max_open or _fitting_children()
+        self._open = 0
+
+    @property
+    def is_crowded(self) -> bool:
+        """Return True if a child that begins to wait should be ended."""
+        return self._open > self._max_open
 
     async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "_LiveChild":  # noqa: ARG002 (nothing outlives a child)
         """Start a child. See ``Launcher.start``."""
@@ -43,24 +63,33 @@ class ProcessLauncher:
                 disk_limit = asyncio.create_task(_limit_disk(process, folder))
                 stack.callback(disk_limit.cancel)
                 process.send(_with_landlock(request))
-                return _LiveChild(process, stack.pop_all())
+                self._open += 1
+                stack.callback(self._forget_child)
+                return _LiveChild(self, process, stack.pop_all())
         except ChildFailed as failure:
             message = "The sandbox cannot start a process now. Try again later, or answer without running code."
             raise SandboxUnavailable(message, retry_after=5) from failure
 
 
+    def _forget_child(self) -> None:
+        self._open -= 1
+
+
 class _LiveChild:
     """See ``Child``."""
 
-    is_live: Final = True
-
-    def __init__(self, process: ChildProcess, stack: AsyncExitStack) -> None:
+    def __init__(self, launcher: ProcessLauncher, process: ChildProcess, stack: AsyncExitStack) -> None:
+        self._launcher: Final = launcher
         self._process: Final = process
         self._stack: Final = stack
         self.send: Final = process.send
         self.receive: Final = process.receive
         self.stop: Final = process.stop
         self.cpu_seconds: Final = process.cpu_seconds
+
+    @property
+    def is_live(self) -> bool:
+        return not self._launcher.is_crowded
 
     async def close(self) -> None:
         """Kill the child and remove its folder. See ``Child.close``."""
@@ -72,6 +101,10 @@ def _with_landlock(request: Mapping[str, Json]) -> dict[str, Json]:
     """Return ``request`` for a child that refuses to run without Landlock: here other users' files are near."""
     limits = cast("Mapping[str, Json]", request["limits"])
     return {**request, "limits": {**limits, "landlock": _LANDLOCK_REQUIRED}}
+
+
+def _fitting_children() -> int:
+    return max(1, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // LIMITS.memory)
 
 
 def _environment() -> dict[str, str]:

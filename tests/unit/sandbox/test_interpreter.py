@@ -125,6 +125,14 @@ FORGED: dict[str, Any] = {
     "65 calls": {"effect": {"cell": 0, "hash": "h", "requests": [{"query": "a"}] * 65}},
     "a call of another kind": {"effect": {"cell": 0, "hash": "h", "requests": [{"fetch": "http://10.0.0.1"}]}},
     "a call with too much text": {"effect": {"cell": 0, "hash": "h", "requests": [{"query": "a" * (4 * 2**20 + 1)}]}},
+    "two calls of tools at once": {
+        "effect": {"cell": 0, "hash": "h", "requests": [{"tool": name, "arguments": {}} for name in ("calculator", "calculator")]}
+    },
+    "a query beside a call of a tool": {
+        "effect": {"cell": 0, "hash": "h", "requests": [{"query": "a"}, {"tool": "calculator", "arguments": {}}]}
+    },
+    "a long refusal to run": {"refused": "x" * 100_000},
+    "a count that few programs can read": end_of_cell(0, truncated=2**53 + 1),
     "a long hash": {"effect": {"cell": 0, "hash": "h" * 1000, "requests": [{"query": "a"}]}},
     "output that is not text": end_of_cell(0, output=["x"]),
     "a negative count": end_of_cell(0, truncated=-1),
@@ -142,6 +150,7 @@ async def test_a_forged_line_stops_the_cell_and_the_next_one_runs(line: Any) -> 
     stopped = await turn.run(cell(), TOOLS, outside.perform)
     assert stopped.error is not None
     assert "was stopped" in stopped.error
+    assert len(stopped.error) < 2000
     assert not launcher.open_children
     assert outside.performed == []
     assert await turn.run(cell("say fine"), TOOLS, outside.perform) == CellResult("fine")

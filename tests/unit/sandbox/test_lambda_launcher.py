@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import random
+import tracemalloc
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -165,6 +166,30 @@ def packed(text: bytes) -> str:
 async def test_a_malformed_answer_of_the_function_is_no_sandbox(payload: object) -> None:
     with pytest.raises(SandboxUnavailable):
         await open_turn(FunctionClient(faults=[answer(payload)])).run(cell("1"), (), Outside().perform)
+
+
+async def test_millions_of_lines_of_a_child_do_not_fill_the_memory_of_the_gateway() -> None:
+    client = FunctionClient()
+    turn = open_turn(client)
+    await turn.run(cell("x = 1"), (), Outside().perform)
+    code = """
+import os
+for descriptor in range(3, 9):
+    try:
+        for _ in range(32):
+            os.write(descriptor, b"\\n" * 2**20)
+    except OSError:
+        pass
+"""
+    tracemalloc.start()
+    try:
+        stopped = await turn.run(cell(code), (), Outside().perform)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "wrote too much" in (stopped.error or "")
+    assert 2**25 < peak < 2**27
+    assert await turn.run(cell("print(x)"), (), Outside().perform) == CellResult("1\n")
 
 
 async def test_code_that_uses_too_much_processor_time_is_stopped_in_the_function() -> None:

@@ -247,3 +247,24 @@ async def test_many_turns_run_side_by_side(children: Children) -> None:
 
     outputs = await asyncio.gather(*(one(number) for number in range(12)))
     assert outputs == [f"P{number}\n" for number in range(12)]
+
+
+async def test_a_child_that_waits_among_too_many_is_ended_and_its_program_runs_again(tmp_path: Path) -> None:
+    children = Children(tmp_path)
+    children.launcher = ProcessLauncher(temporary=tmp_path, max_open=1)
+    first, second = children.open(), children.open()
+    waiting: list[int] = []
+
+    async def count(requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
+        waiting.append(len(children.running()))
+        return await children.outside.perform(requests)
+
+    await first.run(cell("x = llm_query('one')"), TOOLS, count)
+    await second.run(cell("y = llm_query('two')"), TOOLS, count)
+    assert (waiting, len(children.running())) == ([1, 1], 1)
+    assert await second.run(cell("print(y)"), TOOLS, count) == CellResult("TWO\n")
+    assert await first.run(cell("print(x)"), TOOLS, count) == CellResult("ONE\n")
+    assert children.outside.performed == ["one", "two"]
+    await first.close()
+    await second.close()
+    await children.check_gone()
