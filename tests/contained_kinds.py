@@ -79,7 +79,9 @@ TYPICAL: Final = (
 def driver_of(world: ScriptedWorld, sandbox: Sandbox | None = None) -> Driver:
     """Return a driver that also runs code: in ``sandbox``, unless the source of the effects has its own interpreter."""
     place = sandbox or InProcessSandbox()
-    code = CodePerformer(world.scope, lambda _: world, lambda _, calls: world.call_tools(calls), ("calculator",), lambda: place)
+    code = CodePerformer(
+        world.scope, lambda _: world, lambda _, calls: world.call_tools(calls), ("calculator",), lambda: place, str
+    )
     return Driver(world, world.call_tools, world.scope, code=code)
 
 

@@ -105,7 +105,12 @@ class Engine:
         names = tuple(tool.name for tool in specs)
         run_tools = partial(self._toolbox.run_all, allowed=names, model=spec.model, grants=grants)
         code = CodePerformer(
-            scope, lambda of_cell: InferPerformer(self._calls, of_cell, defaults), run_tools, names, self._availability.sandbox
+            scope,
+            lambda of_cell: InferPerformer(self._calls, of_cell, defaults),
+            run_tools,
+            names,
+            self._availability.sandbox,
+            self._calls.redactor.redact_answer,
         )
         driver = Driver(
             InferPerformer(self._calls, scope, defaults),

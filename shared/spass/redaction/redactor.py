@@ -30,9 +30,13 @@ class Redactor:
             self._secrets, self._values = SecretSet(values, self._token_sha256), values
         return self._secrets
 
+    def redact_answer(self, text: str) -> str:
+        """Return the text of a model without secrets."""
+        return redact_secrets(self.secrets(), text)
+
     def redact(self, text: str) -> str:
         """Return the text of an error without secrets, URLs, paths and ARNs."""
-        return redact(redact_secrets(self.secrets(), text))
+        return redact(self.redact_answer(text))
 
     def redact_error(self, error: SpassError) -> SpassError:
         """Return the error of a model call without secrets, hosts, paths and ARNs in its message."""

@@ -70,7 +70,6 @@ class ProcessLauncher:
             message = "The sandbox cannot start a process now. Try again later, or answer without running code."
             raise SandboxUnavailable(message, retry_after=5) from failure
 
-
     def _forget_child(self) -> None:
         self._open -= 1
 

@@ -5,7 +5,7 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from spass.agents.asides import Inference, read_reply
@@ -15,11 +15,19 @@ from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.code_calls import CODE_TOOL, CallReply, CodeRequest, Interpreter, Query, Sandbox, ToolRequest
 from spass.core.effects import CallError, Cell, CellResult, Infer, Queries, RunCode, ToolOutcome, user
-from spass.core.errors import Internal, InvalidRequest, SpassError, StorageUnavailable, ToolNotFound, UpstreamTimeout
+from spass.core.errors import (
+    ConfirmTokenInvalid,
+    Internal,
+    InvalidRequest,
+    SpassError,
+    StorageUnavailable,
+    ToolNotFound,
+    UpstreamTimeout,
+)
 from spass.core.events import CallEvent, Nested, ToolCallFinished
 from spass.core.ids import new_id
 from spass.core.json import replace_surrogates
-from spass.core.messages import ToolCall, replayable_name
+from spass.core.messages import Json, ToolCall, replayable_name
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.tools.base import ForwardEvent, ReportProgress
@@ -35,6 +43,10 @@ CODE_FAILED: Final = "tool_failed"
 CallToolsWithin: TypeAlias = Callable[[Scope, Sequence[ToolCall]], AsyncGenerator[CallEvent, None]]
 """Execute tool calls of the agent for the call of a scope, side by side."""
 
+_UNREAD: Final = (
+    "Code cannot confirm a change by itself. Print the preview and the confirm_token. If the preview shows what was asked for, "
+    "make the same call in your next reply, with the token written in the code."
+)
 _CONCURRENCY: Final = 8
 _FATAL: Final = (StorageUnavailable, Internal)
 """Errors that end the turn, because it could not be recorded either."""
@@ -44,7 +56,8 @@ class CodePerformer:
     """Run the cells of one turn of an agent, in the agent's ``scope``.
 
     ``infer`` and ``call_tools`` perform the model calls and the tool calls of the code. ``tools`` are the names of the agent's
-    tools. ``sandbox`` returns the place where code runs.
+    tools. ``sandbox`` returns the place where code runs. ``redact`` removes secrets from what code prints and answers: these are
+    words of a model.
     """
 
     def __init__(
@@ -54,6 +67,7 @@ class CodePerformer:
         call_tools: CallToolsWithin,
         tools: Sequence[str],
         sandbox: Callable[[], Sandbox],
+        redact: Callable[[str], str],
     ) -> None:
         self._scope = scope
         self._infer = infer
@@ -61,6 +75,7 @@ class CodePerformer:
         self._tools = tools
         self._sub_calls = _SubCalls()
         self._sandbox = sandbox
+        self._redact = redact
 
     def open(self) -> Interpreter:
         """Return the interpreter of a turn.
@@ -116,9 +131,14 @@ class CodePerformer:
         tools = self._tools if cell.tools else ()
         try:
             async with asyncio.timeout(self._scope.deadline.remaining()):
-                return await interpreter.run(cell, tools, work.perform)
+                result = await interpreter.run(cell, tools, work.perform)
+                return await asyncio.to_thread(self._without_secrets, result)
         except TimeoutError:
             raise UpstreamTimeout("The code did not end before the deadline of the request.") from None
+
+    def _without_secrets(self, result: CellResult) -> CellResult:
+        error, final = (None if text is None else self._redact(text) for text in (result.error, result.final))
+        return replace(result, output=self._redact(result.output), error=error, final=final)
 
 
 @dataclass(slots=True)
@@ -199,6 +219,8 @@ class _CellWork:
             return _error(error.code, error.message)
 
     async def _call_tool(self, request: ToolRequest) -> CallReply:
+        if _is_unread(request.arguments.get("confirm_token"), self.cell):
+            return _error(ConfirmTokenInvalid.code, _UNREAD)
         arguments = json.dumps({**request.arguments}, ensure_ascii=False)
         call = ToolCall(new_id("call"), replayable_name(request.name), arguments)
         reply = CallReply()
@@ -210,6 +232,11 @@ class _CellWork:
                         self.outcomes.append(event.outcome)
                         reply = _tool_reply(event.outcome)
         return reply
+
+
+def _is_unread(token: Json, cell: Cell) -> bool:
+    """Return True if a confirm token is not written in the code: then code passes on what no model has read."""
+    return isinstance(token, str) and token not in cell.code
 
 
 def _error(code: str, message: str) -> CallReply:

@@ -64,10 +64,11 @@ class World:
     at_once: int = 0
     most_at_once: int = 0
     hang: asyncio.Event | None = None
+    redact: Callable[[str], str] = str
 
     @property
     def performer(self) -> CodePerformer:
-        return CodePerformer(self.scope, self.infer, self.call_tools, ("calculator",), InProcessSandbox)
+        return CodePerformer(self.scope, self.infer, self.call_tools, ("calculator",), InProcessSandbox, self.redact)
 
     def infer(self, scope: Scope) -> "World":
         self.scopes.append(scope)
@@ -172,6 +173,25 @@ async def test_the_recorded_output_of_a_cell_fits_and_the_rest_is_counted(letter
     assert len(ended.outcome.message.content.encode()) <= 64 * 1024
     assert len(recorded["output"]) + recorded["truncated"] == 100_007
     assert len(recorded["output"]) > 5000
+
+
+async def test_secrets_in_what_code_prints_and_answers_are_redacted() -> None:
+    world = World(redact=lambda text: text.replace("secret", "[…]"))
+    *_, ended, last = await world.items(printing(CellResult("a secret", "the secret", 0, "my secret")))
+    assert last == CellResult("a […]", "the […]", 0, "my […]")
+    assert isinstance(ended, ToolCallFinished)
+    assert ended.outcome.result == {"output": "a […]", "error": "the […]", "truncated": 0}
+
+
+async def test_code_confirms_a_change_only_with_a_token_that_its_model_wrote() -> None:
+    world = World()
+    confirmed = ToolRequest("calculator", {"confirm_token": "token-1"})
+    (unread,) = await world.replies(confirmed, cell=Cell("f(confirm_token=t)", tools=True))
+    assert unread.error is not None
+    assert unread.error.code == "confirm_token_invalid"
+    assert world.called == []
+    (read,) = await world.replies(confirmed, cell=Cell("f(confirm_token='token-1')", tools=True))
+    assert (read.error, len(world.called)) == (None, 1)
 
 
 async def test_a_query_is_a_call_aside_under_the_scope_of_the_cell() -> None:
@@ -315,7 +335,7 @@ async def test_an_error_of_storage_cancels_the_other_calls_and_ends_them() -> No
         await perform([ToolRequest("calculator", {}), Query("?")])
         raise AssertionError("the turn has ended")
 
-    performer = CodePerformer(world.scope, world.infer, call_tools, ("calculator",), InProcessSandbox)
+    performer = CodePerformer(world.scope, world.infer, call_tools, ("calculator",), InProcessSandbox, str)
     items: list[CallEvent | CellResult] = []
     with pytest.raises(StorageUnavailable):
         async for item in performer.perform(RunCode(Cell("…", queries=QUERIES, tools=True)), CALL, ScriptedInterpreter(script)):
