@@ -312,6 +312,16 @@ def test_the_agent_is_a_model_of_chat_completions_that_shows_no_code(researcher:
     assert "secret_name" not in reply.text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_agent_without_tools_is_a_model_that_shows_only_its_answer(researcher: Researcher, *, stream: bool) -> None:
+    (researcher.gateway.services.settings.agents / "bare.yaml").write_text("name: bare\nkind: rlm\nmodel: small\n")
+    researcher.replies = [f"I look.\n{block('found = 5')}", block("FINAL(f'It is {found}.')")]
+    body = {"model": "agent/bare", "messages": [{"role": "user", "content": "Please."}], "stream": stream}
+    reply = researcher.gateway.send("POST", "/v1/chat/completions", body=body)
+    assert "It is 5." in reply.text
+    assert "I look." not in reply.text
+
+
 HANGING = ("llm_query('hang')", "llm_batch(['hang'] * 20)", *(("while True: pass",) if PROCESSES.unavailable is None else ()))
 
 

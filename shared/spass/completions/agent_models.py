@@ -64,6 +64,6 @@ class AgentModels:
 
 
 def _answers_at_once(agent: AgentSpec) -> bool:
-    """Return whether the agent's first text is its answer, because it has no tools to call before."""
+    """Return whether the agent's first text is its answer, because it has neither tools to call nor code to run before."""
     kind = agent.build()
-    return not kind.multi_turn or (isinstance(kind, ToolLoopAgent) and not agent.tools)
+    return not kind.multi_turn or (isinstance(kind, ToolLoopAgent) and not agent.tools and kind.needs != "code")
