@@ -1,4 +1,4 @@
-"""The agent kinds by key. A built-in kind is a line in ``_BUILT_IN``; the decorator ``KINDS.register`` adds others."""
+"""The agent kinds by key. A built-in kind is a line in ``BUILT_IN``; the decorator ``KINDS.register`` adds others."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from spass.core.text_checks import did_you_mean
 
 A = TypeVar("A", bound=BaseAgent)
 
-_BUILT_IN: Final = {
+BUILT_IN: Final = {
     "simple": "spass.agents.kinds.simple.SimpleAgent",
     "orchestrator": "spass.agents.kinds.orchestrator.OrchestratorAgent",
     "native_react": "spass.agents.kinds.native_react.NativeReActAgent",
@@ -119,4 +119,4 @@ class KindRegistry:
         return [*keys, *self._registered]
 
 
-KINDS: Final = KindRegistry(_BUILT_IN, _ALIASES)
+KINDS: Final = KindRegistry(BUILT_IN, _ALIASES)
