@@ -1,5 +1,6 @@
 """Foreign agents from outside: through POST /v1/ask, as agents with a file and as streams. The SDKs are stand-ins."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -276,3 +277,27 @@ def test_a_run_sees_one_key_and_no_token(gateway: Gateway, stand_ins: StandIns, 
     assert ("ANTHROPIC_API_KEY" in text) is (kind == "claude_code")
     assert ("LLM_API_KEY" in text) is (kind == "openhands"), "at its start"
     assert "OPENAI_API_KEY" not in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stopped_chat_leaves_no_process_and_a_valid_record(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
+    ask(gateway, stand_ins, kind, ANSWERS[kind])
+    write_agent(gateway, "coder", kind=kind, workspace=str(stand_ins.workspace))
+    mark, path = uuid4().hex, "/c1/agents/coder/chat"
+    text = SLEEP[kind].replace("{mark}", mark)
+    chat = gateway.send_async(
+        "POST", path, body={"message_id": "m1", "session_id": "s-1", "messages": [{"role": "user", "content": text}]}
+    )
+
+    async def stop() -> None:
+        await asyncio.to_thread(wait_for_processes, mark, 1, 20)
+        stopped = await gateway.send_async("DELETE", f"{path}/m1")
+        assert stopped.status in (200, 202), stopped.text
+        await asyncio.to_thread(wait_for_processes, mark, 0)
+
+    events = read_events(gateway.send_during(chat, stop()))
+    assert (events[-1]["type"], events[-1]["finish_reason"], events[-1]["turns"]) == ("done", "cancelled", 1)
+    session = events[-1]["session_id"]
+    history = gateway.send("GET", f"/a1/agents/coder/sessions/{session}/messages").json["messages"]
+    assert [message["role"] for message in history] == ["user", "assistant"]
+    assert sorted(record["status"] for record in gateway.records()) == ["cancelled", "ok"]

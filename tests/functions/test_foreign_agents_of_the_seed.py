@@ -1,0 +1,94 @@
+"""What the predecessor's documentation says about OpenHandsAgent and ClaudeCodeAgent, where the page of this gateway agrees."""
+
+import asyncio
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spass.agents.driver import Driver
+from spass.agents.kinds import KINDS, AgentContext, AgentResult, BaseAgent
+from spass.agents.kinds.claude_code import ClaudeCodeAgent
+from spass.agents.kinds.openhands import OpenHandsAgent
+from spass.core.effects import HarnessResult, HarnessSpec
+from spass.sandbox.harnesses import versions
+from tests.functions.gateway import Gateway
+from tests.unit.agents.driver_harness import ScriptedWorld
+from tests.unit.sandbox.harnesses.stand_ins import StandIns
+
+# The tables of constructor parameters. engine, model and bus belong to the driver, and api_key is for Python alone. The workspace
+# has no default, because a gateway's current folder is not the caller's; the command line sends its own.
+OPENHANDS = {"temperature": 0.7, "max_tokens": 1024, "workspace": "", "timeout": 1800, "system_prompt": ""}
+CLAUDE_CODE = {
+    "temperature": 0.7,
+    "max_tokens": 1024,
+    "workspace": "",
+    "session_id": "",
+    "allowed_tools": None,
+    "system_prompt": "",
+    "timeout": 300,
+}
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    monkeypatch.setattr(versions, "_answers", {})
+    folder = tmp_path / "machine"
+    folder.mkdir()
+    stand_ins = StandIns(folder)
+    gateway.services.harnesses = stand_ins.harnesses()
+    return stand_ins
+
+
+@pytest.mark.parametrize(("kind", "defaults"), [("openhands", OPENHANDS), ("claude_code", CLAUDE_CODE)])
+def test_the_parameters_and_their_defaults_are_those_of_the_table(
+    gateway: Gateway, kind: str, defaults: dict[str, object]
+) -> None:
+    assert {field.name: field.default for field in fields(KINDS.get(kind))} == defaults
+    (listed,) = [row for row in gateway.send("GET", "/v1/kinds").json["kinds"] if row["key"] == kind]
+    properties = listed["params"]["properties"]
+    assert {name: parameter["default"] for name, parameter in properties.items()} | {"system_prompt": ""} == defaults
+    assert (listed["accepts_tools"], listed["multi_turn"]) == (False, True)
+
+
+@pytest.mark.parametrize("kind", [OpenHandsAgent, ClaudeCodeAgent])
+def test_they_extend_the_base_agent_directly_and_accept_no_tools(kind: type[BaseAgent]) -> None:
+    assert not hasattr(kind, "max_turns")
+    assert not kind.accepts_tools
+    assert KINDS.contains(str(kind.needs))
+    assert KINDS.get(str(kind.needs)) is kind
+
+
+@pytest.mark.parametrize(("kind", "code"), [("openhands", "conversation.say('Done.')"), ("claude_code", "return [end('Done.')]")])
+def test_tools_of_the_gateway_are_ignored(gateway: Gateway, stand_ins: StandIns, kind: str, code: str) -> None:
+    params = {"workspace": str(stand_ins.workspace)}
+    body = {"input": code, "agent": kind, "tools": ["calculator", "think"], "params": params}
+    answer = gateway.send("POST", "/v1/ask", body=body).json
+    assert (answer["content"], answer["turns"], answer["tool_results"]) == ("Done.", 1, [])
+    assert gateway.model.requests == []
+
+
+def test_the_example_of_claude_code_runs() -> None:
+    specs = []
+
+    async def run_harness(spec: HarnessSpec) -> HarnessResult:
+        specs.append(spec)
+        return HarnessResult("I added them.", metadata={"session_id": "s"})
+
+    world = ScriptedWorld([])
+    driver = Driver(world, world.call_tools, world.scope, run_harness=run_harness)
+    tools: Any = ["Read", "Write", "Bash"]  # a list, as in the example
+    agent = ClaudeCodeAgent(workspace="/path/to/project", allowed_tools=tools, timeout=120)
+    result = asyncio.run(agent.run("Add type hints to all functions in utils.py", AgentContext(), driver))
+    assert result == AgentResult("I added them.", turns=1, metadata={"session_id": "s"})
+    prompt = "Add type hints to all functions in utils.py"
+    assert specs == [HarnessSpec("claude_code", prompt, "", "/path/to/project", 120, ("Read", "Write", "Bash"))]
+
+
+def test_the_key_is_that_of_the_environment_or_of_the_call(gateway: Gateway, stand_ins: StandIns) -> None:
+    harnesses = stand_ins.harnesses(stand_ins.environment(ANTHROPIC_API_KEY="k" * 21))
+    code = "return [end(String(options.env.ANTHROPIC_API_KEY.length))]"
+    for key, length in (("", "21"), ("x" * 34, "34")):
+        answer = gateway.run(harnesses.run(stand_ins.spec("claude_code", code, api_key=key), model="", owner="t"))
+        assert answer["content"] == length
