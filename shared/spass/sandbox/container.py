@@ -11,6 +11,7 @@ from spass.core.messages import Json
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.container_child import ContainerChild, ContainerChildren
 from spass.sandbox.container_pipe import ContainerFailed
+from spass.sandbox.open_children import OpenChildren
 from spass.sandbox.runner import ContainerRunner
 
 _LIFE_SECONDS: Final = 900
@@ -19,13 +20,19 @@ _MAX_CONTAINERS: Final = 32
 
 
 class ContainerLauncher:
-    """Starts a container for each child. As many compute at the same time as there are processors."""
+    """Starts a container for each child. As many compute at the same time as there are processors.
+
+    Those that wait leave a container of ``runner`` to each that computes. Otherwise children that wait for a processor could have
+    all containers, and those that have a processor would wait for a container.
+    """
 
     name: Final = "container"
 
     def __init__(self, runner: ContainerRunner) -> None:
         self._runner: Final = runner
-        self.slots: Final = asyncio.Semaphore(os.cpu_count() or 1)
+        processors = max(1, min(os.cpu_count() or 1, runner.max_concurrent - 1))
+        self.slots: Final = asyncio.Semaphore(processors)
+        self._open: Final = OpenChildren(ceiling=runner.max_concurrent - processors)
 
     @classmethod
     def with_runtime(cls, runtime: str) -> "ContainerLauncher":
@@ -39,7 +46,8 @@ class ContainerLauncher:
             async with AsyncExitStack() as stack:
                 children.attach(await stack.enter_async_context(self._runner.open({"interpreter": True})))
                 child = await children.start(tenant_id, request)
-                return _ContainedChild(child, stack.pop_all())
+                stack.enter_context(self._open.count_one())
+                return _ContainedChild(child, stack.pop_all(), self._open)
         except ContainerFailed as failure:
             raise SandboxUnavailable(str(failure), retry_after=5) from failure
 
@@ -47,15 +55,18 @@ class ContainerLauncher:
 class _ContainedChild:
     """A child with the container that is removed with it. See ``Child``."""
 
-    is_live: Final = True
-
-    def __init__(self, child: ContainerChild, stack: AsyncExitStack) -> None:
+    def __init__(self, child: ContainerChild, stack: AsyncExitStack, others: OpenChildren) -> None:
+        self._others: Final = others
         self._child: Final = child
         self._stack: Final = stack
         self._has_begun = False
         self.send: Final = child.send
         self.stop: Final = child.stop
         self.cpu_seconds: Final = child.cpu_seconds
+
+    @property
+    def is_live(self) -> bool:
+        return not self._others.are_too_many
 
     async def receive(self) -> bytes:
         """Return the next line. See ``Child.receive``.

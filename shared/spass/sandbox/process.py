@@ -11,7 +11,7 @@ from typing import Final, cast
 from spass.core.errors import SandboxUnavailable
 from spass.core.messages import Json
 from spass.sandbox.child_process import ChildFailed, ChildProcess
-from spass.sandbox.limits import LIMITS
+from spass.sandbox.open_children import OpenChildren
 from spass.sandbox.scratch_folder import is_full, scratch_folder
 
 CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
@@ -44,13 +44,7 @@ class ProcessLauncher:
         self._temporary: Final = temporary
         self._command: Final = [python, "-s", "-P", "-S", "-X", "utf8", str(CHILD)]
         self.slots: Final = asyncio.Semaphore(slots or os.cpu_count() or 1)
-        self._max_open: Final = max_open or _fitting_children()
-        self._open = 0
-
-    @property
-    def is_crowded(self) -> bool:
-        """Return True if a child that begins to wait should be ended."""
-        return self._open > self._max_open
+        self._open: Final = OpenChildren(max_open)
 
     async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "_LiveChild":  # noqa: ARG002 (nothing outlives a child)
         """Start a child. See ``Launcher.start``."""
@@ -63,22 +57,18 @@ class ProcessLauncher:
                 disk_limit = asyncio.create_task(_limit_disk(process, folder))
                 stack.callback(disk_limit.cancel)
                 process.send(_with_landlock(request))
-                self._open += 1
-                stack.callback(self._forget_child)
-                return _LiveChild(self, process, stack.pop_all())
+                stack.enter_context(self._open.count_one())
+                return _LiveChild(process, stack.pop_all(), self._open)
         except ChildFailed as failure:
             message = "The sandbox cannot start a process now. Try again later, or answer without running code."
             raise SandboxUnavailable(message, retry_after=5) from failure
-
-    def _forget_child(self) -> None:
-        self._open -= 1
 
 
 class _LiveChild:
     """See ``Child``."""
 
-    def __init__(self, launcher: ProcessLauncher, process: ChildProcess, stack: AsyncExitStack) -> None:
-        self._launcher: Final = launcher
+    def __init__(self, process: ChildProcess, stack: AsyncExitStack, others: OpenChildren) -> None:
+        self._others: Final = others
         self._process: Final = process
         self._stack: Final = stack
         self.send: Final = process.send
@@ -88,7 +78,7 @@ class _LiveChild:
 
     @property
     def is_live(self) -> bool:
-        return not self._launcher.is_crowded
+        return not self._others.are_too_many
 
     async def close(self) -> None:
         """Kill the child and remove its folder. See ``Child.close``."""
@@ -100,10 +90,6 @@ def _with_landlock(request: Mapping[str, Json]) -> dict[str, Json]:
     """Return ``request`` for a child that refuses to run without Landlock: here other users' files are near."""
     limits = cast("Mapping[str, Json]", request["limits"])
     return {**request, "limits": {**limits, "landlock": _LANDLOCK_REQUIRED}}
-
-
-def _fitting_children() -> int:
-    return max(1, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // LIMITS.memory)
 
 
 def _environment() -> dict[str, str]:

@@ -15,6 +15,7 @@ from spass.sandbox.container import ContainerLauncher
 from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.landlock import missing_for_processes
 from spass.sandbox.limits import LIMITS, Limits
+from spass.sandbox.runner import ContainerRunner
 from tests.contained_kinds import IMAGE
 from tests.recording_runtime import RecordingRuntime
 from tests.unit.sandbox.scripted_children import Outside
@@ -113,3 +114,27 @@ async def test_a_runtime_that_is_gone_is_no_sandbox(runtime: RecordingRuntime) -
     with pytest.raises(SandboxUnavailable):
         await turn.run(cell("1"), (), Outside().perform)
     await turn.close()
+
+
+@pytest.mark.usefixtures("runtime")
+async def test_more_turns_than_containers_wait_for_the_outside_and_all_go_on() -> None:
+    launcher, outside, all_wait = (
+        ContainerLauncher(ContainerRunner(runtime="podman", max_concurrent=2)),
+        Outside(),
+        asyncio.Event(),
+    )
+    waiting: list[str] = []
+
+    async def perform(requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
+        waiting.append("")
+        if len(waiting) == 4:
+            all_wait.set()
+        await all_wait.wait()
+        return await outside.perform(requests)
+
+    turns = [TurnInterpreter(launcher, "tenant") for _ in range(4)]
+    results = await asyncio.gather(*(turn.run(cell("print(llm_query('one'))"), (), perform) for turn in turns))
+    for turn in turns:
+        await turn.close()
+    assert results == [CellResult("ONE\n")] * 4
+    assert outside.performed == ["one"] * 4
