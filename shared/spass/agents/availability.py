@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.agents.kinds.harness import HarnessAgent
 from spass.core.code_calls import Sandbox
 from spass.core.effects import HarnessRunner, HarnessSpec
 from spass.core.errors import KindUnavailable, SandboxUnavailable
@@ -88,5 +87,9 @@ class Availability:
         reason = self.sandbox().unavailable if agent.needs == "code" else None
         if reason is not None:
             raise SandboxUnavailable(f"This gateway cannot run the code of this agent: {reason}")
+        if agent.needs in (None, "code"):
+            return
+        from spass.agents.kinds.harness import HarnessAgent
+
         if isinstance(agent, HarnessAgent):
             self.harnesses.check(agent.harness_spec("", AgentContext()))

@@ -278,4 +278,4 @@ class DrivenTurn:
 
 
 def _not_performed(effect: Effect) -> InternalError:
-    return InternalError(f"This driver does not perform {type(effect).__name__}.")
+    return InternalError(f"This driver does not perform {type(effect).__name__}. A kind that yields it sets BaseAgent.needs.")

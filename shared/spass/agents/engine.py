@@ -6,10 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spass.agents.availability import Availability
-from spass.agents.driver import Driver, RunHarnessPerformer, ShortenHistory
+from spass.agents.driver import CodeRunner, Driver, RunHarnessPerformer, ShortenHistory
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.agents.kinds.harness import HarnessAgent
-from spass.agents.performers.code import CodePerformer
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.performers.page import PagePerformer, open_fetcher
 from spass.agents.spec import AgentSpec
@@ -27,6 +25,7 @@ from spass.tools.grants import Grants
 from spass.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
+    from spass.agents.performers.code import CallToolsWithin
     from spass.rag.search.reader import Reader
     from spass.tools.outside import Fetcher
 
@@ -104,19 +103,11 @@ class Engine:
         defaults = _defaults(agent, spec, specs)
         names = tuple(tool.name for tool in specs)
         run_tools = partial(self._toolbox.run_all, allowed=names, model=spec.model, grants=grants)
-        code = CodePerformer(
-            scope,
-            lambda of_cell: InferPerformer(self._calls, of_cell, defaults),
-            run_tools,
-            names,
-            self._availability.sandbox,
-            self._calls.redactor.redact_answer,
-        )
         driver = Driver(
             InferPerformer(self._calls, scope, defaults),
             partial(run_tools, scope),
             scope,
-            code=code,
+            code=self._code_runner(scope, defaults, run_tools) if agent.needs == "code" else None,
             fetch_page=PagePerformer(message if nested_in is None else "", self._fetcher).perform,  # a delegate's is a model's
             run_harness=self._harness_performer(scope, agent, spec.model),
             bus=scope.bus,
@@ -138,8 +129,18 @@ class Engine:
             agent = contain(agent, spec.sandbox)
         return driver.run(agent, message, prepare, shorten)
 
+    def _code_runner(self, scope: Scope, defaults: ChatRequest, run_tools: "CallToolsWithin") -> CodeRunner:
+        from spass.agents.performers.code import CodePerformer
+
+        def infer(of_cell: Scope) -> InferPerformer:
+            return InferPerformer(self._calls, of_cell, defaults)
+
+        tools = tuple(tool.name for tool in defaults.tools)
+        redact = self._calls.redactor.redact_answer
+        return CodePerformer(scope, infer, run_tools, tools, self._availability.sandbox, redact)
+
     def _harness_performer(self, scope: Scope, agent: BaseAgent, model: str) -> RunHarnessPerformer | None:
-        if not isinstance(agent, HarnessAgent):
+        if agent.needs in (None, "code"):
             return None
         from spass.agents.performers.harness import HarnessPerformer
 
