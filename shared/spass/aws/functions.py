@@ -13,10 +13,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from spass.aws.invocation import AwsCall, invoke
 from spass.core.errors import InternalError
 
-# The sandbox's function ends after 300 s at most. A retry by botocore would not know the time that is left.
+# The sandbox's function ends after 220 s at most. A retry by botocore would not know the time that is left.
 _CONFIG: Final = Config(
     connect_timeout=2,
-    read_timeout=310,
+    read_timeout=240,
     retries={"mode": "standard", "total_max_attempts": 1},
     tcp_keepalive=True,
     user_agent="spass",
