@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from spass.sandbox.child_process import MAX_LINE, ChildFailed, ChildProcess
+from spass.sandbox.disk import uses_too_much_disk
+from spass.sandbox.limits import MAX_FILES
 
 _CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
 _COMMAND: Final = (sys.executable, "-s", "-P", "-S", "-B", "-X", "utf8", str(_CHILD))
 _TICK_SECONDS: Final = 0.1
-_MAX_DISK: Final = 64 * 2**20
-_MAX_FILES: Final = 10_000
-"""Bytes and files in the scratch folder of a child."""
 
 Report = Callable[[Mapping[str, Any]], None]
 
@@ -90,8 +88,8 @@ class InsideChildren:
             if seconds - reported >= _TICK_SECONDS / 2:
                 self._report({"type": "Processor", "seconds": seconds})
                 reported = seconds
-            if _is_full(Path(self._folder)):
-                child.stop("wrote too many files")
+            if uses_too_much_disk(Path(self._folder), MAX_FILES):
+                child.stop("wrote too many files, or the disk is nearly full")
             await asyncio.sleep(_TICK_SECONDS)
 
     def _send(self, line: Mapping[str, Any]) -> None:
@@ -111,15 +109,3 @@ class InsideChildren:
             child.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._report({"type": "Ended", "fault": fault, "seconds": seconds})
-
-
-def _is_full(folder: Path) -> bool:
-    files = size = 0
-    for place, folders, names in os.walk(folder):
-        files += len(folders) + len(names)
-        for name in names:
-            with suppress(OSError):
-                size += Path(place, name).lstat().st_blocks * 512
-        if files > _MAX_FILES or size > _MAX_DISK:
-            return True
-    return False

@@ -10,6 +10,8 @@ MAX_REQUEST_CHARS: Final = 4 * 2**20
 MAX_ERROR_CHARS: Final = 10_000
 MAX_FINAL_CHARS: Final = 1_000_000
 MAX_REASON_CHARS: Final = 1000
+MAX_FILES: Final = 1000
+"""Files and folders in the scratch folder. Some file systems need milliseconds to remove each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,13 @@ from typing import Final, cast
 from spass.core.errors import SandboxUnavailable
 from spass.core.messages import Json
 from spass.sandbox.child_process import ChildFailed, ChildProcess
+from spass.sandbox.limits import MAX_FILES
 from spass.sandbox.open_children import OpenChildren
 from spass.sandbox.scratch_folder import is_full, scratch_folder
 
 CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
 _FOLDER_PREFIX: Final = "spass-code-"
 _DISK_SECONDS: Final = 0.25
-_MAX_FILES: Final = 1000
-"""Files and folders. Some file systems need milliseconds to remove each."""
 _LANDLOCK_REQUIRED: Final = 1
 
 
@@ -101,6 +100,6 @@ def _environment() -> dict[str, str]:
 
 async def _limit_disk(process: ChildProcess, folder: Path) -> None:
     """Stop the child when it has written more than an untrusted child may."""
-    while not await is_full(folder, _MAX_FILES):  # noqa: ASYNC110 (no event tells what the child writes)
+    while not await is_full(folder, MAX_FILES):  # noqa: ASYNC110 (no event tells what the child writes)
         await asyncio.sleep(_DISK_SECONDS)
     process.stop("wrote too many files, or the disk is nearly full")

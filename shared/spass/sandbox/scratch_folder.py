@@ -3,7 +3,6 @@
 import asyncio
 import fcntl
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import AsyncIterator
@@ -14,15 +13,9 @@ from typing import Final
 
 from spass.aws.tasks import run_shielded
 from spass.sandbox.child_process import ChildFailed
+from spass.sandbox.disk import uses_too_much_disk
 
-MAX_DISK: Final = 64 * 2**20
-"""Bytes in the folder."""
-MAX_FILES: Final = 10_000
-"""Files and folders. An edit of 200 paths with 32 segments each needs 6,400."""
-MIN_FREE: Final = 2**30
-"""Bytes that a child must leave free on the disk, or a tenth of a small disk."""
 _PRIVATE: Final = 0o700
-_BLOCK: Final = 512
 _MAX_DEPTH: Final = 64
 _threads: Final = ThreadPoolExecutor(2, thread_name_prefix="scratch-folders")
 """A child can fill its folder with so many files that the event loop would wait for seconds."""
@@ -55,10 +48,9 @@ async def scratch_folder(prefix: str, temporary: Path | None = None) -> AsyncIte
             os.close(lock)
 
 
-async def is_full(folder: Path, max_files: int = MAX_FILES) -> bool:
-    """Return True if the folder holds more files or bytes than an untrusted child may need, or if the disk is nearly full: a file
-    that was removed while it is mapped takes space, but is in no folder."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, _exceeds_limits, folder, max_files)
+async def is_full(folder: Path, max_files: int) -> bool:
+    """Return ``uses_too_much_disk`` without blocking the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, uses_too_much_disk, folder, max_files)
 
 
 def remove_folder(folder: Path) -> None:
@@ -85,25 +77,6 @@ def _remove_if_possible(folder: Path) -> None:
     """Remove the folder. If that fails, the work of its child is still good, and the next start tries to remove the folder."""
     with suppress(OSError):
         remove_folder(folder)
-
-
-def _exceeds_limits(folder: Path, max_files: int) -> bool:
-    with suppress(OSError):
-        disk = shutil.disk_usage(folder)
-        if disk.free < min(MIN_FREE, disk.total // 10):
-            return True
-    size = count = 0
-    pending = [str(folder)]
-    while pending:
-        with suppress(OSError), os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                count += 1
-                size += entry.stat(follow_symlinks=False).st_blocks * _BLOCK
-                if count > max_files or size > MAX_DISK:
-                    return True
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-    return False
 
 
 def _remove_orphans(temporary: Path, prefix: str) -> None:

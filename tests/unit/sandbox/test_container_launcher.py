@@ -74,6 +74,13 @@ async def test_code_that_breaks_leaves_the_earlier_state(runtime: RecordingRunti
     await turn.close()
 
 
+async def test_code_that_makes_too_many_files_is_stopped(runtime: RecordingRuntime) -> None:
+    turn, outside = open_turn(Limits(cell_cpu=20)), Outside()
+    code = "import os\nfor number in range(1_001): os.mkdir(str(number))\nwhile True: pass"
+    assert "wrote too many files" in str((await turn.run(cell(code), (), outside.perform)).error)
+    await turn.close()
+
+
 @pytest.mark.parametrize("code", ["while True: pass", "llm_query('a')"])
 async def test_a_run_cancelled_at_any_time_leaves_no_container(runtime: RecordingRuntime, code: str) -> None:
     async def never(_: Sequence[CodeRequest]) -> list[CallReply]:

@@ -21,6 +21,8 @@ MAX_REQUEST: Final = 4 * 2**20
 """Characters of one model request: twice the files of an edit. The child is not trusted, and each request costs money."""
 MAX_CHILDREN: Final = 8
 """Edits of one process at the same time. Each child takes about 100 MB of memory, and delegates can ask for 64 edits at once."""
+MAX_FILES: Final = 10_000
+"""Files and folders. An edit of 200 paths with 32 segments each needs 6,400."""
 _TICK_SECONDS: Final = 0.5
 _REPORT_SECONDS: Final = 3.0
 _STAGES: Final = {"applying": "Applying the edit", "correcting": "The edit did not match; asking the model to correct it"}
@@ -215,7 +217,7 @@ class _Reporter:
 
 async def _limit_disk(child: ChildProcess, folder: Path) -> None:
     """Stop the child when it has written more than an edit can need."""
-    while not await is_full(folder):  # noqa: ASYNC110 (no event tells what the child writes)
+    while not await is_full(folder, MAX_FILES):  # noqa: ASYNC110 (no event tells what the child writes)
         await asyncio.sleep(_TICK_SECONDS)
     child.stop("wrote too many files")
 

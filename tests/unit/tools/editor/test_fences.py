@@ -341,7 +341,7 @@ async def test_a_planted_link_is_not_followed(attack: Attack) -> None:
 
 @pytest.mark.parametrize("write", ["open(str(number), 'wb').close()", "os.mkdir(str(number))"])
 async def test_a_child_with_too_many_empty_files_is_stopped(attack: Attack, write: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.sandbox.scratch_folder.MAX_FILES", 300)  # a slow disk takes seconds for 10,000
+    monkeypatch.setattr("spass.tools.editor.aider.MAX_FILES", 300)  # a slow disk takes seconds for 10,000
     with pytest.raises(ToolError, match="wrote too many files") as caught:
         await attack.run(f"for number in range(10**7):\n    {write}; time.sleep(0.0005)")
     assert caught.value.code == "edit_failed"
