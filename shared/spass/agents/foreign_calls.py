@@ -6,8 +6,7 @@ from spass.core.effects import ToolOutcome
 from spass.core.json import dump
 from spass.core.messages import Json, Message, Role, ToolCall, replayable_name
 from spass.tools.arguments import arguments_for_display
-
-TOOL_FAILED = "tool_failed"
+from spass.tools.base import TOOL_FAILED
 
 
 def foreign_outcomes(results: Iterable[Json]) -> Iterator[ToolOutcome]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from spass.core.effects import CallError, Cell, CellResult
+from spass.core.errors import InternalError
 from spass.core.messages import Json
 
 CODE_TOOL: Final = "code_interpreter"
@@ -39,6 +40,15 @@ class CallReply:
 
 Perform: TypeAlias = Callable[[Sequence[CodeRequest]], Awaitable[Sequence[CallReply]]]
 """Perform the requests of one wait side by side. Return one reply each, in the order of the requests."""
+
+
+async def refuse_requests(_: Sequence[CodeRequest]) -> Sequence[CallReply]:
+    """Refuse what a cell without queries and tools asks for. It has no function to do so, and its interpreter checks that.
+
+    Raises:
+        InternalError: always.
+    """
+    raise InternalError("Code that may not call the outside did.")
 
 
 class Interpreter(Protocol):

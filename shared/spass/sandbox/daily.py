@@ -1,9 +1,8 @@
 """Keep a deployed sandbox active: Lambda makes a function in a VPC inactive when nobody calls it for two weeks."""
 
-from collections.abc import Sequence
 from typing import Final
 
-from spass.core.code_calls import CallReply, CodeRequest, Sandbox
+from spass.core.code_calls import Sandbox, refuse_requests
 from spass.core.effects import Cell
 from spass.core.errors import InternalError
 
@@ -23,13 +22,9 @@ async def run_daily_cell(sandbox: Sandbox) -> bool:
         return False
     interpreter = sandbox.open(_TENANT_ID)
     try:
-        result = await interpreter.run(_CELL, (), _refuse)
+        result = await interpreter.run(_CELL, (), refuse_requests)
     finally:
         await interpreter.close()
     if result.error is not None or result.output != _OUTPUT:
         raise InternalError("The sandbox answered one line of code with an error or with another output.")
     return True
-
-
-async def _refuse(_: Sequence[CodeRequest]) -> Sequence[CallReply]:
-    raise InternalError("The line of code asked for something from outside.")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # most of these import numpy, which the description of a tool
     from spass.workspaces.service import Workspaces
 
 TOOL_UNAVAILABLE: Final = "tool_unavailable"
+TOOL_FAILED: Final = "tool_failed"
 
 
 class ToolError(Exception):
@@ -46,7 +47,7 @@ class ToolError(Exception):
         self,
         message: str,
         *,
-        code: str = "tool_failed",
+        code: str = TOOL_FAILED,
         waiting: tuple[ApprovalId, ...] = (),
         versions: tuple[int, ...] = (),
     ) -> None:

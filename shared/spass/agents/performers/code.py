@@ -30,15 +30,13 @@ from spass.core.json import replace_surrogates
 from spass.core.messages import Json, ToolCall, replayable_name
 from spass.metering import audit
 from spass.metering.audit import CallKind
-from spass.tools.base import ForwardEvent, ReportProgress
+from spass.tools.base import TOOL_FAILED, ForwardEvent, ReportProgress
 from spass.tools.outcomes import CallResult, outcome_of, waiting_results
 from spass.tools.results import fit_approvals, fit_cell
 from spass.tools.side_by_side import run_side_by_side
 
 TOO_MANY_SUB_CALLS: Final = "too_many_sub_calls"
 """The code of the error of a query after the last one that a turn may make."""
-CODE_FAILED: Final = "tool_failed"
-"""The status of a cell whose code raised an error."""
 
 CallToolsWithin: TypeAlias = Callable[[Scope, Sequence[ToolCall]], AsyncGenerator[CallEvent, None]]
 """Execute tool calls of the agent for the call of a scope, side by side."""
@@ -105,7 +103,7 @@ class CodePerformer:
             status = audit.FAILED
             try:
                 result = await self._run_cell(interpreter, effect.cell, work)
-                status = audit.OK if result.error is None else CODE_FAILED
+                status = audit.OK if result.error is None else TOOL_FAILED
             except SpassError as error:
                 status = error.code
                 raise
@@ -258,5 +256,5 @@ def _outcome(call: ToolCall, cell: CellResult, within: Sequence[ToolOutcome], du
     result = fit_cell(cell, approvals)
     waiting = tuple(approval for outcome in within for approval in outcome.waiting)
     versions = tuple(version for outcome in within for version in outcome.versions)
-    code = None if cell.error is None else CODE_FAILED
+    code = None if cell.error is None else TOOL_FAILED
     return outcome_of(call, CallResult(result, code, waiting=waiting, versions=versions), duration_ms)

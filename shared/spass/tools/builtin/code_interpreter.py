@@ -1,13 +1,11 @@
 """The tool ``code_interpreter``."""
 
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
-from spass.core.code_calls import CallReply, CodeRequest
+from spass.core.code_calls import CODE_TOOL, refuse_requests
 from spass.core.effects import Cell
-from spass.core.errors import InternalError
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
 from spass.tools.base import Tool, ToolContext
@@ -31,7 +29,7 @@ class CodeInterpreter(Tool):
     Example: {"code": "from datetime import date\nprint((date(2027, 1, 1) - date(2026, 3, 5)).days)"}.
     """
 
-    tool_name: ClassVar[str] = "code_interpreter"
+    tool_name: ClassVar[str] = CODE_TOOL
     category: ClassVar[str] = "code"
     timeout: ClassVar[float] = 120.0
 
@@ -44,15 +42,6 @@ class CodeInterpreter(Tool):
     async def run(self, context: ToolContext, /) -> Json:
         interpreter = context.sandbox().open(context.scope.caller.code_owner)
         try:
-            return fit_cell(await interpreter.run(Cell(self.code), (), _refuse))
+            return fit_cell(await interpreter.run(Cell(self.code), (), refuse_requests))
         finally:
             await interpreter.close()
-
-
-async def _refuse(_: Sequence[CodeRequest]) -> Sequence[CallReply]:
-    """Refuse: this code has no function that calls the outside, and the interpreter has checked that.
-
-    Raises:
-        InternalError: always.
-    """
-    raise InternalError("The code of a tool call reached the outside.")
