@@ -86,6 +86,16 @@ def test_the_audit_has_one_record_of_a_run_and_the_usage_counts_it(gateway: Gate
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_spent_budget_stops_the_next_run(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
+    gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body={"monthly_budget_usd": 0.2})
+    assert ask(gateway, stand_ins, kind, ANSWERS[kind]).status == 200
+    refused = ask(gateway, stand_ins, kind, ANSWERS[kind])
+    assert (refused.status, refused.code) == (429, "budget_exceeded")
+    total = gateway.send("GET", "/v1/usage", token="demo-admin-token").json["total"]
+    assert total["cost_usd"] == ("0.25" if kind == "openhands" else "0.5")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_equals_the_answer(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
     blocking = ask(gateway, stand_ins, kind, WITH_CALL[kind], system_prompt="Be brief.")
     streamed = ask(gateway, stand_ins, kind, WITH_CALL[kind], system_prompt="Be brief.", stream=True)

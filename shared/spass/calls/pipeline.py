@@ -3,7 +3,7 @@ redaction, cost and audit."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, Literal
@@ -124,6 +124,15 @@ class Calls:
             lost_usage=call.routing.lost_usage,
         )
 
+    def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[CallReservation]:
+        """Reserve the tokens of ``prompt`` and one cent for a run that calls models itself: nobody knows its cost before its end.
+
+        Raises:
+            RateLimited, BudgetExceeded: the tenant has no capacity left.
+            StorageUnavailable: the limits cannot be read now.
+        """
+        return self._admission.admit(scope, TokenUsage(estimate_tokens(len(prompt))), _COST_OF_FOREIGN_AGENT)
+
     async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:
         """Return one vector per text, in the order of ``texts``, from ``model`` or the configured embedding model.
 
@@ -223,6 +232,7 @@ class Calls:
         return price(model, usage, reported_usd=None, usd_to_eur=self._config.usd_to_eur)
 
 
+_COST_OF_FOREIGN_AGENT: Final = Cost(Decimal("0.01"))
 _KIND_NAMES: Final = {"chat": "a chat model", "embedding": "an embedding model"}
 
 

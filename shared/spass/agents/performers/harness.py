@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from spass.agents.availability import Harnesses
+from spass.calls.admission import CallReservation
 from spass.calls.pipeline import Calls
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
@@ -42,12 +43,17 @@ class HarnessPerformer:
         Raises:
             InvalidRequest: a value is not allowed here.
             KindUnavailable: something is missing.
+            RateLimited, BudgetExceeded: the tenant has no capacity left.
             UpstreamTimeout: the spec's or the request's time is over.
             UpstreamError: the foreign agent failed.
         """
         self._harnesses.check(spec)
+        async with self._calls.admit_foreign_agent(self._scope, spec.prompt) as reservation:
+            return await self._perform(spec, reservation)
+
+    async def _perform(self, spec: HarnessSpec, reservation: CallReservation) -> HarnessResult:
         model = self._model if spec.runner == "openhands" else spec.runner  # the other SDK selects its own
-        recorder = Recorder(self._scope, CallKind.CHAT, model=model)
+        recorder = Recorder(self._scope, CallKind.CHAT, model=model, reservation=reservation)
         status, usage, cost = audit.FAILED, NO_TOKENS, NO_COST
         try:
             async with asyncio.timeout(self._scope.deadline.remaining()):
