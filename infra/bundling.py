@@ -87,11 +87,12 @@ def find_compiler(target: Target = LAMBDA) -> Path:
     return found
 
 
-def function_code(output: Path, *, sources: Sequence[Path], excluded: Path, start_script: Path, compiler: Path | None) -> None:
+def function_code(
+    output: Path, *, sources: Sequence[Path], excluded: Collection[Path], start_script: Path, compiler: Path | None
+) -> None:
     """Copy the Python files of each source folder, under the folder's name, and the script that starts a streaming function.
 
-    The folder ``excluded``, in one of the sources, is not copied. ``compiler`` is the interpreter that adds byte code; None adds
-    none.
+    The folders ``excluded``, in the sources, are not copied. ``compiler`` is the interpreter that adds byte code; None adds none.
 
     Raises:
         BundlingFailed: a file does not compile.
@@ -242,11 +243,11 @@ def _compile(folder: Path, compiler: Path | None) -> None:
         raise BundlingFailed(f"{compiler} could not compile every module:\n{result.stdout}")
 
 
-def _ignore_except(suffix: str, excluded: Path | None = None) -> Callable[[str, list[str]], list[str]]:
-    """Return the callback that makes ``shutil.copytree`` copy only files with this suffix, and not the folder ``excluded``."""
+def _ignore_except(suffix: str, excluded: Collection[Path] = ()) -> Callable[[str, list[str]], list[str]]:
+    """Return the callback that makes ``shutil.copytree`` copy only files with this suffix, and not the folders ``excluded``."""
 
     def is_ignored(name: str, path: Path) -> bool:
-        return name == "__pycache__" or path == excluded or not (name.endswith(suffix) or path.is_dir())
+        return name == "__pycache__" or path in excluded or not (name.endswith(suffix) or path.is_dir())
 
     def ignore(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if is_ignored(name, Path(folder, name))]

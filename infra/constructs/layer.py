@@ -21,10 +21,10 @@ ARCHITECTURE: Final = lambda_.Architecture.ARM_64
 RUNTIME: Final = lambda_.Runtime.PYTHON_3_13
 
 SOURCES: Final = (ROOT / "functions", ROOT / "shared" / "spass")
-# Only tests import this package, so it is not deployed.
-EXCLUDED: Final = ROOT / "shared" / "spass" / "testing"
 START_SCRIPT: Final = ROOT / "infra" / "assets" / "run.sh"
 SANDBOX: Final = ROOT / "shared" / "spass" / "sandbox"
+# Only tests import the first package, and foreign agents run on machines of the operator's own.
+EXCLUDED: Final = (ROOT / "shared" / "spass" / "testing", SANDBOX / "harnesses")
 # Code.from_asset needs a folder, but bundling replaces its contents. Only tests switch bundling off and use the folder itself.
 _ASSETS: Final = START_SCRIPT.parent
 
@@ -85,7 +85,8 @@ def function_code(scope: Construct) -> lambda_.AssetCode:
 
     It is small and every commit changes it, so it is not a layer.
     """
-    deployed = (path for source in SOURCES for path in source.rglob("*.py") if not path.is_relative_to(EXCLUDED))
+    files = (path for source in SOURCES for path in source.rglob("*.py"))
+    deployed = (path for path in files if not any(path.is_relative_to(folder) for folder in EXCLUDED))
     inputs = [START_SCRIPT, *deployed]
     return _compiled_asset(
         scope,

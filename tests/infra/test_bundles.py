@@ -244,9 +244,12 @@ def _top_level(distribution: Path) -> set[str]:
     return {re.split(r"[/.]", file)[0] for file in files if not file.startswith(("..", distribution.name))}
 
 
-def test_packages_for_tests_are_not_deployed(bundles: Bundles) -> None:
-    assert EXCLUDED.is_dir()
-    assert not [file for file in bundles.code.rglob("*.py") if EXCLUDED.name in file.parts]
+def test_packages_for_tests_and_for_foreign_agents_are_not_deployed(bundles: Bundles) -> None:
+    deployed = [file.relative_to(bundles.code).parts for file in bundles.code.rglob("*.py")]
+    for folder in EXCLUDED:
+        assert folder.is_dir()
+        assert not [parts for parts in deployed if folder.name in parts]
+    assert not [parts for parts in deployed if parts[-1].endswith("_runner.py")]
 
 
 def test_the_layer_contains_every_package_that_a_function_imports(imports: dict[str, dict[str, str]]) -> None:

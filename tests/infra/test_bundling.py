@@ -84,7 +84,7 @@ def test_the_code_asset_is_python_files_and_a_start_script(tmp_path: Path) -> No
         (source / name).write_text("")
     output = tmp_path / "output"
     start_script = ROOT / "infra" / "assets" / "run.sh"
-    bundling.function_code(output, sources=[source], excluded=source / "testing", start_script=start_script, compiler=None)
+    bundling.function_code(output, sources=[source], excluded=[source / "testing"], start_script=start_script, compiler=None)
     files = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
     assert files == {"functions/rag/query.py", "run.sh"}
     assert os.access(output / "run.sh", os.X_OK)
