@@ -1,7 +1,7 @@
 """Run a program that reads one request and writes one answer."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spass.core.messages import Json
@@ -23,13 +23,12 @@ async def run_child(
     timeout: float,  # noqa: ASYNC109
     secrets: Sequence[str] = (),
     grace: float = 0,
-    on_line: Callable[[str], None] | None = None,
 ) -> dict[str, Json]:
     """Run ``command`` in ``folder`` for at most ``timeout`` seconds and return the JSON object that it answers.
 
     The program reads ``request`` as one line of JSON from stdin and writes the answer between ``OUTPUT_START`` and
-    ``OUTPUT_END``. It has the variables of ``environment`` and no others. ``on_line`` receives every line that it writes.
-    ``secrets`` and ``grace`` are those of ``Program``. However this ends, no process of the program's group is left.
+    ``OUTPUT_END``. It has the variables of ``environment`` and no others. ``secrets`` and ``grace`` are those of ``Program``.
+    However this ends, no process of the program's group is left.
 
     Raises:
         ChildTimedOut: the time is over.
@@ -42,8 +41,6 @@ async def run_child(
             program.send(request)
             program.end_input()
             while (line := await program.read_line()) is not None:
-                if on_line is not None:
-                    on_line(line)
                 answer.add(line)
             await program.wait()
     except TimeoutError:
