@@ -27,7 +27,7 @@ export PYTHONPATH := shared:.
 .PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak dev check format bench bench-env validate openapi synth template lock clean node
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
 	@exec $(PY) -m local $(ARGS)

@@ -16,7 +16,7 @@ _FACTS: Final = re.compile(r"^`context` is ", re.MULTILINE)  # by which the kind
 _CODE: Final = "```python\n"  # in the system prompt of a kind that runs code
 _DATA: Final = "<data mark="
 _OUTPUT: Final = "Output: "
-_ERROR: Final = re.compile(r"^Error: .*", re.MULTILINE)
+_ERROR: Final = re.compile(r"^Error: (?:Traceback.*\n(?:[ \t].*\n)*)?(?P<error>.*)", re.MULTILINE)
 _LINES: Final = re.compile(
     r"\b(?:how many|wie ?viele)\b[^?\n]*?\b(?:lines|zeilen)\b[^?\n]*?"
     r"\b(?:mention|contain|erwähnen|enthalten|nennen) +(?P<words>[^?\n]+)",
@@ -131,5 +131,5 @@ def _block(words: str, *parts: str) -> str:
 
 def _from_output(program: _Program, output: str) -> str:
     if failed := _ERROR.search(output):
-        return f"The code failed. {failed[0]}"
+        return f"The code failed. Error: {failed['error']}"
     return program.answer.format(value=output.strip())

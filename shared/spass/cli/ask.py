@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from spass.cli.input import read_context, read_question
-from spass.cli.stream_printer import StreamPrinter, describe_result
-from spass.cli.terminal import note, write
+from spass.cli.stream_printer import StreamPrinter, note_result
+from spass.cli.terminal import write
 from spass.sdk import Spass
 
 FOREIGN_AGENTS: Final = ("openhands", "claude_code")
@@ -41,5 +41,5 @@ def ask(client: Spass, options: argparse.Namespace) -> None:
         write(json.dumps(answer, ensure_ascii=False) + "\n")
         return
     for result in answer.get("tool_results") or ():
-        note(describe_result(result.get("tool_name"), result.get("content"), result.get("duration_ms")))
+        note_result(str(result.get("tool_name")), result.get("content"), result.get("duration_ms"))
     write(answer["content"] + "\n")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -9,6 +10,9 @@ from spass.cli.terminal import is_terminal, note, note_lines, write
 
 _MAX_CHARACTERS: Final = 300  # of a tool's arguments or result
 _MAX_DIFF_CHARACTERS: Final = 4000  # of the diff of one file
+_MAX_CODE_CHARACTERS: Final = 4000  # of the code of a call, or of what it printed
+_CODE: Final = frozenset({"code"})
+_CELL: Final = frozenset({"output", "error", "truncated"})
 
 
 class StreamPrinter:
@@ -44,7 +48,8 @@ class StreamPrinter:
             case "status_update":
                 self._print_status(event)
             case "tool_call":
-                self._note(describe_result(_name(event), event.get("result"), event.get("duration_ms")))
+                self._end_line()
+                note_result(_name(event), event.get("result"), event.get("duration_ms"))
                 self._print_diffs(event.get("rich"))
             case "approval":
                 self._print_approval(event.get("approval"))
@@ -67,7 +72,8 @@ class StreamPrinter:
     def _print_status(self, event: dict[str, Any]) -> None:
         call = event.get("tool_call")
         if isinstance(call, dict):
-            self._note(f"[{_name(call)}] {_compact(call.get('args'))}")
+            self._end_line()
+            _note_call(_name(call), call.get("args"))
         elif event.get("progress") is not None:
             self._note(f"[…] {_compact(event['progress'])}")
         elif event.get("detail") and event.get("status") == "executing":
@@ -77,7 +83,7 @@ class StreamPrinter:
         for block in rich if isinstance(rich, list) else ():
             diff = block.get("unified") if isinstance(block, dict) and block.get("kind") == "diff" else None
             if isinstance(diff, str) and diff:
-                note_lines(diff if len(diff) <= _MAX_DIFF_CHARACTERS else diff[:_MAX_DIFF_CHARACTERS] + " …")
+                note_lines(_shorten(diff, _MAX_DIFF_CHARACTERS))
 
     def _print_approval(self, approval: object) -> None:
         if isinstance(approval, dict):
@@ -94,9 +100,41 @@ class StreamPrinter:
             self._pieces.append("\n")
 
 
-def describe_result(tool: object, result: object, duration_ms: object) -> str:
-    """Return the line about a tool call that is over."""
-    return f"[{tool}] = {_compact(result)} ({duration_ms} ms)"
+def note_result(tool: str, result: object, duration_ms: object) -> None:
+    """Write about a tool call that is over. ``result`` is its value, or the JSON of it. What code printed keeps its lines."""
+    cell = _members(result, _CELL)
+    if cell is None:
+        note(f"[{tool}] = {_compact(result)} ({duration_ms} ms)")
+        return
+    missing = f"[{cell['truncated']} more characters]" if cell["truncated"] else ""
+    printed = "\n".join(str(part).rstrip("\n") for part in (cell["output"], missing, cell["error"]) if part)
+    note(f"[{tool}] {'=' if printed else 'printed nothing'} ({duration_ms} ms)")
+    _note_indented(printed)
+
+
+def _note_call(tool: str, arguments: object) -> None:
+    """Write about a tool call that begins. Code keeps its lines."""
+    code = _members(arguments, _CODE)
+    if code is None:
+        note(f"[{tool}] {_compact(arguments)}")
+    else:
+        note(f"[{tool}]")
+        _note_indented(str(code["code"]))
+
+
+def _members(value: object, names: frozenset[str]) -> Mapping[str, Any] | None:
+    """Return the object that ``value`` is or is the JSON of, if it has exactly these members."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, Mapping) and value.keys() == names else None
+
+
+def _note_indented(text: str) -> None:
+    if text:
+        note_lines(textwrap.indent(_shorten(text, _MAX_CODE_CHARACTERS), "    "))
 
 
 def _name(call: Mapping[str, Any]) -> str:
@@ -106,4 +144,8 @@ def _name(call: Mapping[str, Any]) -> str:
 
 def _compact(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + " …"
+    return _shorten(text, _MAX_CHARACTERS)
+
+
+def _shorten(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[:limit] + " …"

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
+from spass.core.text_checks import end_sentence
 from spass.sandbox.answers import EFFECT, AnswerReader
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.mounts import Mount, check_unchanged
@@ -16,6 +17,8 @@ from spass.sandbox.program import Program
 
 _MAX_DEPTH: Final = 96
 """Levels of an effect: those of a request, and those around its values."""
+_NOT_STARTED: Final = 125
+"""The exit code of docker and podman when they did not start the container, for example without the image."""
 _MAX_LINES: Final = 200_000
 """Lines that a container may write: reading 100 MB of empty lines would take the gateway a minute."""
 
@@ -29,7 +32,7 @@ class ContainerTimedOut(ContainerFailed):
 
 
 class ContainerUnavailable(ContainerFailed):
-    """This machine cannot start containers."""
+    """This machine cannot start the container. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ ContainerMessage: TypeAlias = ContainerEffect | ContainerAnswer
 class ContainerPipe:
     """The standard streams of a container. Close it also after an error.
 
-    ``command`` starts the container ``name``; its first item is the runtime. ``timeout`` is in seconds. No error contains
+    ``command`` starts the container ``name``; its first item is the runtime, its last the image. ``timeout`` is in seconds. No error contains
     ``secrets``.
     """
 
@@ -68,6 +71,10 @@ class ContainerPipe:
     ) -> None:
         self._name: Final = name
         self._runtime: Final = command[0]
+        self._advice: Final = (
+            f"Check that `{Path(command[0]).name} info` works and that the image {command[-1]} is there: "
+            "`make sandbox-image` builds spass-sandbox."
+        )
         self._environment: Final = environment
         self.mounts: Final = mounts
         self._timeout: Final = timeout
@@ -112,13 +119,17 @@ class ContainerPipe:
         Raises:
             ContainerFailed: the program failed or broke the protocol.
             ContainerTimedOut: the container took too long.
+            ContainerUnavailable: the runtime could not start the container.
         """
         try:
             return await self._receive()
         except ChildFailed as failure:
             if self._is_late:
                 raise ContainerTimedOut(f"The container took longer than {self._timeout:g} seconds and was removed.") from None
-            raise ContainerFailed(f"The container {self._program.describe(str(failure))}") from None
+            reason = f"The container {end_sentence(self._program.describe(str(failure)).rstrip('.'))}"
+            if self._program.exit_code == _NOT_STARTED:
+                raise ContainerUnavailable(f"{reason} {self._advice}") from None
+            raise ContainerFailed(reason) from None
 
     async def _receive(self) -> ContainerMessage:
         while (line := await self._program.read_line()) is not None:

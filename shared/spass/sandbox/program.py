@@ -133,7 +133,7 @@ class Program:
         """Wait until the program has ended, and kill what is left of its group.
 
         Raises:
-            ChildFailed: it ended with an exit code other than 0. The message has the end of its stderr, redacted.
+            ChildFailed: it ended with an exit code other than 0. ``describe`` adds the end of its stderr.
         """
         if self._process is None:
             return
@@ -144,9 +144,14 @@ class Program:
         with suppress(TimeoutError):  # a process that left the group may keep the pipe open
             await asyncio.wait_for(self._errors.ended.wait(), _LAST_ERRORS_SECONDS)
         if code < 0:
-            raise ChildFailed(self.describe(f"was killed by signal {-code}"))
+            raise ChildFailed(f"was killed by signal {-code}")
         if code > 0:
-            raise ChildFailed(self.describe(f"ended with exit code {code}"))
+            raise ChildFailed(f"ended with exit code {code}")
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the exit code, or None if the program runs. It is negative after a signal."""
+        return None if self._process is None else self._process.returncode
 
     def describe(self, fault: str) -> str:
         """Return ``fault`` with the end of what the program wrote to stderr, redacted and shortened."""

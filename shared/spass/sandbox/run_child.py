@@ -43,9 +43,8 @@ async def run_child(
             while (line := await program.read_line()) is not None:
                 answer.add(line)
             await program.wait()
+        return answer.answer()
     except TimeoutError:
         raise ChildTimedOut(f"did not end within {timeout:g} seconds") from None
-    try:
-        return answer.answer()
     except ChildFailed as failure:
         raise ChildFailed(program.describe(str(failure))) from None

@@ -139,6 +139,25 @@ def test_the_calls_of_a_delegate_have_its_name() -> None:
     assert err.splitlines() == ["[dir-code: calculator] {}", "[dir-code: calculator] = 42 (1 ms)"]
 
 
+@pytest.mark.parametrize("arguments", [[], ["--no-stream"]])
+def test_code_and_what_it_printed_keep_their_lines(arguments: list[str]) -> None:
+    place = {"id": "c1", "tool": "code_interpreter", "args": {"code": "for n in range(2):\n    print(n)\n1 / 0"}}
+    cell = {"output": "0\n1\x1b[2J\n", "error": "Traceback\nZeroDivisionError: division by zero", "truncated": 7}
+    started: Event = {"type": "status_update", "status": "executing", "detail": None, "tool_call": place}
+    ended: Event = {"type": "tool_call", **place, "result": cell, "ok": True, "duration_ms": 9, "rich": None}
+    results = [{"tool_name": "code_interpreter", "content": json.dumps(cell), "success": True, "duration_ms": 9}]
+
+    def respond(request: HttpRequest) -> HttpAnswer:
+        is_stream = request.json.get("stream")
+        return events_answer([started, ended, {"type": "done"}]) if is_stream else json_answer({**ASK_ANSWER, "tool_results": results})
+
+    with fake_gateway(respond) as gateway:
+        lines = spass(gateway.url, "ask", *arguments, "Hello").err.splitlines()
+    code = ["[code_interpreter]", "    for n in range(2):", "        print(n)", "    1 / 0"]
+    printed = ["    0", "    1[2J", "    [7 more characters]", "    Traceback", "    ZeroDivisionError: division by zero"]
+    assert lines == [*([] if arguments else code), "[code_interpreter] = (9 ms)", *printed]
+
+
 def test_a_diff_is_shown_line_by_line_and_an_approval_with_its_id() -> None:
     diff = {"kind": "diff", "path": "a.md", "unified": "--- a/a.md\n+++ b/a.md\n@@ -1 +1 @@\n-\told\n+\t\x1b[2Jnew\n"}
     call: Event = {"type": "tool_call", "id": "c1", "tool": "t", "result": 1, "duration_ms": 1, "rich": [diff, {"kind": "file"}]}

@@ -121,16 +121,17 @@ class ClaudeCode:
             _replace(SOURCE / name, self._folder / name)
         environment = {name: value for name, value in self._environment.items() if _NPM_VARIABLES.fullmatch(name)}
         environment |= {name: self._environment[name] for name in ("PATH", "HOME") if name in self._environment}
+        program = Program((npm, *_INSTALL), environment=environment, folder=self._folder)
         progress = asyncio.create_task(_tell_progress())
         try:
-            async with Program((npm, *_INSTALL), environment=environment, folder=self._folder) as program:
+            async with program:
                 program.end_input()
                 while await program.read_line() is not None:
                     pass
                 await program.wait()
         except ChildFailed as failure:
             raise KindUnavailable(
-                f"npm could not install the Claude Agent SDK: it {failure}. Check the network, and try: "
+                f"npm could not install the Claude Agent SDK: it {program.describe(str(failure))}. Check the network, and try: "
                 "npm install --prefix ~/.spass/claude_code_runner"
             ) from None
         finally:
