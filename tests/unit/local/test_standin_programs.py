@@ -120,6 +120,11 @@ def test_code_that_fails_is_reported(agent: BaseAgent) -> None:
     assert len(turn.replies) == 2
 
 
+def test_the_last_line_of_a_traceback_is_reported() -> None:
+    turn = Turn(RLMAgent())
+    assert turn.ask("What is the sum of the column price?") == "The code failed. Error: IndexError: list index out of range"
+
+
 def test_a_question_that_needs_no_code_is_answered_as_usual() -> None:
     turn = Turn(RLMAgent(), [CSV], (Message(Role.USER, "My favourite sport is tennis."), Message(Role.ASSISTANT, "Noted.")))
     assert turn.ask("What is my favourite sport?") == "Your favourite sport is tennis."

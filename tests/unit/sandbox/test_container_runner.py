@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 from spass.sandbox import ContainerFailed, ContainerRunner, ContainerTimedOut, MountRefused
+from spass.sandbox.container_pipe import ContainerUnavailable
 from spass.sandbox.orphans import new_name
 from tests.recording_runtime import RecordingRuntime
 from tests.unit.calls.planted_secrets import BATCHES, leaked_kinds, text_with_secrets
@@ -132,6 +133,16 @@ async def test_a_bad_program_is_one_clear_error(runtime: RecordingRuntime, code:
         await ContainerRunner(timeout=3).run({"prompt": "x"})
     assert len(str(caught.value)) < 800
     assert len(runtime.runs) == 1, "it is not started again"
+
+
+async def test_a_runtime_that_starts_no_container_is_told_once_and_with_advice(runtime: RecordingRuntime) -> None:
+    contain(runtime, "print('No such image.', file=sys.stderr); sys.exit(125)")
+    with pytest.raises(ContainerUnavailable) as caught:
+        await ContainerRunner().run({"prompt": "x"})
+    message = str(caught.value)
+    assert message.startswith("The container ended with exit code 125: No such image. Check that `docker info` works")
+    assert message.count("No such image") == 1
+    assert "`make sandbox-image`" in message
 
 
 @pytest.mark.parametrize("batch", BATCHES)
