@@ -55,8 +55,8 @@ ContainerMessage: TypeAlias = ContainerEffect | ContainerAnswer
 class ContainerPipe:
     """The standard streams of a container. Close it also after an error.
 
-    ``command`` starts the container ``name``; its first item is the runtime, its last the image. ``timeout`` is in seconds. No error contains
-    ``secrets``.
+    ``command`` starts the container ``name``; its first item is the runtime, its last the image. ``timeout`` is in seconds. No
+    error contains ``secrets``.
     """
 
     def __init__(

@@ -149,7 +149,11 @@ def test_code_and_what_it_printed_keep_their_lines(arguments: list[str]) -> None
 
     def respond(request: HttpRequest) -> HttpAnswer:
         is_stream = request.json.get("stream")
-        return events_answer([started, ended, {"type": "done"}]) if is_stream else json_answer({**ASK_ANSWER, "tool_results": results})
+        return (
+            events_answer([started, ended, {"type": "done"}])
+            if is_stream
+            else json_answer({**ASK_ANSWER, "tool_results": results})
+        )
 
     with fake_gateway(respond) as gateway:
         lines = spass(gateway.url, "ask", *arguments, "Hello").err.splitlines()
