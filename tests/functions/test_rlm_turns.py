@@ -1,9 +1,7 @@
 """Turns of agents of the kind ``rlm``: their streams, their audit, their sessions, their approvals, and how they are stopped."""
 
 import asyncio
-import os
-from collections.abc import AsyncGenerator, Iterator
-from pathlib import Path
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -27,6 +25,7 @@ from tests.stream_grammar import (
     of_type,
     read_events,
 )
+from tests.unit.sandbox.process_list import descendants
 
 AGENT = """
 name: digger
@@ -343,17 +342,17 @@ def test_a_stopped_turn_leaves_no_child_and_a_valid_record(researcher: Researche
         return hang() if request.messages[0].content == "hang" else researcher.answer(request, context)
 
     async def stop() -> None:
-        while not ("while" in code and _children()) and len(gateway.model.requests) < 2:
+        while not ("while" in code and descendants()) and len(gateway.model.requests) < 2:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
         assert (await gateway.send_async("DELETE", f"{CHAT}/m1")).status == 202
 
-    before = _children()
+    before = descendants()
     gateway.model.script = script
     researcher.replies = [f"I wait.\n{block(code)}"]
     body = {"message_id": "m1", "messages": [{"role": "user", "content": "Please."}]}
     reply = gateway.send_during(gateway.send_async("POST", CHAT, body=body), stop())
-    assert _children() <= before
+    assert descendants() <= before
     events = read_events(reply)
     (done,) = of_type(events, "done")
     assert done["finish_reason"] == "cancelled"
@@ -365,20 +364,3 @@ def test_a_stopped_turn_leaves_no_child_and_a_valid_record(researcher: Researche
     assert statuses == {("code_interpreter", "cancelled")}
     again = read_events(chat(researcher, "Hello.", message_id="m2", session_id=done["session_id"]))
     assert answer_text(again) == "Hello."
-
-
-def _children() -> set[int]:
-    """Return the ids of the processes that this one has started and that still run."""
-    return set(_ids_of_children(os.getpid()))
-
-
-def _ids_of_children(parent: int) -> Iterator[int]:
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == parent and fields[0] != "Z":
-                yield int(folder.name)
-                yield from _ids_of_children(int(folder.name))
