@@ -150,7 +150,7 @@ class ContainerPipe:
         return ContainerAnswer(answer)
 
     async def close(self) -> None:
-        """Remove the container, unless it has ended by itself. If the task is cancelled meanwhile, a thread completes this."""
+        """Remove the container, unless it has ended. If the task is cancelled meanwhile, a thread completes this."""
         if self._timer is not None:
             self._timer.cancel()
         if self._may_exist:

@@ -44,7 +44,7 @@ class LambdaLauncher:
         self.slots: Final = asyncio.Semaphore(_MAX_INVOCATIONS)
 
     async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "_EndedChild":
-        """Run a child. See ``Launcher.start``. A cancelled caller leaves the invocation, which ends by itself."""
+        """Run a child. See ``Launcher.start``. A cancelled caller leaves the invocation, which ends at its own limits."""
         payload = await asyncio.to_thread(_pack, request)
         if len(payload) > MAX_PAYLOAD:
             raise ChildFailed("has more variables and replies than the sandbox can take (6 MB compressed)")

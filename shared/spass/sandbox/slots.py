@@ -12,7 +12,7 @@ class NoFreeSlot(RuntimeError):
 
 
 class Slots:
-    """At most ``number`` holders at a time. Whoever waits longest gets the next slot.
+    """At most ``number`` holders at a time. The task that has waited longest gets the next slot.
 
     An ``asyncio.Semaphore`` belongs to one event loop; this belongs to none.
     """
@@ -51,7 +51,7 @@ class Slots:
                     self._free += 1
                     return
                 loop, turn = self._waiting.popleft()
-            with suppress(RuntimeError):  # the loop has ended, and nobody waits there any more
+            with suppress(RuntimeError):  # the loop has ended, with its tasks
                 loop.call_soon_threadsafe(turn.set_result, None)
                 return
 
