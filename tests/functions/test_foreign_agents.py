@@ -173,6 +173,20 @@ def test_a_session_of_claude_code_continues(gateway: Gateway, stand_ins: StandIn
     assert (bad.status, bad.json["error"]["param"]) == (400, "params.session_id")
 
 
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        *[("session_id", text) for text in ("--------", "-c0ffee00", "0a-1", "../../../etc", "0a0a0a0a\n--debug")],
+        *[("allowed_tools", [name]) for name in ("--dangerously-skip-permissions", "-p", "", "Read,Bash", "Read\0", " Read")],
+    ],
+)
+def test_arguments_of_claude_code_cannot_be_options(
+    gateway: Gateway, stand_ins: StandIns, param: str, value: str | list[str]
+) -> None:
+    reply = ask(gateway, stand_ins, "claude_code", ANSWERS["claude_code"], params={param: value})
+    assert (reply.status, reply.json["error"]["param"]) == (400, f"params.{param}")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_harnesses_in_its_file_a_gateway_runs_none(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
     del gateway.services.harnesses

@@ -61,6 +61,7 @@ def _temporary_folder() -> Iterator[str]:
     """
     is_lambda = _FOLDER == _LAMBDA_FOLDER
     root = _LAMBDA_TEMPORARY if is_lambda else _new_folder(os.environ.get("TMPDIR") or _LAMBDA_TEMPORARY)
+    _empty_folder(root)  # Lambda keeps what an invocation that was killed has left
     try:
         yield _new_folder(root)
     finally:

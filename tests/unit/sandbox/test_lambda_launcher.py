@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import io
 import json
 import os
 import random
@@ -17,7 +18,7 @@ from spass.aws.functions import InvokeResponse, TenantFunction
 from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import Cell, CellResult, Queries
 from spass.core.errors import InternalError, SandboxUnavailable
-from spass.sandbox import lambda_
+from spass.sandbox import function, lambda_
 from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.lambda_ import MAX_PAYLOAD, LambdaLauncher
 from spass.sandbox.limits import LIMITS, Limits
@@ -241,6 +242,24 @@ async def test_a_cancelled_run_does_not_wait_for_the_function() -> None:
 async def test_an_event_without_a_start_starts_no_child() -> None:
     response = FunctionClient().run(b"{}")
     assert json.loads(response["Payload"].read()) == {}
+
+
+async def test_code_does_not_see_what_a_killed_invocation_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function, "_LAMBDA_FOLDER", str(Path(function.__file__).parent))
+    monkeypatch.setattr(function, "_LAMBDA_TEMPORARY", str(tmp_path))
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "file").write_text("of the turn before")
+
+    class Context:
+        def get_remaining_time_in_millis(self) -> int:
+            return 100_000
+
+    def run_here(_: FunctionClient, payload: bytes) -> InvokeResponse:
+        return {"Payload": io.BytesIO(json.dumps(function.handler(json.loads(payload), Context())).encode())}
+
+    client = FunctionClient(faults=[run_here])
+    code = "import os\nprint(os.path.exists('../left'), os.path.exists('.'))"
+    assert await open_turn(client).run(cell(code), (), Outside().perform) == CellResult("False True\n")
 
 
 async def test_nothing_is_left_of_what_code_wrote(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from spass.sandbox.run_child import ChildTimedOut, run_child
 WORKSPACE_PARAM: Final = "params.workspace"
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 _GRACE_SECONDS: Final = 5.0
-_SESSION_ID: Final = re.compile(r"[0-9a-fA-F-]{8,64}")
+# Both become arguments of a program, which would read what begins with a dash as an option.
+_SESSION_ID: Final = re.compile(r"[0-9a-fA-F][0-9a-fA-F-]{7,63}")
+_TOOL: Final = re.compile(r"[A-Za-z][^\x00-\x1f\x7f,]{0,199}")
 _NO_ROOTS: Final = (
     "no folder is allowed for foreign agents. Add a line with the folders, as absolute paths, to gateway.yaml: "
     "harnesses: {roots: [FOLDER]}"
@@ -82,12 +84,12 @@ class Harnesses:
         """Check whether ``spec`` can run, before any work.
 
         Raises:
-            InvalidRequest: the workspace is not a folder below one of the roots, or the session's id is not one.
+            InvalidRequest: the workspace is not a folder below one of the roots, or an argument is not valid.
             KindUnavailable: something is missing. The message says what to do.
         """
         self._require(spec)
         self.resolve_workspace(spec.workspace)
-        _check_session_id(spec.session_id)
+        _check_arguments(spec)
 
     async def run(self, spec: HarnessSpec, *, model: str, owner: str) -> Mapping[str, Json]:
         """Return what the runner answers: ``content``, ``tool_results`` and ``metadata``.
@@ -95,14 +97,14 @@ class Harnesses:
         ``model`` is the agent's. Sessions of one ``owner`` cannot be continued by another.
 
         Raises:
-            InvalidRequest: the workspace is not allowed, or the session's id is not one.
+            InvalidRequest: the same as ``check``.
             KindUnavailable: something is missing. The message says what to do.
             UpstreamTimeout: the time is over.
             UpstreamError: the runner failed.
         """
         python_or_node = self._require(spec)
         folder = self.resolve_workspace(spec.workspace)
-        _check_session_id(spec.session_id)
+        _check_arguments(spec)
         program = self._program(spec.runner)
         key = self._key(program, spec.api_key)
         request: dict[str, Json] = {
@@ -161,8 +163,15 @@ def _without_key(key: str, text: str) -> str:
     return redact_secrets(SecretSet((key,), ()), whole)
 
 
-def _check_session_id(session_id: str) -> None:
-    if session_id and not _SESSION_ID.fullmatch(session_id):
+def _check_arguments(spec: HarnessSpec) -> None:
+    """Check what the runner passes on to a program.
+
+    Raises:
+        InvalidRequest: it is not the id of a session, or not the name of a tool.
+    """
+    if wrong := [name for name in spec.allowed_tools or () if not _TOOL.fullmatch(name)]:
+        raise InvalidRequest(f"{wrong[0][:80]!r} is not the name of a tool.", param="params.allowed_tools")
+    if spec.session_id and not _SESSION_ID.fullmatch(spec.session_id):
         message = "This is not the id of a session. Copy metadata.session_id of an earlier run."
         raise InvalidRequest(message, param="params.session_id")
 
