@@ -161,7 +161,7 @@ def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_the_example_of_a_kind_and_its_test_run_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    section = AGENTS.split("## Adding a kind", 1)[1]
+    section = AGENTS.split("## Adding a kind", 1)[1].split("\n## ", 1)[0]
     source, line, test = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (key, target), *others = cast("dict[str, str]", yaml.safe_load(f"{{{line}}}")).items()
     assert not others

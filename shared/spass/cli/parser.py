@@ -25,6 +25,7 @@ examples:
   spass ask --agent react --tools calculator --param max_turns=5 "What is 1791 * 17?"
   spass ask --agent researcher "Who built Sanssouci?"
   spass ask --context notes.md "Summarise my notes"
+  spass ask --agent rlm --context access.log "How many lines mention an error?"
   git diff | spass ask --system "You review code." -
   spass ask --json "Hello" | jq .usage
 """
