@@ -60,6 +60,10 @@ def test_an_empty_batch_makes_no_call() -> None:
             "The arguments of search cannot be sent: an object may have 1000 keys and a list 10000 items.",
         ),
         (
+            "search(query=[[0] * 9_000] * 6)",
+            "The arguments of search cannot be sent: they have 54007 values; at most 50000 are possible.",
+        ),
+        (
             "x = 1\nfor _ in range(64): x = [x]\nsearch(query=x)",
             "The arguments of search cannot be sent: they are nested deeper than 64 levels.",
         ),

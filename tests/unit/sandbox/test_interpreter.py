@@ -10,7 +10,10 @@ import pytest
 from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import CallError, CellResult
 from spass.core.errors import BudgetExceeded, SandboxUnavailable
-from spass.sandbox.limits import Limits
+from spass.core.json import read_object
+from spass.core.messages import Json
+from spass.sandbox import lines
+from spass.sandbox.limits import MAX_REQUEST_CHARS, Limits
 from tests.unit.sandbox.scripted_children import (
     Die,
     Hang,
@@ -162,6 +165,39 @@ async def test_a_line_that_is_not_json_stops_the_cell(text: bytes) -> None:
     stopped = await interpreter(launcher).run(cell(), TOOLS, Outside().perform)
     assert stopped.error is not None
     assert "was stopped" in stopped.error
+
+
+MILLIONS = {
+    "empty lists": b"[" + b"[]," * 10**6 + b"0]",
+    "numbers": b"[" + b"1," * 10**6 + b"1]",
+    "members": b"{" + b",".join(b'"%d":0' % number for number in range(10**6)) + b"}",
+    "strings": b'["\\\\",' + b'"",' * 10**6 + b'"\\""]',
+    "unclosed lists": b"[[0]," * 10**6,
+}
+
+
+@pytest.mark.parametrize("values", MILLIONS.values(), ids=MILLIONS)
+async def test_a_line_of_a_million_values_is_refused_without_reading_it(values: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def note(text: str, *, max_depth: int) -> dict[str, Json]:
+        read.append(text)
+        return read_object(text, max_depth=max_depth)
+
+    monkeypatch.setattr(lines, "read_object", note)
+    text = b' {"effect": {"cell": 0, "hash": "h", "requests": [{"tool": "calculator", "arguments": {"a": ' + values + b"}}]}}\n"
+    launcher = ScriptedLauncher([lambda child: forged(Raw(child.request["token"].encode() + text))(child)])
+    stopped = await interpreter(launcher).run(cell(), TOOLS, Outside().perform)
+    assert "too many values at once" in (stopped.error or "")
+    assert len(read) == 1
+
+
+async def test_a_prompt_may_have_any_number_of_commas_brackets_and_quotes() -> None:
+    prompts = [sign * (MAX_REQUEST_CHARS // 5) for sign in (",", "[", '"', "\\", "{")]
+    effect = {"effect": {"cell": 0, "hash": "h", "requests": [{"query": prompt} for prompt in prompts]}}
+    outside = Outside()
+    await interpreter(ScriptedLauncher([forged(effect, end_of_cell(0))])).run(cell(), TOOLS, outside.perform)
+    assert outside.performed == prompts
 
 
 async def test_lines_without_the_token_change_nothing() -> None:

@@ -21,6 +21,7 @@ MAX_FINAL = 10**6
 _MAX_DEPTH = 64
 _MAX_KEYS = 1000
 _MAX_ITEMS = 10_000
+_MAX_VALUES = 50_000
 _MAX_INTEGER = 10**64
 
 
@@ -108,17 +109,21 @@ def _check_size(arguments: dict[str, Json]) -> None:
         ValueError: the message says what is too large.
     """
     level: list[Any] = [arguments]
+    values = 0
     for _ in range(_MAX_DEPTH):
         inner: list[Any] = []
         for container in level:
             if len(container) > (_MAX_KEYS if isinstance(container, dict) else _MAX_ITEMS):
                 raise ValueError(f"an object may have {_MAX_KEYS} keys and a list {_MAX_ITEMS} items")
+            values += len(container)
             for value in container.values() if isinstance(container, dict) else container:
                 if isinstance(value, dict | list):
                     inner.append(value)
                 elif isinstance(value, int) and abs(value) >= _MAX_INTEGER:
                     raise ValueError("a number has too many digits")
         level = inner
+    if values > _MAX_VALUES:
+        raise ValueError(f"they have {values} values; at most {_MAX_VALUES} are possible")
     if level:
         raise ValueError(f"they are nested deeper than {_MAX_DEPTH} levels")
 
