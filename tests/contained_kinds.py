@@ -79,10 +79,13 @@ TYPICAL: Final = (
 def driver_of(world: ScriptedWorld, sandbox: Sandbox | None = None) -> Driver:
     """Return a driver that also runs code: in ``sandbox``, unless the source of the effects has its own interpreter."""
     place = sandbox or InProcessSandbox()
-    code = CodePerformer(
-        world.scope, lambda _: world, lambda _, calls: world.call_tools(calls), ("calculator",), lambda: place, str
-    )
-    return Driver(world, world.call_tools, world.scope, code=code)
+
+    def open_code() -> CodePerformer:
+        return CodePerformer(
+            world.scope, lambda _: world, lambda _, calls: world.call_tools(calls), ("calculator",), lambda: place, str
+        )
+
+    return Driver(world, world.call_tools, world.scope, open_code=open_code)
 
 
 async def events_of(agent: BaseAgent, turn: str, context: AgentContext = CONTEXT, sandbox: Sandbox | None = None) -> list[str]:

@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from spass.agents.kinds import KINDS, AgentContext, BaseAgent
+from spass.core.effects import Answer as AgentAnswer
+from spass.core.effects import Cell, CellResult, RunCode, Steps
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
@@ -319,6 +323,26 @@ def test_an_agent_without_tools_is_a_model_that_shows_only_its_answer(researcher
     reply = researcher.gateway.send("POST", "/v1/chat/completions", body=body)
     assert "It is 5." in reply.text
     assert "I look." not in reply.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiplier(BaseAgent):
+    """Multiply with code."""
+
+    def steps(self, input: str, context: AgentContext) -> Steps:
+        result: CellResult = yield RunCode(Cell(f"print({input})"), "")
+        return AgentAnswer(result.output.strip())
+
+
+def test_a_registered_kind_runs_code_without_saying_that_it_needs_it(
+    researcher: Researcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KINDS, "_registered", {"multiplier": Multiplier})
+    answer = researcher.gateway.send("POST", "/v1/ask", body={"input": "6*7", "agent": "multiplier"})
+    assert answer.json["content"] == "42"
+    researcher.gateway.services.sandbox = NoSandbox("SPASS_SANDBOX is none.")
+    again = researcher.gateway.send("POST", "/v1/ask", body={"input": "6*7", "agent": "multiplier"})
+    assert (again.status, again.code) == (503, "sandbox_unavailable")
 
 
 HANGING = ("llm_query('hang')", "llm_batch(['hang'] * 20)", *(("while True: pass",) if PROCESSES.unavailable is None else ()))

@@ -45,7 +45,7 @@ from spass.core.messages import CUT_OFF, FinishReason, Json, Message, Role, Tool
 from spass.tools.arguments import arguments_for_display
 
 if TYPE_CHECKING:
-    from spass.agents.driver import Driver, ShortenHistory
+    from spass.agents.driver import CodeRunner, Driver, ShortenHistory
 
 
 class DrivenTurn:
@@ -57,6 +57,7 @@ class DrivenTurn:
         self._driver = driver
         self._max_turns: int | None = getattr(agent, "max_turns", None)
         self._run = KindRun(agent, input)
+        self._code: CodeRunner | None = None
         self._interpreter: Interpreter | None = None
         self._shorten_history = shorten_history
         self._transcript = Transcript()
@@ -207,9 +208,9 @@ class DrivenTurn:
         result.append(tuple(outcomes[call.id] for call in calls))
 
     async def _run_code(self, effect: RunCode, result: list[object]) -> AsyncGenerator[Event, None]:
-        code = self._driver.code
-        if code is None:
+        if self._driver.open_code is None:
             raise _not_performed(effect)
+        code = self._code = self._code or self._driver.open_code()
         (call,) = self._name_calls((ToolCall("", CODE_TOOL, dump({"code": effect.cell.code})),))
         for recorded in self._transcript.record(effect.said, (call,), FinishReason.TOOL_CALLS):
             yield recorded

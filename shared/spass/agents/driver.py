@@ -60,13 +60,17 @@ class CodeRunner(Protocol):
         ...
 
 
+OpenCode: TypeAlias = Callable[[], CodeRunner]
+"""Return what runs the code of one turn. The driver calls it when the kind yields the turn's first cell."""
+
+
 class Driver:
     """Run the kinds of one scope. ``scope`` is that of the agent; its tally counts the cost and the tokens of the turn.
 
     ``client_tools`` is set for a client of chat completions, who reads the model's text unfiltered and refusals apart from it,
     and answers the calls of these tools: their pieces are events. A driver that ``is_nested`` runs within a call of another one:
-    it gives each call an id of its own, because the calls of both are in one stream. ``code``, ``fetch_page`` and ``run_harness``
-    perform the effects that not every kind has.
+    it gives each call an id of its own, because the calls of both are in one stream. ``open_code``, ``fetch_page`` and
+    ``run_harness`` perform the effects that not every kind has.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class Driver:
         call_tools: CallToolsPerformer,
         scope: Scope,
         *,
-        code: CodeRunner | None = None,
+        open_code: OpenCode | None = None,
         fetch_page: FetchPagePerformer | None = None,
         run_harness: RunHarnessPerformer | None = None,
         bus: EventBus = EMPTY_BUS,
@@ -85,7 +89,7 @@ class Driver:
         self.infer = infer
         self.call_tools = call_tools
         self.scope = scope
-        self.code = code
+        self.open_code = open_code
         self.fetch_page = fetch_page
         self.run_harness = run_harness
         self.is_nested = is_nested

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spass.agents.availability import Availability
-from spass.agents.driver import CodeRunner, Driver, RunHarnessPerformer, ShortenHistory
+from spass.agents.driver import CodeRunner, Driver, ShortenHistory
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.performers.page import PagePerformer, open_fetcher
@@ -14,6 +14,7 @@ from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.calls.text_cleaning import strip_invisible
+from spass.core.effects import HarnessResult, HarnessSpec
 from spass.core.errors import ModelNotAllowed
 from spass.core.events import Event
 from spass.core.ids import AgentName, IndexId, WorkspaceId
@@ -107,9 +108,9 @@ class Engine:
             InferPerformer(self._calls, scope, defaults),
             partial(run_tools, scope),
             scope,
-            code=self._code_runner(scope, defaults, run_tools) if agent.needs == "code" else None,
+            open_code=partial(self._open_code, scope, defaults, run_tools),
             fetch_page=PagePerformer(message if nested_in is None else "", self._fetcher).perform,  # a delegate's is a model's
-            run_harness=self._harness_performer(scope, agent, spec.model),
+            run_harness=partial(self._run_harness, scope, spec.model),
             bus=scope.bus,
             is_nested=nested_in is not None,
         )
@@ -129,7 +130,7 @@ class Engine:
             agent = contain(agent, spec.sandbox)
         return driver.run(agent, message, prepare, shorten)
 
-    def _code_runner(self, scope: Scope, defaults: ChatRequest, run_tools: "CallToolsWithin") -> CodeRunner:
+    def _open_code(self, scope: Scope, defaults: ChatRequest, run_tools: "CallToolsWithin") -> CodeRunner:
         from spass.agents.performers.code import CodePerformer
 
         def infer(of_cell: Scope) -> InferPerformer:
@@ -139,12 +140,10 @@ class Engine:
         redact = self._calls.redactor.redact_answer
         return CodePerformer(scope, infer, run_tools, tools, self._availability.sandbox, redact)
 
-    def _harness_performer(self, scope: Scope, agent: BaseAgent, model: str) -> RunHarnessPerformer | None:
-        if agent.needs in (None, "code"):
-            return None
+    async def _run_harness(self, scope: Scope, model: str, spec: HarnessSpec) -> HarnessResult:
         from spass.agents.performers.harness import HarnessPerformer
 
-        return HarnessPerformer(self._calls, scope, model, self._availability.harnesses).perform
+        return await HarnessPerformer(self._calls, scope, model, self._availability.harnesses).perform(spec)
 
     async def _retrieve(self, scope: Scope, spec: AgentSpec, message: str) -> tuple[Json, ...]:
         """Return the passages for ``message`` as one text, if there are any."""

@@ -28,8 +28,11 @@ def scripted_driver(model: ScriptedModel) -> Driver:
     caller = Caller(identity, UserId("user"), RequestId("req_scripted"), None, 0, "/a1/agents/{name}/chat")
     scope = Scope.for_request(caller, MemoryAws().for_tenant(_TENANT), seconds=REQUEST_SECONDS)
     infer = _Inference(model)
-    code = CodePerformer(scope, lambda _: infer, lambda _, calls: _refuse(calls), (), select_sandbox, str)
-    return Driver(infer, _refuse, scope, code=code)
+
+    def open_code() -> CodePerformer:
+        return CodePerformer(scope, lambda _: infer, lambda _, calls: _refuse(calls), (), select_sandbox, str)
+
+    return Driver(infer, _refuse, scope, open_code=open_code)
 
 
 class _Inference:

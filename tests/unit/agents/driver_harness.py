@@ -106,7 +106,7 @@ class ScriptedWorld:
             self.open_streams -= 1
 
     def driver(self, bus: EventBus = EMPTY_BUS) -> Driver:
-        return Driver(self, self.call_tools, self.scope, code=self.code, bus=bus)
+        return Driver(self, self.call_tools, self.scope, open_code=lambda: self.code, bus=bus)
 
     async def run(
         self, agent: BaseAgent, input: str = "?", context: AgentContext | None = None, shorten: ShortenHistory | None = None
