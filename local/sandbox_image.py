@@ -30,13 +30,17 @@ _LEFT_OUT: Final = shutil.ignore_patterns(
 )
 _TIME_ZONES: Final = Path("/usr/share/zoneinfo")
 _RUNTIMES: Final = ("docker", "podman")
+_ONLY_LINUX: Final = (
+    "The image contains this machine's Python, so it can be built only on Linux. Build it on such a machine with the same "
+    "kind of processor, and copy it: docker save spass-sandbox -o image.tar there, docker load -i image.tar here."
+)
 _IN_LDD: Final = re.compile(r"(/[^\s()]+)")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Build the image with the runtime that ``RUNTIME`` or the first argument names, else the first that works."""
     if sys.platform != "linux":
-        print("The image contains this machine's Python, so it can be built only on Linux.", file=sys.stderr)
+        print(_ONLY_LINUX, file=sys.stderr)
         return 1
     runtime = find_runtime(arguments[0] if arguments else os.environ.get("RUNTIME", ""))
     if runtime is None:

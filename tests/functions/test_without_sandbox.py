@@ -30,7 +30,7 @@ def test_the_list_of_kinds_says_which_cannot_run_and_why(codeless: Gateway) -> N
     kinds = {kind["key"]: kind for kind in codeless.send("GET", "/v1/kinds").json["kinds"]}
     for key in CODE_KINDS:
         assert kinds[key]["available"] is False
-        assert kinds[key]["reason"] == "SPASS_SANDBOX is none."
+        assert kinds[key]["reason"] == "SPASS_SANDBOX is none. Set it to auto to run code."
     assert all(kinds[key]["available"] is True for key in OTHER_KINDS)
 
 

@@ -53,7 +53,7 @@ def select_sandbox(environment: Mapping[str, str] = os.environ) -> Sandbox:
     """
     choice = chosen_launcher(environment)
     if choice == _NONE:
-        return NoSandbox(f"{VARIABLE} is none.")
+        return NoSandbox(f"{VARIABLE} is none. Set it to auto to run code.")
     reasons = []
     for name, select in _LAUNCHERS.items():
         if choice in (_AUTOMATIC, name):
