@@ -76,7 +76,7 @@ def _director(url: str, choice: ModelChoice) -> list[str]:
 
 
 def _code(sandbox: Sandbox) -> str:
-    """Return where code runs, or why it runs nowhere."""
+    """Return the name of the sandbox, or the reason why no code can run."""
     return f"runs in the sandbox {sandbox.name}" if sandbox.unavailable is None else f"does not run; {sandbox.unavailable}"
 
 

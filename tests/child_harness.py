@@ -35,7 +35,7 @@ Answer = Callable[[Sequence[Request]], Sequence[Reply]]
 
 
 class Report(NamedTuple):
-    """What the child tells of a cell."""
+    """The report of the child about a cell."""
 
     output: str
     error: str | None = None
@@ -167,7 +167,7 @@ class Turn:
     started: float = STARTED
     journal: list[list[Entry]] = field(default_factory=list)
     requests: list[Sequence[Request]] = field(default_factory=list)
-    """What was performed, in order."""
+    """The requests that were performed, in order."""
     starts: int = 0
     status: int | None = None
     """The last child's exit status."""
@@ -286,7 +286,7 @@ class Turn:
 
 
 class Replay(NamedTuple):
-    """What a child reported before it ended: ``effect`` if it was suspended, ``diverged`` if a cell asked for something else."""
+    """The reports of a child before it ended: ``effect`` if it was suspended, ``diverged`` if a cell asked for something else."""
 
     reports: list[Report]
     effect: Line | None

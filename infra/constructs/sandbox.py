@@ -1,4 +1,4 @@
-"""The function that runs the code which models write, in a network that leads nowhere."""
+"""The function that runs code that models write, in a network without routes."""
 
 from typing import Final
 
@@ -122,6 +122,6 @@ class Sandbox(Construct):
                 "AwsSolutions-IAM5[Resource::*]": "Lambda attaches functions with these actions, which know no resources.",
                 "AwsSolutions-L1": "Python 3.13 is what the gateway's functions run on; tests run the child on 3.11 to 3.13.",
                 "AwsSolutions-VPC3": "The network ACL has no rules: it drops everything, whatever security groups allow.",
-                "AwsSolutions-VPC7": "There is no traffic to log.",
+                "AwsSolutions-VPC7": "The network ACL drops all traffic, so a log would be empty.",
             },
         )

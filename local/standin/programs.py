@@ -44,7 +44,7 @@ value = sum(Decimal(cell) for cell in cells if re.fullmatch(r"-?\\d+(\\.\\d+)?",
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """Code that computes ``value`` from ``text``, and the answer, in which ``{value}`` stands for it."""
+    """Code that computes ``value`` from ``text``, and the answer with the placeholder ``{value}``."""
 
     code: str
     answer: str
@@ -52,7 +52,7 @@ class _Program:
 
 
 def answer_with_code(messages: Sequence[Message]) -> str | None:
-    """Return a block of code, or the answer from its output. Return None if no kind asks for code, or the question does not."""
+    """Return a block of code, or the answer from its output. Return None if the kind or the question needs no code."""
     prompt = "\n".join(text_of(message) for message in messages if message.get("role") == "system")
     hides_data = bool(_FACTS.search(prompt))
     if not hides_data and _CODE not in prompt:

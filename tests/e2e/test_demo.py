@@ -41,7 +41,7 @@ FACTS = (
 )
 
 CODE_FACTS = ('"output": "5050\\n"', "» 5 lines mention error.", "» The sum of area_km2 is 279.4.", "» The sum of parks is 92.")
-"""What the demo shows on a machine that can run code."""
+"""The lines of the demo on a machine that can run code."""
 
 
 def test_the_demo_shows_the_main_features_on_its_own_gateway(gateway: Gateway) -> None:

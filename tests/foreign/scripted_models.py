@@ -18,7 +18,7 @@ class Call:
 
 
 Turn: TypeAlias = str | Call
-"""What the model does next: say something, or call a tool."""
+"""The next reply of the model: a text, or a tool call."""
 
 
 @dataclass

@@ -129,7 +129,7 @@ def sweep_at(hour: float, gateway: Gateway, sandbox: InProcessSandbox, monkeypat
 
 
 def test_once_a_day_the_sweep_runs_a_line_of_code_for_no_user(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lambda makes a function in a VPC inactive when nobody calls it for two weeks."""
+    """Lambda makes a function in a VPC inactive after two weeks without a call."""
     sandbox = InProcessSandbox(name="lambda")
     lines = [sweep_at(hour, gateway, sandbox, monkeypatch) for hour in (2.9, 3, 3.9, 4, 27)]
     assert [line.get("sandbox") for line in lines] == [None, "ok", "ok", None, "ok"]

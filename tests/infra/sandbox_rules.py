@@ -1,4 +1,4 @@
-"""What must hold of the synthesized sandbox. Each rule yields the violations in a deployment, in words."""
+"""Rules for the synthesized sandbox. Each yields the violations in a deployment, in words."""
 
 import json
 import re

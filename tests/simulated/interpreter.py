@@ -120,7 +120,7 @@ class _Asked:
 
 @dataclass
 class _World:
-    """What the code of one cell can reach. ``asked`` is what it asks for, and None at its end."""
+    """The functions that the code of one cell can call. ``asked`` is its request, and None at its end."""
 
     loop: asyncio.AbstractEventLoop
     asked: "asyncio.Queue[_Asked | None]" = field(default_factory=asyncio.Queue)

@@ -33,13 +33,13 @@ class Harnesses(Protocol):
         """Return what the runner answers.
 
         Raises:
-            SpassError: there is no answer.
+            SpassError: the run failed.
         """
         ...
 
 
 def no_harnesses() -> Harnesses | None:
-    """Return that this process runs no foreign agents."""
+    """Return None: this process runs no foreign agents."""
     return None
 
 

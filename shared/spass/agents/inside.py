@@ -1,4 +1,4 @@
-"""What runs in the image ``spass-sandbox``: a kind, or an interpreter, at the end of a pipe to the gateway.
+"""Run a kind, or an interpreter, in the image ``spass-sandbox``, and exchange lines with the gateway.
 
 The first line of standard input is the payload, one object of JSON:
 

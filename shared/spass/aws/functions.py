@@ -104,7 +104,8 @@ class TenantFunction:
                 raise FunctionThrottled(code) from None
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
                 raise FunctionLost(code) from None
-            raise InternalError(f"Lambda refused a request of ours ({code}).") from None
+            message = f"Lambda refused to invoke a function ({code}). Check its name and the permissions of the caller."
+            raise InternalError(message) from None
         except BotoCoreError as error:
             raise FunctionLost(type(error).__name__) from error
         return FunctionAnswer(answer, _error_type(answer) if "FunctionError" in response else None)

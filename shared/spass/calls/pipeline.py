@@ -125,7 +125,7 @@ class Calls:
         )
 
     def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[CallReservation]:
-        """Reserve the tokens of ``prompt`` and one cent for a run that calls models itself: nobody knows its cost before its end.
+        """Reserve the tokens of ``prompt`` and one cent for a run that calls models itself. Its cost is known only at its end.
 
         Raises:
             RateLimited, BudgetExceeded: the tenant has no capacity left.

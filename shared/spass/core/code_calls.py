@@ -1,4 +1,4 @@
-"""What model-written code asks for while it runs, and the interpreter that runs it."""
+"""The calls that model-written code makes while it runs, and the interpreter that runs it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,12 +43,12 @@ Perform: TypeAlias = Callable[[Sequence[CodeRequest]], Awaitable[Sequence[CallRe
 
 
 async def refuse_requests(_: Sequence[CodeRequest]) -> Sequence[CallReply]:
-    """Refuse what a cell without queries and tools asks for. It has no function to do so, and its interpreter checks that.
+    """Refuse the calls of a cell that has neither queries nor tools. Its interpreter must not let it make any.
 
     Raises:
         InternalError: always.
     """
-    raise InternalError("Code that may not call the outside did.")
+    raise InternalError("A cell without queries and tools made a call.")
 
 
 class Interpreter(Protocol):

@@ -197,7 +197,7 @@ class HarnessSpec:
 
 @dataclass(frozen=True, slots=True)
 class HarnessResult:
-    """What a foreign agent answered, the results of its own tools, and what it reports about the run.
+    """The answer of a foreign agent, the results of its own tools, and what it reports about the run.
 
     A result is an object with ``tool_name``, ``arguments`` (JSON as text), ``content`` and ``success``.
     """

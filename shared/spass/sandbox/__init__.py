@@ -1,4 +1,4 @@
-"""Where code that models write runs: confined child processes, functions and containers."""
+"""Run code that models write: in confined child processes, functions and containers."""
 
 from typing import TYPE_CHECKING
 

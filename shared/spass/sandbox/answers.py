@@ -9,7 +9,7 @@ from spass.sandbox.child_process import ChildFailed
 OUTPUT_START: Final = "---SPASS_OUTPUT_START---"
 OUTPUT_END: Final = "---SPASS_OUTPUT_END---"
 EFFECT: Final = "---SPASS_EFFECT---"
-"""Begins a line that asks for an effect. A line of JSON on standard input is its result."""
+"""The beginning of a line that asks for an effect. A line of JSON on standard input is its result."""
 
 
 class AnswerReader:
@@ -60,5 +60,5 @@ class AnswerReader:
             raise ChildFailed("wrote no answer" if self._lines is None else "wrote the start of an answer without its end")
         try:
             return read_object(self._answer)
-        except InvalidJson:  # whose reason may quote the answer
+        except InvalidJson:  # its reason may quote the answer
             raise ChildFailed("wrote an answer that is not a valid JSON object") from None

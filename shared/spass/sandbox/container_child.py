@@ -59,7 +59,7 @@ class ContainerChildren:
         """Start a child. See ``Launcher.start``.
 
         Raises:
-            SandboxUnavailable: there is no container.
+            SandboxUnavailable: the container has ended.
         """
         if self._pipe is None:
             raise SandboxUnavailable("The container of this agent has ended.")

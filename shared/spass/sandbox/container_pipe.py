@@ -139,7 +139,7 @@ class ContainerPipe:
             if line.startswith(EFFECT) and not self._answer.has_begun:
                 try:
                     return ContainerEffect(read_object(line.removeprefix(EFFECT), max_depth=_MAX_DEPTH))
-                except InvalidJson:  # whose reason may quote the effect
+                except InvalidJson:  # its reason may quote the effect
                     raise ChildFailed("wrote an effect that is not a valid JSON object") from None
             self._answer.add(line)
             if self._answer.is_complete:

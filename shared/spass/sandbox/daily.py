@@ -1,4 +1,4 @@
-"""Keep a deployed sandbox active: Lambda makes a function in a VPC inactive when nobody calls it for two weeks."""
+"""Keep a deployed sandbox active: Lambda makes a function in a VPC inactive after two weeks without a call."""
 
 from typing import Final
 

@@ -2,8 +2,8 @@
 
 The event is ``{"start", "token", "cell_cpu", "cell_wall"}``: base64 of the compressed start line, its token, and the limits of a
 cell in seconds. The answer is ``{"lines", "cpu", "fault"}``: base64 of the child's compressed lines, the seconds of processor
-time that it used, and why it was stopped, or None. The child is never fed: it ends at the first call to the outside that its
-journal does not answer. An event without a start keeps the function active.
+time that it used, and why it was stopped, or None. The child gets no further line: it ends at the first call to the outside that
+its journal does not answer. An event without a start keeps the function active.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Child:
         environment = {"PYTHONHASHSEED": "0"}
         if libraries := os.environ.get("LD_LIBRARY_PATH"):  # Lambda's interpreter does not start without it
             environment["LD_LIBRARY_PATH"] = libraries
-        import subprocess  # not at the start of the function, whose time the first caller waits for
+        import subprocess  # not when the module loads: the first caller waits for that
 
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-s", "-P", "-S", "-B", "-X", "utf8", _CHILD],

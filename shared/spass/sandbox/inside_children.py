@@ -1,4 +1,4 @@
-"""Inside a container: start the children that run code, and pass their lines on to the gateway, which watches their limits."""
+"""Start children that run code inside a container, and pass their lines on to the gateway, which watches their limits."""
 
 import asyncio
 import json

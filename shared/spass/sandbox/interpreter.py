@@ -1,4 +1,4 @@
-"""The interpreter of a turn: runs cells in a child, performs what they ask for, and starts the program again where it must."""
+"""Run the cells of a turn in a child, perform their calls, and start the program again when the child has ended."""
 
 import asyncio
 import secrets
@@ -40,7 +40,7 @@ class TurnInterpreter:
         self._running: RunningChild | None = None
         self._cells_begun = 0
         self._left = limits
-        """What the next child may use. It will count the waits of the program's cells itself."""
+        """The limits of the next child. The next child counts the waits of the program's cells again."""
 
     async def run(self, cell: Cell, tools: Sequence[str], perform: Perform) -> CellResult:
         """Run ``cell``. See ``Interpreter.run``."""

@@ -56,7 +56,7 @@ class LambdaLauncher:
         raise _unavailable()
 
     async def _invoke(self, tenant_id: str, payload: bytes) -> FunctionAnswer:
-        """Invoke the function. Try again when it is throttled, and once when there is no answer: a child has no effects."""
+        """Invoke the function. Retry when it is throttled, and once when the answer is lost: a child has no effects."""
         delays, may_repeat = iter(_THROTTLE_DELAYS), True
         while True:
             try:
@@ -72,7 +72,7 @@ class LambdaLauncher:
 
 
 class _EndedChild:
-    """What a child wrote until its end. See ``Child``."""
+    """A child that has ended, with the lines that it wrote. See ``Child``."""
 
     is_live: Final = False
 

@@ -1,4 +1,4 @@
-"""What a launcher does: start a child that runs a program, and stop it."""
+"""The interface of launchers, which start children that run programs."""
 
 import asyncio
 from collections.abc import Mapping

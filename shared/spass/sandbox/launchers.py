@@ -21,7 +21,7 @@ _DOCKER_SOCKET: Final = "/var/run/docker.sock"
 
 
 class UnknownSandbox(ValueError):
-    """``SPASS_SANDBOX`` is not the name of a launcher. The message names those that there are."""
+    """``SPASS_SANDBOX`` is not the name of a launcher. The message names the launchers."""
 
 
 class LaunchedSandbox:

@@ -20,7 +20,7 @@ BLOCKED: Final = (
 """Names of files and folders that hold credentials. No path with such a component is mounted."""
 _WRITABLE: Final = ":rw"
 _KERNEL_FOLDERS: Final = tuple(map(PurePosixPath, ("/proc", "/sys", "/dev", "/run")))
-"""What is below them shows or controls the host: processes, devices, and the sockets of its services."""
+"""Files below these folders show or control the host: its processes, devices, and the sockets of its services."""
 _MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _ROOT_KEYS: Final = frozenset({"path", "read_only"})
@@ -62,7 +62,7 @@ class AllowList:
 
 
 def read_allow_list(path: str) -> AllowList:
-    """Return the rules in the file at ``path``; an empty path means that there is no file.
+    """Return the rules in the file at ``path``; an empty path means an empty allow-list.
 
     Raises:
         MountRefused: the file cannot be read, or it is not an allow-list.
@@ -112,7 +112,7 @@ def check_unchanged(mounts: Sequence[Mount]) -> None:
         except OSError:
             unchanged = False
         if not unchanged:
-            raise MountRefused(f"The path {mount.path!r} changed while it was being mounted.")
+            raise MountRefused(f"The path {mount.path!r} changed while it was being mounted. Start the agent again.")
 
 
 def _resolve(given: str, allow_list: AllowList) -> Mount:
@@ -128,7 +128,7 @@ def _resolve(given: str, allow_list: AllowList) -> Mount:
         reason = error.strerror if isinstance(error, OSError) else "it is not a path"
         raise MountRefused(f"The path {given!r} cannot be mounted: {reason}.") from None
     if (found.st_dev, found.st_ino) != identity:
-        raise MountRefused(f"The path {given!r} changed while it was being checked.")
+        raise MountRefused(f"The path {given!r} changed while it was being checked. Start the agent again.")
     _check_name(path, given)
     for component in (*PurePosixPath(name).parts, *PurePosixPath(path).parts):
         if pattern := _blocked_by(component, allow_list.patterns):

@@ -24,7 +24,7 @@ _CLIENT_VARIABLES: Final = frozenset(
     | {"DBUS_SESSION_BUS_ADDRESS", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINER_HOST", "CONTAINER_CONNECTION"}
     | {"DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"}
 )
-"""What the runtime's client may read. Podman would pass some variables of its own, such as HTTP_PROXY, into the container."""
+"""The variables that the runtime's client may read. Podman would pass others, such as HTTP_PROXY, into the container."""
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
@@ -48,7 +48,7 @@ class ContainerRunner:
         if not _IMAGE.fullmatch(self.image):
             raise ValueError(f"{self.image!r} is not the name of an image. Write a name such as {DEFAULT_IMAGE}.")
         if self.timeout <= 0 or self.max_concurrent < 1:
-            raise ValueError("timeout and max_concurrent must be greater than 0.")
+            raise ValueError(f"timeout ({self.timeout}) and max_concurrent ({self.max_concurrent}) must be greater than 0.")
         object.__setattr__(self, "_slots", Slots(self.max_concurrent))
 
     def check(self, workspace: str, mounts: Sequence[str]) -> tuple[str, tuple[Mount, ...]]:
@@ -117,7 +117,8 @@ class ContainerRunner:
         try:
             await self._slots.acquire(self.timeout)
         except NoFreeSlot:
-            raise ContainerTimedOut(f"No container became free: {self.max_concurrent} are running.") from None
+            message = f"No container became free: {self.max_concurrent} are running. Try again later, or raise max_concurrent."
+            raise ContainerTimedOut(message) from None
         try:
             try:
                 await container.start({**payload, "workspace": workspace, "secrets": given})

@@ -1,4 +1,4 @@
-"""The code of a turn as a program: its cells, and a journal of what came back from outside. Running it again yields the same
+"""The code of a turn as a program: its cells, and a journal of the replies to its calls. Running it again yields the same
 state."""
 
 from collections.abc import Mapping, Sequence

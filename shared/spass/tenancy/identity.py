@@ -76,7 +76,7 @@ class Caller:
 
     @property
     def code_owner(self) -> str:
-        """Return whose code this is, as a hash: that of the tenant's user, or of the token if the request has no user."""
+        """Return the owner of the caller's code as a hash: of the tenant's user, or of the token if the request has no user."""
         owner = ["token", self.identity.token_id] if self.user is None else ["user", self.user]
         return _hash(json.dumps([self.tenant, *owner]))
 

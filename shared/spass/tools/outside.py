@@ -1,7 +1,8 @@
 """Fetch pages that a person named, from public addresses only.
 
-The name of a host is resolved once. All its addresses must be public, and the connection goes to one of them, so a name that
-resolves to something else a moment later leads nowhere. Each redirect is judged in the same way. No cookie, key or proxy is used.
+The name of a host is resolved once. All its addresses must be public, and the connection goes to one of them, so it does
+not matter if the name resolves to something else a moment later. Each redirect is judged in the same way. No cookie, key or proxy
+is used.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from spass.tools.addresses import is_public
 from spass.tools.http import user_agent
 
 SECONDS: Final = 10.0
-"""For one page, with its redirects."""
+"""Seconds for one page, with its redirects."""
 MAX_BYTES: Final = 2 * 1024 * 1024
-"""Of a page, compressed and decompressed."""
+"""Bytes of a page, both compressed and decompressed."""
 MAX_REDIRECTS: Final = 3
 
 Resolve: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
@@ -45,7 +46,7 @@ _NO_ADDRESS: Final = "The host has no public address."
 
 
 class NotFetched(Exception):
-    """There is no page. The message is the reason, for a model and a person; it quotes nothing of an answer."""
+    """The page was not fetched. The message is the reason, for a model and a person. It quotes nothing that a host answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ _CODECS: Final = frozenset(
         *(f"iso8859-{number}" for number in range(2, 17)),
     }
 )
-"""What browsers read (https://encoding.spec.whatwg.org). Python also takes base64 and the like for encodings."""
+"""The encodings that browsers read (https://encoding.spec.whatwg.org). Python also takes base64 and the like for encodings."""
 
 _RAW: Final = frozenset({"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"})
 """Elements whose content has no tags."""
@@ -66,7 +66,7 @@ _LINES: Final = frozenset(
     }
 )
 _GAPS: Final = ("", " ", " | ", "\n", "\n\n")
-"""What separates texts. Of two between the same texts, the later one in this list counts."""
+"""The separators of texts. Of two between the same texts, the later one in this list counts."""
 
 
 def page_text(content: bytes, media_type: str, charset: str | None, max_characters: int) -> str:
@@ -120,7 +120,7 @@ class _Writer:
         self._gap = 0
         self._prefix = ""
         self.preformatted = 0
-        """How many elements are open that keep their white space."""
+        """The number of open elements that keep their white space."""
 
     @property
     def is_full(self) -> bool:

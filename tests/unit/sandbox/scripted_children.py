@@ -205,7 +205,7 @@ def end_of_cell(number: int, **values: Any) -> dict[str, Any]:
 
 
 class Outside:
-    """What code calls. It records each call, and answers with the prompt in capitals."""
+    """Perform the calls of code: record each one, and answer with the prompt in capitals."""
 
     def __init__(self) -> None:
         self.performed: list[str] = []

@@ -28,7 +28,7 @@ T = TypeVar("T")
 MAX_TURNS: Final = 100
 
 Need: TypeAlias = Literal["code", "openhands", "claude_code"]
-"""What a gateway must have to run a kind: a sandbox for code, or the runner of a foreign agent."""
+"""A requirement of a kind: a sandbox for code, or the runner of a foreign agent."""
 
 
 def parameter(default: T, description: str, *, ge: float | None = None, le: float | None = None) -> T:
@@ -91,7 +91,7 @@ class BaseAgent(ABC):
     accepts_tools: ClassVar[bool] = False
     multi_turn: ClassVar[bool] = True
     needs: ClassVar[Need | None] = None
-    """What the gateway must have to run the kind."""
+    """The requirement of the kind. None means that every gateway can run it."""
 
     system_prompt: str = parameter("", "Instructions that precede every conversation.")
     temperature: float = parameter(0.7, "Sampling temperature.", ge=0, le=2)
@@ -141,7 +141,7 @@ class RunCells:
 
 
 Step: TypeAlias = Answer | CallTools | RunCells | Correction
-"""What a reply asks for."""
+"""The next step, which the reply of a model selects."""
 
 
 class CallFormat:

@@ -1,7 +1,7 @@
 """Find the blocks of code in a reply, and write cells and their results as text.
 
 A block begins and ends as in CommonMark (https://spec.commonmark.org/0.31.2/#fenced-code-blocks), except that its fence may be
-indented by up to 64 blanks and has at most six signs. A block without an end goes on to the end of the reply.
+indented by up to 64 blanks and has at most six signs. An unclosed block ends with the reply.
 """
 
 import re

@@ -155,7 +155,7 @@ class _SubCalls:
 
 @dataclass(frozen=True, slots=True)
 class _CellWork:
-    """What one cell asks for, in the ``scope`` of its call. ``outcomes`` are those of its tool calls so far."""
+    """Perform the calls of one cell, in the ``scope`` of its call. ``outcomes`` are those of its tool calls so far."""
 
     cell: Cell
     call_id: str

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def open_fetcher() -> "Fetcher":
-    """Return what fetches pages."""
+    """Return a fetcher of pages."""
     from spass.tools.outside import Fetcher
 
     return Fetcher()
@@ -36,6 +36,6 @@ class PagePerformer:
         if url not in written_urls(self._input):
             return Page(error=f"Only the first {MAX_URLS} URLs that a person writes in a message are fetched.")
         if url in self._fetched:
-            return Page(error="It was fetched before.")
+            return Page(error="This page was fetched before in this turn.")
         self._fetched.add(url)
         return await self._fetcher().fetch(absolute_url(url), PAGE_CHARACTERS)

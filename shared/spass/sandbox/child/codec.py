@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Rules:
-    """What the scanner reads from its context."""
+    """The options that the scanner reads from its context."""
 
     strict = True
     object_hook = None

@@ -1,4 +1,4 @@
-"""From the text of a cell to code objects."""
+"""Compile the text of a cell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def compile_cell(code: str, filename: str) -> tuple[CodeType, CodeType | None]:
-    """Return the statements of a cell, and its last one apart if it is an expression.
+    """Return the statements of a cell as code, and separately its last statement if that is an expression.
 
     Raises:
         SyntaxError: the code is not Python.

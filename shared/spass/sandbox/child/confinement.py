@@ -52,8 +52,8 @@ class ConfinementFailed(Exception):
 
 
 class Bounds:
-    """What the parent asks for. ``memory`` in bytes, ``processor`` in seconds, ``keep``: the descriptors that stay open,
-    ``mounts``: what else code may read or write."""
+    """The bounds that the parent sets. ``memory`` is in bytes and ``processor`` in seconds. ``keep`` are the descriptors that
+    stay open. ``mounts`` are further files and folders that code may use."""
 
     __slots__ = ("keep", "memory", "mounts", "processor", "scratch")
 

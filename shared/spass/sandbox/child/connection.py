@@ -1,4 +1,4 @@
-"""The child's ends of the two pipes to the parent."""
+"""Exchange lines with the parent over two pipes."""
 
 from __future__ import annotations
 

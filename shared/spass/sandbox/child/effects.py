@@ -1,4 +1,4 @@
-"""Calls to the outside: answered from the journal, and behind its end by the parent."""
+"""Answer calls to the outside from the journal, and after its end by asking the parent."""
 
 from __future__ import annotations
 

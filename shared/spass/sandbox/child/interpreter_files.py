@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Final
 
 _FOREIGN: Final = frozenset({"site-packages", "dist-packages"})
-"""Folders in the standard library's folder that hold what else is installed."""
+"""Folders in the standard library's folder that hold other installed packages."""
 
 # What the extension modules of the standard library are linked with, as distributions and standalone builds name them.
 _LIBRARIES: Final = frozenset(
@@ -27,7 +27,7 @@ _LIBRARIES: Final = frozenset(
 )
 _LOADER_CACHE: Final = "/etc/ld.so.cache"
 _LIBRARY_FOLDERS: Final = ("/lib", "/usr/lib", "/usr/local/lib")
-"""Where musl looks, which has no cache."""
+"""The folders in which musl looks for libraries. It has no cache."""
 _MAX_CACHE: Final = 4 * 2**20
 
 _TIME_ZONES: Final = "/usr/share/zoneinfo"

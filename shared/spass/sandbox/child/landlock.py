@@ -19,7 +19,7 @@ _PATH_BENEATH: Final = 1
 
 
 class Right:
-    """What the kernel refuses unless it is granted. ``version``: the first version of Landlock that knows it.
+    """A right that the kernel refuses unless it is granted. ``version``: the first version of Landlock that knows it.
 
     ``word``: the kernel has one word of bits for files, one for networks, and one for what processes of another confinement own.
     """

@@ -1,4 +1,4 @@
-"""What a cell prints."""
+"""Keep what a cell prints, up to a limit."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class Program:
         )
 
     def _restore(self) -> None:
-        """Undo what would disturb the next cell."""
+        """Undo changes that would disturb the next cell."""
         if _get_recursion_limit() < _RECURSION_LIMIT:
             _set_recursion_limit(_RECURSION_LIMIT)
         _set_streams(self._streams)

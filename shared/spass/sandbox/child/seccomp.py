@@ -41,7 +41,7 @@ _ARGUMENTS: Final = 16
 OTHER_MACHINES: Final = "other machines"
 X32: Final = "x32"
 GUARDS: Final = (OTHER_MACHINES, X32)
-"""What ends the process, because the numbers of the rules would mean other system calls."""
+"""The filters that end the process for calls whose numbers mean other system calls than the rules do."""
 
 
 class Instruction:

@@ -164,7 +164,7 @@ def _replace(source: Path, target: Path) -> None:
 
 @asynccontextmanager
 async def _lock(path: Path) -> AsyncIterator[None]:
-    """Hold the lock that the file ``path`` stands for. The kernel releases it when the process dies."""
+    """Hold the lock of the file ``path``. The kernel releases it when the process dies."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while not _try_lock(descriptor):  # noqa: ASYNC110 (another process holds it)

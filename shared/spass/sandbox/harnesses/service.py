@@ -69,7 +69,8 @@ class Harnesses:
         if not workspace.strip():
             raise _bad_workspace("This kind works in a folder of the gateway's machine. Name it in params.workspace.")
         if not Path(workspace).is_absolute() or "\0" in workspace:
-            raise _bad_workspace("The workspace must be an absolute path.")
+            raise _bad_workspace("The workspace is not an absolute path. Write one, such as /home/me/project.")
+        # The message does not show the path: it may be one of the operator's, from an agent's file.
         outside = "The workspace is not a folder below one of harnesses.roots in gateway.yaml."
         try:
             folder = Path(workspace).resolve()
@@ -170,10 +171,17 @@ def _check_arguments(spec: HarnessSpec) -> None:
         InvalidRequest: it is not the id of a session, or not the name of a tool.
     """
     if wrong := [name for name in spec.allowed_tools or () if not _TOOL.fullmatch(name)]:
-        raise InvalidRequest(f"{wrong[0][:80]!r} is not the name of a tool.", param="params.allowed_tools")
+        raise InvalidRequest(
+            f"{_quote(wrong[0])} is not the name of a tool. Write a name such as Read or Bash.", param="params.allowed_tools"
+        )
     if spec.session_id and not _SESSION_ID.fullmatch(spec.session_id):
-        message = "This is not the id of a session. Copy metadata.session_id of an earlier run."
+        message = f"{_quote(spec.session_id)} is not the id of a session. Copy metadata.session_id of an earlier run."
         raise InvalidRequest(message, param="params.session_id")
+
+
+def _quote(value: str) -> str:
+    """Return the beginning of ``value`` for a message."""
+    return repr(value[:80])
 
 
 def _bad_workspace(message: str) -> InvalidRequest:

@@ -53,7 +53,7 @@ def ask(*requests: CodeRequest, replies: list[CallReply] | None = None) -> Scrip
 
 @dataclass
 class World:
-    """What code can reach. ``answer`` answers queries and ``outcome`` tool calls."""
+    """The functions that code can call. ``answer`` answers queries and ``outcome`` tool calls."""
 
     answer: Callable[[str], str | SpassError] = lambda prompt: f"<think>hm</think>re: {prompt}"
     outcome: Callable[[ToolCall], ToolOutcome | SpassError] = lambda call: result_of(call, {"sum": 4})

@@ -1,4 +1,4 @@
-"""What confined code does learn. ``docs/code.md`` says so, and a test shows that it is still true."""
+"""Facts that confined code can learn. ``docs/code.md`` lists them, and a test shows that each is still true."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What attacks could gain: secrets, servers, files and processes that confined code must not reach."""
+"""The targets of attacks: secrets, servers, files and processes that confined code must not reach."""
 
 import ctypes
 import os

@@ -22,7 +22,7 @@ import sys
 sys.version_info = (3, 12, 4, "final", 0)
 """
 _OPENHANDS = '''
-"""What the runner uses of openhands.sdk 1.58."""
+"""The part of openhands.sdk 1.58 that the runner uses."""
 
 from types import SimpleNamespace
 

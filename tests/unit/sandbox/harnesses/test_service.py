@@ -1,4 +1,4 @@
-"""What a machine needs for foreign agents, and in which folders they may work."""
+"""The requirements of foreign agents, and the folders in which they may work."""
 
 import os
 import sys
