@@ -16,6 +16,7 @@ from spass.sandbox.limits import LIMITS, MAX_ERROR_CHARS, Limits
 from spass.sandbox.lines import CellEnd, Diverged, Effect
 from spass.sandbox.running_child import OUT_OF_ORDER, CellStopped, RunningChild
 from spass.sandbox.turn_program import ProgramCell, TurnProgram, journal_entry
+from spass.sandbox.watch import TURN_CPU_USED
 
 _TOKEN_BYTES: Final = 16
 _MAX_NAME_CHARS: Final = 40
@@ -110,9 +111,11 @@ class TurnInterpreter:
         """Start a child that runs the program and ``new`` over their journals.
 
         Raises:
-            CellStopped: the program is too large for the launcher.
+            CellStopped: the program is too large for the launcher, or has no processor time left.
             SandboxUnavailable: the launcher cannot start a child.
         """
+        if self._left.turn_cpu <= 0:  # as a limit of the kernel, -1 would be no limit
+            raise CellStopped(len(program.cells), TURN_CPU_USED)
         token = secrets.token_hex(_TOKEN_BYTES)
         try:
             child = await self._launcher.start(self._tenant_id, program.start_line(new, token, self._left))

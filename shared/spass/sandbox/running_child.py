@@ -9,7 +9,7 @@ from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.launcher import Child
 from spass.sandbox.limits import Limits
 from spass.sandbox.lines import CellEnd, Diverged, Effect, Line, read_line
-from spass.sandbox.watch import CellWatch
+from spass.sandbox.watch import TURN_CPU_USED, CellWatch
 
 OUT_OF_ORDER: Final = "wrote a line out of order"
 
@@ -80,8 +80,8 @@ class RunningChild:
                 while (line := read_line(await self.child.receive(), self._token)) is None:
                     pass
             return line
-        except ChildFailed as failure:
-            raise self._failure(str(failure)) from failure
+        except ChildFailed as failure:  # the kernel ends a child that has no processor time left, and says nothing
+            raise self._failure(TURN_CPU_USED if self._watch.is_turn_over else str(failure)) from failure
 
     def _failure(self, fault: str) -> CellStopped | SandboxUnavailable:
         if self._is_ready:

@@ -9,6 +9,7 @@ from typing import Final
 from spass.sandbox.launcher import Child
 from spass.sandbox.limits import Limits
 
+TURN_CPU_USED: Final = "used up the processor time of its turn"
 _TICK_SECONDS: Final = 0.1
 
 
@@ -27,6 +28,11 @@ class CellWatch:
         self._wall = 0.0
         self._resumed_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_turn_over(self) -> bool:
+        """Return True if the child has used all processor time of its turn."""
+        return self._child.cpu_seconds() > self._limits.turn_cpu
 
     def begin_cell(self) -> None:
         """Measure the next cell."""
@@ -55,10 +61,9 @@ class CellWatch:
             self._schedule()
 
     def _fault(self) -> str | None:
-        cpu = self._child.cpu_seconds()
-        if cpu > self._limits.turn_cpu:
-            return "used up the processor time of its turn"
-        if cpu - self._cell_began_cpu > self._limits.cell_cpu:
+        if self.is_turn_over:
+            return TURN_CPU_USED
+        if self._child.cpu_seconds() - self._cell_began_cpu > self._limits.cell_cpu:
             return f"used more than {self._limits.cell_cpu:g} s of processor time"
         if self._wall + time.monotonic() - self._resumed_at > self._limits.cell_wall:
             return f"took longer than {self._limits.cell_wall:g} s"

@@ -222,6 +222,29 @@ async def test_processor_time_of_replays_counts_for_the_turn() -> None:
     assert len(client.invoked) < 20
 
 
+SPIN = """
+import resource
+def spin(seconds):
+    began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    while resource.getrusage(resource.RUSAGE_SELF).ru_utime - began < seconds:
+        pass
+"""
+
+
+async def test_a_child_that_the_kernel_ends_has_used_up_its_processor_time() -> None:
+    turn = open_turn(FunctionClient(), Limits(turn_cpu=0.5, cell_cpu=5))
+    stopped = await turn.run(cell(f"{SPIN}spin(60)"), (), Outside().perform)
+    assert "used up the processor time of its turn" in (stopped.error or "")
+
+
+async def test_a_program_without_processor_time_is_not_started_again() -> None:
+    client, outside = FunctionClient(), Outside()
+    turn = open_turn(client, Limits(turn_cpu=0.5, cell_cpu=5))
+    stopped = await turn.run(cell(f"{SPIN}spin(0.7)\nllm_query('a')\nllm_query('b')"), (), outside.perform)
+    assert "used up the processor time of its turn" in (stopped.error or "")
+    assert (len(client.invoked), outside.performed) == (1, ["a"])
+
+
 async def test_a_cancelled_run_does_not_wait_for_the_function() -> None:
     started, may_end = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
