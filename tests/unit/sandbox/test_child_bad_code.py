@@ -30,6 +30,7 @@ MAX_ERROR = 10_000
         ("import signal; signal.raise_signal(signal.SIGTERM)", "Operation not permitted"),
         ("import signal; signal.setitimer(signal.ITIMER_REAL, 0.01)", "Operation not permitted"),
         ("import socket; socket.socket()", "Operation not permitted"),
+        ("import asyncio\nasync def main(): pass\nasyncio.run(main())", "Write it without asyncio."),
         ("import time; time.sleep(float('inf'))", "OverflowError"),
         ("import time; time.sleep(-1)", "must be non-negative"),
         ("import time; time.sleep('1')", "TypeError"),

@@ -14,6 +14,8 @@ _MAX_MESSAGE = 2000
 _MAX_LINE = 200
 _MAX_FRAMES = 8
 _type_name = type.__dict__["__name__"].__get__
+_ASYNCIO = "/asyncio/"
+_NO_ASYNCIO = "An event loop of asyncio needs a pair of sockets, which code cannot open here. Write it without asyncio."
 _UNKNOWN = "The code raised an exception that cannot be described."
 
 
@@ -26,7 +28,8 @@ def describe(error: BaseException, sources: Sources) -> str:
         frames = _frames(error.__traceback__, sources)
         head = ["Traceback (most recent call last):", *frames] if frames else []
         message = _cut(_message(error), _MAX_MESSAGE)
-        return "\n".join((*head, f"{name}: {message}" if message else name))
+        advice = [_NO_ASYNCIO] if isinstance(error, PermissionError) and _is_from_asyncio(error.__traceback__) else []
+        return "\n".join((*head, f"{name}: {message}" if message else name, *advice))
     except BaseException:  # noqa: BLE001 (the exception's own methods run here)
         return _UNKNOWN
 
@@ -36,6 +39,14 @@ def _message(error: BaseException) -> str:
         return str.__str__(str(error))
     except BaseException:  # noqa: BLE001
         return "<its message cannot be read>"
+
+
+def _is_from_asyncio(traceback: TracebackType | None) -> bool:
+    while traceback is not None:
+        if _ASYNCIO in traceback.tb_frame.f_code.co_filename:
+            return True
+        traceback = traceback.tb_next
+    return False
 
 
 def _frames(traceback: TracebackType | None, sources: Sources) -> list[str]:
