@@ -83,13 +83,13 @@ def _plan(conversation: Conversation) -> _Program | None:
     """Return the program that the question asks for, or None."""
     question, german = conversation.question_text, conversation.is_german
     if counted := _LINES.search(question):
-        words = _unquoted(counted["words"])
+        words = _strip_quotes(counted["words"])
         answer = "{value} Zeilen erwähnen %s." if german else "{value} lines mention %s."
-        return _Program(_COUNT.format(words=words.lower()), answer % _escaped(words), ())
+        return _Program(_COUNT.format(words=words.lower()), answer % _escape_braces(words), ())
     if (added := _SUM.search(question)) and (column := _column(added["rest"])):
         names = tuple(dict.fromkeys((column.lower(), column.lower().removesuffix("s"))))
         answer = "Die Summe von %s ist {value}." if german else "The sum of %s is {value}."
-        return _Program(_ADD.format(names=names), answer % _escaped(column), names)
+        return _Program(_ADD.format(names=names), answer % _escape_braces(column), names)
     return None
 
 
@@ -100,12 +100,12 @@ def _column(words: str) -> str | None:
     return next((word for word in re.findall(r"\w+", words) if not _NOT_A_COLUMN.fullmatch(word)), None)
 
 
-def _unquoted(words: str) -> str:
+def _strip_quotes(words: str) -> str:
     quoted = _QUOTED.search(words)
     return quoted[1] if quoted else words.strip(" .!")
 
 
-def _escaped(words: str) -> str:
+def _escape_braces(words: str) -> str:
     return words.replace("{", "{{").replace("}", "}}")
 
 

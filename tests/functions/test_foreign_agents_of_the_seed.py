@@ -1,4 +1,4 @@
-"""What the predecessor's documentation says about OpenHandsAgent and ClaudeCodeAgent, where the page of this gateway agrees."""
+"""Statements of the predecessor about OpenHandsAgent and ClaudeCodeAgent, with which this gateway agrees."""
 
 import asyncio
 from dataclasses import fields

@@ -185,7 +185,7 @@ BREAKS: Final[Mapping[rules.Rule, Mapping[str, Break]]] = {
     rules.it_has_room_and_time_for_a_turn: {
         "memory of the child alone": _set(MemorySize=512),
         "a short timeout": _set(Timeout=60),
-        "a timeout that nobody waits for": _set(Timeout=900),
+        "a timeout longer than the gateway waits": _set(Timeout=900),
     },
     rules.only_the_gateway_starts_it: {
         "a URL": _add("AWS::Lambda::Url", TargetFunctionArn=_ARN, AuthType="NONE"),

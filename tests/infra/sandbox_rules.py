@@ -146,7 +146,7 @@ def its_role_gives_the_code_no_right(deployment: Deployment) -> Iterator[str]:
     properties = deployment.api["Resources"][role]["Properties"]
     trust = properties["AssumeRolePolicyDocument"]["Statement"]
     if trust != [{"Action": "sts:AssumeRole", "Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}}]:
-        yield "somebody else may assume its role"
+        yield "others than Lambda may assume its role"
     if "ManagedPolicyArns" in properties:
         yield "its role has a managed policy"
     statements = _inline_statements(properties)

@@ -61,7 +61,7 @@ class CodeRunner(Protocol):
 
 
 OpenCode: TypeAlias = Callable[[], CodeRunner]
-"""Return what runs the code of one turn. The driver calls it when the kind yields the turn's first cell."""
+"""Return the runner of the code of one turn. The driver calls it when the kind yields the turn's first cell."""
 
 
 class Driver:

@@ -76,7 +76,7 @@ class SandboxedAgent(BaseAgent):
         """
         self.runner.check(self.workspace, self.mounts)
         performer = self.engine or driver
-        with _observed(performer, self.bus):
+        with _pass_events_to(performer, self.bus):
             return await super().run(input, context, performer)
 
     @property
@@ -164,11 +164,11 @@ class _ContainerSource:
         return await self._next()
 
     async def send(self, result: object) -> Effect | Answer:
-        self._opened.send({"result": encode(result)})
+        self._running_pipe.send({"result": encode(result)})
         return await self._next()
 
     async def interrupt(self) -> Effect | Answer | None:
-        self._opened.send({"interrupt": True})
+        self._running_pipe.send({"interrupt": True})
         message = await self._receive()
         return None if message == {"type": "Unhandled"} else self._read(message)
 
@@ -183,7 +183,7 @@ class _ContainerSource:
                 await self._stack.aclose()
 
     @property
-    def _opened(self) -> ContainerPipe:
+    def _running_pipe(self) -> ContainerPipe:
         if self._pipe is None:
             raise RuntimeError("the run has not started")
         return self._pipe
@@ -195,7 +195,7 @@ class _ContainerSource:
         """Return the next message that is not about a child."""
         while True:
             try:
-                message = await self._opened.receive()
+                message = await self._running_pipe.receive()
             except ContainerFailed as failure:
                 raise to_error(failure) from failure
             if isinstance(message, ContainerAnswer):
@@ -244,7 +244,7 @@ def _answer(answer: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 @contextmanager
-def _observed(driver: Runner, bus: EventBus | None) -> Iterator[None]:
+def _pass_events_to(driver: Runner, bus: EventBus | None) -> Iterator[None]:
     """Pass the events of the driver's request on to ``bus``."""
     if bus is None or not isinstance(driver, Driver):
         yield

@@ -181,7 +181,7 @@ HarnessRunner: TypeAlias = Literal["openhands", "claude_code"]
 @dataclass(frozen=True, slots=True)
 class HarnessSpec:
     """A run of a foreign agent. ``workspace`` is a folder of this machine, and ``timeout`` is in seconds. ``allowed_tools`` None
-    allows all. ``session_id`` continues an earlier run; an empty one starts anew. An empty ``api_key`` is that of the process."""
+    allows all. ``session_id`` continues an earlier run, unless it is empty. An empty ``api_key`` is that of the process."""
 
     runner: HarnessRunner
     prompt: str

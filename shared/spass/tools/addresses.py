@@ -62,14 +62,14 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
         return not any(address in network for network in _NOT_PUBLIC)
     if address.scope_id is not None:
         return False
-    if not all(map(is_public, _embedded(address))):
+    if not all(map(is_public, _embedded_addresses(address))):
         return False
     if any(address in network for network in _TRANSLATED):
         return True
     return address in _PUBLIC_6 and not any(address in network for network in _NOT_PUBLIC_6)
 
 
-def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
+def _embedded_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
     """Yield the IPv4 addresses in ``address``: that of a mapped, NAT64 (RFC 6052), 6to4 (RFC 3056) or ISATAP address, or those of
     the server and of the client in a Teredo address (RFC 4380)."""
     value = int(address)

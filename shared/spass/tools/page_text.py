@@ -50,7 +50,7 @@ _CODECS: Final = frozenset(
         *(f"iso8859-{number}" for number in range(2, 17)),
     }
 )
-"""The encodings that browsers read (https://encoding.spec.whatwg.org). Python also takes base64 and the like for encodings."""
+"""The encodings that browsers read (https://encoding.spec.whatwg.org). Python has further codecs, such as base64."""
 
 _RAW: Final = frozenset({"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"})
 """Elements whose content has no tags."""

@@ -1,4 +1,4 @@
-"""What a cell prints is kept up to a limit, whichever way it prints."""
+"""The output of a cell is kept up to a limit, in whichever way the cell prints."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is mounted was resolved and checked: no credentials, nothing outside the roots, nothing that moved meanwhile."""
+"""Mounts are resolved and checked: no credentials, nothing outside the roots, nothing that moved meanwhile."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What ordinary programs do with the standard library works in the confined child, on every interpreter that is found."""
+"""Ordinary programs that use the standard library work in the confined child, on every interpreter that is found."""
 
 import json
 import subprocess

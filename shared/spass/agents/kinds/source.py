@@ -76,7 +76,7 @@ class GeneratorSource:
             raise self._failure(error) from error
 
     async def send(self, result: object) -> Effect | Answer:
-        steps = self._started()
+        steps = self._require_started()
         try:
             return self._effect(steps.send(result))
         except StopIteration as end:
@@ -87,7 +87,7 @@ class GeneratorSource:
             raise self._failure(error) from error
 
     async def interrupt(self) -> Effect | Answer | None:
-        steps = self._started()
+        steps = self._require_started()
         try:
             return self._effect(steps.throw(MaxTurns()))
         except StopIteration as end:
@@ -103,7 +103,7 @@ class GeneratorSource:
             with suppress(*_FAILURES):
                 self._steps.close()
 
-    def _started(self) -> Steps:
+    def _require_started(self) -> Steps:
         if self._steps is None:
             raise RuntimeError("the run has not started")
         return self._steps

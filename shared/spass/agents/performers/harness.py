@@ -59,7 +59,7 @@ class HarnessPerformer:
             async with asyncio.timeout(self._scope.deadline.remaining()):
                 answer = await self._harnesses.run(spec, model=self._model, owner=self._scope.caller.code_owner)
             result = await asyncio.to_thread(self._read, answer)
-            usage, cost = self._reported(result.metadata)
+            usage, cost = self._usage_and_cost(result.metadata)
             status = audit.OK
         except TimeoutError:
             status = UpstreamTimeout.code
@@ -87,7 +87,7 @@ class HarnessPerformer:
                 return HarnessResult(content, tuple(results), metadata)
         raise UpstreamError("The agent's runner answered without content, tool_results and metadata.")
 
-    def _reported(self, metadata: Mapping[str, Json]) -> tuple[TokenUsage, Cost]:
+    def _usage_and_cost(self, metadata: Mapping[str, Json]) -> tuple[TokenUsage, Cost]:
         """Return the tokens and the cost that the SDK reports. A number that cannot be is none."""
         match metadata:
             case {"usage": {"prompt_tokens": int(prompt), "completion_tokens": int(completion)}} if (
