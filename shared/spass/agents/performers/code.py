@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from os.path import commonprefix
 from typing import Final, TypeAlias
 
 from spass.agents.asides import Inference, read_reply
@@ -46,6 +47,8 @@ _UNREAD: Final = (
     "make the same call in your next reply, with the token written in the code."
 )
 _CONCURRENCY: Final = 8
+_SECRET_CHARS: Final = 4096
+"""Characters of an output behind those that are kept, so that a secret at their end is recognised. Only tokens are that long."""
 _FATAL: Final = (StorageUnavailable, Internal)
 """Errors that end the turn, because it could not be recorded either."""
 
@@ -123,20 +126,28 @@ class CodePerformer:
     def _work(
         self, cell: Cell, call_id: str, scope: Scope, report_progress: ReportProgress, forward: ForwardEvent
     ) -> "_CellWork":
-        return _CellWork(cell, call_id, scope, self._infer(scope), self._call_tools, self._sub_calls, report_progress, forward)
+        infer, call_tools = self._infer(scope), self._call_tools
+        return _CellWork(cell, call_id, scope, infer, call_tools, self._redact, self._sub_calls, report_progress, forward)
 
     async def _run_cell(self, interpreter: Interpreter, cell: Cell, work: "_CellWork") -> CellResult:
         tools = self._tools if cell.tools else ()
         try:
             async with asyncio.timeout(self._scope.deadline.remaining()):
-                result = await interpreter.run(cell, tools, work.perform)
-                return await asyncio.to_thread(self._without_secrets, result)
+                whole = replace(cell, max_output_chars=cell.max_output_chars + _SECRET_CHARS)
+                result = await interpreter.run(whole, tools, work.perform)
+                return await asyncio.to_thread(self._without_secrets, result, cell.max_output_chars)
         except TimeoutError:
             raise UpstreamTimeout("The code did not end before the deadline of the request.") from None
 
-    def _without_secrets(self, result: CellResult) -> CellResult:
+    def _without_secrets(self, result: CellResult, max_output_chars: int) -> CellResult:
+        """Return the result with the first characters of its output. A secret that their end would cut is recognised by the
+        characters behind them."""
         error, final = (None if text is None else self._redact(text) for text in (result.error, result.final))
-        return replace(result, output=self._redact(result.output), error=error, final=final)
+        more = len(result.output) - max_output_chars
+        output = self._redact(result.output)
+        if more > 0:
+            output = commonprefix((output, self._redact(result.output[:max_output_chars])))  # noqa: RUF071 (no paths)
+        return CellResult(output, error, result.truncated + max(more, 0), final)
 
 
 @dataclass(slots=True)
@@ -162,6 +173,7 @@ class _CellWork:
     scope: Scope
     infer: Inference
     call_tools: CallToolsWithin
+    redact: Callable[[str], str]
     sub_calls: _SubCalls
     report_progress: ReportProgress
     forward: ForwardEvent
@@ -219,7 +231,7 @@ class _CellWork:
     async def _call_tool(self, request: ToolRequest) -> CallReply:
         if _is_unread(request.arguments.get("confirm_token"), self.cell):
             return _error(ConfirmTokenInvalid.code, _UNREAD)
-        arguments = json.dumps({**request.arguments}, ensure_ascii=False)
+        arguments = self.redact(json.dumps({**request.arguments}, ensure_ascii=False))  # as those of a model's calls
         call = ToolCall(new_id("call"), replayable_name(request.name), arguments)
         reply = CallReply()
         with end_open_calls(self.forward) as forward:

@@ -24,10 +24,10 @@ def describe(error: BaseException, sources: Sources) -> str:
     try:
         name = _type_name(type(error))
         if isinstance(error, SyntaxError) and error.filename in sources:
-            return "\n".join((*_syntax_lines(error, sources), f"{name}: {_cut(str(error.msg), _MAX_MESSAGE)}"))
+            return "\n".join((*_syntax_lines(error, sources), f"{name}: {_cut_message(str(error.msg))}"))
         frames = _frames(error.__traceback__, sources)
         head = ["Traceback (most recent call last):", *frames] if frames else []
-        message = _cut(_message(error), _MAX_MESSAGE)
+        message = _cut_message(_message(error))
         advice = [_NO_ASYNCIO] if isinstance(error, PermissionError) and _is_from_asyncio(error.__traceback__) else []
         return "\n".join((*head, f"{name}: {message}" if message else name, *advice))
     except BaseException:  # noqa: BLE001 (the exception's own methods run here)
@@ -89,3 +89,13 @@ def _line(sources: Sources, filename: str, number: int) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit} more characters)"
+
+
+def _cut_message(text: str) -> str:
+    """Return the beginning of a message, without a word that its end would cut: the rest of a secret could not be recognized."""
+    if len(text) <= _MAX_MESSAGE:
+        return text
+    kept = text[: _MAX_MESSAGE + 1]
+    while kept and not kept[-1].isspace():
+        kept = kept[:-1]
+    return f"{kept.rstrip()} … ({len(text) - len(kept)} more characters)"

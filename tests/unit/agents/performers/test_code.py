@@ -166,7 +166,7 @@ async def test_a_cell_whose_code_failed_is_a_failed_call() -> None:
 @pytest.mark.parametrize("letter", ["x", "é", "\x00", "\ud800", '"'])
 async def test_the_recorded_output_of_a_cell_fits_and_the_rest_is_counted(letter: str) -> None:
     result = CellResult(letter * 100_000, letter * 100_000, 7)
-    *_, ended, last = await World().items(printing(result))
+    *_, ended, last = await World().items(printing(result), Cell("…", max_output_chars=100_000))
     assert last == result
     assert isinstance(ended, ToolCallFinished)
     recorded = json.loads(ended.outcome.message.content)
@@ -181,6 +181,23 @@ async def test_secrets_in_what_code_prints_and_answers_are_redacted() -> None:
     assert last == CellResult("a […]", "the […]", 0, "my […]")
     assert isinstance(ended, ToolCallFinished)
     assert ended.outcome.result == {"output": "a […]", "error": "the […]", "truncated": 0}
+
+
+@pytest.mark.parametrize(("kept", "output"), [(4, "see "), (6, "see "), (10, "see […]"), (20, "see […], see ")])
+async def test_a_secret_that_the_bound_of_the_output_cuts_is_redacted(kept: int, output: str) -> None:
+    async def print_all(cell: Cell, *_: object) -> CellResult:
+        text = "see secret, see secret"
+        return CellResult(text[: cell.max_output_chars], None, max(len(text) - cell.max_output_chars, 0))
+
+    world = World(redact=lambda text: text.replace("secret", "[…]"))
+    *_, last = await world.items(ScriptedInterpreter(print_all), Cell("…", max_output_chars=kept))
+    assert last == CellResult(output, None, 22 - kept)
+
+
+async def test_secrets_in_the_arguments_of_codes_calls_are_redacted() -> None:
+    world = World(redact=lambda text: text.replace("secret", "[…]"))
+    await world.replies(ToolRequest("calculator", {"expression": "a secret"}), cell=Cell("…", tools=True))
+    assert [json.loads(call.arguments) for call in world.called] == [{"expression": "a […]"}]
 
 
 async def test_code_confirms_a_change_only_with_a_token_that_its_model_wrote() -> None:
