@@ -9,7 +9,8 @@ functions is included, the start of the interpreter is not. The baseline is ``fa
 client, and nothing else.
 
 The help of the command line (``python -m spass --help``) is measured beside importing ``httpx`` and ``argparse``, with this
-interpreter and its byte code. ``--command`` measures nothing else.
+interpreter and its byte code. The function that runs the code of models is measured beside a handler that imports ``json`` alone,
+each with the start of its interpreter, because both are short. ``--command`` measures only these two.
 
 Times are processor time, because a start waits for nothing and other processes of the machine would count too. Every round starts
 all functions in turn, so that a slow minute affects all alike. The smallest time of each counts.
@@ -19,6 +20,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -47,7 +49,11 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
 """
 COMMAND_BASELINE: Final = "httpx, argparse"
 COMMAND_BASELINE_START: Final = "import httpx, argparse"
+SANDBOX_TO_REACH: Final = 1.2
+SANDBOX_START: Final = "import function"
+BARE_HANDLER_START: Final = "import json\ndef handler(event, context): return {}"
 ROOT: Final = Path(__file__).parent.parent
+SANDBOX: Final = ROOT / "shared" / "spass" / "sandbox"
 PROBE: Final = """
 import json, resource, sys, time
 began = time.process_time()
@@ -180,6 +186,20 @@ def measure_command(rounds: int) -> None:
     print(f"the help takes {command.time / base.time:.2f} of importing {COMMAND_BASELINE} (to reach: {COMMAND_TO_REACH})")
 
 
+def measure_sandbox(rounds: int) -> None:
+    """Print the processor time of a start of the sandbox's function and of a bare handler."""
+    times: dict[str, list[float]] = {SANDBOX_START: [], BARE_HANDLER_START: []}
+    for _ in range(rounds + 1):  # the first round writes the byte code
+        for start_up, taken in times.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", start_up], cwd=SANDBOX, env={"PATH": os.environ["PATH"]}, check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            taken.append((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000)
+    sandbox, bare = min(times[SANDBOX_START]), min(times[BARE_HANDLER_START])
+    print(f"the sandbox's function starts in {sandbox:.1f} ms, a bare handler in {bare:.1f} ms", end="; ")
+    print(f"it takes {sandbox / bare:.2f} of that (to reach: {SANDBOX_TO_REACH})")
+
+
 def measure(chosen: Sequence[FunctionStart], rounds: int) -> dict[str, dict[bool, ColdStartFigures]]:
     """Return the figures of each function by name and by whether it had byte code."""
     figures: dict[str, dict[bool, ColdStartFigures]] = {
@@ -202,11 +222,12 @@ def needs_numpy(route: Route) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="starts of each function, with and without byte code (default 3)")
-    parser.add_argument("--command", action="store_true", help="measure the command line alone")
+    parser.add_argument("--command", action="store_true", help="measure the command line and the sandbox's function alone")
     parser.add_argument("functions", nargs="*", help="the functions to measure, e.g. sessions-append (default: all)")
     arguments = parser.parse_args()
     if not arguments.functions:
         measure_command(arguments.rounds)
+        measure_sandbox(arguments.rounds)
     if arguments.command:
         return
     every = functions()
