@@ -13,6 +13,7 @@ from zlib import crc32
 import pytest
 
 from spass.core.code_calls import Sandbox
+from spass.sandbox.harnesses import versions
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import in_turn
 from tests.contained_kinds import IMAGE
@@ -23,6 +24,7 @@ from tests.functions.test_leaks import planted_gateway, route
 from tests.recording_runtime import RecordingRuntime
 from tests.stream_grammar import answer_text, read_events
 from tests.unit.calls.planted_secrets import BATCHES, SECRETS, leaked_kinds, text_with_secrets
+from tests.unit.sandbox.harnesses.stand_ins import ANTHROPIC_KEY, LLM_KEY, StandIns
 from tests.unit.tools.internet import PUBLIC, Internet
 
 __all__ = ["planted_gateway"]
@@ -161,3 +163,26 @@ def test_what_a_failed_container_prints_does_not_leak(
 
 def _same(answer: HttpAnswer, _: HttpRequest) -> HttpAnswer:
     return answer
+
+
+ENVIRONMENT: Final = {
+    "openhands": "import os; open('seen', 'w').write(repr((dict(os.environ), open('/proc/self/environ').read())))",
+    "claude_code": """require("node:fs").writeFileSync(process.cwd() + "/seen", JSON.stringify([process.env, process.argv]))""",
+}
+
+
+@pytest.mark.parametrize("kind", ENVIRONMENT)
+def test_a_foreign_agent_has_one_key_and_no_secret_of_the_gateway(
+    gateway: Gateway, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "_answers", {})
+    (tmp_path / "machine").mkdir()
+    stand_ins = StandIns(tmp_path / "machine")
+    planted = {f"PLANTED_{number}": text for number, text in enumerate(SECRETS.values())}
+    gateway.services.harnesses = stand_ins.harnesses(stand_ins.environment(**planted))
+    body = {"input": ENVIRONMENT[kind], "agent": kind, "params": {"workspace": str(stand_ins.workspace)}}
+    gateway.send("POST", "/v1/ask", body=body)
+    seen = (stand_ins.workspace / "seen").read_text()
+    assert not leaked_kinds(seen, SECRETS)
+    assert (LLM_KEY in seen, ANTHROPIC_KEY in seen) == (kind == "openhands", kind == "claude_code")
+    assert not any(secret in seen for secret in ("token-of-the-gateway", "sk-of-the-gateway", "demo-token"))
