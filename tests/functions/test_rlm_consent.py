@@ -1,4 +1,4 @@
-"""What code of an agent may not do by itself: confirm a change, and answer with a secret"""
+"""Code of an agent may neither confirm a change nor answer with a secret"""
 
 import json
 from ast import literal_eval

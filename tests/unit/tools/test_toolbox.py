@@ -32,7 +32,7 @@ from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
 
-CATEGORIES: Final = {"agents", "knowledge", "math", "memory", "model", "reasoning", "time", "web", "workspace"}
+CATEGORIES: Final = {"agents", "code", "knowledge", "math", "memory", "model", "reasoning", "time", "web", "workspace"}
 
 
 class Echo(Tool):
