@@ -10,6 +10,7 @@ from spass.agents.kinds import AgentContext
 from spass.agents.kinds.rlm import RLMAgent
 from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.sandboxed import SandboxedAgent
+from spass.core.errors import UpstreamTimeout
 from spass.sandbox import ContainerRunner
 from spass.sandbox.launchers import LaunchedSandbox
 from spass.sandbox.process import ProcessLauncher
@@ -34,6 +35,38 @@ async def test_a_simple_agent_answers_without_a_network(runner: ContainerRunner)
     result = await SandboxedAgent(agent=SimpleAgent(), runner=runner).run("Hi", AgentContext(), driver_of(world))
     assert (result.content, result.turns) == ("Hello.", 1)
     assert [message.content for message in world.effects[0].messages] == ["Hi"]
+
+
+async def test_the_engine_and_the_model_are_replaced(runner: ContainerRunner) -> None:
+    own, other = ScriptedWorld([ScriptedReply("own")]), ScriptedWorld([ScriptedReply("other")])
+    agent = SandboxedAgent(agent=SimpleAgent(), runner=runner, engine=driver_of(other), model="large")
+    result = await agent.run("?", AgentContext(), driver_of(own))
+    assert (result.content, own.effects) == ("other", [])
+    assert [effect.model for effect in other.effects] == ["large"]
+
+
+async def test_a_run_that_is_out_of_time_leaves_no_container(runtime: str, image: str) -> None:
+    runner = ContainerRunner(image=image, runtime=runtime, timeout=1)
+    agent = SandboxedAgent(agent=RLMAgent(), runner=runner)
+    with pytest.raises(UpstreamTimeout):
+        await agent.run("?", CONTEXT, driver_of(ScriptedWorld([code("while True: pass")])))
+    assert containers(runtime) == []
+
+
+async def test_six_agents_at_once_are_never_six_containers(runtime: str, image: str) -> None:
+    runner = ContainerRunner(image=image, runtime=runtime, max_concurrent=5)
+    most = 0
+
+    async def run() -> str:
+        world = ScriptedWorld([code("FINAL(sum(range(10**7)) > 0)")])
+        return (await SandboxedAgent(agent=RLMAgent(), runner=runner).run("?", CONTEXT, driver_of(world))).content
+
+    tasks = [asyncio.create_task(run()) for _ in range(6)]
+    while not all(task.done() for task in tasks):
+        most = max(most, len(containers(runtime)))
+        await asyncio.sleep(0.05)
+    assert [await task for task in tasks] == ["true"] * 6
+    assert 1 < most <= 5
 
 
 @pytest.mark.parametrize(("kind", "turn"), TYPICAL)
