@@ -75,7 +75,8 @@ def test_openhands_answers_the_message_of_its_finish_tool(machine: Machine) -> N
 
 def test_openhands_ends_at_its_timeout_with_everything_it_started(machine: Machine) -> None:
     started = machine.workspace / "started"
-    work = Call("terminal", {"command": "(setsid sleep 300 &) ; sleep 300 & touch started; sleep 300"})
+    command = "(setsid sleep 300 &) ; sleep 300 & touch started; sleep 300"
+    work = Call("terminal", {"command": command, "timeout": 300})  # without one, the SDK returns after 30 silent seconds
     with openai_model(in_order(work)) as upstream:
         machine.use(llm=upstream.url)
         assert machine.ask("openhands", "Wait.", timeout=1).code == "upstream_timeout"
