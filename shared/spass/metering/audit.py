@@ -1,5 +1,6 @@
 """Record every model and tool call: caller, model or tool, status and cost, but no text."""
 
+from asyncio import CancelledError
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from spass.aws.log import write_line
 from spass.aws.table import TTL, ConditionFailed, TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Put
 from spass.core.cost import NO_COST, Cost, decimal_text
-from spass.core.errors import InternalError, StorageUnavailable
+from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.jobs import AccountCall
 from spass.core.messages import NO_TOKENS, Json, TokenUsage
@@ -27,6 +28,13 @@ CANCELLED: Final = "cancelled"
 FAILED: Final = "internal_error"
 
 _shards: Final = ShardChooser()
+
+
+def status_of(error: BaseException) -> str:
+    """Return the status of a call that ``error`` ended."""
+    if isinstance(error, SpassError):
+        return error.code
+    return CANCELLED if isinstance(error, CancelledError) else FAILED
 
 
 class CallKind(StrEnum):

@@ -107,11 +107,8 @@ class CodePerformer:
             try:
                 result = await self._run_cell(interpreter, effect.cell, work)
                 status = audit.OK if result.error is None else TOOL_FAILED
-            except SpassError as error:
-                status = error.code
-                raise
-            except asyncio.CancelledError:
-                status = audit.CANCELLED
+            except BaseException as error:
+                status = audit.status_of(error)
                 raise
             finally:
                 await recorder.finish(status)

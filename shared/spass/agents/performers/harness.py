@@ -13,7 +13,7 @@ from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.cost import NO_COST, Cost, CostSource
 from spass.core.effects import HarnessResult, HarnessSpec
-from spass.core.errors import SpassError, UpstreamError, UpstreamTimeout
+from spass.core.errors import UpstreamError, UpstreamTimeout
 from spass.core.messages import NO_TOKENS, Json, TokenUsage
 from spass.llm.router import RoutingRecord
 from spass.metering import audit
@@ -64,11 +64,8 @@ class HarnessPerformer:
         except TimeoutError:
             status = UpstreamTimeout.code
             raise UpstreamTimeout("The agent did not end before the deadline of the request.") from None
-        except SpassError as error:
-            status = error.code
-            raise
-        except asyncio.CancelledError:
-            status = audit.CANCELLED
+        except BaseException as error:
+            status = audit.status_of(error)
             raise
         finally:
             routing = RoutingRecord(backend=spec.runner, attempts=1, answered_usage=usage)
