@@ -63,7 +63,7 @@ async def test_the_usage_of_a_turn_that_is_cut_anywhere_equals_its_audit() -> No
     for _ in range(TURNS):
         events = await cut_turn(runs, rng)
         last = events[-1]
-        assert asyncio.all_tasks() == tasks, "a turn left a task"
+        assert await runs.tasks() == tasks, "a turn left a task"
         if isinstance(last, Failed):
             ends["failed"] += 1
             continue

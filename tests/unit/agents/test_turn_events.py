@@ -142,10 +142,10 @@ class RandomRuns:
         self.aws = MemoryAws()
         model = ScriptedModel(RandomModel(self.random).answer)
         router = Router(CONFIG.llm, CONFIG.models, lambda _: None, provider_of=lambda *_: model)
-        cascade, reader = Cascade(CONFIG), FakeReader()
-        Wild.calls = Calls(CONFIG, router, cascade)
-        toolbox = Toolbox(rag_with(reader), cascade, tools={"wild": f"{__name__}:Wild"})
-        self.engine = Engine(Wild.calls, toolbox, reader, cascade, Availability(InProcessSandbox))
+        self._cascade, reader = Cascade(CONFIG), FakeReader()
+        Wild.calls = Calls(CONFIG, router, self._cascade)
+        toolbox = Toolbox(rag_with(reader), self._cascade, tools={"wild": f"{__name__}:Wild"})
+        self.engine = Engine(Wild.calls, toolbox, reader, self._cascade, Availability(InProcessSandbox))
         self.requests: list[RequestId] = []
         self.ends: Counter[str] = Counter()
 
@@ -185,6 +185,11 @@ class RandomRuns:
                     self.ends[type(event).__name__] += 1
                 number += 1
 
+    async def tasks(self) -> set[asyncio.Task[Any]]:
+        """Return the tasks that the turns left. A read of the settings outlives its turn, because the process shares it."""
+        await self._cascade.effective(self.aws.for_tenant(TenantId("acme")))
+        return asyncio.all_tasks()
+
     async def audit(self) -> Mapping[str, Item]:
         """Return the records of all requests by the ids of the calls."""
         table = self.aws.for_tenant(TenantId("acme")).table
@@ -203,7 +208,7 @@ async def test_events_of_random_turns_are_paired_nested_and_equal_the_audit() ->
     Traces(lines.append).subscribe(bus)
     for _ in range(RUNS // 10):
         await asyncio.gather(*(runs.run() for _ in range(10)))
-    assert asyncio.all_tasks() == tasks, "a turn left a task"
+    assert await runs.tasks() == tasks, "a turn left a task"
 
     log.check()
     assert min(runs.ends[end] for end in ("TurnFinished", "Failed", "left", "cancelled")) > 20, runs.ends
