@@ -31,6 +31,7 @@ from spass.core.events import (
     TurnStarted,
 )
 from spass.core.ids import RequestId, SessionId, UserId, new_id
+from spass.core.memory import Memory
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.core.outcome import TurnOutcome
 from spass.journal.frames import EventId, Frame
@@ -128,6 +129,7 @@ class _ScriptedEngine(Engine):
         *,
         given: AgentContext = NOTHING_GIVEN,
         nested_in: Grants | None = None,
+        memory: Memory | None = None,
     ) -> AsyncGenerator[Event, None]:
         return self._respond(message, history, shorten_history)
 

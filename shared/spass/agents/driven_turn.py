@@ -24,8 +24,12 @@ from spass.core.effects import (
     Effect,
     FetchPage,
     Infer,
+    Keep,
+    Recall,
+    Recalled,
     RunCode,
     RunHarness,
+    SetState,
     Tell,
     ToolOutcome,
 )
@@ -253,10 +257,24 @@ class DrivenTurn:
                 result.append(None)
             case Infer():
                 result.append(await infer_aside(self._driver.infer, effect))
+            case Recall() | Keep() | SetState():
+                result.append(await self._use_memory(effect))
             case FetchPage(url=url) if self._driver.fetch_page is not None:
                 result.append(await self._driver.fetch_page(url))
             case _:
                 raise _not_performed(effect)
+
+    async def _use_memory(self, effect: Recall | Keep | SetState) -> object:
+        """Return the result of ``effect``. Without an operator nothing is found and nothing is kept."""
+        memory = self._driver.memory
+        match effect:
+            case Recall():
+                return await memory.recall(effect) if memory is not None else Recalled()
+            case Keep():
+                return await memory.keep(effect) if memory is not None else effect.key or ""
+            case SetState(value=value) if memory is not None:
+                memory.set_state(value)
+        return None
 
     def _name_calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Return ``calls`` with ids that no other call of the turn has. Some providers number the calls of each reply from 0."""

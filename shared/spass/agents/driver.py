@@ -32,6 +32,7 @@ from spass.core.events import (
     Failed,
     TurnStarted,
 )
+from spass.core.memory import Memory
 from spass.core.messages import Message, ToolCall
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Driver:
     ``client_tools`` is set for a client of chat completions, who reads the model's text unfiltered and refusals apart from it,
     and answers the calls of these tools: their pieces are events. A driver that ``is_nested`` runs within a call of another one:
     it gives each call an id of its own, because the calls of both are in one stream. ``open_code``, ``fetch_page`` and
-    ``run_harness`` perform the effects that not every kind has.
+    ``run_harness`` perform the effects that not every kind has. ``memory`` is that of the operator that runs, if one does.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Driver:
         open_code: OpenCode | None = None,
         fetch_page: FetchPagePerformer | None = None,
         run_harness: RunHarnessPerformer | None = None,
+        memory: Memory | None = None,
         bus: EventBus = EMPTY_BUS,
         client_tools: Collection[str] | None = None,
         is_nested: bool = False,
@@ -92,6 +94,7 @@ class Driver:
         self.open_code = open_code
         self.fetch_page = fetch_page
         self.run_harness = run_harness
+        self.memory = memory
         self.is_nested = is_nested
         self.bus = bus
         self._client_tools = client_tools

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spass.agents.availability import Availability
 from spass.agents.driver import CodeRunner, Driver, ShortenHistory
@@ -15,11 +15,13 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.calls.text_cleaning import strip_invisible
 from spass.core.effects import HarnessResult, HarnessSpec
-from spass.core.errors import ModelNotAllowed
+from spass.core.errors import InternalError, ModelNotAllowed
 from spass.core.events import Event
 from spass.core.ids import AgentName, IndexId, WorkspaceId
+from spass.core.memory import Memory
 from spass.core.messages import Json, Message, Role, ToolSpec
 from spass.llm.types import ChatRequest
+from spass.memory.operator import Operator
 from spass.rag.search.prompt import render_context
 from spass.tenancy.settings import Cascade
 from spass.tools.grants import Grants
@@ -33,6 +35,19 @@ if TYPE_CHECKING:
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Characters of a message that are searched for. More text does not improve the search, and embedding it takes seconds."""
 NOTHING_GIVEN: Final = AgentContext()
+
+
+OpenMemory: TypeAlias = Callable[[Scope, Operator], Memory]
+"""Return the memory of an operator, for one turn."""
+
+
+def no_memory(_scope: Scope, _operator: Operator) -> Memory:
+    """Refuse to open a memory: this engine has none.
+
+    Raises:
+        InternalError: always.
+    """
+    raise InternalError("This engine has no memory of operators. Give it open_memory.")
 
 
 async def no_history() -> Sequence[Message]:
@@ -51,7 +66,9 @@ class Engine:
         cascade: Cascade,
         availability: Availability | None = None,
         fetcher: "Callable[[], Fetcher]" = open_fetcher,
+        open_memory: OpenMemory = no_memory,
     ) -> None:
+        self.open_memory = open_memory
         self._fetcher = fetcher
         self._availability = availability or Availability()
         self._calls = calls
@@ -85,13 +102,14 @@ class Engine:
         *,
         given: AgentContext = NOTHING_GIVEN,
         nested_in: Grants | None = None,
+        memory: Memory | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Return the events of one turn, in which the agent answers ``message``. ``Driver.run`` describes them.
 
         ``history`` is called after the first event. ``given`` is what the caller adds: messages after the history, memory results
         and metadata. The prompt contains retrieved passages before the message; no event contains them. ``shorten_history`` is
         called at most once, when the provider rejects the conversation as too long. A delegate works within a call of an agent
-        whose grants are ``nested_in``, and in the workspace of that agent.
+        whose grants are ``nested_in``, and in the workspace of that agent. ``memory`` is that of the operator that runs.
 
         Raises:
             SpassError: the same as ``check``.
@@ -103,7 +121,7 @@ class Engine:
         specs = self._toolbox.specs(spec.tools, scope.caller.identity) if agent.accepts_tools else ()
         defaults = _defaults(agent, spec, specs)
         names = tuple(tool.name for tool in specs)
-        run_tools = partial(self._toolbox.run_all, allowed=names, model=spec.model, grants=grants)
+        run_tools = partial(self._toolbox.run_all, allowed=names, model=spec.model, grants=grants, memory=memory)
         driver = Driver(
             InferPerformer(self._calls, scope, defaults),
             partial(run_tools, scope),
@@ -111,6 +129,7 @@ class Engine:
             open_code=partial(self._open_code, scope, defaults, run_tools),
             fetch_page=PagePerformer(message if nested_in is None else "", self._fetcher).perform,  # a delegate's is a model's
             run_harness=partial(self._run_harness, scope, spec.model),
+            memory=memory,
             bus=scope.bus,
             is_nested=nested_in is not None,
         )

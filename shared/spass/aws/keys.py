@@ -7,7 +7,10 @@ from spass.core.ids import (
     ApprovalId,
     IndexId,
     JobId,
+    ManagedAgentId,
+    OperatorId,
     RequestId,
+    RunId,
     SessionId,
     SummaryId,
     TenantId,
@@ -117,6 +120,79 @@ SESSION_APPROVAL_PREFIX = "APR#"
 def session_approval(tenant: TenantId, session: SessionId, approval: ApprovalId) -> Key:
     """Return the key of the item that names an approval of a session's call, so that it is deleted with the session."""
     return Key(session_partition(tenant, session), f"{SESSION_APPROVAL_PREFIX}{approval}")
+
+
+def operator_partition(tenant: TenantId, user: UserId, operator: OperatorId) -> str:
+    return f"{tenant_prefix(tenant)}OPER#{user}#{operator}"
+
+
+def operator_state(tenant: TenantId, user: UserId, operator: OperatorId) -> Key:
+    """Return the key of the item with an operator's state and the id of its session."""
+    return Key(operator_partition(tenant, user, operator), "STATE")
+
+
+NOTE_PREFIX = "NOTE#"
+
+
+def operator_note(tenant: TenantId, user: UserId, operator: OperatorId, digest: str) -> Key:
+    """Return the key of a note. ``digest`` is the SHA-256 (hex) of the note's own key."""
+    return Key(operator_partition(tenant, user, operator), f"{NOTE_PREFIX}{digest}")
+
+
+def managed_partition(tenant: TenantId, agent: ManagedAgentId) -> str:
+    return f"{tenant_prefix(tenant)}MAGENT#{agent}"
+
+
+def managed_agent(tenant: TenantId, agent: ManagedAgentId) -> Key:
+    return Key(managed_partition(tenant, agent), "AGENT")
+
+
+MESSAGE_PREFIX = "MSG#"
+
+
+def managed_message(tenant: TenantId, agent: ManagedAgentId, seq: int) -> Key:
+    """Return the key of a message of an agent's mailbox. ``seq`` is padded so that keys sort as numbers."""
+    return Key(managed_partition(tenant, agent), f"{MESSAGE_PREFIX}{seq:0{_SEQ_DIGITS}d}")
+
+
+RUN_PREFIX = "RUN#"
+
+
+def managed_run(tenant: TenantId, agent: ManagedAgentId, run: RunId) -> Key:
+    return Key(managed_partition(tenant, agent), f"{RUN_PREFIX}{run}")
+
+
+def user_managed_partition(tenant: TenantId, user: UserId) -> str:
+    return f"{tenant_prefix(tenant)}USER#{user}#MAGENTS"
+
+
+USER_MANAGED_PREFIX = "AGT#"
+
+
+def user_managed(tenant: TenantId, user: UserId, agent: ManagedAgentId) -> Key:
+    return Key(user_managed_partition(tenant, user), f"{USER_MANAGED_PREFIX}{agent}")
+
+
+def open_work_partition(tenant: TenantId) -> str:
+    """Return the partition of what the hourly sweep has to look after: unfinished runs, schedules, unfinished deletions."""
+    return f"{tenant_prefix(tenant)}OPENWORK"
+
+
+OPEN_RUN_PREFIX = "RUN#"
+OPEN_SCHEDULE_PREFIX = "SCHEDULE#"
+OPEN_DELETION_PREFIX = "DELETE#"
+
+
+def open_run(tenant: TenantId, agent: ManagedAgentId, run: RunId) -> Key:
+    return Key(open_work_partition(tenant), f"{OPEN_RUN_PREFIX}{agent}#{run}")
+
+
+def open_schedule(tenant: TenantId, agent: ManagedAgentId) -> Key:
+    return Key(open_work_partition(tenant), f"{OPEN_SCHEDULE_PREFIX}{agent}")
+
+
+def open_deletion(tenant: TenantId, agent: ManagedAgentId) -> Key:
+    return Key(open_work_partition(tenant), f"{OPEN_DELETION_PREFIX}{agent}")
 
 
 def job(tenant: TenantId, job_id: JobId) -> Key:

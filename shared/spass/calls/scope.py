@@ -147,6 +147,11 @@ class Scope:
         return replace(self, deadline=Deadline(self.deadline.at + CUT_SECONDS))
 
     @property
+    def as_owner(self) -> "Scope":
+        """Return the same scope with the caller's owner as its user."""
+        return replace(self, caller=replace(self.caller, user=self.caller.owner))
+
+    @property
     def with_any_model(self) -> "Scope":
         """Return the same scope without the token's list of allowed models, for a model that the gateway chooses."""
         identity = replace(self.caller.identity, allowed_models=(ANY_MODEL,))

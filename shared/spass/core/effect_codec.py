@@ -22,9 +22,13 @@ from spass.core.effects import (
     FetchPage,
     HarnessResult,
     Infer,
+    Keep,
     Page,
+    Recall,
+    Recalled,
     RunCode,
     RunHarness,
+    SetState,
     Tell,
     ToolOutcome,
 )
@@ -40,6 +44,9 @@ _RESULTS: Final[Mapping[type, Any]] = {
     RunCode: CellResult,
     FetchPage: Page,
     RunHarness: HarnessResult,
+    Recall: Recalled,
+    Keep: str,
+    SetState: NoneType,
 }
 
 

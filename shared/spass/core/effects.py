@@ -214,7 +214,56 @@ class RunHarness:
     spec: HarnessSpec
 
 
-Effect: TypeAlias = Infer | CallTools | Tell | RunCode | FetchPage | RunHarness
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note of an operator. ``score`` is that of the search that found it. ``ends`` are the texts under which it is filed."""
+
+    key: str
+    content: str
+    score: float = 0.0
+    created_at: str = ""
+    ends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The notes that were found, best first. ``error`` is that of a failed call of the embedding model."""
+
+    notes: tuple[Note, ...] = ()
+    error: CallError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Find at most ``limit`` notes of the operator. The result is ``Recalled``. Without an operator there are none.
+
+    ``by``: ``key`` finds the note with the key ``query``; the key ``state`` is the operator's state. ``keyword`` ranks by the
+    words of ``query``, and ``semantic`` by its meaning. ``ends`` finds the notes that are filed under ``query``.
+    """
+
+    query: str
+    by: Literal["key", "keyword", "semantic", "ends"]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Store a note of the operator now. The result is its key. A note with the same key is replaced. Without ``key``, the key is
+    derived from the content. Without an operator, nothing is stored."""
+
+    content: str
+    key: str | None = None
+    ends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetState:
+    """Let the commit of the turn write the operator's state. The result is None. Of several, the last one counts."""
+
+    value: Json
+
+
+Effect: TypeAlias = Infer | CallTools | Tell | RunCode | FetchPage | RunHarness | Recall | Keep | SetState
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── Forbidden           ModelNotAllowed · AdminRequired
     ├── NotFound            AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
     │                       JobNotFound · UploadNotFound · RequestNotFound · StreamNotFound · WorkspaceNotFound ·
-    │                       WorkspaceFileNotFound · VersionNotFound · ApprovalNotFound · RouteNotFound
+    │                       WorkspaceFileNotFound · VersionNotFound · ApprovalNotFound · OperatorNotFound · RunNotFound ·
+    │                       RouteNotFound
     ├── WrongMethod         MethodNotAllowed
     ├── Conflict            SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
     │                       EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress ·
-    │                       WorkspaceConflict · ApprovalDecided · Overtaken · IndexReplaced · Superseded
+    │                       WorkspaceConflict · ApprovalDecided · NothingToRun · AgentPaused · Overtaken · IndexReplaced ·
+    │                       Superseded
     ├── TooLarge            PayloadTooLarge
     ├── KeyMismatch         IdempotencyKeyReused
     ├── LimitExceeded       RateLimited · BudgetExceeded
@@ -182,6 +184,12 @@ class VersionNotFound(NotFound, code="version_not_found"): ...
 class ApprovalNotFound(NotFound, code="approval_not_found"): ...
 
 
+class OperatorNotFound(NotFound, code="operator_not_found"): ...
+
+
+class RunNotFound(NotFound, code="run_not_found"): ...
+
+
 class RouteNotFound(NotFound, code="route_not_found"): ...
 
 
@@ -227,6 +235,13 @@ class WorkspaceConflict(Conflict, code="workspace_conflict"):
 
 
 class ApprovalDecided(Conflict, code="approval_decided"): ...
+
+
+class NothingToRun(Conflict, code="nothing_to_run"):
+    """A run has no input, and the agent has no pending messages."""
+
+
+class AgentPaused(Conflict, code="agent_paused"): ...
 
 
 class TooLarge(SpassError): ...

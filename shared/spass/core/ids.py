@@ -1,5 +1,6 @@
 """Types and patterns of ids, and a generator of ids that sort by time."""
 
+import hashlib
 import os
 import threading
 import time
@@ -18,6 +19,9 @@ JobId = NewType("JobId", str)
 SummaryId = NewType("SummaryId", str)
 WorkspaceId = NewType("WorkspaceId", str)
 ApprovalId = NewType("ApprovalId", str)
+OperatorId = NewType("OperatorId", str)
+ManagedAgentId = NewType("ManagedAgentId", str)
+RunId = NewType("RunId", str)
 
 RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 """The pattern of the ids of indices, documents and workspaces that a caller chooses."""
@@ -29,13 +33,16 @@ characters. The pattern does not check this, because pydantic's engine has no lo
 CLIENT_ID: Final = r"^[A-Za-z0-9._:-]{1,128}$"
 """The pattern of the ids that a client of ``/c1`` chooses: that of a message, and its name for a session."""
 
+OPERATOR_ID: Final = r"^[A-Za-z0-9_.:-]{1,64}$"
+"""The pattern of the ids of operators."""
+
 AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
 """The pattern of an agent's name in a path or a parameter. (``agents.spec`` allows only 64 characters in a file.)"""
 
 AGENT_MODEL_PREFIX: Final = "agent/"
 """The beginning of the name under which an agent is a model of ``/v1``: ``agent/<name>``. No model of the catalogue begins so."""
 
-Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl", "apr"]
+Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl", "apr", "agt", "run"]
 
 
 def id_pattern(prefix: Prefix) -> str:
@@ -56,6 +63,13 @@ def new_id(prefix: Prefix) -> str:
     from a seeded generator, because Lambda may restore one snapshot of a process many times.
     """
     return f"{prefix}_{_base32(_ascending.next(), _TIME_CHARS + _RANDOM_CHARS)}"
+
+
+def derived_id(prefix: Prefix, milliseconds: int, name: str) -> str:
+    """Return an id that is always the same for ``name``. Among the others it sorts as one that was made at ``milliseconds`` since
+    the epoch."""
+    digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:10], "big")
+    return f"{prefix}_{_base32((milliseconds << 80) + digest, _TIME_CHARS + _RANDOM_CHARS)}"
 
 
 class AscendingNumbers:

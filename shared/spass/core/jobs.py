@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, TypeAlias
 
-from spass.core.ids import IndexId, JobId, TenantId, UploadId, id_pattern
+from spass.core.ids import IndexId, JobId, ManagedAgentId, RunId, TenantId, UploadId, id_pattern
 
 MAX_RECEIVES: Final = 5
 """Deliveries of a job's message before SQS moves it to the dead-letter queue."""
 _COMPACTION: Final = re.compile(id_pattern("job"))
+_AGENT: Final = re.compile(id_pattern("agt"))
+_RUN: Final = re.compile(id_pattern("run"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,25 @@ class StartCompaction:
     id: JobId
 
 
-Job: TypeAlias = IngestUpload | IngestPart | MergeSegments | AccountCall | StartCompaction
+@dataclass(frozen=True, slots=True)
+class RunAgent:
+    """Execute the queued run ``run`` of a managed agent."""
+
+    tenant: TenantId
+    agent: ManagedAgentId
+    run: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Run a managed agent, because its schedule says so. ``at`` is the scheduled time, or another text if it is unknown."""
+
+    tenant: TenantId
+    agent: ManagedAgentId
+    at: str
+
+
+Job: TypeAlias = IngestUpload | IngestPart | MergeSegments | AccountCall | StartCompaction | RunAgent | Tick
 
 _NAMES: Final[Mapping[type[Job], str]] = {
     IngestUpload: "ingest",
@@ -80,6 +100,8 @@ _NAMES: Final[Mapping[type[Job], str]] = {
     MergeSegments: "merge",
     AccountCall: "account",
     StartCompaction: "compact",
+    RunAgent: "run",
+    Tick: "tick",
 }
 
 
@@ -101,4 +123,10 @@ def job_of(message: object) -> Job | None:
             return AccountCall(TenantId(tenant), record)
         case {"job": "compact", "tenant": str(tenant), "id": str(id)} if _COMPACTION.fullmatch(id):
             return StartCompaction(TenantId(tenant), JobId(id))
+        case {"job": "run", "tenant": str(tenant), "agent": str(agent), "run": str(run)} if _AGENT.fullmatch(
+            agent
+        ) and _RUN.fullmatch(run):
+            return RunAgent(TenantId(tenant), ManagedAgentId(agent), RunId(run))
+        case {"job": "tick", "tenant": str(tenant), "agent": str(agent), "at": str(at)} if _AGENT.fullmatch(agent):
+            return Tick(TenantId(tenant), ManagedAgentId(agent), at)
     return None

@@ -2,7 +2,7 @@
 
 from spass.aws.clients import TenantStore
 from spass.core.bus import EMPTY_BUS, EventBus
-from spass.core.jobs import AccountCall, Delivery, IngestPart, IngestUpload, MergeSegments, StartCompaction
+from spass.core.jobs import AccountCall, Delivery, IngestPart, IngestUpload, MergeSegments, RunAgent, StartCompaction, Tick
 from spass.core.time import Deadline
 from spass.jobs.dispatch import Handler, NotHandled
 from spass.jobs.messages import Task
@@ -28,8 +28,8 @@ def background_handler(
                 await merge(store, cache, task.index, deadline)
             case AccountCall():
                 await audit.account(store, task.record)
-            case StartCompaction():
-                raise NotHandled("compactions have a queue of their own")
+            case StartCompaction() | RunAgent() | Tick():
+                raise NotHandled("compactions and runs have queues of their own")
         return True
 
     return handle

@@ -9,10 +9,10 @@ from typing import Final
 from spass.aws.clients import TenantStore
 from spass.aws.objects import ObjectMissing
 from spass.calls.scope import Scope
+from spass.core.bm25 import Ranking, excerpt
 from spass.core.errors import SessionNotFound
 from spass.core.messages import Message, Role
 from spass.core.time import Deadline
-from spass.sessions.bm25 import Ranking, excerpt
 from spass.sessions.lineage import ancestors
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns
 from spass.sessions.session import Session, read_session

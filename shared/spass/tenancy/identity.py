@@ -80,6 +80,12 @@ class Caller:
         owner = ["token", self.identity.token_id] if self.user is None else ["user", self.user]
         return _hash(json.dumps([self.tenant, *owner]))
 
+    @property
+    def owner(self) -> UserId:
+        """Return the owner of what the request makes for operators: the user, or one that stands for the token and that no header
+        can name."""
+        return self.user if self.user is not None else UserId(f"token/{self.identity.token_id}")
+
     def require_user(self) -> UserId:
         """Return the user of the request.
 

@@ -25,6 +25,7 @@ from spass.tools.lineage_searcher import LineageSearcher
 if TYPE_CHECKING:  # most of these import numpy, which the description of a tool does not need
     from spass.approvals.ending import Ending
     from spass.core.code_calls import Sandbox
+    from spass.core.memory import Memory
     from spass.rag.index.embedding import Embedder
     from spass.rag.search.reader import Reader
     from spass.rag.write.delete import IndexDeleter
@@ -143,7 +144,7 @@ class ToolContext:
     ``lineage_searcher`` creates the searcher at its first use; None outside of sessions. ``default_model`` is the model that made
     the call, if a model did. ``grants`` is what the agent's file lets its tools do; a call over HTTP has none. A tool that takes
     long calls ``report_progress`` while it runs. A tool whose work makes calls of its own passes their events to ``forward``, as
-    work within the call ``call_id``. ``call`` is the call itself, while it runs.
+    work within the call ``call_id``. ``call`` is the call itself, while it runs. ``memory`` is that of the operator that runs.
     """
 
     scope: Scope
@@ -164,6 +165,7 @@ class ToolContext:
     call_id: str = ""
     call: "Tool | None" = None
     grants: Grants = NO_GRANTS
+    memory: "Memory | None" = None
 
     def require_workspace(self) -> WorkspaceId:
         """Return the workspace of the turn.

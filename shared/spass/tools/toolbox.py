@@ -76,6 +76,7 @@ if TYPE_CHECKING:  # most calls need none of these
     from spass.approvals.ending import Ending
     from spass.approvals.record import StoredCall
     from spass.core.code_calls import Sandbox
+    from spass.core.memory import Memory
     from spass.tools.chat_models import ChatModels
     from spass.tools.delegates import Delegates
     from spass.tools.editor.protocol import Editor
@@ -159,11 +160,12 @@ class Toolbox:
         allowed: Collection[str],
         model: str | None = None,
         grants: Grants = NO_GRANTS,
+        memory: "Memory | None" = None,
         report_progress: ReportProgress = ignore_progress,
         forward: ForwardEvent = ignore_event,
     ) -> ToolOutcome:
         """Run ``call`` as ``model`` wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
-        ``grants`` is what the agent's file lets the tool do.
+        ``grants`` is what the agent's file lets the tool do, and ``memory`` that of the operator whose turn it is.
 
         Raises:
             StorageUnavailable, Internal: the turn cannot continue.
@@ -180,7 +182,13 @@ class Toolbox:
 
         context = self._context(scope, recorder)
         context = replace(
-            context, default_model=model, report_progress=report_progress, forward=forward, call_id=call.id, grants=grants
+            context,
+            default_model=model,
+            report_progress=report_progress,
+            forward=forward,
+            call_id=call.id,
+            grants=grants,
+            memory=memory,
         )
         attempt = await self._attempt(context, recorder, prepare, _FATAL)
         return outcome_of(call, attempt, recorder.duration_ms)
@@ -193,6 +201,7 @@ class Toolbox:
         allowed: Collection[str],
         model: str | None = None,
         grants: Grants = NO_GRANTS,
+        memory: "Memory | None" = None,
     ) -> AsyncGenerator[CallEvent, None]:
         """Run the tool calls of one answer of ``model``, eight at the same time, and yield their events as they happen.
 
@@ -202,11 +211,10 @@ class Toolbox:
         Raises:
             StorageUnavailable, Internal: the turn cannot continue. The other calls were cancelled, and all have ended.
         """
+        run_call = partial(self.execute, scope, allowed=allowed, model=model, grants=grants, memory=memory)
 
         async def run(call: ToolCall, report_progress: ReportProgress, forward: ForwardEvent) -> ToolOutcome:
-            return await self.execute(
-                scope, call, allowed=allowed, model=model, grants=grants, report_progress=report_progress, forward=forward
-            )
+            return await run_call(call, report_progress=report_progress, forward=forward)
 
         async with aclosing(run_side_by_side(calls[:MAX_CALLS], run, concurrency=_CONCURRENCY)) as events:
             async for event in events:

@@ -22,10 +22,15 @@ from spass.core.effects import (
     HarnessSpec,
     Hidden,
     Infer,
+    Keep,
+    Note,
     Page,
     Queries,
+    Recall,
+    Recalled,
     RunCode,
     RunHarness,
+    SetState,
     ShowAfter,
     Tell,
     ToolOutcome,
@@ -104,7 +109,12 @@ effects: Final[st.SearchStrategy[Any]] = st.one_of(
     st.builds(RunCode, cells, optional(texts)),
     st.builds(FetchPage, texts),
     st.builds(RunHarness, specs),
+    st.builds(Recall, texts, st.sampled_from(["key", "keyword", "semantic", "ends"]), integers),
+    st.builds(Keep, texts, optional(texts), tuples(texts)),
+    st.builds(SetState, values),
 )
+notes: Final = st.builds(Note, texts, texts, numbers, texts, tuples(texts))
+errors: Final = st.builds(CallError, texts, texts)
 answers: Final = st.builds(Answer, texts, st.none() | st.sampled_from(FinishReason), tuples(calls), objects)
 replies: Final = st.builds(
     AssistantReply,
@@ -112,7 +122,7 @@ replies: Final = st.builds(
     tuples(calls),
     st.sampled_from(FinishReason),
     st.builds(TokenUsage, integers, integers),
-    optional(st.builds(CallError, texts, texts)),
+    optional(errors),
 )
 outcomes: Final = st.builds(
     ToolOutcome,
@@ -131,6 +141,9 @@ RESULTS: Final[dict[type, st.SearchStrategy[Any]]] = {
     Infer: replies,
     CallTools: tuples(outcomes),
     Tell: st.none(),
+    Recall: st.builds(Recalled, tuples(notes), optional(errors)),
+    Keep: texts,
+    SetState: st.none(),
     RunCode: st.builds(CellResult, texts, optional(texts), integers, optional(texts)),
     FetchPage: st.builds(Page, texts, optional(texts)),
     RunHarness: st.builds(HarnessResult, texts, tuples(values), objects),

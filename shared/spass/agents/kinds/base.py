@@ -93,6 +93,9 @@ class BaseAgent(ABC):
     needs: ClassVar[Need | None] = None
     """The requirement of the kind. None means that every gateway can run it."""
 
+    remembers: ClassVar[bool] = False
+    """True for a kind of operators: it recalls and keeps notes, and has a state from run to run."""
+
     system_prompt: str = parameter("", "Instructions that precede every conversation.")
     temperature: float = parameter(0.7, "Sampling temperature.", ge=0, le=2)
     max_tokens: int = parameter(1024, "Tokens of one reply of the model, at most.", ge=1, le=MAX_OUTPUT_TOKENS)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.sessions.bm25 import Ranking, excerpt, words
+from spass.core.bm25 import Ranking, excerpt, words
 
 
 @pytest.mark.parametrize(

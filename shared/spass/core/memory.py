@@ -1,0 +1,30 @@
+"""The memory of an operator, as the driver and the tools see it."""
+
+from typing import Protocol
+
+from spass.core.effects import Keep, Recall, Recalled
+from spass.core.messages import Json
+
+
+class Memory(Protocol):
+    """The notes and the state of one operator, during one turn."""
+
+    async def recall(self, effect: Recall) -> Recalled:
+        """Return the notes that ``effect`` asks for.
+
+        Raises:
+            StorageUnavailable: the table does not answer.
+        """
+        ...
+
+    async def keep(self, effect: Keep) -> str:
+        """Store a note and return its key. Storing it again changes nothing.
+
+        Raises:
+            StorageUnavailable: the outcome is unknown; repeat the call.
+        """
+        ...
+
+    def set_state(self, value: Json) -> None:
+        """Remember the state that the commit of the turn writes."""
+        ...
