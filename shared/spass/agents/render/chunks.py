@@ -20,13 +20,17 @@ class AnswerHead:
     created: int
     model: str
 
+    def fields(self) -> Chunk:
+        """Return the fields as each chunk has them."""
+        return _head(self.id, self.created, self.model)
+
 
 class ChunkWriter:
     """Render the events of one answer. The last chunk always has the usage and the cost: with ``include_usage`` a separate chunk,
     as in OpenAI's answers; without it, the chunk with the finish reason."""
 
     def __init__(self, head: AnswerHead, *, include_usage: bool) -> None:
-        self._head: Chunk = _head(head.id, head.created, head.model)
+        self._head = head.fields()
         self._include_usage = include_usage
         self._started = False
 
