@@ -32,13 +32,14 @@ _DIACRITICS: Final = _combining_marks(0x300, 0x900)  # accents, and Hebrew and A
 _VOWELS: Final = _combining_marks(0x900, 0xE00)  # in Indic scripts, a different vowel sign makes a different word
 _DIACRITIC: Final = re.compile(f"[{_DIACRITICS}]+")
 _WORD: Final = re.compile(f"[{_UNSPACED_SCRIPTS}]|(?:(?![{_UNSPACED_SCRIPTS}])[^\\W_]|[{_DIACRITICS}{_VOWELS}])+")
-_ASCII_WORD: Final = re.compile("[a-z0-9]+")
+_ASCII_LETTERS: Final = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
+"""Each ASCII letter in lower case, and a blank for what is neither a letter nor a digit."""
 
 
 def words(text: str) -> list[str]:
     """Return the words and numbers of ``text``, in order, in lower case, without accents and compatibility forms."""
     if text.isascii():
-        return _ASCII_WORD.findall(text.lower())
+        return text.translate(_ASCII_LETTERS).split()
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     return _WORD.findall(_DIACRITIC.sub("", folded))
 
@@ -72,7 +73,7 @@ class Ranking(Generic[T]):
         text_words = words(text)
         self.searched += 1
         self._word_count += len(text_words)
-        counts = Counter(word for word in text_words if word in self._terms)
+        counts = Counter(filter(self._terms.__contains__, text_words))
         if counts:
             self._text_counts.update(counts.keys())
             self._candidates.append(_Candidate(item, len(text_words), counts))

@@ -1,0 +1,116 @@
+"""The state of an operator: one item, which also points to the operator's session.
+
+An operator begins with a new ``generation``. Notes belong to a generation, so those of a forgotten operator are never found
+again, even if they were written late, or are removed late.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Literal, TypeAlias
+
+from spass.aws import keys
+from spass.aws.attributes import Item, Value
+from spass.aws.clients import TenantStore
+from spass.aws.writes import ITEM_ABSENT, Equals, Put, Update
+from spass.core.ids import AgentName, SessionId, new_id
+from spass.core.json import dump, replace_surrogates
+from spass.core.messages import Json
+from spass.core.time import Timestamp
+from spass.memory.operator import Operator
+
+STATE_KEY: Final = "state"
+"""The key under which a model stores the operator's state, and under which the state is recalled."""
+
+
+class _Unchanged(Enum):
+    UNCHANGED = "unchanged"
+
+
+Unchanged: TypeAlias = Literal[_Unchanged.UNCHANGED]
+UNCHANGED: Final = _Unchanged.UNCHANGED
+"""The value of a state that an update does not change."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorState:
+    """What is stored of an operator.
+
+    ``session`` is its session or an ancestor of it: its chain leads to the live one. The session is filed under ``agent``.
+    ``state`` is None before the first commit. ``version`` counts the updates.
+    """
+
+    session: SessionId
+    agent: AgentName
+    generation: str
+    state: Json
+    version: int
+    created_at: Timestamp
+    updated_at: Timestamp
+
+    @property
+    def text(self) -> str:
+        """Return the state as text: the text that the model stored, or the JSON value."""
+        return self.state if isinstance(self.state, str) else dump(self.state)
+
+
+async def read_state(store: TenantStore, operator: Operator) -> OperatorState | None:
+    """Return what is stored of the operator, or None if it never ran or was forgotten.
+
+    Raises:
+        StorageUnavailable: AWS throttled all retries or was unreachable.
+    """
+    item = await store.table.get(keys.operator_state(store.tenant, operator.user, operator.id))
+    return decode_state(item) if item is not None else None
+
+
+def decode_state(item: Item) -> OperatorState:
+    """Return what a stored item holds."""
+    stored: Any = item
+    return OperatorState(
+        SessionId(stored["session"]),
+        AgentName(stored["agent"]),
+        stored["generation"],
+        json.loads(stored["state"]) if "state" in stored else None,
+        stored["version"],
+        Timestamp(stored["created_at"]),
+        Timestamp(stored["updated_at"]),
+    )
+
+
+def state_creation(store: TenantStore, operator: Operator, session: SessionId, agent: AgentName, at: Timestamp) -> Put:
+    """Return the write that begins the operator with ``session``, which is filed under ``agent``. Its condition fails if the
+    operator exists."""
+    attributes: dict[str, Value] = {
+        "session": session,
+        "agent": agent,
+        "generation": new_id("gen"),
+        "version": 0,
+        "created_at": at,
+        "updated_at": at,
+    }
+    return Put(keys.operator_state(store.tenant, operator.user, operator.id), attributes, ITEM_ABSENT)
+
+
+def state_update(
+    store: TenantStore,
+    operator: Operator,
+    session_before: SessionId,
+    session: SessionId,
+    state: Json | Unchanged,
+    at: Timestamp,
+    *,
+    agent: AgentName | None = None,
+) -> Update:
+    """Return the write of the next ``state`` and ``session``. With ``agent``, the session is filed under it.
+
+    The condition fails if the operator was forgotten, or does not point to ``session_before`` any more. So a late commit never
+    brings a forgotten operator back.
+    """
+    changed: dict[str, Value] = {"session": session, "updated_at": at}
+    if state is not UNCHANGED:
+        changed["state"] = replace_surrogates(dump(state))
+    if agent is not None:
+        changed["agent"] = agent
+    key = keys.operator_state(store.tenant, operator.user, operator.id)
+    return Update(key, set=changed, add={"version": 1}, when=Equals("session", session_before))
