@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from spass.cli.input import read_context, read_question
+from spass.cli.input import read_context, read_text
 from spass.cli.stream_printer import StreamPrinter, note_result
 from spass.cli.terminal import write
 from spass.sdk import Spass
@@ -21,7 +21,7 @@ def ask(client: Spass, options: argparse.Namespace) -> None:
         UsageError: an argument names something that cannot be read.
         SpassApiError, SpassUnreachable: there is no answer.
     """
-    question = read_question(options.text)
+    question = read_text(options.text, "question")
     params = dict(options.param)
     if options.agent in FOREIGN_AGENTS:
         params.setdefault("workspace", str(Path.cwd()))

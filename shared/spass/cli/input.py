@@ -13,8 +13,8 @@ class UsageError(Exception):
     """An argument names something that cannot be read."""
 
 
-def read_question(text: str) -> str:
-    """Return ``text``, or the standard input if it is ``-``, without the line break at its end.
+def read_text(text: str, what: str) -> str:
+    """Return ``text``, or the standard input if it is ``-``, without the line break at its end. ``what`` names it in errors.
 
     Raises:
         UsageError: there is no text that can be sent.
@@ -24,7 +24,7 @@ def read_question(text: str) -> str:
             raise UsageError("the standard input is closed.")
         text = _read(sys.stdin.buffer, "the standard input").removesuffix("\n").removesuffix("\r")
     if not text.strip():
-        raise UsageError("the question is empty.")
+        raise UsageError(f"the {what} is empty.")
     return text
 
 

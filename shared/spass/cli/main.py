@@ -23,6 +23,7 @@ _HINTS: Final = {
     "missing_token": "Set SPASS_TOKEN.",
     "invalid_token": "Check SPASS_TOKEN.",
     "user_id_required": "Set SPASS_USER.",
+    "nothing_to_run": "Give the run an input (--input TEXT), or send a message first.",
 }
 
 
@@ -83,6 +84,11 @@ def _dispatch(options: argparse.Namespace, client: "Spass") -> int:
         from spass.cli.chat import chat
 
         return ERROR_ANSWER if chat(client, options.agent, report) else OK
+    if options.command == "managed":
+        from spass.cli.managed import managed
+
+        managed(client, options)
+        return OK
     from spass.cli.listing import LISTINGS
 
     LISTINGS[options.command](client)

@@ -18,6 +18,7 @@ examples:
   spass ask "Say hello" --agent simple
   spass ask --tools calculator,think "What is sqrt(144)?"
   spass chat --agent researcher
+  spass managed send agt_… --stream "What is new?"
 """
 _ASK_EXAMPLES: Final = """
 examples:
@@ -37,11 +38,48 @@ examples:
   spass chat --agent researcher
   printf 'My name is Ada.\\nWhat is my name?\\n' | spass chat --agent researcher
 """
+_MANAGED_EXAMPLES: Final = """
+A managed agent belongs to you. It keeps its conversation and a mailbox, and runs when you say so or by a schedule. `spass managed
+COMMAND --help` explains each command.
+
+examples:
+  ID=$(spass managed create reporter --agent operative)
+  spass managed send $ID --stream "What is 2+2?"
+  spass managed send $ID "Remember the meeting at 10." && spass managed run $ID
+  spass managed messages $ID
+"""
+_CREATE_EXAMPLES: Final = """
+The command prints the agent's id. A schedule is written as for EventBridge Scheduler: rate(…), cron(…) with six fields, or at(…).
+
+examples:
+  spass managed create reporter --agent operative --tools calculator
+  spass managed create daily --agent researcher --schedule "cron(0 8 * * ? *)" --timezone Europe/Berlin --input "What is new?"
+"""
+_SEND_EXAMPLES: Final = """
+Without --stream the message waits in the mailbox for the next run.
+
+examples:
+  spass managed send agt_… --stream "What is 2+2?"
+  git log -5 | spass managed send agt_… -
+"""
+_RUN_EXAMPLES: Final = """
+A run takes the waiting messages and then its own input. It is executed in the background, and its answer arrives in the mailbox.
+
+examples:
+  spass managed run agt_…
+  spass managed run agt_… --input "What is new?" --json
+"""
+_MESSAGES_EXAMPLES: Final = """
+examples:
+  spass managed messages agt_…
+  spass managed messages agt_… --json | jq -r .content
+"""
 _LISTS: Final = {
     "kinds": "list the kinds of agents, which need no file",
     "agents": "list the agents that have a file",
     "tools": "list the tools of the gateway",
 }
+_TEXTS: Final = {"ask": "question", "send": "message"}
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -51,7 +89,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
     options, unknown = build_parser().parse_known_args(arguments)
     if unknown:
-        advice = "" if unknown[0].startswith("-") or options.command != "ask" else ". Write the question in quotes"
+        text = _TEXTS.get(getattr(options, "action", options.command))
+        advice = f". Write the {text} in quotes" if text and not unknown[0].startswith("-") else ""
         options.refuse(f"unrecognized arguments: {' '.join(unknown)}{advice}")
     return options
 
@@ -71,6 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
         _add_command(commands, name, text, f"\nexample:\n  spass {name}\n")
     chat = _add_command(commands, "chat", "talk to an agent in a session", _CHAT_EXAMPLES)
     chat.add_argument("--agent", metavar="NAME", help="an agent that has a file (default: the first of `spass agents`)")
+    _add_managed(_add_command(commands, "managed", "agents that keep a mailbox and may have a schedule", _MANAGED_EXAMPLES))
     return parser
 
 
@@ -93,13 +133,21 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument(
         "--agent", metavar="KIND|NAME", default="orchestrator", help="a kind, or an agent that has a file (default: orchestrator)"
     )
-    ask.add_argument("--tools", metavar="A,B", type=_names, help="the tools that the agent may use, separated by commas")
-    ask.add_argument("--model", metavar="M", help="a chat model (default: the first that the token may use)")
-    ask.add_argument("--system", metavar="TEXT", help="the system prompt")
+    _add_choice(ask)
     ask.add_argument(
         "--context", metavar="FILE", help="text that the agent may use; a .json file is the context object of POST /v1/ask"
     )
-    ask.add_argument(
+    ask.add_argument("--json", action="store_true", help="print the whole answer of POST /v1/ask as JSON")
+    ask.add_argument("--no-stream", action="store_true", help="wait for the whole answer")
+    ask.add_argument("text", metavar="TEXT|-", help="the question; - reads it from standard input")
+
+
+def _add_choice(command: argparse.ArgumentParser) -> None:
+    """Add the options that change how a kind works."""
+    command.add_argument("--tools", metavar="A,B", type=_names, help="the tools that the agent may use, separated by commas")
+    command.add_argument("--model", metavar="M", help="a chat model (default: the first that the token may use)")
+    command.add_argument("--system", metavar="TEXT", help="the system prompt")
+    command.add_argument(
         "--param",
         metavar="K=V",
         action="append",
@@ -107,9 +155,39 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         default=[],
         help="a parameter of the kind, such as max_turns=5; may be repeated",
     )
-    ask.add_argument("--json", action="store_true", help="print the whole answer of POST /v1/ask as JSON")
-    ask.add_argument("--no-stream", action="store_true", help="wait for the whole answer")
-    ask.add_argument("text", metavar="TEXT|-", help="the question; - reads it from standard input")
+
+
+def _add_managed(managed: argparse.ArgumentParser) -> None:
+    actions = managed.add_subparsers(dest="action", metavar="COMMAND", required=True)
+    create = _add_action(actions, "create", "create a managed agent", _CREATE_EXAMPLES)
+    create.add_argument("name", metavar="NAME", help="a name for you; it need not be unique")
+    create.add_argument("--agent", metavar="KIND|NAME", required=True, help="a kind, or an agent that has a file")
+    _add_choice(create)
+    create.add_argument("--schedule", metavar="EXPRESSION", help='when it runs, such as "rate(1 hour)"')
+    create.add_argument("--timezone", metavar="ZONE", help="the time zone of the schedule (default: UTC)")
+    create.add_argument("--input", metavar="TEXT", help="the input of each scheduled run")
+    _add_action(actions, "list", "list your managed agents, newest first", "\nexample:\n  spass managed list\n")
+    send = _add_action(actions, "send", "send a message to a managed agent", _SEND_EXAMPLES)
+    send.add_argument("id", metavar="ID", help="the agent's id (agt_…)")
+    send.add_argument("--stream", action="store_true", help="run the agent at once and print its answer as it arrives")
+    send.add_argument("text", metavar="TEXT|-", help="the message; - reads it from standard input")
+    run = _add_action(actions, "run", "run a managed agent in the background", _RUN_EXAMPLES)
+    run.add_argument("id", metavar="ID", help="the agent's id (agt_…)")
+    run.add_argument("--input", metavar="TEXT|-", help="text that follows the waiting messages; - reads it from standard input")
+    messages = _add_action(actions, "messages", "show the mailbox of a managed agent, oldest first", _MESSAGES_EXAMPLES)
+    messages.add_argument("id", metavar="ID", help="the agent's id (agt_…)")
+    delete = _add_action(
+        actions, "delete", "delete a managed agent and all that belongs to it", "\nexample:\n  spass managed delete agt_…\n"
+    )
+    delete.add_argument("id", metavar="ID", help="the agent's id (agt_…)")
+
+
+def _add_action(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str, epilog: str
+) -> argparse.ArgumentParser:
+    action = _add_command(actions, name, text, epilog)
+    action.add_argument("--json", action="store_true", help="print the gateway's answer as JSON; of a list, one entry in a line")
+    return action
 
 
 def _names(text: str) -> list[str]:

@@ -101,14 +101,17 @@ class StreamPrinter:
 
 
 def note_result(tool: str, result: object, duration_ms: object) -> None:
-    """Write about a tool call that is over. ``result`` is its value, or the JSON of it. What code printed keeps its lines."""
-    cell = _members(result, _CELL)
+    """Write about a tool call that is over. ``result`` is its value, or the JSON of it. What code printed keeps its lines.
+
+    ``duration_ms`` is None if it is unknown.
+    """
+    cell, duration = _members(result, _CELL), "" if duration_ms is None else f" ({duration_ms} ms)"
     if cell is None:
-        note(f"[{tool}] = {_compact(result)} ({duration_ms} ms)")
+        note(f"[{tool}] = {_compact(result)}{duration}")
         return
     missing = f"[{cell['truncated']} more characters]" if cell["truncated"] else ""
     printed = "\n".join(str(part).rstrip("\n") for part in (cell["output"], missing, cell["error"]) if part)
-    note(f"[{tool}] {'=' if printed else 'printed nothing'} ({duration_ms} ms)")
+    note(f"[{tool}] {'=' if printed else 'printed nothing'}{duration}")
     _note_indented(printed)
 
 

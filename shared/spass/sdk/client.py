@@ -1,4 +1,4 @@
-"""The client of a gateway. It is synchronous and does not repeat requests."""
+"""The client of a gateway. It is synchronous and does not repeat requests, except to continue the stream of a managed run."""
 
 import os
 from collections.abc import Generator, Mapping, Sequence
@@ -11,6 +11,7 @@ from spass.agents.kind_list import Kind, KindList
 from spass.sdk.endpoint import Endpoint
 from spass.sdk.errors import invalid_answer
 from spass.sdk.event_reader import Event
+from spass.sdk.managed import ManagedAgents
 from spass.sdk.transport import JsonObject, Transport, check_answer
 from spass.tools.answers import FunctionTool, ToolList
 
@@ -34,6 +35,11 @@ class Spass:
     def url(self) -> str:
         """Return the address of the gateway, without a final slash."""
         return self._transport.endpoint.url
+
+    @property
+    def managed(self) -> ManagedAgents:
+        """Return the managed agents of the user."""
+        return ManagedAgents(self._transport)
 
     def __repr__(self) -> str:
         return f"Spass({self.url!r})"

@@ -1,7 +1,7 @@
 """Send requests to a gateway and translate every failure into an error of the client."""
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -40,12 +40,15 @@ class Transport:
 
     def get(self, path: str, model: type[M]) -> M:
         """Return the answer to a GET. Fields that a newer gateway added are ignored."""
-        with self._answer("GET", path) as response:
-            return check_answer(_read_answer(response), model)
+        return check_answer(self.send("GET", path), model)
 
     def post(self, path: str, body: Mapping[str, Any]) -> JsonObject:
         """Return the answer to a POST."""
-        with self._answer("POST", path, body) as response:
+        return self.send("POST", path, body)
+
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> JsonObject:
+        """Return the answer to a request."""
+        with self._answer(method, path, body) as response:
             return _read_answer(response)
 
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[Event, None, JsonObject | None]:
@@ -53,16 +56,26 @@ class Transport:
         with self._answer("POST", path, {**body, "stream": True}, silence=SILENCE_SECONDS) as response:
             if response.status_code == httpx.codes.PERMANENT_REDIRECT:
                 return _read_json(response)
-            if not response.is_success:
-                raise SpassApiError.from_envelope(response.status_code, _read_json(response))
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                raise invalid_answer(response.status_code)
-            yield from read_events(response.iter_bytes())
+            yield from read_events(_read_stream(response))
         return None
 
     @contextmanager
+    def stream(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Generator[Iterator[bytes] | None, None, None]:
+        """Yield the bytes of a streamed answer as they arrive, or None if the answer is 204."""
+        with self._answer(method, path, body, headers, silence=SILENCE_SECONDS) as response:
+            yield None if response.status_code == httpx.codes.NO_CONTENT else _read_stream(response)
+
+    @contextmanager
     def _answer(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, silence: float = ANSWER_SECONDS
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        silence: float = ANSWER_SECONDS,
     ) -> Generator[httpx.Response, None, None]:
         """Yield the answer to a request. Its body has not been read.
 
@@ -72,11 +85,9 @@ class Transport:
         self.check_open()
         timeout = httpx.Timeout(silence, connect=CONNECT_SECONDS)
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        headers = {} if content is None else {"Content-Type": "application/json"}
+        sent = {**(headers or {}), **({} if content is None else {"Content-Type": "application/json"})}
         try:
-            with self._http.stream(
-                method, self.endpoint.url + path, content=content, headers=headers, timeout=timeout
-            ) as response:
+            with self._http.stream(method, self.endpoint.url + path, content=content, headers=sent, timeout=timeout) as response:
                 yield response
             return
         except httpx.TimeoutException:
@@ -134,6 +145,19 @@ def _read_answer(response: httpx.Response) -> JsonObject:
     if not response.is_success:
         raise SpassApiError.from_envelope(response.status_code, body)
     return body
+
+
+def _read_stream(response: httpx.Response) -> Iterator[bytes]:
+    """Return the bytes of a stream of events as they arrive.
+
+    Raises:
+        SpassApiError: the answer is not a stream.
+    """
+    if not response.is_success:
+        raise SpassApiError.from_envelope(response.status_code, _read_json(response))
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        raise invalid_answer(response.status_code)
+    return response.iter_bytes()
 
 
 def _read_json(response: httpx.Response) -> JsonObject:

@@ -90,6 +90,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._exchange()
 
+    def do_PATCH(self) -> None:
+        self._exchange()
+
+    def do_DELETE(self) -> None:
+        self._exchange()
+
     def _exchange(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         answer = self.respond(

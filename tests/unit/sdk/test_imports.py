@@ -41,7 +41,8 @@ def test_the_client_is_imported_at_its_first_use() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["from spass import Spass; Spass().close()", "import spass.cli.chat, spass.cli.listing, spass.cli.ask"]
+    "statement",
+    ["from spass import Spass; Spass().close()", "import spass.cli.chat, spass.cli.listing, spass.cli.ask, spass.cli.managed"],
 )
 def test_the_client_needs_no_package_of_the_gateway(statement: str) -> None:
     run(f"import sys; sys.modules.update(dict.fromkeys({GATEWAY_ONLY!r})); {statement}")
