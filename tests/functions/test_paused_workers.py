@@ -37,7 +37,7 @@ def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
 
 @pytest.fixture
 async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:
-    monkeypatch.setattr("spass.agents.streams._STOP_POLL_SECONDS", 5.0)
+    monkeypatch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", 5.0)
     monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
     with virtual_clocks():
         yield Chats(tmp_path)

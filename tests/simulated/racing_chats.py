@@ -13,8 +13,9 @@ from spass.agents.driver import ShortenHistory
 from spass.agents.engine import NOTHING_GIVEN, Engine, no_history
 from spass.agents.following import FollowedStream, follow_stream, stop_turn
 from spass.agents.kinds.base import AgentContext
+from spass.agents.live_stream import LiveStream
 from spass.agents.spec import AgentSpec
-from spass.agents.streams import LiveStream, StreamedMessage, Streams
+from spass.agents.streams import StreamedMessage, Streams
 from spass.aws.attributes import Item
 from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome

@@ -11,21 +11,34 @@ from spass.aws.clients import TenantStore
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
 from spass.core.errors import SessionBusy, SessionNotFound, SpassError, StorageUnavailable
-from spass.core.ids import SessionId
+from spass.core.ids import SessionId, random_suffix
 from spass.sessions.hold import held_by, is_deleted, release_hold
 from spass.sessions.record import TurnRecord, store_body, stored_overflow_key
 from spass.sessions.session import Session
+from spass.sessions.turn_request import NOTHING_JOINED, CommitWith
 
 _COMMIT_ATTEMPTS: Final = 2
 _COMMIT_DELAY: Final = 0.1  # seconds; doubled per attempt, full jitter
+_RENEWALS: Final = 10  # each failed one means that another request has changed what the transaction requires
+_RENEWAL_DELAY: Final = 0.02  # seconds, full jitter
+_NOT_RECORDED: Final = "The turn could not be recorded; try again."
+_OWN_WRITES: Final = {0, 1}
+"""The positions of the turn and the head. The conditions of both hold as long as the turn holds its session."""
 
 
-async def commit_turn(store: TenantStore, session: Session, turn: TurnRecord, with_effect: Sequence[Write] = ()) -> None:
+async def commit_turn(
+    store: TenantStore,
+    session: Session,
+    turn: TurnRecord,
+    answers: Sequence[Write] = (),
+    joined: CommitWith = NOTHING_JOINED,
+) -> None:
     """Record ``turn`` in its session and release the hold, whose owner is the turn's id. ``session`` is the state after the turn.
-    The writes ``with_effect`` join the transaction.
+    The ``answers`` for a repeated request and the writes of ``joined`` are part of the transaction.
 
     Raises:
-        SessionNotFound, SessionBusy: the hold was lost; the turn is not recorded, and no later attempt can record it.
+        SessionNotFound, SessionBusy: the hold was lost, or a condition of ``joined`` cannot hold; the turn is not recorded, and
+            no later attempt can record it.
         StorageUnavailable: the outcome is unknown, or the turn is not recorded.
     """
     body = await store_body(store, session.id, turn)
@@ -38,39 +51,54 @@ async def commit_turn(store: TenantStore, session: Session, turn: TurnRecord, wi
             when=held_by(turn.id),
         ),
         Put(keys.user_session(store.tenant, session.user, session.agent, session.id), session.entry()),
-        *with_effect,
+        *answers,
     ]
-    if error := await _transact(store, session.id, turn, writes):
+    if error := await _transact(store, session.id, turn, writes, joined):
         if key := stored_overflow_key(dict(body)):
             with suppress(StorageUnavailable):
                 await store.objects.delete([key])
         raise error
 
 
-async def _transact(store: TenantStore, session: SessionId, turn: TurnRecord, writes: Sequence[Write]) -> SpassError | None:
-    """Make the writes. Return None if they took effect, or an error if they did not and never will.
+async def _transact(
+    store: TenantStore, session: SessionId, turn: TurnRecord, writes: Sequence[Write], joined: CommitWith
+) -> SpassError | None:
+    """Make the ``writes`` and those of ``joined``, which are renewed if their conditions do not hold. Return None if they took
+    effect, or an error if they did not and never will.
 
     Raises:
         StorageUnavailable: the outcome is unknown.
     """
-    for attempt in range(_COMMIT_ATTEMPTS):
+    token, attempts, renewals = turn.id, 0, 0
+    current: Sequence[Write] | None = joined.writes
+    while attempts < _COMMIT_ATTEMPTS:
         try:
-            await store.table.transact(writes, token=turn.id)
+            if current is None:
+                current = await joined.renew() if joined.renew is not None else None
+            if current is None:
+                return SessionBusy("Another request changed what this turn writes; the turn was not recorded.", retry_after=1)
+            await store.table.transact([*writes, *current], token=token)
         except TransactionFailed as failure:
             if await _is_committed(store, session, turn):  # by an earlier attempt, whose reply was lost
                 return None
             if is_deleted(failure.failures.get(1, {})):
                 return SessionNotFound("This session was deleted while the turn ran.")
-            return SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)
+            if joined.renew is None or not _OWN_WRITES.isdisjoint(failure.failures):
+                return SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)
+            if renewals == _RENEWALS:
+                break
+            renewals, token, current = renewals + 1, random_suffix(), None
+            await asyncio.sleep(random.uniform(0, _RENEWAL_DELAY * renewals))  # noqa: S311 (jitter)
         except StorageUnavailable:
-            await asyncio.sleep(random.uniform(0, _COMMIT_DELAY * 2**attempt))  # noqa: S311 (jitter)
+            await asyncio.sleep(random.uniform(0, _COMMIT_DELAY * 2**attempts))  # noqa: S311 (jitter)
+            attempts += 1
         else:
             return None
     # An attempt may still be in flight. Without the hold it can no longer take effect, so a read after the release is final.
     await release_hold(store, session, turn.id)
     if await _is_committed(store, session, turn):
         return None
-    return StorageUnavailable("The turn could not be recorded; try again.", retry_after=1)
+    return StorageUnavailable(_NOT_RECORDED, retry_after=1)
 
 
 async def _is_committed(store: TenantStore, session: SessionId, turn: TurnRecord) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spass.aws import idempotency
 from spass.aws.idempotency import StoredAnswer
@@ -41,6 +41,7 @@ from spass.core.messages import Message
 from spass.core.outcome import CompactionIds, TurnOutcome, decode_outcome, encode_outcome
 from spass.core.time import Clock, timestamp
 from spass.sessions.commit import commit_turn
+from spass.sessions.commit_participants import read_commit
 from spass.sessions.decided_calls import with_decisions
 from spass.sessions.held_session import HeldSession
 from spass.sessions.hold import new_hold
@@ -162,8 +163,8 @@ class Turn:
                     else:
                         raise InternalError("The turn ended without an answer.")
                     recorded = self._record(held, recorder)
-                    writes = await _read_writes(events, recorded.outcome)
-            await self._commit(held, recorded, writes)
+                    joined = await read_commit(events, recorded.outcome)
+            await self._commit(held, recorded, joined)
             yield last_event
         finally:
             await held.release()
@@ -256,12 +257,12 @@ class Turn:
         session = replace(held.session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
         return _Recorded(session, turn, self._outcome(session.id, turn, recorder))
 
-    async def _commit(self, held: HeldSession, recorded: _Recorded, with_effect: Sequence[Write]) -> None:
+    async def _commit(self, held: HeldSession, recorded: _Recorded, joined: CommitWith) -> None:
         store, request, (session, turn, outcome) = self._store, self._request, recorded
         answer = StoredAnswer(encode_outcome(outcome), {})
         requests = [request.idempotency, request.idempotency_at(session.id) if self.compactor.result else None]
         answers: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
-        await commit_turn(store, session, turn, [*answers, *with_effect])
+        await commit_turn(store, session, turn, answers, joined)
         held.mark_committed()
         self._answer = TurnAnswer(outcome, replayed=False)
 
@@ -276,14 +277,3 @@ class Turn:
             compaction=CompactionIds(summary.source, summary.successor, summary.id) if summary is not None else None,
             compaction_error=error.code if error is not None else None,
         )
-
-
-async def _read_writes(events: AsyncGenerator[Event | CommitWith, Any], outcome: TurnOutcome) -> Sequence[Write]:
-    """Send the outcome of the turn to its ``events``, which have yielded the last one. Return the writes that they yield."""
-    try:
-        last = await events.asend(outcome)
-    except StopAsyncIteration:
-        return ()
-    if not isinstance(last, CommitWith):
-        raise InternalError("The turn had events after its last one.")
-    return last.writes

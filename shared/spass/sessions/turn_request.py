@@ -2,14 +2,14 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.writes import Write
 from spass.core.events import Event
 from spass.core.ids import AgentName, SessionId, UserId, WorkspaceId
 from spass.core.messages import Message
-from spass.core.outcome import AgentRun
+from spass.core.outcome import AgentRun, TurnOutcome
 from spass.sessions.opening import Opening
 
 if TYPE_CHECKING:
@@ -23,13 +23,25 @@ LoadHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 event."""
 
 
+Renew: TypeAlias = Callable[[], Awaitable[Sequence[Write] | None]]
+"""Return newer writes for another try, because a condition of the transaction did not hold. Return None if none can hold."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitWith:
-    """Writes that join the transaction that records a turn."""
+    """Writes that join the transaction that records a turn.
+
+    ``renew`` is called if the transaction failed while the turn still holds its session. Without it, the turn is then not
+    recorded.
+    """
 
     writes: Sequence[Write]
+    renew: Renew | None = None
 
 
+NOTHING_JOINED: Final = CommitWith(())
+CommitParticipant: TypeAlias = Callable[[TurnOutcome], Awaitable[CommitWith]]
+"""Return what joins the commit of the turn with this outcome. An error fails the turn."""
 Respond: TypeAlias = Callable[[LoadHistory, ShortenHistory], AsyncGenerator[Event | CommitWith, Any]]
 """Return the events of a turn. After ``TurnFinished`` the generator receives the ``TurnOutcome`` (``asend``). Then it ends, or it
 yields ``CommitWith`` as its last item. It is closed before the turn is recorded."""

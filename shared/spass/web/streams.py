@@ -26,8 +26,9 @@ from spass.web.sse import MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, encod
 
 if TYPE_CHECKING:
     # Not needed to follow a stream.
+    from spass.agents.live_stream import LiveStream
     from spass.agents.spec import AgentSpec
-    from spass.agents.streams import LiveStream, StreamedMessage
+    from spass.agents.streams import StreamedMessage
 
 E = TypeVar("E")
 

@@ -92,6 +92,10 @@ class EventWriter:
         yield from self.write(Token(outcome.content, max(1, outcome.turns)))
         yield from self._end(outcome)
 
+    def fail(self, error: Mapping[str, Json]) -> Iterator[StreamEvent]:
+        """Yield the end of a stream that failed. ``error`` is that of the envelope of all errors."""
+        yield from render_failure(error, self._request_id)
+
     def _planning(self, request_id: RequestId, session_id: SessionId | None) -> StreamEvent:
         planning: StreamEvent = {**_status("planning"), "request_id": request_id, "session_id": session_id}
         if self._stream is not None:

@@ -1,18 +1,38 @@
 """Render the run of an agent as frames. Each event is rendered once; a response, a follower and a replay send the same text."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
-from spass.agents.render.events import EventWriter, StreamEvent, render_failure, split_token
+from spass.agents.render.events import EventWriter, StreamEvent, StreamName, render_failure, split_token
 from spass.core.events import Event, Token
 from spass.core.ids import RequestId, SessionId
 from spass.core.json import dump_line
 from spass.core.messages import Json
-from spass.core.outcome import TurnOutcome
+from spass.core.outcome import AgentRun, TurnOutcome
 from spass.journal.frames import Frame
 
 _BEFORE_TEXT: Final = '{"type":"token","content":"'
 """The JSON before the text of a token."""
+
+
+class StreamRenderer(Protocol):
+    """Render the run of one stream as frames: its events, and either its end or its failure."""
+
+    def write(self, event: Event) -> Sequence[Frame]:
+        """Return the frames of one event of the run, which may be none."""
+
+    def move(self, successor: SessionId) -> Sequence[Frame]:
+        """Return the frames that tell that the turn goes on in ``successor`` after a compaction."""
+
+    def end(self, outcome: TurnOutcome) -> Sequence[Frame]:
+        """Return the end of a run that succeeded. Its readers get it when the turn is recorded."""
+
+    def fail(self, error: Mapping[str, Json]) -> Sequence[Frame]:
+        """Return the end of a run that failed. ``error`` is that of the envelope of all errors."""
+
+
+StreamRendering: TypeAlias = Callable[[RequestId, SessionId | None, StreamName, AgentRun], StreamRenderer]
+"""Return the renderer of one attempt of a stream. The session is that in which the turn begins."""
 
 
 class FrameWriter:
@@ -31,13 +51,22 @@ class FrameWriter:
             self._step, self._suffix = event.step, _token_suffix(event.step)
         return [_token(piece, self._suffix) for piece in split_token(event.text)]
 
-    def move(self, successor: SessionId) -> Frame:
+    def move(self, successor: SessionId) -> Sequence[Frame]:
         """Return the frame that names the session in which the turn goes on after a compaction."""
-        return _frame(self._events.move(successor))
+        return [_frame(self._events.move(successor))]
 
     def end(self, outcome: TurnOutcome) -> Sequence[Frame]:
         """Return the end of a run that succeeded: ``complete``, ``usage`` and ``done``."""
         return [_frame(event) for event in self._events.write(outcome)]
+
+    def fail(self, error: Mapping[str, Json]) -> Sequence[Frame]:
+        """Return the end of a run that failed: two errors."""
+        return [_frame(event) for event in self._events.fail(error)]
+
+
+def render_events(request_id: RequestId, session: SessionId | None, stream: StreamName, _: AgentRun) -> StreamRenderer:
+    """Return the renderer of the events of a chat."""
+    return FrameWriter(EventWriter(request_id, session, stream=stream))
 
 
 def failure_frames(error: Mapping[str, Json], request_id: RequestId) -> Sequence[Frame]:

@@ -80,7 +80,7 @@ def test_the_end_of_a_run_is_complete_usage_done_or_two_errors() -> None:
 def test_a_stream_that_can_be_followed_names_itself_and_each_of_its_sessions() -> None:
     frames = writer(stream=StreamName("msg-1", 2))
     (first,) = frames.write(TurnStarted())
-    moved = frames.move(SUCCESSOR)
+    (moved,) = frames.move(SUCCESSOR)
     planning = {"type": "status_update", "status": "planning", "detail": None, "request_id": "req_1"}
     assert json.loads(first.data) == planning | {"session_id": "ses_1", "message_id": "msg-1", "attempt": 2}
     assert json.loads(moved.data) == planning | {"session_id": "ses_2", "message_id": "msg-1", "attempt": 2}

@@ -45,7 +45,7 @@ def frames() -> list[Frame]:
         Token("Zwölf…", 2),
     ]
     written = [frame for event in run for frame in writer.write(event)]
-    return [*written[:1], writer.move(SessionId("ses_2")), *written[1:], *writer.end(OUTCOME)]
+    return [*written[:1], *writer.move(SessionId("ses_2")), *written[1:], *writer.end(OUTCOME)]
 
 
 def body(events: list[Event] | None = None, *, first: int = 1) -> str:
