@@ -48,10 +48,10 @@ class OperatorState:
     created_at: Timestamp
     updated_at: Timestamp
 
-    @property
-    def text(self) -> str:
-        """Return the state as text: the text that the model stored, or the JSON value."""
-        return self.state if isinstance(self.state, str) else dump(self.state)
+
+def state_text(state: Json) -> str:
+    """Return a state as text: the text that the model stored, or the JSON value."""
+    return state if isinstance(state, str) else dump(state)
 
 
 async def read_state(store: TenantStore, operator: Operator) -> OperatorState | None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from spass.core.bus import EventBus
     from spass.core.code_calls import Sandbox
     from spass.llm.router import Router
+    from spass.memory.operator import Operator
+    from spass.memory.operator_memory import OperatorMemory
     from spass.rag.index.cache import ObjectCache
     from spass.rag.index.embedding import Embedder
     from spass.rag.ingest.uploads import Uploads
@@ -304,7 +306,15 @@ class Services:
     def engine(self) -> "Engine":
         from spass.agents.engine import Engine
 
-        return Engine(self.calls, self.toolbox, self.reader, self.cascade, self.availability, lambda: self.fetcher)
+        return Engine(
+            self.calls,
+            self.toolbox,
+            self.reader,
+            self.cascade,
+            self.availability,
+            lambda: self.fetcher,
+            self.open_memory,
+        )
 
     @cached_property
     def fetcher(self) -> "Fetcher":
@@ -404,6 +414,12 @@ class Services:
             Telemetry(self.settings.metrics_namespace).subscribe(bus)
             Traces().subscribe(bus)
         return bus
+
+    def open_memory(self, scope: "Scope", operator: "Operator") -> "OperatorMemory":
+        """Return the memory of ``operator`` for one turn."""
+        from spass.memory.operator_memory import OperatorMemory
+
+        return OperatorMemory(scope, operator, lambda: self.embedder)
 
     def scope(self, caller: Caller) -> "Scope":
         """Return the scope of a request by ``caller``."""

@@ -8,7 +8,7 @@ from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId
 from spass.core.messages import Json
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
-from spass.memory.state import UNCHANGED, read_state, state_creation, state_update
+from spass.memory.state import UNCHANGED, read_state, state_creation, state_text, state_update
 from tests.unit.calls.scripted_provider import memory_store
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +54,7 @@ async def test_a_state_is_read_as_it_was_written(store: TenantStore, state: Json
     await store.table.write(state_update(store, NEWS, ONE, TWO, state, LATER))
     stored = await read_state(store, NEWS)
     assert stored is not None
-    assert (stored.session, stored.text, stored.version) == (TWO, text, 1)
+    assert (stored.session, state_text(stored.state), stored.version) == (TWO, text, 1)
     assert (stored.created_at, stored.updated_at) == (AT, LATER)
     assert type(stored.state) is type(state)
 

@@ -1,0 +1,34 @@
+"""Remove the notes of forgotten generations of an operator. No reader sees them, because each reads its own generation."""
+
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.tasks import run_concurrently
+from spass.aws.writes import Delete
+from spass.memory.operator import Operator
+from spass.memory.state import read_state
+
+_NOTES_PER_BATCH: Final = 50
+
+
+async def remove_garbage(store: TenantStore, operator: Operator) -> bool:
+    """Remove the notes that are not of the operator's present generation. Return whether there were any.
+
+    An operator begins before its first note is written. So a note that was read before the state, and is of another generation
+    than the state, is of a forgotten one, even if the operator begins again at this moment.
+
+    Raises:
+        StorageUnavailable: some notes may stay; repeat the call.
+    """
+    partition = keys.operator_partition(store.tenant, operator.user, operator.id)
+    after: str | None = None
+    found = False
+    while items := await store.table.query(partition, prefix=keys.NOTE_PREFIX, after=after, limit=_NOTES_PER_BATCH):
+        state = await read_state(store, operator)
+        present = state.generation if state is not None else None
+        garbage = [keys.Key(partition, str(item["sk"])) for item in items if item["generation"] != present]
+        await run_concurrently([store.table.write(Delete(key)) for key in garbage])
+        found |= bool(garbage)
+        after = str(items[-1]["sk"])
+    return found

@@ -1,0 +1,115 @@
+"""A note of an operator as it is stored: one item, with the vector of its text.
+
+A vector is missing if the embedding model failed, and useless if another model made it. The next search by meaning computes it.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from spass.aws import keys
+from spass.aws.attributes import Item
+from spass.aws.codec import decode, encode
+from spass.aws.keys import Key
+from spass.core.effects import Note
+from spass.core.ids import TenantId
+from spass.core.json import encode_utf8
+from spass.core.time import Timestamp
+from spass.memory.operator import Operator
+
+if TYPE_CHECKING:  # its package imports numpy, which a list of notes does not need
+    from spass.rag.index.embedding_model import EmbeddingModel
+
+MAX_NOTES: Final = 1000
+"""Notes that an operator keeps. The oldest beyond them are evicted."""
+MAX_CONTENT_BYTES: Final = 4096
+"""Bytes of a note's content as UTF-8."""
+MAX_KEY_CHARACTERS: Final = 128
+
+_MAX_ENDS: Final = 8
+_MAX_END_CHARACTERS: Final = 500
+_FLOAT_BYTES: Final = 4
+_KEY_DIGITS: Final = 24
+_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_CONTROLS_IN_LINES: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNote:
+    """A note of the ``generation`` of an operator. ``vector`` is float32, of length 1, made by ``model``."""
+
+    key: str
+    content: str
+    created_at: Timestamp
+    generation: str
+    ends: tuple[str, ...] = ()
+    model: str | None = None
+    vector: bytes | None = None
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """Return a sort key: greater for newer notes."""
+        return self.created_at, self.key
+
+    @property
+    def digest(self) -> str:
+        """Return the name of the item: a hash of the note's generation and key."""
+        return note_digest(self.generation, self.key)
+
+    def has_vector(self, model: "EmbeddingModel") -> bool:
+        """Return whether the note has a vector of ``model``."""
+        return self.model == model.name and self.vector is not None and len(self.vector) == _FLOAT_BYTES * model.dimensions
+
+    def with_vector(self, model: str, vector: bytes) -> "StoredNote":
+        """Return the note with the ``vector`` that ``model`` made of its content."""
+        return replace(self, model=model, vector=vector)
+
+    def found(self, score: float = 0.0) -> Note:
+        """Return the note as a search with this ``score`` finds it."""
+        return Note(self.key, self.content, score, self.created_at, self.ends)
+
+
+def make_note(content: str, key: str | None, ends: Sequence[str], generation: str, at: Timestamp) -> StoredNote:
+    """Return a note that fits: what is too long is cut, and control characters are left out. Without ``key``, the key is derived
+    from the content."""
+    content = _cut_utf8(_CONTROLS_IN_LINES.sub("", content), MAX_CONTENT_BYTES)
+    key = _cut_utf8(_CONTROLS.sub("", key or ""), 4 * MAX_KEY_CHARACTERS)[:MAX_KEY_CHARACTERS].strip()
+    fitting = tuple(_cut_utf8(end, 4 * _MAX_END_CHARACTERS)[:_MAX_END_CHARACTERS] for end in ends[:_MAX_ENDS])
+    return StoredNote(key or derive_key(content), content, at, generation, fitting)
+
+
+def derive_key(content: str) -> str:
+    """Return the key of a note that has none of its own: always the same for the same content."""
+    return f"note-{hashlib.sha256(content.encode()).hexdigest()[:_KEY_DIGITS]}"
+
+
+def normalise_end(text: str) -> str:
+    """Return an end as ends are compared: without differences of case and blanks."""
+    return " ".join(text[:_MAX_END_CHARACTERS].split()).casefold()
+
+
+def note_digest(generation: str, key: str) -> str:
+    return hashlib.sha256(f"{generation}\n{key}".encode()).hexdigest()
+
+
+def note_key(tenant: TenantId, operator: Operator, digest: str) -> Key:
+    """Return the key of the item of a note."""
+    return keys.operator_note(tenant, operator.user, operator.id, digest)
+
+
+def encode_note(note: StoredNote) -> Mapping[str, Any]:
+    """Return the attributes of the note's item."""
+    return encode(note)
+
+
+def decode_note(item: Item) -> StoredNote:
+    """Return the note of an item."""
+    ends: Any = item.get("ends", ())
+    return decode(StoredNote, item, ends=tuple(ends))
+
+
+def _cut_utf8(text: str, limit: int) -> str:
+    """Return as much of the beginning of ``text`` as fits in ``limit`` bytes of UTF-8, without halves of surrogate pairs."""
+    return encode_utf8(text)[:limit].decode("utf-8", "ignore")

@@ -1,0 +1,140 @@
+"""The memory of an operator during one turn: its notes, its state, and the state that the commit writes."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from spass.calls.scope import Scope
+from spass.core.effects import CallError, Keep, Note, Recall, Recalled
+from spass.core.errors import OperatorNotFound, SpassError
+from spass.core.messages import Json
+from spass.core.time import Clock, timestamp
+from spass.memory.notebook import Notebook
+from spass.memory.notes import make_note, normalise_end
+from spass.memory.operator import Operator
+from spass.memory.ranking import rank_by_meaning, rank_by_words
+from spass.memory.state import STATE_KEY, OperatorState, read_state, state_text
+
+if TYPE_CHECKING:  # it imports numpy, which only a search by meaning and a new note need
+    from spass.rag.index.embedding import Embedder
+    from spass.rag.index.embedding_model import EmbeddingModel
+
+_MAX_QUERY_CHARACTERS: Final = 2000
+"""Characters of a query that are embedded. More text does not improve the search, and embedding it takes seconds."""
+
+
+class OperatorMemory:
+    """The memory of ``operator`` in the turn of ``scope``. It implements ``core.memory.Memory``.
+
+    The state is read at the first use, and the notes at the first search. ``next_state`` is what ``set_state`` got last, or None.
+    """
+
+    def __init__(self, scope: Scope, operator: Operator, embedder: "Callable[[], Embedder]", clock: Clock = time.time) -> None:
+        self.operator = operator
+        self.next_state: Json = None
+        self._scope = scope
+        self._embedder = embedder
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._stored: OperatorState | None = None
+        self._notebook: Notebook | None = None
+
+    def set_state(self, value: Json) -> None:
+        """Remember the state that the commit of the turn writes."""
+        self.next_state = value
+
+    async def recall(self, effect: Recall) -> Recalled:
+        """Return the notes that ``effect`` asks for. There are none if the operator was forgotten meanwhile.
+
+        Raises:
+            StorageUnavailable: AWS throttled all retries or was unreachable.
+        """
+        notebook = await self._open()
+        if notebook is None or effect.limit < 1:
+            return Recalled()
+        match effect.by:
+            case "key":
+                return Recalled(await self._by_key(notebook, effect.query))
+            case "ends":
+                return Recalled(await _by_end(notebook, effect.query, effect.limit))
+            case "keyword":
+                return Recalled(await rank_by_words(await notebook.read_all(), effect.query, effect.limit))
+            case "semantic":
+                return await self._by_meaning(notebook, effect.query, effect.limit)
+
+    async def keep(self, effect: Keep) -> str:
+        """Store a note and return its key. If the embedding model fails, the note is stored without a vector.
+
+        Raises:
+            OperatorNotFound: the operator was forgotten meanwhile.
+            StorageUnavailable: the outcome is unknown; repeat the call.
+        """
+        notebook = await self._open()
+        if notebook is None:
+            raise OperatorNotFound("This operator was forgotten while it was running. Run it again.")
+        note = make_note(effect.content, effect.key, effect.ends, notebook.generation, timestamp(self._clock()))
+        with suppress(SpassError):
+            (vector,) = await self._embed([note.content])
+            note = note.with_vector(self._embedder().model.name, vector)
+        await notebook.write(note)
+        return note.key
+
+    async def _open(self) -> Notebook | None:
+        """Return the notes of the operator, or None if it was forgotten. Read the state at the first call."""
+        async with self._lock:
+            if self._notebook is None:
+                store = self._scope.store
+                self._stored = await read_state(store, self.operator)
+                if self._stored is not None:
+                    self._notebook = Notebook(store, self.operator, self._stored.generation)
+        return self._notebook
+
+    async def _by_key(self, notebook: Notebook, key: str) -> tuple[Note, ...]:
+        if key == STATE_KEY:
+            return self._state_note()
+        note = await notebook.read(key)
+        return (note.found(),) if note is not None else ()
+
+    def _state_note(self) -> tuple[Note, ...]:
+        """Return the next state if there is one, otherwise the stored one."""
+        stored = self._stored
+        if stored is None:
+            return ()
+        state = stored.state if self.next_state is None else self.next_state
+        return (Note(STATE_KEY, state_text(state), created_at=stored.updated_at),) if state is not None else ()
+
+    async def _by_meaning(self, notebook: Notebook, query: str, limit: int) -> Recalled:
+        if not await notebook.read_all():
+            return Recalled()
+        try:
+            (vector,) = await self._embed([query[:_MAX_QUERY_CHARACTERS]])
+        except SpassError as error:
+            return Recalled(error=CallError(error.code, error.message))
+        model = self._embedder().model
+        await self._compute_missing(notebook, model)
+        notes = [note for note in await notebook.read_all() if note.has_vector(model)]
+        return Recalled(rank_by_meaning(notes, vector, limit))
+
+    async def _compute_missing(self, notebook: Notebook, model: "EmbeddingModel") -> None:
+        """Compute the vectors that are missing or were made by another model. If that fails, a later search does it."""
+        missing = [note for note in await notebook.read_all() if not note.has_vector(model)]
+        with suppress(SpassError):
+            vectors = await self._embed([note.content for note in missing]) if missing else []
+            await notebook.write_vectors(missing, vectors, model.name)
+
+    async def _embed(self, texts: Sequence[str]) -> list[bytes]:
+        """Return the vectors of ``texts``: float32, of length 1.
+
+        Raises:
+            SpassError: the embedding model fails, or the token may not use it.
+        """
+        return [row.tobytes() for row in await self._embedder().embed(self._scope, texts)]
+
+
+async def _by_end(notebook: Notebook, end: str, limit: int) -> tuple[Note, ...]:
+    """Return the newest ``limit`` notes that are filed under ``end``."""
+    wanted = normalise_end(end)
+    found = [note for note in await notebook.read_all() if wanted in map(normalise_end, note.ends)]
+    return tuple(note.found() for note in sorted(found, key=lambda note: note.age, reverse=True)[:limit])
