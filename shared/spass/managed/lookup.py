@@ -1,0 +1,66 @@
+"""Read managed agents, and check what an agent accepts now."""
+
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.attributes import Item
+from spass.aws.clients import TenantStore
+from spass.aws.writes import OneOf
+from spass.core.errors import AgentNotFound, AgentPaused
+from spass.core.ids import ManagedAgentId, UserId
+from spass.managed.records import ManagedAgent, Run, RunStatus, decode_agent
+
+IS_OPEN: Final = OneOf("status", [RunStatus.QUEUED.value, RunStatus.RUNNING.value])
+"""The condition on a run's item that the run has not ended."""
+
+
+async def find_agent(store: TenantStore, agent: ManagedAgentId) -> ManagedAgent | None:
+    """Return the agent, also while it is being deleted, or None if there is none. This does not check the owner: it is for jobs.
+
+    Raises:
+        StorageUnavailable: the table does not answer.
+    """
+    item = await store.table.get(keys.managed_agent(store.tenant, agent))
+    return decode_agent(item) if item is not None else None
+
+
+async def read_agent(store: TenantStore, owner: UserId, agent: ManagedAgentId) -> ManagedAgent:
+    """Return an agent of ``owner``.
+
+    Raises:
+        AgentNotFound: the owner has no such agent, or it was deleted.
+        StorageUnavailable: the table does not answer.
+    """
+    found = await find_agent(store, agent)
+    if found is None or found.owner != owner or found.deleted_at is not None:
+        raise agent_not_found()
+    return found
+
+
+def current_agent(item: Item | None) -> ManagedAgent:
+    """Return the agent in its newest item, for a writer whose condition failed.
+
+    Raises:
+        AgentNotFound: it was deleted.
+    """
+    if item is None or "deleted_at" in item:
+        raise agent_not_found()
+    return decode_agent(item)
+
+
+def check_not_paused(agent: ManagedAgent) -> None:
+    """Check that the agent takes messages and runs.
+
+    Raises:
+        AgentPaused: it is paused.
+    """
+    if agent.paused:
+        raise AgentPaused('This agent is paused. PATCH it with {"paused": false} to continue it.')
+
+
+def run_key(store: TenantStore, run: Run) -> keys.Key:
+    return keys.managed_run(store.tenant, run.agent_id, run.id)
+
+
+def agent_not_found() -> AgentNotFound:
+    return AgentNotFound("You have no such managed agent.")

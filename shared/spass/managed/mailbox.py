@@ -1,0 +1,233 @@
+"""The mailbox of a managed agent: messages in both directions, numbered without gaps by the agent's counter.
+
+Every new message takes its number from the counter as a condition, so no two messages have one number.
+"""
+
+import asyncio
+import random
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from spass.aws import keys
+from spass.aws.attributes import Item, Value
+from spass.aws.clients import TenantStore
+from spass.aws.codec import decode, encode
+from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
+from spass.aws.objects import ObjectMissing
+from spass.aws.table import TransactionFailed
+from spass.aws.writes import ITEM_ABSENT, Absent, Condition, Equals, Put, Update, Write
+from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.errors import SpassError, StorageUnavailable
+from spass.core.ids import ManagedAgentId, MessageId, RunId, new_id, random_suffix
+from spass.core.page_size import PageSizeLimit
+from spass.core.time import timestamp
+from spass.managed.answers import MessagePage, MessageView
+from spass.managed.lookup import agent_not_found, check_not_paused, current_agent
+from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus
+from spass.managed.texts import delete_text, load_texts, store_text, text_bytes
+
+MAX_MESSAGES: Final = 50
+MAX_BYTES: Final = 256 * 1024
+"""The most messages that one run reads, and the most bytes of their contents. A single message may have as many bytes."""
+NUMBER_ATTEMPTS: Final = 12
+"""Times that a writer numbers a message. After each failed attempt another message has the number."""
+_NUMBER_DELAY: Final = 0.02  # seconds; doubled per attempt, full jitter
+_ITEMS_PER_READ: Final = 64
+_POSITION: Final = re.compile("[0-9]{1,10}")
+_AGENT, _MESSAGE = 0, 1  # positions in the transaction that puts a message
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message that has no number yet. ``text`` are the attributes of its content, which is in the bucket already if it is
+    long."""
+
+    id: MessageId
+    direction: Direction
+    content: str
+    run_id: RunId | None
+    at: float
+    text: dict[str, Value]
+
+    def numbered(self, seq: int) -> MailboxMessage:
+        """Return the message with its number. Only messages to the agent are pending."""
+        is_pending = self.direction is Direction.USER_TO_AGENT
+        status = MessageStatus.PENDING if is_pending else MessageStatus.DELIVERED
+        return MailboxMessage(self.id, seq, self.direction, self.content, status, self.run_id, timestamp(self.at))
+
+    def write(self, store: TenantStore, agent: ManagedAgentId, seq: int) -> Put:
+        """Return the write of the message with its number, which must be free."""
+        attributes = encode(self.numbered(seq))
+        del attributes["content"]
+        return Put(keys.managed_message(store.tenant, agent, seq), attributes | self.text, ITEM_ABSENT)
+
+
+class Pending(NamedTuple):
+    """Items that a query of the mailbox has found, and the sort key after which the next query begins, or None."""
+
+    items: list[Item]
+    after: str | None
+
+
+async def new_message(
+    store: TenantStore, agent: ManagedAgentId, direction: Direction, content: str, now: float, run: RunId | None = None
+) -> NewMessage:
+    """Return a message that is written ``now`` (seconds since the epoch). Its content is stored if it is long.
+
+    Raises:
+        StorageUnavailable: the bucket does not answer.
+    """
+    message = MessageId(new_id("msg"))
+    return NewMessage(message, direction, content, run, now, await store_text(store, agent, message, content))
+
+
+async def put(store: TenantStore, agent: ManagedAgent, content: str, now: float, claim: Claim | None = None) -> MailboxMessage:
+    """Put a message of the user into the mailbox of ``agent``. With a ``claim``, the same transaction stores the answer.
+
+    Raises:
+        AgentNotFound, AgentPaused: the agent was deleted or is paused; nothing is stored.
+        LeaseLost: another attempt has the claim; nothing is stored.
+        StorageUnavailable: the table or the bucket does not answer; whether the message is stored is unknown.
+    """
+    check_not_paused(agent)
+    message = await new_message(store, agent.id, Direction.USER_TO_AGENT, content, now)
+    try:
+        return await _put_numbered(store, agent, message, claim)
+    except SpassError as error:
+        if not isinstance(error, StorageUnavailable):
+            with suppress(StorageUnavailable):
+                await delete_text(store, message.text)
+        raise
+
+
+async def _put_numbered(store: TenantStore, agent: ManagedAgent, message: NewMessage, claim: Claim | None) -> MailboxMessage:
+    for attempt in range(NUMBER_ATTEMPTS):
+        check_not_paused(agent)
+        numbered = message.numbered(agent.next_seq)
+        writes: list[Write] = [
+            Update(
+                keys.managed_agent(store.tenant, agent.id),
+                set=counters_after_message(agent),
+                when=accepts_work() & Equals("next_seq", agent.next_seq),
+            ),
+            message.write(store, agent.id, agent.next_seq),
+        ]
+        if claim is not None:
+            writes.append(await claim.completion(StoredAnswer(MessageView.of(numbered).to_dict(), {})))
+        try:
+            await store.table.transact(writes, token=random_suffix())
+        except TransactionFailed as failure:
+            if _AGENT not in failure.failures:
+                raise claim_lost() from None
+            agent = current_agent(failure.failures[_AGENT])
+            await wait_for_number(attempt)
+        else:
+            return numbered
+    raise too_many_writers()
+
+
+async def pending(
+    store: TenantStore, agent: ManagedAgent, limit: int = MAX_MESSAGES, max_bytes: int = MAX_BYTES
+) -> Sequence[MailboxMessage]:
+    """Return the oldest pending messages: at most ``limit`` with at most ``max_bytes`` of UTF-8, but at least one of them.
+
+    Raises:
+        ObjectMissing: the agent is being deleted.
+        StorageUnavailable: the table or the bucket does not answer.
+    """
+    if not agent.pending:
+        return ()
+    chosen, size = list[Item](), 0
+    found = Pending([], keys.managed_message(store.tenant, agent.id, agent.delivered_seq).sk)
+    while found.after is not None:
+        found = await _read_items(store, agent.id, found.after, _ITEMS_PER_READ)
+        for item in found.items:
+            if item["status"] != MessageStatus.PENDING:
+                continue
+            size += text_bytes(item)
+            if chosen and size > max_bytes:
+                return await _decode_all(store, chosen)
+            chosen.append(item)
+            if len(chosen) == min(limit, agent.pending):
+                return await _decode_all(store, chosen)
+    return await _decode_all(store, chosen)
+
+
+def delivery(store: TenantStore, agent: ManagedAgentId, message: MailboxMessage, run: RunId) -> Update:
+    """Return the write that marks a pending message as read by ``run``."""
+    return Update(
+        keys.managed_message(store.tenant, agent, message.seq),
+        set={"status": MessageStatus.DELIVERED.value, "run_id": run},
+        when=Equals("id", message.id) & Equals("status", MessageStatus.PENDING.value),
+    )
+
+
+async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, limit: int) -> MessagePage:
+    """Return at most ``limit`` messages of the mailbox from ``cursor`` on, oldest first.
+
+    Raises:
+        AgentNotFound: the agent is being deleted.
+        InvalidRequest: the cursor does not belong to this list.
+        StorageUnavailable: the table or the bucket does not answer.
+    """
+    scope = f"mailbox|{store.tenant}|{agent}"
+    seq = int(decode_cursor(scope, cursor, _POSITION)) if cursor is not None else 0
+    found = Pending([], keys.managed_message(store.tenant, agent, seq).sk)
+    messages: list[MessageView] = []
+    room = PageSizeLimit()
+    while found.after is not None:
+        found = await _read_items(store, agent, found.after, min(_ITEMS_PER_READ, limit + 1 - len(messages)))
+        try:
+            decoded = await _decode_all(store, found.items)
+        except ObjectMissing:
+            raise agent_not_found() from None
+        for message in decoded:
+            view = MessageView.of(message)
+            if len(messages) == limit or not room.add(view.to_json()):
+                return MessagePage(messages=messages, next_cursor=encode_cursor(scope, str(messages[-1].seq)))
+            messages.append(view)
+    return MessagePage(messages=messages, next_cursor=None)
+
+
+def accepts_work() -> Condition:
+    """Return the condition on an agent's item that it takes messages and runs: it exists, and is neither deleted nor paused."""
+    return Equals("paused", False) & Absent("deleted_at")
+
+
+def counters_after_message(agent: ManagedAgent) -> dict[str, Value]:
+    """Return the counters of ``agent`` after one more message of the user."""
+    return {"next_seq": agent.next_seq + 1, "pending": agent.pending + 1}
+
+
+async def wait_for_number(attempt: int) -> None:
+    """Wait before the attempt after ``attempt``, which counts from 0."""
+    await asyncio.sleep(random.uniform(0, _NUMBER_DELAY * 2 ** min(attempt, 4)))  # noqa: S311 (jitter)
+
+
+def too_many_writers() -> StorageUnavailable:
+    return StorageUnavailable("Too many messages to this agent at once; try again.", retry_after=1)
+
+
+async def _read_items(store: TenantStore, agent: ManagedAgentId, after: str, limit: int) -> Pending:
+    partition = keys.managed_partition(store.tenant, agent)
+    items = await store.table.query(partition, prefix=keys.MESSAGE_PREFIX, after=after, limit=limit)
+    return Pending(items, str(items[-1]["sk"]) if len(items) == limit else None)
+
+
+async def _decode_all(store: TenantStore, items: Sequence[Item]) -> Sequence[MailboxMessage]:
+    texts = await load_texts(store, items)
+    return [_decode(item, text) for item, text in zip(items, texts, strict=True)]
+
+
+def _decode(item: Item, content: str) -> MailboxMessage:
+    return decode(
+        MailboxMessage,
+        item,
+        content=content,
+        direction=Direction(str(item["direction"])),
+        status=MessageStatus(str(item["status"])),
+        run_id=RunId(str(item["run_id"])) if "run_id" in item else None,
+    )

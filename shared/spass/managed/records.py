@@ -1,0 +1,227 @@
+"""The records of managed agents: agents, messages and runs, and how the table stores them.
+
+An agent's item has its configuration, which only its owner changes (``version`` counts the changes), and the state of its work:
+``next_seq`` numbers the next message, ``active_run`` is the run that has begun and not ended, ``error`` that of the last run.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from spass.aws.attributes import Item, Value
+from spass.aws.codec import decode, encode
+from spass.core.ids import AgentName, ManagedAgentId, MessageId, OperatorId, RunId, UserId
+from spass.core.json import dump
+from spass.core.messages import Json, TokenUsage
+from spass.core.time import Timestamp
+from spass.memory.operator import Operator
+
+MAX_ATTEMPTS: Final = 3
+"""Times that a queued run is begun, and that the sweep sends its message again."""
+
+_JSON_FIELDS: Final = ("params", "error")
+"""Fields that are stored as JSON, because they may hold fractions, which attributes cannot."""
+
+
+class AgentStatus(StrEnum):
+    """The status of an agent. ``error``: its last run failed."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    PAUSED = "paused"
+    ERROR = "error"
+
+
+class Direction(StrEnum):
+    """The direction of a message."""
+
+    USER_TO_AGENT = "user_to_agent"
+    AGENT_TO_USER = "agent_to_user"
+
+
+class MessageStatus(StrEnum):
+    """The status of a message. An answer is delivered from the beginning."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+
+
+class RunTrigger(StrEnum):
+    """What started a run: a streamed message, ``POST …/run``, or the schedule."""
+
+    MESSAGE = "message"
+    RUN = "run"
+    SCHEDULE = "schedule"
+
+
+class RunStatus(StrEnum):
+    """The status of a run. The last three are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+    @property
+    def is_final(self) -> bool:
+        return self not in (RunStatus.QUEUED, RunStatus.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When an agent runs by itself: an expression of EventBridge Scheduler, and the ``input`` of these runs."""
+
+    expression: str
+    timezone: str = "UTC"
+    input: str | None = None
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedAgent:
+    """An agent with a mailbox. ``agent`` is a kind or the name of an agent's file, and the five fields after it are those of a
+    question to it (``AgentChoice``). ``token_id`` is the token that last wrote what a run uses.
+
+    ``pending`` counts the pending messages, whose numbers are above ``delivered_seq``. An agent with ``deleted_at`` is being
+    deleted.
+    """
+
+    id: ManagedAgentId
+    name: str
+    agent: str
+    owner: UserId
+    token_id: str
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
+    system_prompt: str | None = None
+    params: Mapping[str, Json] | None = None
+    schedule: Schedule | None = None
+    next_seq: int = 1
+    delivered_seq: int = 0
+    pending: int = 0
+    paused: bool = False
+    error: Mapping[str, Json] | None = None
+    active_run: RunId | None = None
+    version: int = 1
+    created_at: Timestamp
+    updated_at: Timestamp
+    deleted_at: Timestamp | None = None
+
+    @property
+    def status(self) -> AgentStatus:
+        if self.active_run is not None:
+            return AgentStatus.RUNNING
+        if self.paused:
+            return AgentStatus.PAUSED
+        return AgentStatus.ERROR if self.error is not None else AgentStatus.IDLE
+
+    @property
+    def operator(self) -> Operator:
+        """Return the operator whose session, state and notes are those of this agent."""
+        return Operator(self.owner, OperatorId(self.id))
+
+    @property
+    def stream_agent(self) -> AgentName:
+        """Return the name that stands for the agent's in the names of its streams."""
+        return AgentName(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxMessage:
+    """A message of a mailbox, numbered from 1. ``run_id`` is the run that read it, or whose answer it is."""
+
+    id: MessageId
+    seq: int
+    direction: Direction
+    content: str
+    status: MessageStatus
+    run_id: RunId | None
+    created_at: Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run of the agent ``agent_id``, which acts as the token ``token_id``. Its input is that of the mailbox, then ``input``.
+
+    ``scheduled_for`` is the time of a tick. ``attempts`` counts the times that it was begun, the last at ``begun_at`` by the
+    worker ``begun_by``. ``sends`` counts the times that the sweep sent it again. ``turns``, ``usage`` and ``cost_usd`` (US
+    dollars) are those of its turn. ``error`` has ``code`` and ``message``. ``request_hash`` is the SHA-256 of the request's body
+    if the run's id is derived from an Idempotency-Key.
+    """
+
+    id: RunId
+    agent_id: ManagedAgentId
+    trigger: RunTrigger
+    status: RunStatus
+    token_id: str
+    input: str | None = None
+    scheduled_for: Timestamp | None = None
+    turns: int = 0
+    usage: TokenUsage | None = None
+    cost_usd: str | None = None
+    error: Mapping[str, Json] | None = None
+    attempts: int = 0
+    begun_at: Timestamp | None = None
+    begun_by: str | None = None
+    sends: int = 0
+    created_at: Timestamp
+    finished_at: Timestamp | None = None
+    request_hash: str | None = None
+
+
+def encode_agent(agent: ManagedAgent) -> dict[str, Value]:
+    """Return the attributes of an agent's item."""
+    return _with_json(encode(agent), agent.params, agent.error)
+
+
+def decode_agent(item: Item) -> ManagedAgent:
+    """Return the agent in an item."""
+    schedule, tools = item.get("schedule"), item.get("tools")
+    return decode(
+        ManagedAgent,
+        item,
+        schedule=decode(Schedule, schedule) if isinstance(schedule, Mapping) else None,
+        tools=tuple(map(str, tools)) if isinstance(tools, list) else None,
+        params=_read_json(item, "params"),
+        error=_read_json(item, "error"),
+    )
+
+
+def encode_run(run: Run) -> dict[str, Value]:
+    """Return the attributes of a run's item."""
+    return _with_json(encode(run), None, run.error)
+
+
+def decode_run(item: Item) -> Run:
+    """Return the run in an item."""
+    usage = item.get("usage")
+    return decode(
+        Run,
+        item,
+        trigger=RunTrigger(str(item["trigger"])),
+        status=RunStatus(str(item["status"])),
+        usage=decode(TokenUsage, usage) if isinstance(usage, Mapping) else None,
+        error=_read_json(item, "error"),
+    )
+
+
+def encode_error(error: Mapping[str, Json]) -> str:
+    """Return ``code`` and ``message`` of an error as runs and agents store them."""
+    return dump({name: error[name] for name in ("code", "message")})
+
+
+def _with_json(
+    attributes: dict[str, Value], params: Mapping[str, Json] | None, error: Mapping[str, Json] | None
+) -> dict[str, Value]:
+    for name, value in zip(_JSON_FIELDS, (params, error), strict=True):
+        if value is not None:
+            attributes[name] = dump(value)
+    return attributes
+
+
+def _read_json(item: Item, name: str) -> dict[str, Any] | None:
+    text = item.get(name)
+    return json.loads(text) if isinstance(text, str) else None

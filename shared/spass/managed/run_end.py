@@ -1,0 +1,137 @@
+"""End the runs of a managed agent.
+
+Each end is one transaction, on condition that the run is still the agent's active one. So a late or repeated end has no effect.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from spass.aws import keys
+from spass.aws.attributes import Value
+from spass.aws.clients import TenantStore
+from spass.aws.codec import encode
+from spass.aws.table import TransactionFailed
+from spass.aws.writes import Delete, Equals, Update, Write
+from spass.core.cost import decimal_text
+from spass.core.errors import StorageUnavailable, TurnLost
+from spass.core.ids import random_suffix
+from spass.core.messages import Json
+from spass.core.outcome import TurnOutcome
+from spass.core.time import timestamp
+from spass.managed.lookup import IS_OPEN, find_agent, run_key
+from spass.managed.mailbox import NewMessage, delivery, new_message
+from spass.managed.records import Direction, MailboxMessage, Run, RunStatus, decode_run, encode_error
+from spass.managed.texts import delete_text
+from spass.sessions.turn_request import CommitWith
+
+
+async def finish_writes(
+    store: TenantStore, run: Run, outcome: TurnOutcome, delivered: Sequence[MailboxMessage], now: float
+) -> CommitWith:
+    """Return the writes that end ``run`` as succeeded, for the transaction that records its turn: the answer in the mailbox, the
+    messages ``delivered`` to the model, the run's end, and the agent's counters.
+
+    Raises:
+        TurnLost: the run was ended meanwhile, because it looked lost.
+        StorageUnavailable: the table or the bucket does not answer.
+    """
+    answer = await new_message(store, run.agent_id, Direction.AGENT_TO_USER, outcome.content, now, run.id)
+    end = _Success(store, run, outcome, delivered, answer, now)
+    writes = await end.writes()
+    if writes is None:
+        with suppress(StorageUnavailable):
+            await delete_text(store, answer.text)
+        raise run_lost()
+    return CommitWith(writes)
+
+
+async def fail(store: TenantStore, run: Run, error: Mapping[str, Json], now: float) -> Run | None:
+    """End ``run`` as failed with ``error`` (``code`` and ``message``). Its messages stay pending. Return the run as it is then:
+    it stays as it is if it is over, or if it was begun again since ``run`` was read. None: the agent was deleted.
+
+    Raises:
+        StorageUnavailable: the table does not answer; whether the run is ended is unknown.
+    """
+    stored_error = encode_error(error)
+    values: dict[str, Value] = {"status": RunStatus.FAILED.value, "finished_at": timestamp(now), "error": stored_error}
+    return await _end(store, run, values, {"error": stored_error})
+
+
+async def skip_queued(store: TenantStore, run: Run, now: float) -> Run | None:
+    """End ``run`` as skipped if it has not begun. Its messages stay pending. Return the run as it is then, which may be running.
+    None: the agent was deleted.
+
+    Raises:
+        StorageUnavailable: the table does not answer; whether the run is ended is unknown.
+    """
+    values: dict[str, Value] = {"status": RunStatus.SKIPPED.value, "finished_at": timestamp(now)}
+    return await _end(store, run, values, {}) if run.status is RunStatus.QUEUED else run
+
+
+@dataclass(frozen=True, slots=True)
+class _Success:
+    """The end of a run that succeeded."""
+
+    store: TenantStore
+    run: Run
+    outcome: TurnOutcome
+    delivered: Sequence[MailboxMessage]
+    answer: NewMessage
+    now: float
+
+    async def writes(self) -> Sequence[Write] | None:
+        """Return the writes for the newest number of the mailbox, or None if the run is not active any more."""
+        store, run = self.store, self.run
+        agent = await find_agent(store, run.agent_id)
+        if agent is None or agent.active_run != run.id:
+            return None
+        counters: dict[str, Value] = {
+            "next_seq": agent.next_seq + 1,
+            "delivered_seq": max((agent.delivered_seq, *(message.seq for message in self.delivered))),
+            "pending": agent.pending - len(self.delivered),
+        }
+        return [
+            Update(
+                keys.managed_agent(store.tenant, agent.id),
+                set=counters,
+                remove=("active_run", "error"),
+                when=_is_active(run) & Equals("next_seq", agent.next_seq),
+            ),
+            self.answer.write(store, agent.id, agent.next_seq),
+            *(delivery(store, agent.id, message, run.id) for message in self.delivered),
+            Update(run_key(store, run), set=self._values(), when=IS_OPEN),
+            Delete(keys.open_run(store.tenant, agent.id, run.id)),
+        ]
+
+    def _values(self) -> dict[str, Value]:
+        return {
+            "status": RunStatus.SUCCEEDED.value,
+            "turns": self.outcome.turns,
+            "usage": encode(self.outcome.usage),
+            "cost_usd": decimal_text(self.outcome.cost.usd),
+            "finished_at": timestamp(self.now),
+        }
+
+
+async def _end(store: TenantStore, run: Run, values: Mapping[str, Value], of_agent: Mapping[str, Value]) -> Run | None:
+    """End ``run`` unless it is over or was begun again. Return it as it is then, or None if the agent was deleted."""
+    writes: list[Write] = [
+        Update(run_key(store, run), set=values, when=IS_OPEN & Equals("attempts", run.attempts)),
+        Update(keys.managed_agent(store.tenant, run.agent_id), set=of_agent, remove=("active_run",), when=_is_active(run)),
+        Delete(keys.open_run(store.tenant, run.agent_id, run.id)),
+    ]
+    with suppress(TransactionFailed):
+        await store.table.transact(writes, token=random_suffix())
+    item = await store.table.get(run_key(store, run))
+    return decode_run(item) if item is not None else None
+
+
+def run_lost() -> TurnLost:
+    """Return the error of a run whose worker died."""
+    return TurnLost("The worker of this run died, and nothing was recorded. The messages are still pending; run the agent again.")
+
+
+def _is_active(run: Run) -> Equals:
+    """Return the condition on the agent's item that ``run`` has not ended."""
+    return Equals("active_run", run.id)

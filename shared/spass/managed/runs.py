@@ -1,0 +1,126 @@
+"""Begin, read and list the runs of managed agents, and find the lost ones."""
+
+import re
+from dataclasses import replace
+from typing import Final, NoReturn
+
+from spass.aws import keys
+from spass.aws.attributes import Item, Value
+from spass.aws.clients import TenantStore
+from spass.aws.leases import LEASE_SECONDS
+from spass.aws.objects import ObjectMissing
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import Absent, AtMost, Equals, Update
+from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.errors import RunNotFound
+from spass.core.ids import ManagedAgentId, RunId, id_pattern, random_suffix
+from spass.core.page_size import PageSizeLimit
+from spass.core.time import epoch_s, timestamp
+from spass.journal.head import read_head, stream_digest
+from spass.managed.answers import RunPage, RunView
+from spass.managed.lookup import IS_OPEN, run_key
+from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
+from spass.managed.run_end import fail, run_lost
+from spass.managed.texts import load_texts
+
+_POSITION: Final = re.compile(id_pattern("run"))
+
+
+async def begin(store: TenantStore, run: Run, now: float) -> Run | None:
+    """Begin a queued run, or begin it again after its worker died. Return it as it is then, or None if it is over, or if another
+    worker has begun it within the last minute. ``run`` is the run as it was read. The caller counts its ``attempts``.
+
+    Raises:
+        StorageUnavailable: the table does not answer; whether the run has begun is unknown.
+    """
+    begun = replace(run, status=RunStatus.RUNNING, attempts=run.attempts + 1, begun_at=timestamp(now), begun_by=random_suffix())
+    values: dict[str, Value] = {
+        name: value for name, value in encode_run(begun).items() if name in ("status", "attempts", "begun_at", "begun_by")
+    }
+    is_free = Absent("begun_at") | AtMost("begun_at", timestamp(now - LEASE_SECONDS))
+    when = IS_OPEN & Equals("attempts", run.attempts) & is_free
+    try:
+        await store.table.write(Update(run_key(store, run), set=values, when=when))
+    except ConditionFailed as failure:
+        is_mine = failure.item is not None and failure.item.get("begun_by") == begun.begun_by
+        return begun if is_mine else None
+    return begun
+
+
+async def read_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run:
+    """Return a run of the agent, with its input. The caller has checked the agent's owner.
+
+    Raises:
+        RunNotFound: the agent has no such run.
+        StorageUnavailable: the table or the bucket does not answer.
+    """
+    item = await store.table.get(keys.managed_run(store.tenant, agent, run))
+    try:
+        return await with_input(store, item) if item is not None else _not_found()
+    except ObjectMissing:
+        return _not_found()
+
+
+async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, limit: int) -> RunPage:
+    """Return at most ``limit`` runs of the agent from ``cursor`` on, newest first.
+
+    Raises:
+        InvalidRequest: the cursor does not belong to this list.
+        StorageUnavailable: the table does not answer.
+    """
+    scope = f"runs|{store.tenant}|{agent}"
+    last = RunId(decode_cursor(scope, cursor, _POSITION)) if cursor is not None else None
+    after = keys.managed_run(store.tenant, agent, last).sk if last is not None else None
+    partition = keys.managed_partition(store.tenant, agent)
+    items = await store.table.query(partition, prefix=keys.RUN_PREFIX, after=after, limit=limit + 1, newest_first=True)
+    runs: list[RunView] = []
+    room = PageSizeLimit()
+    for item in items[:limit]:
+        view = RunView.of(decode_run(item))
+        if not room.add(view.to_json()):
+            break
+        runs.append(view)
+    more = len(items) > len(runs)
+    return RunPage(runs=runs, next_cursor=encode_cursor(scope, runs[-1].id) if more else None)
+
+
+async def settle_lost(store: TenantStore, agent: ManagedAgent, now: float) -> bool:
+    """End the active run of ``agent`` as failed if its worker died and nothing will begin it again. Return whether it is over.
+
+    Raises:
+        StorageUnavailable: the table does not answer.
+    """
+    if agent.active_run is None:
+        return True
+    item = await store.table.get(keys.managed_run(store.tenant, agent.id, agent.active_run))
+    run = decode_run(item) if item is not None else None
+    if run is None or run.status.is_final:
+        return True
+    if not (run.trigger is RunTrigger.MESSAGE or run.attempts >= MAX_ATTEMPTS) or not await is_lost(store, agent, run, now):
+        return False
+    error = run_lost()
+    ended = await fail(store, run, {"code": error.code, "message": error.message}, now)
+    return ended is None or ended.status.is_final
+
+
+async def is_lost(store: TenantStore, agent: ManagedAgent, run: Run, now: float) -> bool:
+    """Return whether ``run`` was begun and its worker died: it has begun a minute ago or longer, and no lease of its stream is
+    live. The worker claims the stream, which has a lease, within this minute.
+
+    Raises:
+        StorageUnavailable: the table does not answer.
+    """
+    if run.begun_at is None or now < epoch_s(run.begun_at) + LEASE_SECONDS:
+        return False
+    head = await read_head(store, stream_digest(agent.owner, agent.stream_agent, run.id))
+    return head is None or now >= head.expires_at
+
+
+async def with_input(store: TenantStore, item: Item) -> Run:
+    """Return the run in an item, with its input. Errors are those of ``load_texts``."""
+    run = decode_run(item)
+    return replace(run, input=(await load_texts(store, [item]))[0]) if "text_bytes" in item else run
+
+
+def _not_found() -> NoReturn:
+    raise RunNotFound("This agent has no such run.")
