@@ -6,7 +6,7 @@ turn is recorded.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, TypeAlias
 
@@ -31,6 +31,8 @@ ReportError: TypeAlias = Callable[[SpassError], Mapping[str, Json]]
 """Return an error as clients see it. Log it if it is the gateway's own."""
 RunAgent: TypeAlias = Callable[[LoadHistory, ShortenHistory], AsyncGenerator[Event, None]]
 """Return the driver's events of one turn."""
+HandleFailure: TypeAlias = Callable[[SpassError, Mapping[str, Json]], Awaitable[None]]
+"""Do what must be done before readers learn that the turn failed. The second argument is the error as clients see it."""
 RenderSession: TypeAlias = Callable[[SessionId | None], StreamRenderer]
 """Return the renderer of a turn that begins in this session."""
 
@@ -41,7 +43,8 @@ class LiveStream:
     """One attempt of a streamed turn, in a task of its own, so that it continues when the client disconnects.
 
     ``run`` returns the driver's events, ``begin`` starts the turn, and ``render`` returns the renderer of a turn that begins in a
-    session. ``frames`` ends with the work. Then ``error`` is the reason why the turn was not recorded, if it was not.
+    session. ``on_failure`` is called if the turn fails after it has begun. ``frames`` ends with the work. Then ``error`` is the
+    reason why the turn was not recorded, if it was not.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class LiveStream:
         render: RenderSession,
         report: ReportError,
         clock: Clock,
+        on_failure: HandleFailure | None = None,
     ) -> None:
         self.frames: EventList[Frame] = EventList()
         self.error: SpassError | None = None
@@ -61,6 +65,7 @@ class LiveStream:
         self._run = run
         self._render_session = render
         self._report = report
+        self._on_failure = on_failure
         self._writer = JournalWriter(claimed, self.frames, clock)
         self._signal = StopSignal()
         self._begun = asyncio.Event()  # or refused
@@ -125,13 +130,16 @@ class LiveStream:
 
         If the commit had an unknown outcome and took effect, the stream has ended with the turn.
         """
-        last = renderer.fail(self._report(error))
+        rendered = self._report(error)
+        last = renderer.fail(rendered)
         state = await self._writer.fail(last)
         if state is None:
             self._frames_in_journal = len(self.frames.events)
         await remove_if_session_is_deleted(self._claim.store, self._claim.head)
         if state is StreamState.DONE:
             self.error, last = None, self._last
+        elif self._on_failure is not None:
+            await self._on_failure(error, rendered)
         self._append(last)
 
     async def _respond(

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from spass.agents.engine import Engine
 from spass.agents.following import FollowedStream
-from spass.agents.live_stream import LiveStream, ReportError
+from spass.agents.live_stream import HandleFailure, LiveStream, ReportError
 from spass.agents.render.events import StreamName
 from spass.agents.render.frames import StreamRenderer, StreamRendering, render_events
 from spass.agents.spec import AgentSpec
@@ -47,7 +47,7 @@ class StreamedMessage:
     ``workspace`` is that which the client names for the session, if it names one.
 
     ``render`` makes the frames of the stream. ``filed_under`` takes the place of the agent's name in the stream's identity.
-    ``participant`` joins the commit of the turn.
+    ``participant`` joins the commit of the turn. ``on_failure`` is called if the turn fails after it has begun.
     """
 
     message_id: str
@@ -61,6 +61,7 @@ class StreamedMessage:
     render: StreamRendering = render_events
     filed_under: str | None = None
     participant: CommitParticipant | None = None
+    on_failure: HandleFailure | None = None
 
     @classmethod
     def of(cls, content: str, session: SessionId, request: IdempotentRequest | None) -> Self:
@@ -159,4 +160,4 @@ class Streams:
             name = StreamName(message.message_id, claimed.head.attempt)
             return message.render(scope.caller.request_id, session, name, request.run)
 
-        return LiveStream(scope, claimed, run, begin, render, report, self._clock)
+        return LiveStream(scope, claimed, run, begin, render, report, self._clock, message.on_failure)

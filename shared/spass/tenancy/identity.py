@@ -37,6 +37,7 @@ class Tokens:
             for tenant in config.tenants
             for token in tenant.tokens
         }
+        self._by_id = {(identity.tenant, identity.token_id): identity for identity in self._identities.values()}
 
     def identify(self, token: str) -> Identity:
         """Return the identity of ``token``.
@@ -49,6 +50,10 @@ class Tokens:
         except KeyError:
             message = "The gateway does not know this token. Check the Authorization header, or ask the operator for a token."
             raise InvalidToken(message) from None
+
+    def by_id(self, tenant: TenantId, token_id: str) -> Identity | None:
+        """Return the identity of a token of ``tenant``, for work that was requested earlier, or None if the token is gone."""
+        return self._by_id.get((tenant, token_id))
 
     def __contains__(self, text: str) -> bool:
         return _hash(text) in self._identities

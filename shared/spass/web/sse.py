@@ -156,12 +156,13 @@ async def encode_events(
     request_id: RequestId,
     *,
     keep_alive: float = KEEP_ALIVE_SECONDS,
+    comment: bytes = KEEP_ALIVE,
     start: bytes = b"",
     end: bytes = b"",
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a stream: ``start``, the events, ``end``. ``encode`` gets the index of an event and the event.
 
-    Send a comment after every ``keep_alive`` seconds without an event. If the list ends with an error, or the server stops, end
+    Send ``comment`` after every ``keep_alive`` seconds without an event. If the list ends with an error, or the server stops, end
     with the bytes that ``report`` returns.
     """
     position = 0
@@ -170,7 +171,7 @@ async def encode_events(
             yield start
         while True:
             while not await events.wait_for_event(position, keep_alive):
-                yield KEEP_ALIVE
+                yield comment
             batch = events.events[position:]
             if not batch:
                 break

@@ -1,7 +1,7 @@
 """Answer with a stream that can be followed: of a turn that runs in this process, or one that is read from the journal."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -13,7 +13,7 @@ from spass.agents.render.frames import failure_frames
 from spass.aws.log import failure_line, write_line
 from spass.core.errors import GATEWAY_STOPPED, InternalError, InvalidRequest, SpassError, StorageUnavailable
 from spass.core.event_task import EventList, EventTask
-from spass.core.ids import AgentName
+from spass.core.ids import AgentName, RequestId
 from spass.core.messages import Json
 from spass.core.outcome import TurnOutcome
 from spass.journal.frames import EventId, Frame
@@ -22,7 +22,7 @@ from spass.web.errors import envelope
 from spass.web.exchange import Exchange
 from spass.web.idempotency import REPLAYED_HEADER
 from spass.web.outcomes import replay_outcome
-from spass.web.sse import MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, encode_events
+from spass.web.sse import KEEP_ALIVE, MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, encode_events
 
 if TYPE_CHECKING:
     # Not needed to follow a stream.
@@ -48,10 +48,23 @@ LAST_EVENT_ID: Final = {
     "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,8}-[1-9][0-9]{0,8}$"},
 }
 """The header as OpenAPI describes it."""
-_RETRY: Final = b"retry: 1000\n\n"  # milliseconds after which an ``EventSource`` connects again
 
 
-def _read_last_event_id(request: Request) -> EventId | None:
+@dataclass(frozen=True, slots=True)
+class StreamStyle:
+    """The bytes of a stream besides its frames: the ``start``, the ``comment`` in silence, and the frames of a ``failure`` that
+    is not in the journal. ``retry`` is the number of milliseconds after which an ``EventSource`` connects again."""
+
+    failure: Callable[[Mapping[str, Json], RequestId], Sequence[Frame]] = failure_frames
+    start: bytes = b"retry: 1000\n\n"
+    comment: bytes = KEEP_ALIVE
+
+
+EVENT_STYLE: Final = StreamStyle()
+"""The style of streams of events."""
+
+
+def read_last_event_id(request: Request) -> EventId | None:
     """Return the id after which the stream continues, or None for its start.
 
     Raises:
@@ -76,7 +89,7 @@ def _render_error(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
     return envelope(error, exchange.request_id, exchange.services.redact).error.to_dict()
 
 
-def _report_failure(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
+def report_failure(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
     """Log the gateway's own errors. Return ``error`` as clients see it."""
     if isinstance(error, InternalError | StorageUnavailable) and error is not GATEWAY_STOPPED:
         write_line(failure_line(error, exchange.request_id))
@@ -103,30 +116,32 @@ async def run_stream(exchange: Exchange, agent: "AgentSpec", message: "StreamedM
     Raises:
         SpassError: the turn is refused. It leaves neither a new session nor a stream.
     """
-    stream = await exchange.services.streams.open(exchange.scope.streaming, agent, message, partial(_report_failure, exchange))
+    stream = await exchange.services.streams.open(exchange.scope.streaming, agent, message, partial(report_failure, exchange))
     if isinstance(stream, TurnOutcome):
         return await replay_outcome(exchange, stream)
     if isinstance(stream, EventTask):
-        return _answer_followed(exchange, stream, {REPLAYED_HEADER: "true"} if message.idempotency is not None else None)
-    return _answer_live(exchange, stream)
+        return answer_followed(exchange, stream, {REPLAYED_HEADER: "true"} if message.idempotency is not None else None)
+    return answer_live(exchange, stream)
 
 
-def _answer_live(exchange: Exchange, stream: "LiveStream") -> Response:
+def answer_live(exchange: Exchange, stream: "LiveStream", style: StreamStyle = EVENT_STYLE) -> Response:
     """Return the stream of a turn that runs in this process. The response ends with the turn, also if the client has left."""
 
     def encode(index: int, frame: Frame) -> bytes:
         return _encode_frame(stream.event_id(index), frame)
 
-    return EventStreamResponse(_encode(exchange, stream.frames, encode), stream.wait)
+    return EventStreamResponse(_encode(exchange, stream.frames, encode, style), stream.wait)
 
 
-def _answer_followed(exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None = None) -> Response:
+def answer_followed(
+    exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None = None, style: StreamStyle = EVENT_STYLE
+) -> Response:
     """Return a stream that is read from the journal."""
 
     async def stop_reading() -> None:
         stream.cancel()
 
-    return EventStreamResponse(_encode(exchange, stream, lambda _, item: _encode_frame(*item)), stop_reading, headers)
+    return EventStreamResponse(_encode(exchange, stream, lambda _, item: _encode_frame(*item), style), stop_reading, headers)
 
 
 async def follow(request: Request, exchange: Exchange, agent: AgentName, message_id: str) -> Response:
@@ -137,23 +152,32 @@ async def follow(request: Request, exchange: Exchange, agent: AgentName, message
         InvalidRequest: ``Last-Event-ID`` is malformed.
         StreamNotFound: the user has no such stream with the agent, or no longer.
     """
-    stream = await follow_stream(exchange.scope, agent, message_id, _read_last_event_id(request))
+    stream = await follow_stream(exchange.scope, agent, message_id, read_last_event_id(request))
+    return answer_following(request, exchange, stream)
+
+
+def answer_following(
+    request: Request, exchange: Exchange, stream: FollowedStream | None, style: StreamStyle = EVENT_STYLE
+) -> Response:
+    """Return the rest of a stream. None means that the client has read it to its end."""
     if stream is None:
         return Response(status_code=204)
     if request.scope.get(IS_HEAD):  # do not read a stream that may last for minutes
         stream.cancel()
         return StreamingResponse((), media_type=MEDIA_TYPE, headers=STREAM_HEADERS)  # without a Content-Length, as GET
-    return _answer_followed(exchange, stream)
+    return answer_followed(exchange, stream, style=style)
 
 
-def _encode(exchange: Exchange, events: EventList[E], encode: Callable[[int, E], bytes]) -> AsyncGenerator[bytes, None]:
+def _encode(
+    exchange: Exchange, events: EventList[E], encode: Callable[[int, E], bytes], style: StreamStyle
+) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of the stream. The events of a failure that is not in the journal have no ids."""
 
     def report(error: SpassError) -> bytes:
-        frames = failure_frames(_render_error(exchange, error), exchange.request_id)
+        frames = style.failure(_render_error(exchange, error), exchange.request_id)
         return b"".join(_encode_frame(None, frame) for frame in frames)
 
-    return encode_events(events, encode, report, exchange.request_id, start=_RETRY)
+    return encode_events(events, encode, report, exchange.request_id, comment=style.comment, start=style.start)
 
 
 def _encode_frame(event_id: EventId | None, frame: Frame) -> bytes:

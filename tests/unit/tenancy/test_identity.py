@@ -5,6 +5,7 @@ import hashlib
 import pytest
 
 from spass.core.errors import InvalidToken
+from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Tokens
 
@@ -50,3 +51,11 @@ def test_allowed_models_are_exact_names_or_a_star() -> None:
     assert app.allows("small")
     assert not app.allows("smaller")
     assert not tokens.identify("secret-c").allows("small")
+
+
+def test_a_token_is_found_by_its_id_within_its_tenant_until_it_is_gone() -> None:
+    tokens = Tokens(CONFIG)
+    assert tokens.by_id(TenantId("acme"), "app") == tokens.identify("secret-b")
+    assert tokens.by_id(TenantId("other"), "app") == tokens.identify("secret-c")
+    assert tokens.by_id(TenantId("other"), "admin") is None
+    assert tokens.by_id(TenantId("acm"), "app") is None
