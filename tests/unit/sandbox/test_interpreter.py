@@ -1,7 +1,7 @@
 """The interpreter of a turn, over children that follow a script"""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -167,17 +167,19 @@ async def test_a_line_that_is_not_json_stops_the_cell(text: bytes) -> None:
     assert "was stopped" in stopped.error
 
 
-MILLIONS = {
-    "empty lists": b"[" + b"[]," * 10**6 + b"0]",
-    "numbers": b"[" + b"1," * 10**6 + b"1]",
-    "members": b"{" + b",".join(b'"%d":0' % number for number in range(10**6)) + b"}",
-    "strings": b'["\\\\",' + b'"",' * 10**6 + b'"\\""]',
-    "unclosed lists": b"[[0]," * 10**6,
+MILLIONS: dict[str, Callable[[], bytes]] = {
+    "empty lists": lambda: b"[" + b"[]," * 10**6 + b"0]",
+    "numbers": lambda: b"[" + b"1," * 10**6 + b"1]",
+    "members": lambda: b"{" + b",".join(b'"%d":0' % number for number in range(10**6)) + b"}",
+    "strings": lambda: b'["\\\\",' + b'"",' * 10**6 + b'"\\""]',
+    "unclosed lists": lambda: b"[[0]," * 10**6,
 }
 
 
 @pytest.mark.parametrize("values", MILLIONS.values(), ids=MILLIONS)
-async def test_a_line_of_a_million_values_is_refused_without_reading_it(values: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_of_a_million_values_is_refused_without_reading_it(
+    values: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[str] = []
 
     def note(text: str, *, max_depth: int) -> dict[str, Json]:
@@ -185,7 +187,7 @@ async def test_a_line_of_a_million_values_is_refused_without_reading_it(values: 
         return read_object(text, max_depth=max_depth)
 
     monkeypatch.setattr(lines, "read_object", note)
-    text = b' {"effect": {"cell": 0, "hash": "h", "requests": [{"tool": "calculator", "arguments": {"a": ' + values + b"}}]}}\n"
+    text = b' {"effect": {"cell": 0, "hash": "h", "requests": [{"tool": "calculator", "arguments": {"a": ' + values() + b"}}]}}\n"
     launcher = ScriptedLauncher([lambda child: forged(Raw(child.request["token"].encode() + text))(child)])
     stopped = await interpreter(launcher).run(cell(), TOOLS, Outside().perform)
     assert "too many values at once" in (stopped.error or "")
