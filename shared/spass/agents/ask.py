@@ -79,31 +79,25 @@ def _read_context(value: object) -> object:
     return {"memory_results": [value]} if isinstance(value, str) else {} if value is None else value
 
 
-class AskBody(StrictBody):
-    """A question to a kind, or to the agent of a file. Only a kind takes `model`, `tools`, `system_prompt` and `params`."""
+ModelChoice = Annotated[str, Field(min_length=1, max_length=128)]
+ToolNames = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=64)], ...], Field(strict=False), AfterValidator(check_unique)
+]
+SystemPrompt = _Text
 
-    input: MessageText
+
+class AgentChoice(StrictBody):
+    """A kind with its values, or the agent of a file. Only a kind takes `model`, `tools`, `system_prompt` and `params`."""
+
     agent: Annotated[str, Field(description="The key of a kind, or the name of an agent.")] = DEFAULT_KIND
     model: Annotated[
-        Annotated[str, Field(min_length=1, max_length=128)] | None,
-        Field(description="A chat model. The default is the first one that the token may use."),
+        ModelChoice | None, Field(description="A chat model. The default is the first one that the token may use.")
     ] = None
-    tools: (
-        Annotated[
-            tuple[Annotated[str, Field(min_length=1, max_length=64)], ...], Field(strict=False), AfterValidator(check_unique)
-        ]
-        | None
-    ) = None
-    system_prompt: _Text | None = None
+    tools: ToolNames | None = None
+    system_prompt: SystemPrompt | None = None
     params: Annotated[
         dict[str, Any] | None, Field(validate_default=True, description="Parameters of the kind. `GET /v1/kinds` describes them.")
     ] = None
-    context: Annotated[
-        AskContext,
-        BeforeValidator(_read_context, json_schema_input_type=AskContext | str | None),
-        Field(description="A text is one memory result."),
-    ] = AskContext()
-    stream: Annotated[bool, Field(description="Answer with a stream of events.")] = False
 
     # ``info.data`` has the fields that are declared above the validated field and are valid.
 
@@ -117,6 +111,18 @@ class AskBody(StrictBody):
         return {name: getattr(checked, name) for name in checked.model_fields_set}
 
 
+class AskBody(AgentChoice):
+    """A question to a kind, or to the agent of a file."""
+
+    input: MessageText
+    context: Annotated[
+        AskContext,
+        BeforeValidator(_read_context, json_schema_input_type=AskContext | str | None),
+        Field(description="A text is one memory result."),
+    ] = AskContext()
+    stream: Annotated[bool, Field(description="Answer with a stream of events.")] = False
+
+
 class Asker:
     """Find the agent that answers a question. ``agents`` returns the agents of the files; ``make run`` replaces them."""
 
@@ -126,19 +132,19 @@ class Asker:
         self._calls = calls
         self._toolbox = toolbox
 
-    def agent(self, scope: Scope, body: AskBody) -> AgentSpec:
-        """Return the agent that ``body`` names: one of a kind, or that of a file. Nothing is called.
+    def agent(self, scope: Scope, choice: AgentChoice) -> AgentSpec:
+        """Return the agent that is chosen: one of a kind, or that of a file. Nothing is called.
 
         Raises:
             AgentNotFound, ModelNotFound, ToolNotFound: a name is unknown.
             ModelNotAllowed: the token may not use the model, or no chat model.
             InvalidRequest: the values do not fit the agent.
         """
-        if KINDS.contains(body.agent):
-            return self._of_kind(scope, body)
-        agent = self._of_file(body.agent)
+        if KINDS.contains(choice.agent):
+            return self._of_kind(scope, choice)
+        agent = self._of_file(choice.agent)
         for name in _OF_KINDS_ONLY:
-            if getattr(body, name) is not None:
+            if getattr(choice, name) is not None:
                 message = f"The file of the agent '{agent.name}' sets this already. Omit {name}, or ask a kind (GET /v1/kinds)."
                 raise InvalidRequest(message, param=name)
         return agent
@@ -154,13 +160,13 @@ class Asker:
             message = f"{missing} GET /v1/kinds lists all kinds, GET /a1/agents all agents."
             raise AgentNotFound(message, param="agent") from None
 
-    def _of_kind(self, scope: Scope, body: AskBody) -> AgentSpec:
-        key = KINDS.canonical(body.agent)
-        parameters: Mapping[str, Any] = body.params or {}
-        if body.system_prompt is not None:
-            parameters = {**parameters, SYSTEM_PROMPT: body.system_prompt}
+    def _of_kind(self, scope: Scope, choice: AgentChoice) -> AgentSpec:
+        key = KINDS.canonical(choice.agent)
+        parameters: Mapping[str, Any] = choice.params or {}
+        if choice.system_prompt is not None:
+            parameters = {**parameters, SYSTEM_PROMPT: choice.system_prompt}
         agent = AgentSpec(
-            name=key, kind=key, model=self._model(scope, body.model), tools=self._tools(body), parameters=parameters
+            name=key, kind=key, model=self._model(scope, choice.model), tools=self._tools(choice), parameters=parameters
         )
         try:
             agent.build()
@@ -176,8 +182,8 @@ class Asker:
             raise ModelNotAllowed("This token may not use any chat model of the catalogue.", param="model")
         return next((name for name in allowed if is_served(self._config.llm, name)), allowed[0])
 
-    def _tools(self, body: AskBody) -> tuple[str, ...]:
-        tools = body.tools or ()
+    def _tools(self, choice: AgentChoice) -> tuple[str, ...]:
+        tools = choice.tools or ()
         try:
             self._toolbox.specs(tools)
         except ToolNotFound as error:

@@ -134,6 +134,8 @@ async def pending(
 ) -> Sequence[MailboxMessage]:
     """Return the oldest pending messages: at most ``limit`` with at most ``max_bytes`` of UTF-8, but at least one of them.
 
+    ``agent`` is as it was read after the run had started: if it has no pending message, the mailbox is not read.
+
     Raises:
         ObjectMissing: the agent is being deleted.
         StorageUnavailable: the table or the bucket does not answer.
@@ -151,7 +153,7 @@ async def pending(
             if chosen and size > max_bytes:
                 return await _decode_all(store, chosen)
             chosen.append(item)
-            if len(chosen) == min(limit, agent.pending):
+            if len(chosen) == limit:
                 return await _decode_all(store, chosen)
     return await _decode_all(store, chosen)
 

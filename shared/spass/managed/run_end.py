@@ -43,7 +43,7 @@ async def finish_writes(
         with suppress(StorageUnavailable):
             await delete_text(store, answer.text)
         raise run_lost()
-    return CommitWith(writes)
+    return CommitWith(writes, end.writes)
 
 
 async def fail(store: TenantStore, run: Run, error: Mapping[str, Json], now: float) -> Run | None:

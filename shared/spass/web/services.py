@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spass.core.bus import EventBus
     from spass.core.code_calls import Sandbox
     from spass.llm.router import Router
+    from spass.managed.agents import ManagedAgents
     from spass.memory.operator import Operator
     from spass.memory.operator_memory import OperatorMemory
     from spass.rag.index.cache import ObjectCache
@@ -377,6 +378,12 @@ class Services:
         from spass.agents.streams import Streams
 
         return Streams(self.engine, self.sessions, self.config)
+
+    @cached_property
+    def managed_agents(self) -> "ManagedAgents":
+        from spass.managed.agents import ManagedAgents
+
+        return ManagedAgents(self.config, lambda: self.asker, lambda: self.engine)
 
     @cached_property
     def compaction_jobs(self) -> "CompactionJobs":

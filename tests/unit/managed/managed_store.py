@@ -8,7 +8,7 @@ from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.table import TransactionFailed
-from spass.aws.writes import Put
+from spass.aws.writes import Put, Write
 from spass.core.cost import NO_COST
 from spass.core.errors import TurnLost
 from spass.core.ids import ManagedAgentId, RequestId, RunId, TenantId, UserId, new_id, random_suffix
@@ -96,14 +96,19 @@ class ManagedStore:
     async def finish(self, run: Run, content: str, delivered: Sequence[MailboxMessage] = ()) -> bool:
         """Commit a run as a turn does: in one transaction, with newer writes if a message came in between. Return False if the
         run is not active any more."""
+        try:
+            commit = await finish_writes(self.store, run, outcome(content), delivered, self.now)
+        except TurnLost:
+            return False
+        assert commit.renew is not None
+        writes: Sequence[Write] | None = commit.writes
         for _ in range(10):
-            try:
-                commit = await finish_writes(self.store, run, outcome(content), delivered, self.now)
-                await self.store.table.transact(commit.writes, token=random_suffix())
-            except TransactionFailed:
-                continue
-            except TurnLost:
+            if writes is None:
                 return False
+            try:
+                await self.store.table.transact(writes, token=random_suffix())
+            except TransactionFailed:
+                writes = await commit.renew()
             else:
                 return True
         raise AssertionError("the run could not be committed")

@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from spass.aws.table import TransactionFailed
 from spass.core.errors import AgentPaused, IdempotencyKeyReused, InvalidRequest, RunNotFound, SessionBusy, SpassError
 from spass.core.ids import RunId, derived_id
 from spass.core.messages import TokenUsage
 from spass.managed import mailbox, runs
 from spass.managed.records import AgentStatus, Direction, MessageStatus, Run, RunStatus, RunTrigger
-from spass.managed.run_end import fail, skip_queued
+from spass.managed.run_end import fail, finish_writes, skip_queued
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
-from tests.unit.managed.managed_store import TOKEN, ManagedStore
+from tests.unit.managed.managed_store import TOKEN, ManagedStore, outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -65,6 +66,22 @@ async def test_of_runs_that_race_one_starts_and_the_others_name_it(managed: Mana
     assert (len(started), len(refused)) == (1, 7)
     assert {error.details["run_id"] for error in refused} == {started[0].id}
     assert len(await managed.messages(agent)) == 1
+
+
+async def test_a_commit_is_renewed_for_messages_that_come_in_before_it(managed: ManagedStore) -> None:
+    agent = await managed.create()
+    first = await managed.put(agent, "one")
+    run = await managed.start(agent)
+    commit = await finish_writes(managed.store, run, outcome("answer"), [first], managed.now)
+    await managed.put(agent, "two")
+    with pytest.raises(TransactionFailed):
+        await managed.store.table.transact(commit.writes, token="a")
+    assert commit.renew is not None
+    newer = await commit.renew()
+    assert newer is not None
+    await managed.store.table.transact(newer, token="b")
+    assert [(seq, text) for seq, _, text, *_ in await managed.messages(agent)] == [(1, "one"), (2, "two"), (3, "answer")]
+    assert await commit.renew() is None
 
 
 async def test_a_failed_run_leaves_its_messages_to_the_next_one(managed: ManagedStore) -> None:

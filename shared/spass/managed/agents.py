@@ -1,0 +1,244 @@
+"""Create, read, list and change managed agents. Each call acts for the owner of the scope."""
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.commit_marker import commit
+from spass.aws.idempotency import Claim, StoredAnswer, create
+from spass.aws.log import failure_line, write_line
+from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
+from spass.calls.scope import Scope
+from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.errors import InvalidRequest, NoBackendAvailable, StorageUnavailable
+from spass.core.ids import ManagedAgentId, id_pattern, new_id
+from spass.core.page_size import PageSizeLimit
+from spass.core.time import Clock, timestamp
+from spass.managed.answers import ManagedAgentPage, ManagedAgentView
+from spass.managed.lookup import find_agent, read_agent
+from spass.managed.records import ManagedAgent, Schedule, encode_agent
+from spass.tenancy.config import GatewayConfig
+
+if TYPE_CHECKING:  # functions that only read agents run none
+    from spass.agents.ask import Asker
+    from spass.agents.engine import Engine
+    from spass.agents.spec import AgentSpec
+    from spass.managed.body import CreateManagedAgent, PatchManagedAgent
+
+_POSITION: Final = re.compile(id_pattern("agt"))
+_CONFIG: Final = ("name", "model", "tools", "system_prompt", "params", "schedule", "paused", "token_id", "version", "updated_at")
+"""The fields that a PATCH may write. Runs and messages change the others meanwhile."""
+_USED_BY_RUNS: Final = frozenset({"model", "tools", "system_prompt", "params", "schedule"})
+_PATCH_ATTEMPTS: Final = 8
+_PATCH_DELAY: Final = 0.05  # seconds, full jitter
+_READS_AT_ONCE: Final = 16
+
+
+class ScheduleWriter(Protocol):
+    """The entries of schedules outside the table, which says what is wanted."""
+
+    def check(self, schedule: Schedule) -> None:
+        """Check a schedule before it is stored.
+
+        Raises:
+            InvalidRequest: the scheduler would refuse it.
+        """
+
+    async def apply(self, store: TenantStore, agent: ManagedAgentId) -> None:
+        """Make the entry of ``agent`` what the table says now, and remove the item of this open work.
+
+        Raises:
+            StorageUnavailable: the scheduler or the table does not answer; the sweep repeats the call.
+        """
+
+    async def remove(self, store: TenantStore, agent: ManagedAgentId) -> None:
+        """Delete the entry of ``agent``, if there is one. Raises the same errors as ``apply``."""
+
+
+class ManagedAgents:
+    """The managed agents of all tenants. ``schedules`` returns None if this gateway has no scheduler. ``clock`` returns seconds
+    since the epoch."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        asker: "Callable[[], Asker]",
+        engine: "Callable[[], Engine]",
+        schedules: Callable[[], ScheduleWriter | None] = lambda: None,
+        clock: Clock = time.time,
+    ) -> None:
+        self._config = config
+        self._asker = asker
+        self._engine = engine
+        self._schedules = schedules
+        self._clock = clock
+
+    async def create(self, scope: Scope, body: "CreateManagedAgent", claim: Claim | None = None) -> ManagedAgent:
+        """Create an agent. With a ``claim``, the same transaction stores the answer.
+
+        Raises:
+            AgentNotFound, ModelNotFound, ToolNotFound, ModelNotAllowed, InvalidRequest: a value is wrong; nothing is stored.
+            LeaseLost: another attempt has the claim; nothing is stored.
+            StorageUnavailable: the table does not answer; whether the agent exists is unknown.
+        """
+        at = timestamp(self._clock())
+        agent = ManagedAgent(
+            id=ManagedAgentId(new_id("agt")),
+            name=body.name,
+            agent=body.agent,
+            owner=scope.caller.owner,
+            token_id=scope.caller.identity.token_id,
+            model=body.model,
+            tools=body.tools,
+            system_prompt=body.system_prompt,
+            params=body.params,
+            schedule=body.schedule.schedule() if body.schedule is not None else None,
+            created_at=at,
+            updated_at=at,
+        )
+        self._check_values(scope, agent)
+        store = scope.store
+        writes = [
+            Put(keys.managed_agent(store.tenant, agent.id), encode_agent(agent), ITEM_ABSENT),
+            Put(keys.user_managed(store.tenant, agent.owner, agent.id), {"created_at": at}),
+        ]
+        if agent.schedule is not None:
+            writes.append(_open_schedule(store, agent))
+        await create(store, writes, token=agent.id, claim=claim, answer=StoredAnswer(ManagedAgentView.of(agent).to_dict(), {}))
+        if agent.schedule is not None:
+            await self._apply_schedule(store, agent)
+        return agent
+
+    async def get(self, scope: Scope, agent: ManagedAgentId) -> ManagedAgent:
+        """Return an agent of the owner. Errors are those of ``read_agent``."""
+        return await read_agent(scope.store, scope.caller.owner, agent)
+
+    async def page(self, scope: Scope, cursor: str | None, limit: int) -> ManagedAgentPage:
+        """Return at most ``limit`` agents of the owner from ``cursor`` on, newest first.
+
+        Raises:
+            InvalidRequest: the cursor does not belong to this list.
+            StorageUnavailable: the table does not answer.
+        """
+        store, owner = scope.store, scope.caller.owner
+        cursor_scope = f"managed|{store.tenant}|{owner}"
+        after = ManagedAgentId(decode_cursor(cursor_scope, cursor, _POSITION)) if cursor is not None else None
+        agents: list[ManagedAgentView] = []
+        room = PageSizeLimit()
+        while True:
+            ids = await self._ids_after(scope, after)
+            for found in await asyncio.gather(*(find_agent(store, agent) for agent in ids)):
+                if found is None or found.deleted_at is not None:
+                    continue
+                view = ManagedAgentView.of(found)
+                if len(agents) == limit or not room.add(view.to_json()):
+                    return ManagedAgentPage(agents=agents, next_cursor=encode_cursor(cursor_scope, agents[-1].id))
+                agents.append(view)
+            if len(ids) < _READS_AT_ONCE:
+                return ManagedAgentPage(agents=agents, next_cursor=None)
+            after = ids[-1]
+
+    async def patch(self, scope: Scope, agent_id: ManagedAgentId, body: "PatchManagedAgent") -> ManagedAgent:
+        """Change an agent for its next run, and return it.
+
+        Raises:
+            AgentNotFound: the owner has no such agent, or its kind or file does not exist any more.
+            ModelNotFound, ToolNotFound, ModelNotAllowed, InvalidRequest: a value is wrong; nothing is changed.
+            StorageUnavailable: the table does not answer; whether the agent was changed is unknown.
+        """
+        store, changes = scope.store, body.changes
+        for _ in range(_PATCH_ATTEMPTS):
+            agent = await read_agent(store, scope.caller.owner, agent_id)
+            changed = self._changed(scope, agent, changes)
+            attributes = encode_agent(changed)
+            writes: list[Write] = [
+                Update(
+                    keys.managed_agent(store.tenant, agent.id),
+                    set={name: attributes[name] for name in _CONFIG if name in attributes},
+                    remove=tuple(name for name in _CONFIG if name not in attributes),
+                    when=Equals("version", agent.version) & Absent("deleted_at"),
+                )
+            ]
+            if "schedule" in changes:
+                writes.append(_open_schedule(store, changed))
+            if not await commit(store, writes):
+                if "schedule" in changes:
+                    await self._apply_schedule(store, changed)
+                return changed
+            await asyncio.sleep(random.uniform(0, _PATCH_DELAY))  # noqa: S311 (jitter)
+        raise StorageUnavailable("Too many changes of this agent at once; try again.", retry_after=1)
+
+    def check(self, scope: Scope, agent: ManagedAgent) -> "AgentSpec":
+        """Return what ``agent`` runs now. Call this before a message or a run is stored.
+
+        Raises:
+            AgentNotFound, ModelNotFound, ToolNotFound, InvalidRequest: the agent cannot be run any more as it was written.
+            ModelNotAllowed: the token of the scope may not use the model.
+            NoBackendAvailable: no backend serves the model.
+            SandboxUnavailable, KindUnavailable: this gateway cannot run the kind.
+        """
+        from spass.llm.backends import is_served
+        from spass.managed.body import choice_of
+
+        spec = self._asker().agent(scope, choice_of(agent))
+        self._engine().check(scope, spec)
+        if not is_served(self._config.llm, spec.model):
+            raise NoBackendAvailable(f"No backend serves the model '{spec.model}'.", param="model")
+        return spec
+
+    def _changed(self, scope: Scope, agent: ManagedAgent, changes: Mapping[str, Any]) -> ManagedAgent:
+        """Return ``agent`` after ``changes``, which are checked."""
+        changed = replace(agent, **changes, version=agent.version + 1, updated_at=timestamp(self._clock()))
+        if not _USED_BY_RUNS.isdisjoint(changes):
+            changed = replace(changed, token_id=scope.caller.identity.token_id)
+            self._check_values(scope, changed, new_schedule="schedule" in changes)
+        return changed
+
+    def _check_values(self, scope: Scope, agent: ManagedAgent, *, new_schedule: bool = True) -> None:
+        """Check the values of an agent before they are stored. An old ``at(…)`` schedule may have passed, so only a new schedule
+        is checked.
+
+        Raises:
+            AgentNotFound, ModelNotFound, ToolNotFound, ModelNotAllowed, InvalidRequest: a value is wrong.
+        """
+        from spass.managed.body import check_size, choice_of
+
+        self._asker().agent(scope, choice_of(agent))
+        check_size(agent)
+        if agent.schedule is not None and new_schedule:
+            schedules = self._schedules()
+            if schedules is None:
+                raise InvalidRequest("This gateway has no scheduler. Omit schedule, and start runs yourself.", param="schedule")
+            schedules.check(agent.schedule)
+
+    async def _apply_schedule(self, store: TenantStore, agent: ManagedAgent) -> None:
+        """Make the entry what the table says. If that fails, the sweep does it: the change is stored already."""
+        schedules = self._schedules()
+        if schedules is None:
+            return
+        try:
+            await schedules.apply(store, agent.id)
+        except StorageUnavailable as error:
+            write_line({**failure_line(error, ""), "event": "schedule_not_applied", "agent": agent.id})
+
+    async def _ids_after(self, scope: Scope, after: ManagedAgentId | None) -> list[ManagedAgentId]:
+        store, owner = scope.store, scope.caller.owner
+        items = await store.table.query(
+            keys.user_managed_partition(store.tenant, owner),
+            prefix=keys.USER_MANAGED_PREFIX,
+            after=keys.user_managed(store.tenant, owner, after).sk if after is not None else None,
+            limit=_READS_AT_ONCE,
+            newest_first=True,
+        )
+        return [ManagedAgentId(str(item["sk"]).removeprefix(keys.USER_MANAGED_PREFIX)) for item in items]
+
+
+def _open_schedule(store: TenantStore, agent: ManagedAgent) -> Put:
+    """Return the write that tells the sweep that the entry of ``agent`` may differ from the table."""
+    return Put(keys.open_schedule(store.tenant, agent.id), {"version": agent.version})
