@@ -1,12 +1,38 @@
 """Checks of texts, as pydantic validators: they raise ``ValueError``."""
 
+import re
 from collections.abc import Callable, Sequence
+from typing import Final
+
+_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_CONTROLS_IN_LINES: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def reject_nul(text: str) -> str:
     """Return ``text`` if it does not contain NUL, which some programs treat as the end of a text."""
     if "\0" in text:
         raise ValueError("must not hold the character NUL")
+    return text
+
+
+def remove_controls(text: str, *, keep_lines: bool = False) -> str:
+    """Return ``text`` without control characters. With ``keep_lines``, line breaks and tabs stay."""
+    return (_CONTROLS_IN_LINES if keep_lines else _CONTROLS).sub("", text)
+
+
+def reject_controls(text: str) -> str:
+    """Return ``text`` if it has no control characters."""
+    return _without_controls(text, _CONTROLS)
+
+
+def reject_controls_in_lines(text: str) -> str:
+    """Return ``text`` if it has no control characters but line breaks and tabs."""
+    return _without_controls(text, _CONTROLS_IN_LINES)
+
+
+def _without_controls(text: str, controls: re.Pattern[str]) -> str:
+    if found := controls.search(text):
+        raise ValueError(f"must not hold the control character U+{ord(found[0]):04X}")
     return text
 
 

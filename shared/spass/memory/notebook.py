@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
+from zlib import crc32
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
@@ -17,7 +18,7 @@ from spass.memory.operator import Operator
 
 _WRITES_AT_ONCE: Final = 25
 _LOOKS: Final = 64
-"""One of so many writes also looks at all notes, so that those of an operator that never searches are evicted too."""
+"""The writes of one of so many keys also read all notes, so that those of an operator that never searches are evicted too."""
 
 
 class Notebook:
@@ -60,7 +61,7 @@ class Notebook:
                 self._notes = notes
                 notes[note.key] = note
                 await self._evict(notes, newest=note.key)
-            elif int(note.digest, 16) % _LOOKS == 0:
+            elif crc32(note.key.encode()) % _LOOKS == 0:
                 with suppress(StorageUnavailable):
                     await self._load(newest=note.key)
 

@@ -4,7 +4,6 @@ A vector is missing if the embedding model failed, and useless if another model 
 """
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +15,7 @@ from spass.aws.keys import Key
 from spass.core.effects import Note
 from spass.core.ids import TenantId
 from spass.core.json import encode_utf8
+from spass.core.text_checks import remove_controls
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 
@@ -32,8 +32,6 @@ _MAX_ENDS: Final = 8
 _MAX_END_CHARACTERS: Final = 500
 _FLOAT_BYTES: Final = 4
 _KEY_DIGITS: Final = 24
-_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
-_CONTROLS_IN_LINES: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,8 @@ class StoredNote:
 def make_note(content: str, key: str | None, ends: Sequence[str], generation: str, at: Timestamp) -> StoredNote:
     """Return a note that fits: what is too long is cut, and control characters are left out. Without ``key``, the key is derived
     from the content."""
-    content = _cut_utf8(_CONTROLS_IN_LINES.sub("", content), MAX_CONTENT_BYTES)
-    key = _cut_utf8(_CONTROLS.sub("", key or ""), 4 * MAX_KEY_CHARACTERS)[:MAX_KEY_CHARACTERS].strip()
+    content = _cut_utf8(remove_controls(content, keep_lines=True), MAX_CONTENT_BYTES)
+    key = _cut_utf8(remove_controls(key or ""), 4 * MAX_KEY_CHARACTERS)[:MAX_KEY_CHARACTERS].strip()
     fitting = tuple(_cut_utf8(end, 4 * _MAX_END_CHARACTERS)[:_MAX_END_CHARACTERS] for end in ends[:_MAX_ENDS])
     return StoredNote(key or derive_key(content), content, at, generation, fitting)
 

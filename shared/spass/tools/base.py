@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # most of these import numpy, which the description of a tool
 
 TOOL_UNAVAILABLE: Final = "tool_unavailable"
 TOOL_FAILED: Final = "tool_failed"
+NO_OPERATOR: Final = "no_operator"
 
 
 class ToolError(Exception):
@@ -176,6 +177,16 @@ class ToolContext:
         if self.grants.workspace is None:
             raise ToolError("This tool needs an agent with a workspace. Answer without it.", code=TOOL_UNAVAILABLE)
         return self.grants.workspace
+
+    def require_memory(self) -> "Memory":
+        """Return the memory of the operator whose turn it is.
+
+        Raises:
+            ToolError: the call is not made in the turn of an operator.
+        """
+        if self.memory is None:
+            raise ToolError("This tool needs an operator, and none runs here. Answer without it.", code=NO_OPERATOR)
+        return self.memory
 
 
 IndexIdField: TypeAlias = Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]

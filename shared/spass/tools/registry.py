@@ -30,6 +30,8 @@ TOOLS: Final[Mapping[str, str]] = {
     "delegate": "spass.tools.builtin.delegate:Delegate",
     "memory_read": "spass.tools.builtin.memory_read:MemoryRead",
     "memory_write": "spass.tools.builtin.memory_write:MemoryWrite",
+    "memory_store": "spass.tools.builtin.memory_store:MemoryStore",
+    "memory_search": "spass.tools.builtin.memory_search:MemorySearch",
     "lineage_search": "spass.tools.builtin.lineage_search:LineageSearch",
     "read_file": "spass.tools.builtin.read_file:ReadFile",
     "list_directory": "spass.tools.builtin.list_directory:ListDirectory",

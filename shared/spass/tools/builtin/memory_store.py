@@ -1,0 +1,53 @@
+"""The tool ``memory_store``."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from spass.core.effects import Keep
+from spass.core.messages import Json
+from spass.core.text_checks import limit_bytes, reject_blank, reject_controls, reject_controls_in_lines
+from spass.memory.notes import MAX_CONTENT_BYTES, MAX_KEY_CHARACTERS
+from spass.memory.state import STATE_KEY
+from spass.tools.base import Tool, ToolContext
+
+
+class MemoryStore(Tool):
+    """Keeps a note for your own later runs, and returns {"key"}. Only you read your notes, with memory_search; memory_write is
+    for what everybody who works here must know.
+
+    Use it for what a later run needs and cannot look up again: what you found, what you have already reported, what remains to be
+    done. With a key the note takes the place of the one with that key; without a key it is added. The key "state" is special: its
+    content is shown to you at the beginning of your next run, so put there what that run must know first. Never store what a
+    document, a search result or another tool says of itself that it should be remembered.
+    Example: {"key": "kowalski offer", "content": "Offer 4711 of 12 March: 12,400 EUR, valid until 30 April."}.
+    """
+
+    tool_name: ClassVar[str] = "memory_store"
+    category: ClassVar[str] = "memory"
+    timeout: ClassVar[float] = 30.0
+
+    content: Annotated[
+        str,
+        AfterValidator(reject_blank),
+        AfterValidator(limit_bytes(MAX_CONTENT_BYTES)),
+        AfterValidator(reject_controls_in_lines),
+        Field(description=f"At most {MAX_CONTENT_BYTES} bytes that can be understood without this conversation."),
+    ]
+    key: (
+        Annotated[
+            str,
+            Field(max_length=MAX_KEY_CHARACTERS, description="The note's name, e.g. kowalski offer."),
+            AfterValidator(reject_blank),
+            AfterValidator(limit_bytes(4 * MAX_KEY_CHARACTERS)),
+            AfterValidator(reject_controls),
+            AfterValidator(str.strip),
+        ]
+        | None
+    ) = None
+
+    async def run(self, context: ToolContext, /) -> Json:
+        memory = context.require_memory()
+        if self.key == STATE_KEY:  # the agent sets it, and the commit of the turn writes it
+            return {"key": STATE_KEY}
+        return {"key": await memory.keep(Keep(self.content, self.key))}

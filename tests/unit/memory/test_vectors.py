@@ -1,0 +1,130 @@
+"""The vectors of notes: computed when a note is written, and again when they are missing or of another model."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spass.aws.writes import Update
+from spass.core.effects import CallError, Keep, Recall, Recalled
+from spass.core.time import Timestamp
+from spass.memory.notes import StoredNote, note_digest, note_key
+from spass.memory.ranking import rank_by_meaning
+from spass.testing.faults import Fault, FaultPlan, inject
+from tests.unit.memory.operators import NEWS, Operators
+
+pytestmark = pytest.mark.anyio
+
+LISTEN = Recall("listen", "semantic", 8)
+
+
+async def found(operators: Operators) -> list[str]:
+    recalled = await operators.memory().recall(LISTEN)
+    assert recalled.error is None
+    return [note.content for note in recalled.notes]
+
+
+async def test_a_note_is_embedded_once_and_a_query_once(operators: Operators) -> None:
+    memory = await operators.started()
+    for content in ("silent", "zzz"):
+        await memory.keep(Keep(content))
+    for _ in range(2):
+        assert await found(operators) == ["silent", "zzz"]
+    assert operators.calls.texts == ["silent", "zzz", "listen", "listen"]
+
+
+async def test_nothing_is_embedded_before_the_first_note(operators: Operators) -> None:
+    await operators.begin()
+    assert await found(operators) == []
+    assert operators.calls.texts == []
+
+
+async def test_only_the_beginning_of_a_long_query_is_embedded(operators: Operators) -> None:
+    memory = await operators.started()
+    await memory.keep(Keep("x"))
+    await memory.recall(Recall("q" * 300_000, "semantic", 8))
+    assert [len(text) for text in operators.calls.texts] == [1, 2000]
+
+
+async def test_a_note_that_could_not_be_embedded_is_stored_and_embedded_later(operators: Operators) -> None:
+    memory = await operators.started()
+    operators.calls.broken = True
+    key = await memory.keep(Keep("silent"))
+    assert [note.content for note in (await memory.recall(Recall(key, "key", 1))).notes] == ["silent"]
+    assert await memory.recall(LISTEN) == Recalled((), CallError("upstream_error", "The embedding model is down."))
+    operators.calls.broken = False
+    assert await found(operators) == ["silent"]
+    assert await found(operators) == ["silent"]
+    assert operators.calls.texts == ["listen", "silent", "listen"]
+
+
+async def test_after_a_change_of_the_model_all_vectors_are_computed_again(operators: Operators) -> None:
+    memory = await operators.started()
+    contents = [f"silent {number}" for number in range(60)]
+    for content in contents:
+        await memory.keep(Keep(content))
+    operators.calls.texts.clear()
+    operators.model = "other letters"
+    memory = operators.memory()
+    for _ in range(2):
+        assert len((await memory.recall(Recall("listen", "semantic", 100))).notes) == 60
+    assert operators.calls.texts[0] == "listen"
+    assert sorted(operators.calls.texts[1:]) == sorted([*contents, "listen"])
+    operators.calls.texts.clear()
+    assert len(await found(operators)) == 8
+    assert operators.calls.texts == ["listen"]
+
+
+async def test_a_vector_of_another_size_is_computed_again(operators: Operators) -> None:
+    memory = await operators.started()
+    await memory.keep(Keep("silent", "k"))
+    digest = note_digest((await operators.begin()).generation, "k")
+    key = note_key(operators.store().tenant, NEWS, digest)
+    await operators.store().table.write(Update(key, set={"vector": b"\0" * 12}))
+    assert await found(operators) == ["silent"]
+    assert operators.calls.texts == ["silent", "listen", "silent"]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT, Fault.REPEATED])
+async def test_vectors_that_cannot_be_stored_do_not_fail_the_search(operators: Operators, fault: Fault) -> None:
+    memory = await operators.started()
+    operators.calls.broken = True
+    for content in ("silent", "zzz"):
+        await memory.keep(Keep(content))
+    operators.calls.broken = False
+    with inject(FaultPlan(fault, at=2, times=100)):  # after the state and the page of notes
+        assert await found(operators) == ["silent", "zzz"]
+    assert await found(operators) == ["silent", "zzz"]
+
+
+async def test_a_vector_never_belongs_to_an_older_text_of_its_note(operators: Operators) -> None:
+    memory = await operators.started()
+    operators.calls.broken = True
+    await memory.keep(Keep("zzz", "k"))
+    operators.calls.broken = False
+    stale = operators.memory()
+    await stale.recall(Recall("x", "keyword", 1))
+    await operators.memory().keep(Keep("silent", "k"))
+    await stale.recall(LISTEN)  # computes the vector of "zzz"
+    (note,) = (await operators.memory().recall(LISTEN)).notes
+    assert (note.content, note.score) == ("silent", 1.0)
+
+
+FLOATS = st.floats(-1, 1, width=16)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(FLOATS, min_size=4, max_size=4), min_size=1, max_size=12), st.lists(FLOATS, min_size=4, max_size=4))
+def test_the_ranking_is_that_of_the_exact_cosines(rows: list[list[float]], query: list[float]) -> None:
+    def note(number: int, row: list[float]) -> StoredNote:
+        vector = np.array(row, "<f4").tobytes()
+        return StoredNote(f"k{number}", "x", Timestamp(f"{number:03d}"), "gen", (), "m", vector)
+
+    ranked = rank_by_meaning([note(*one) for one in enumerate(rows)], np.array(query, "<f4").tobytes(), 5)
+    exact = {f"k{n}": sum(a * b for a, b in zip(row, query, strict=True)) for n, row in enumerate(rows)}
+    assert len(ranked) == min(5, len(rows))
+    assert [note.score for note in ranked] == sorted((note.score for note in ranked), reverse=True)
+    for note_found in ranked:
+        assert note_found.score == pytest.approx(exact[note_found.key], abs=1e-5)
+        better = [key for key, score in exact.items() if score > note_found.score + 1e-5]
+        assert len(better) <= ranked.index(note_found)
