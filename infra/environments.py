@@ -25,6 +25,7 @@ class Environment:
     (``spass/web/http_function.py``).
     ``job_workers``: the number of concurrent messages of the job queue (files, parts, merges), 2 to 1000. The other messages wait
     on the queue, for days if necessary.
+    ``run_workers``: the number of concurrent runs of managed agents from their queue, 2 to 1000. Each can take 15 minutes.
     ``compaction_steps``: the number of concurrent steps of requested compactions; None sets no limit but the account's. This
     concurrency is reserved: no other function of the account can use it, and Lambda requires that 100 remain for those. A step
     that has to wait must start within the hour of its compaction.
@@ -50,6 +51,7 @@ class Environment:
     contact: str | None = None
     snap_start: bool = False
     job_workers: int = 32
+    run_workers: int = 8
     compaction_steps: int | None = None
     followers: int | None = None
     telemetry: bool = False

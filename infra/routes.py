@@ -34,6 +34,10 @@ class Permission(StrEnum):
     UPLOADS_READ = "uploads-read"  # GetObject and GetObjectVersion under uploads/*
     JOBS_SEND = "jobs-send"  # SendMessage to the queue of jobs
     COMPACTIONS_SEND = "compactions-send"  # SendMessage to the queue of compactions
+    RUNS_SEND = "runs-send"  # SendMessage to the queue of runs
+    SCHEDULES_READ = "schedules-read"  # GetSchedule in the group of schedules, ListSchedules
+    SCHEDULES_WRITE = "schedules-write"  # CreateSchedule, UpdateSchedule in the group; PassRole of the role of its entries
+    SCHEDULES_DELETE = "schedules-delete"  # DeleteSchedule in the group
     COMPACTION_START = "compaction-start"  # StartExecution of the state machine that compacts
     SANDBOX = "sandbox"  # InvokeFunction of the function that runs the code of models
     SANDBOX_NAME = "sandbox-name"  # the variable with its name, which says that code can run

@@ -22,9 +22,22 @@ class StatefulResources:
     bucket: str
     jobs: StatefulQueue
     compactions: StatefulQueue
+    runs: StatefulQueue
 
 
-def function_environment(environment: Environment, stored: StatefulResources) -> dict[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleTarget:
+    """The schedule group, and the role that EventBridge Scheduler assumes to send a tick to the queue of runs.
+
+    ``group_parameter`` is the name of the parameter with which a nested stack gets the group.
+    """
+
+    group: str
+    group_parameter: str
+    role_arn: str
+
+
+def function_environment(environment: Environment, stored: StatefulResources, schedules: ScheduleTarget) -> dict[str, str]:
     """Return the environment variables of every function."""
     variables: dict[str, str | None] = {
         "SPASS_CONFIG": "/opt/config/gateway.yaml",
@@ -33,6 +46,10 @@ def function_environment(environment: Environment, stored: StatefulResources) ->
         "SPASS_BUCKET": stored.bucket,
         "SPASS_QUEUE": stored.jobs.url,
         "SPASS_COMPACTION_QUEUE": stored.compactions.url,
+        "SPASS_RUNS_QUEUE": stored.runs.url,
+        "SPASS_RUNS_QUEUE_ARN": stored.runs.arn,
+        "SPASS_SCHEDULE_GROUP": schedules.group,
+        "SPASS_SCHEDULE_ROLE": schedules.role_arn,
         "SPASS_KEYS_PATH": environment.keys_path,
         "SPASS_CONTACT": environment.contact,
         "SPASS_TELEMETRY": "1" if environment.telemetry else None,

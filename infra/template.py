@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias, cast
 
 from aws_cdk import App, CfnElement, Stack
+from constructs import IConstruct
 
 from infra.constructs.function import TAG
-from infra.constructs.machine import Machine
 from infra.environments import DEV
 from infra.stacks.api import ApiStack
 from infra.stacks.data import DataStack
@@ -48,17 +48,21 @@ def local_template() -> str:
         app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=scratch)
         data = DataStack(app, "Spass-local-Data", environment=DEV)
         api = ApiStack(app, "Spass-local-Api", environment=DEV, data=data)
-        template: TemplateNode = app.synth().get_stack_by_name(data.stack_name).template
+        assembly = app.synth()
+        template: TemplateNode = assembly.get_stack_by_name(data.stack_name).template
+        group = assembly.get_stack_by_name(api.stack_name).template["Resources"][group_id := _logical_id(api.schedules.group)]
         jobs: TemplateNode = json.loads((Path(scratch) / api.jobs.template_file).read_text(encoding="utf-8"))
     template["Parameters"].pop(_PARAMETERS)
     template["Rules"].pop(_RULES)
     stored = {output.pop("Export")["Name"]: output["Value"] for output in template["Outputs"].values()}
     template["Resources"] |= _workers(jobs["Resources"], stored)
+    template["Resources"][group_id] = {"Type": group["Type"], "Properties": {}}
     for resource in template["Resources"].values():
         resource.pop("Metadata", None)
         if seconds := resource["Properties"].get("VisibilityTimeout"):
             resource["Properties"]["VisibilityTimeout"] = min(seconds, _MAX_VISIBILITY_TIMEOUT_SECONDS)
-    template["Outputs"]["CompactionMachine"] = {"Value": {"Ref": _logical_id(api.jobs.compaction)}}
+    template["Outputs"]["CompactionMachine"] = {"Value": {"Ref": _logical_id(api.jobs.compaction.resource.node.default_child)}}
+    template["Outputs"]["ScheduleGroup"] = {"Value": {"Ref": group_id}}
     template["Description"] = "Spass on the laptop: what is stored, and who works on it. Written by `make template`; do not edit."
     return json.dumps({name: part for name, part in template.items() if part}, indent=2) + "\n"
 
@@ -99,8 +103,9 @@ def _resolve(value: object, dropped: set[str], stored: TemplateNode) -> object:
             return value
 
 
-def _logical_id(machine: Machine) -> str:
-    logical_id: str = Stack.of(machine).resolve(cast(CfnElement, machine.resource.node.default_child).logical_id)
+def _logical_id(resource: IConstruct | None) -> str:
+    element = cast(CfnElement, resource)
+    logical_id: str = Stack.of(element).resolve(element.logical_id)
     return logical_id
 
 

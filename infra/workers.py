@@ -42,6 +42,7 @@ class Worker:
 
 _STORE: Final = frozenset({Permission.TABLE_READ, Permission.TABLE_WRITE, Permission.BUCKET_READ, Permission.BUCKET_WRITE})
 _INGEST: Final = _STORE | {Permission.UPLOADS_READ, Permission.JOBS_SEND, Permission.MODELS, Permission.EMBEDDING}
+_SCHEDULES: Final = frozenset({Permission.SCHEDULES_READ, Permission.SCHEDULES_WRITE, Permission.SCHEDULES_DELETE})
 
 WORKERS: Final[tuple[Worker, ...]] = (
     # A merge has its inputs and its result in memory. A file spends most of its time in embedding, which more memory speeds up.
@@ -62,11 +63,14 @@ WORKERS: Final[tuple[Worker, ...]] = (
         memory=1024,
         seconds=600,
     ),
-    # It sends the messages of jobs again if they were lost, and keeps the sandbox from becoming inactive.
+    # It sends lost messages of jobs and runs again, corrects the entries of schedules by the table, and keeps the
+    # sandbox from becoming inactive.
     Worker(
         module="sweep",
         trigger=Trigger.HOURLY,
-        permissions=_STORE | {Permission.JOBS_SEND, Permission.SANDBOX, Permission.SANDBOX_NAME},
+        permissions=_STORE
+        | _SCHEDULES
+        | {Permission.JOBS_SEND, Permission.RUNS_SEND, Permission.SANDBOX, Permission.SANDBOX_NAME},
         memory=1024,
     ),
 )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TEMPLATE: Final = ROOT / "local" / "template.json"
 REGION: Final = "eu-central-1"
 STACK: Final = "spass-local"
+SCHEDULE_ROLE: Final = "arn:aws:iam::000000000000:role/nobody-checks"  # the emulator does not check roles
 _DELETED: Final = frozenset({"DELETE_COMPLETE"})
 _PROXY: Final = "MINISTACK_LAMBDA_PROXY_URL"  # a function's variable; ministack's process has one variable for each function
 _STORAGE_TYPES: Final = ("AWS::DynamoDB::", "AWS::S3::")
@@ -37,17 +38,20 @@ _REAL_ACCOUNT_VARIABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StackOutputs:
-    """The outputs of the stack: names, the queues' URLs, the state machine's ARN."""
+    """The outputs of the stack: names, the queues' URLs, the ARNs of the state machine and of the queue of runs."""
 
     table: str
     bucket: str
     queue: str
     compaction_queue: str
     compaction_machine: str
+    runs_queue: str
+    runs_queue_arn: str
+    schedule_group: str
 
     @property
     def queues(self) -> tuple[str, ...]:
-        return self.queue, self.compaction_queue
+        return self.queue, self.compaction_queue, self.runs_queue
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables with which a deployed function finds these resources."""
@@ -57,6 +61,10 @@ class StackOutputs:
             "SPASS_QUEUE": self.queue,
             "SPASS_COMPACTION_QUEUE": self.compaction_queue,
             "SPASS_COMPACTION_MACHINE": self.compaction_machine,
+            "SPASS_RUNS_QUEUE": self.runs_queue,
+            "SPASS_RUNS_QUEUE_ARN": self.runs_queue_arn,
+            "SPASS_SCHEDULE_GROUP": self.schedule_group,
+            "SPASS_SCHEDULE_ROLE": SCHEDULE_ROLE,
         }
 
 
@@ -225,4 +233,7 @@ def _stores(client: "CloudFormationClient") -> StackOutputs:
         queue=outputs.get("QueueUrl", ""),
         compaction_queue=outputs.get("CompactionQueueUrl", ""),
         compaction_machine=outputs.get("CompactionMachine", ""),
+        runs_queue=outputs.get("RunQueueUrl", ""),
+        runs_queue_arn=outputs.get("RunQueueArn", ""),
+        schedule_group=outputs.get("ScheduleGroup", ""),
     )

@@ -20,7 +20,7 @@ from constructs import Construct
 from infra.constructs.archive import AuditArchive
 
 _PERIOD: Final = Duration.minutes(5)
-# A failed job is retried after 16 minutes. A job that is older than two attempts is stuck.
+# A failed job or run is retried after 16 minutes. One that is older than two attempts is stuck.
 _OLD: Final = Duration.minutes(45)
 # A client waits for the compaction, and starting one takes a second.
 _UNSTARTED: Final = Duration.minutes(5)
@@ -37,8 +37,8 @@ class Watched:
 
 
 class Monitoring(Construct):
-    """A topic, and the alarms that notify it: server errors, failing or throttled functions, a throttled table, jobs and
-    compactions that failed or do not start, and an audit archive that cannot be written.
+    """A topic, and the alarms that notify it: server errors, failing or throttled functions, a throttled table, jobs,
+    compactions and runs that failed or do not start, and an audit archive that cannot be written.
 
     ``rare`` are the functions that run too seldom to fail three times in five minutes. One failure raises their alarm.
     """
@@ -54,6 +54,7 @@ class Monitoring(Construct):
         rare: Collection[str],
         jobs: Watched,
         compactions: Watched,
+        runs: Watched,
         compaction: sfn.IStateMachine,
         archive: AuditArchive | None,
         email: str | None,
@@ -76,6 +77,8 @@ class Monitoring(Construct):
             self._alarm(f"Function-{name}", _sum(failures), threshold=1 if name in rare else 3)
         self._alarm("FailedJobs", _messages(jobs.failed), threshold=1)
         self._alarm("OldestJob", _age(jobs.queue), threshold=_OLD.to_seconds())
+        self._alarm("FailedRuns", _messages(runs.failed), threshold=1)
+        self._alarm("OldestRun", _age(runs.queue), threshold=_OLD.to_seconds())
         self._watch_compactions(compactions, compaction)
         if archive is not None:
             self._alarm("ArchiveLate", _age_of_oldest_record(archive), threshold=_LATE.to_seconds())

@@ -12,7 +12,7 @@ from infra.constructs.acknowledge import acknowledge
 from infra.constructs.bedrock import bedrock_access
 from infra.constructs.bucket import UPLOADS
 from infra.routes import Permission
-from infra.stateful_resources import StatefulResources
+from infra.stateful_resources import ScheduleTarget, StatefulResources
 
 _TABLE_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
     Permission.TABLE_READ: ("dynamodb:GetItem", "dynamodb:Query"),
@@ -33,11 +33,17 @@ _UPLOAD_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
     Permission.UPLOADS_WRITE: ("s3:PutObject",),
     Permission.UPLOADS_READ: ("s3:GetObject", "s3:GetObjectVersion"),
 }
+_SCHEDULE_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
+    Permission.SCHEDULES_READ: ("scheduler:GetSchedule",),
+    Permission.SCHEDULES_WRITE: ("scheduler:CreateSchedule", "scheduler:UpdateSchedule"),
+    Permission.SCHEDULES_DELETE: ("scheduler:DeleteSchedule",),
+}
 
 
 class Roles(Construct):
     """Create one role for each set of permissions.
 
+    ``schedules`` are the group whose entries roles may write, and the role that they may pass to EventBridge Scheduler.
     ``keys_path`` is the SSM path of the provider keys. ``sandbox`` is the ARN of the function that roles may invoke to run code.
     ``compaction`` is the ARN of the state machine that roles may start.
     """
@@ -48,6 +54,7 @@ class Roles(Construct):
         construct_id: str,
         *,
         stored: StatefulResources,
+        schedules: ScheduleTarget,
         keys_path: str,
         sandbox: str,
         compaction: str | None = None,
@@ -56,7 +63,13 @@ class Roles(Construct):
         stack = Stack.of(self)
         self._table = stack.format_arn(service="dynamodb", resource="table", resource_name=stored.table)
         self._bucket = f"arn:{stack.partition}:s3:::{stored.bucket}"
-        self._queues = {Permission.JOBS_SEND: stored.jobs.arn, Permission.COMPACTIONS_SEND: stored.compactions.arn}
+        self._queues = {
+            Permission.JOBS_SEND: stored.jobs.arn,
+            Permission.COMPACTIONS_SEND: stored.compactions.arn,
+            Permission.RUNS_SEND: stored.runs.arn,
+        }
+        self._schedule_role = schedules.role_arn
+        self._schedules = stack.format_arn(service="scheduler", resource="schedule", resource_name=f"{schedules.group}/*")
         self._sandbox = sandbox
         self._compaction = compaction
         self._keys = stack.format_arn(service="ssm", resource="parameter", resource_name=f"{keys_path.strip('/')}/*")
@@ -74,6 +87,12 @@ class Roles(Construct):
                 wildcard_finding(
                     stack, self._keys
                 ): "The provider keys of this environment and nothing else; gateway.yaml names them.",
+                wildcard_finding(stack, self._schedules).replace(
+                    _flat(stack.resolve(schedules.group)), f"<{schedules.group_parameter}>"
+                ): "The entries of this environment's group and nothing else; the gateway names each by a hash.",
+                wildcard_finding(
+                    stack, "*"
+                ): "ListSchedules has no resource in IAM. The sweep compares the entries of its group with the table.",
                 **{wildcard_finding(stack, resource): reason for resource, reason in self._bedrock.wildcards.items()},
             },
         )
@@ -108,6 +127,18 @@ class Roles(Construct):
             statements += self._bedrock.statements
         if queues := [arn for permission, arn in self._queues.items() if permission in permissions]:
             statements.append(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=queues))
+        if schedules := _actions(_SCHEDULE_ACTIONS, permissions):
+            statements.append(iam.PolicyStatement(actions=schedules, resources=[self._schedules]))
+        if Permission.SCHEDULES_READ in permissions:
+            statements.append(iam.PolicyStatement(actions=["scheduler:ListSchedules"], resources=["*"]))
+        if Permission.SCHEDULES_WRITE in permissions:
+            statements.append(
+                iam.PolicyStatement(
+                    actions=["iam:PassRole"],
+                    resources=[self._schedule_role],
+                    conditions={"StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}},
+                )
+            )
         if Permission.COMPACTION_START in permissions and self._compaction:
             statements.append(iam.PolicyStatement(actions=["states:StartExecution"], resources=[self._compaction]))
         if Permission.SANDBOX in permissions:

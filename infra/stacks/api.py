@@ -14,6 +14,7 @@ from infra.constructs.function import Function
 from infra.constructs.layer import Layers
 from infra.constructs.monitoring import Monitoring, Watched
 from infra.constructs.sandbox import NAME, Sandbox
+from infra.constructs.schedules import Schedules
 from infra.environments import Environment
 from infra.routes import ROUTE_HINTS, ROUTES, Permission, Route, Surface
 from infra.stacks.data import DataStack
@@ -54,6 +55,7 @@ class ApiStack(Stack):
             api.refuse(tops[path])
         api.refuse_other_paths(ROUTE_HINTS)
         sandbox = Sandbox(self, "Sandbox", description=f"Spass {environment.name}: the code of models")
+        self.schedules = Schedules(self, "Schedules", queue=data.stored.runs)
         self.surfaces = {
             surface: SurfaceStack(
                 self,
@@ -64,11 +66,20 @@ class ApiStack(Stack):
                 tops=tops,
                 layers=layers,
                 stored=data.stored,
+                schedules=self.schedules.target,
                 sandbox=sandbox,
             )
             for surface in Surface
         }
-        self.jobs = JobsStack(self, "jobs", environment=environment, layers=layers, stored=data.stored, sandbox=sandbox)
+        self.jobs = JobsStack(
+            self,
+            "jobs",
+            environment=environment,
+            layers=layers,
+            stored=data.stored,
+            schedules=self.schedules.target,
+            sandbox=sandbox,
+        )
         by_stack = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
         functions = {name: one for functions in by_stack for name, one in functions.items()}
         archive = self._archive(environment, data.stored)
@@ -84,6 +95,7 @@ class ApiStack(Stack):
                 rare={worker.function_name for worker in WORKERS if worker.trigger is Trigger.HOURLY},
                 jobs=self._watched("Queue", "FailedJobs", data.stored.jobs),
                 compactions=self._watched("Compactions", "UnstartedCompactions", data.stored.compactions),
+                runs=self._watched("Runs", "FailedRuns", data.stored.runs),
                 compaction=self.jobs.compaction.resource,
                 archive=archive,
                 email=environment.alarm_email,

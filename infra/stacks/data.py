@@ -18,6 +18,9 @@ _JOB_RECEIVES: Final = 5
 # A client waits, and the worker runs for less than a minute. SQS retries for about twenty minutes.
 _COMPACTION_INVISIBLE: Final = Duration.minutes(1)
 _COMPACTION_RECEIVES: Final = 20
+# One minute longer than the 15 that a run may take. A run that fails three times has failed.
+_RUN_INVISIBLE: Final = Duration.minutes(16)
+_RUN_RECEIVES: Final = 3
 
 
 class DataStack(Stack):
@@ -37,6 +40,7 @@ class DataStack(Stack):
         ).resource
         jobs = WorkQueue(self, "Jobs", invisible=_JOB_INVISIBLE, receives=_JOB_RECEIVES)
         compactions = WorkQueue(self, "Compactions", invisible=_COMPACTION_INVISIBLE, receives=_COMPACTION_RECEIVES)
+        runs = WorkQueue(self, "Runs", invisible=_RUN_INVISIBLE, receives=_RUN_RECEIVES)
         jobs.announce_uploads(bucket)
         self.stored = StatefulResources(
             table=self._export("TableName", table.table_name, environment),
@@ -50,6 +54,11 @@ class DataStack(Stack):
                 url=self._export("CompactionQueueUrl", compactions.resource.queue_url, environment),
                 arn=self._export("CompactionQueueArn", compactions.resource.queue_arn, environment),
                 failed_arn=self._export("FailedCompactionsArn", compactions.failed.queue_arn, environment),
+            ),
+            runs=StatefulQueue(
+                url=self._export("RunQueueUrl", runs.resource.queue_url, environment),
+                arn=self._export("RunQueueArn", runs.resource.queue_arn, environment),
+                failed_arn=self._export("FailedRunsArn", runs.failed.queue_arn, environment),
             ),
         )
 

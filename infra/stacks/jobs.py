@@ -16,7 +16,7 @@ from infra.constructs.roles import Roles
 from infra.constructs.sandbox import Sandbox
 from infra.environments import Environment
 from infra.routes import Permission
-from infra.stateful_resources import StatefulQueue, StatefulResources, function_environment
+from infra.stateful_resources import ScheduleTarget, StatefulQueue, StatefulResources, function_environment
 from infra.workers import WORKERS, Trigger, Worker
 
 # Starting an execution takes a tenth of a second.
@@ -40,6 +40,7 @@ class JobsStack(NestedStack):
         environment: Environment,
         layers: Layers,
         stored: StatefulResources,
+        schedules: ScheduleTarget,
         sandbox: Sandbox,
     ) -> None:
         super().__init__(scope, construct_id, description=f"Spass {environment.name}: workers")
@@ -47,14 +48,16 @@ class JobsStack(NestedStack):
         self._layers = layers
         self._code = function_code(self)
         self._sandbox = sandbox.resource
-        self._variables = function_environment(environment, stored)
+        self._variables = function_environment(environment, stored, schedules)
         self.functions: dict[str, Function] = {}
         workers = {worker.trigger: worker for worker in WORKERS}
         keys, code = environment.keys_path, self._sandbox.function_arn
-        roles = Roles(self, "StepRoles", stored=stored, keys_path=keys, sandbox=code)
+        roles = Roles(self, "StepRoles", stored=stored, schedules=schedules, keys_path=keys, sandbox=code)
         self.compaction = self._machine(self._add_worker(workers[Trigger.COMPACTION], roles))
         self._variables["SPASS_COMPACTION_MACHINE"] = self.compaction.arn
-        roles = Roles(self, "Roles", stored=stored, keys_path=keys, sandbox=code, compaction=self.compaction.arn)
+        roles = Roles(
+            self, "Roles", stored=stored, schedules=schedules, keys_path=keys, sandbox=code, compaction=self.compaction.arn
+        )
         # One message per invocation: a message is a file or a part of one, and one file must not wait for another.
         jobs = self._add_worker(workers[Trigger.JOBS], roles)
         self._add_event_source("Messages", stored.jobs, jobs, batch=1, max_concurrency=environment.job_workers)

@@ -16,7 +16,7 @@ from infra.constructs.roles import Roles
 from infra.constructs.sandbox import Sandbox
 from infra.environments import Environment
 from infra.routes import Permission, Route
-from infra.stateful_resources import StatefulResources, function_environment
+from infra.stateful_resources import ScheduleTarget, StatefulResources, function_environment
 
 # These add a layer or a variable to the function, and nothing to its role.
 _WITHOUT_RIGHTS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.EDITOR, Permission.SANDBOX_NAME})
@@ -44,6 +44,7 @@ class SurfaceStack(NestedStack):
         tops: Mapping[str, apigateway.IResource],
         layers: Layers,
         stored: StatefulResources,
+        schedules: ScheduleTarget,
         sandbox: Sandbox,
     ) -> None:
         super().__init__(scope, construct_id, description=f"Spass {environment.name}: {construct_id} routes")
@@ -52,8 +53,15 @@ class SurfaceStack(NestedStack):
         self._layers = layers
         self._code = function_code(self)
         self._sandbox = sandbox.resource
-        self._roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path, sandbox=self._sandbox.function_arn)
-        self._variables = function_environment(environment, stored)
+        self._roles = Roles(
+            self,
+            "Roles",
+            stored=stored,
+            schedules=schedules,
+            keys_path=environment.keys_path,
+            sandbox=self._sandbox.function_arn,
+        )
+        self._variables = function_environment(environment, stored, schedules)
         self._resources: dict[str, apigateway.IResource] = dict(tops)
         self.functions: dict[str, Function] = {}
         for name in dict.fromkeys(route.function_name for route in routes):

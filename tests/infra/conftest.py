@@ -248,6 +248,17 @@ def dev(deployments: dict[str, Deployment]) -> Deployment:
     return deployments["dev"]
 
 
+@pytest.fixture
+def copy(dev: Deployment) -> Deployment:
+    """Return a copy of the templates of dev, which a test may change."""
+
+    def copied(template: Template) -> Template:
+        return json.loads(json.dumps(template))  # type: ignore[no-any-return]
+
+    surfaces = {surface: copied(template) for surface, template in dev.surfaces.items()}
+    return replace(dev, api=copied(dev.api), jobs=copied(dev.jobs), surfaces=surfaces)
+
+
 @pytest.fixture(scope="session")
 def prod(deployments: dict[str, Deployment]) -> Deployment:
     return deployments["prod"]

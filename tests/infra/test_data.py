@@ -32,6 +32,8 @@ PINNED: dict[tuple[str, str], dict[str, Any]] = {
     ("AWS::SQS::Queue", "JobsFailedF1091AC7"): {},
     ("AWS::SQS::Queue", "CompactionsQueueF5287A23"): {},
     ("AWS::SQS::Queue", "CompactionsFailed9A332D9A"): {},
+    ("AWS::SQS::Queue", "RunsQueue4439DC38"): {},
+    ("AWS::SQS::Queue", "RunsFailedE8AB701A"): {},
 }
 
 

@@ -119,6 +119,8 @@ def test_every_function_has_the_variables_of_its_resources(deployments: dict[str
         assert variables["SPASS_BUCKET"] == {"Fn::ImportValue": f"spass-{name}-BucketName"}
         assert variables["SPASS_QUEUE"] == {"Fn::ImportValue": f"spass-{name}-QueueUrl"}
         assert variables["SPASS_COMPACTION_QUEUE"] == {"Fn::ImportValue": f"spass-{name}-CompactionQueueUrl"}
+        assert variables["SPASS_RUNS_QUEUE"] == {"Fn::ImportValue": f"spass-{name}-RunQueueUrl"}
+        assert variables["SPASS_RUNS_QUEUE_ARN"] == {"Fn::ImportValue": f"spass-{name}-RunQueueArn"}
         assert variables["SPASS_KEYS_PATH"] == f"/spass/{name}/"
         assert variables["OPENBLAS_NUM_THREADS"] == "1"
         assert variables["AWS_STS_REGIONAL_ENDPOINTS"] == "regional"
@@ -167,7 +169,7 @@ def test_production_has_higher_limits_longer_retention_and_alarms() -> None:
 
 def test_only_an_environment_with_alarms_creates_them(deployments: dict[str, Deployment]) -> None:
     counts = {name: len(list(one.resources("AWS::CloudWatch::Alarm"))) for name, one in deployments.items()}
-    assert counts == {"dev": 0, "staging": 0, "prod": len(deployments["prod"].functions()) + 9}
+    assert counts == {"dev": 0, "staging": 0, "prod": len(deployments["prod"].functions()) + 11}
 
 
 def test_every_alarm_notifies_the_topic(prod: Deployment) -> None:

@@ -117,10 +117,11 @@ def test_the_laptop_has_every_worker_with_its_trigger_and_short_visibility() -> 
         "AWS::Lambda::EventSourceMapping": 2,
         "AWS::StepFunctions::StateMachine": 1,
         "AWS::Scheduler::Schedule": 1,
+        "AWS::Scheduler::ScheduleGroup": 1,
     }
     assert {kind: kinds.count(kind) for kind in counts} == counts
     hidden = [one["Properties"]["VisibilityTimeout"] for one in resources if "VisibilityTimeout" in one["Properties"]]
-    assert sorted(hidden) == [60, 75], "a dead worker's lease on its file lasts a minute"
+    assert sorted(hidden) == [60, 75, 75], "a dead worker's lease on its file lasts a minute"
     assert "ImportValue" not in json.dumps(list(resources))
 
 

@@ -23,6 +23,10 @@ GRANTED = {
     Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},
     Permission.JOBS_SEND: {"sqs:SendMessage"},
     Permission.COMPACTIONS_SEND: {"sqs:SendMessage"},
+    Permission.RUNS_SEND: {"sqs:SendMessage"},
+    Permission.SCHEDULES_READ: {"scheduler:GetSchedule", "scheduler:ListSchedules"},
+    Permission.SCHEDULES_WRITE: {"scheduler:CreateSchedule", "scheduler:UpdateSchedule", "iam:PassRole"},
+    Permission.SCHEDULES_DELETE: {"scheduler:DeleteSchedule"},
     Permission.COMPACTION_START: {"states:StartExecution"},
     Permission.SANDBOX: {"lambda:InvokeFunction"},
     Permission.SANDBOX_NAME: set(),
@@ -76,6 +80,8 @@ def test_a_role_reaches_only_what_its_deployment_stores_and_starts(dev: Deployme
         if service == "lambda":
             assert dev.argument(statement["Resource"]["Ref"]) == {"Fn::GetAtt": [dev.sandbox()[0], "Arn"]}
             continue
+        if service in {"scheduler", "iam"}:
+            continue  # test_schedules.py
         if service in {"sqs", "states"}:
             reached += statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
             continue
@@ -95,6 +101,7 @@ def _queues_and_machines(dev: Deployment, function: str) -> list[object]:
     triggers = {worker.trigger for worker in WORKERS if worker.function_name == function}
     may_send = {
         "spass-dev-QueueArn": Permission.JOBS_SEND in wanted or Trigger.JOBS in triggers,
+        "spass-dev-RunQueueArn": Permission.RUNS_SEND in wanted,
         "spass-dev-CompactionQueueArn": Permission.COMPACTIONS_SEND in wanted or Trigger.COMPACTIONS in triggers,
     }
     queues: list[object] = [{"Fn::ImportValue": name} for name, allowed in may_send.items() if allowed]

@@ -12,7 +12,7 @@ from infra.workers import WORKERS, Trigger
 from .conftest import Deployment
 
 OF: dict[str, Trigger] = {"QueueArn": Trigger.JOBS, "CompactionQueueArn": Trigger.COMPACTIONS}
-TRIES = {"QueueArn": 5, "CompactionQueueArn": 20}
+TRIES = {"QueueArn": 5, "CompactionQueueArn": 20, "RunQueueArn": 3}
 
 
 def _policy(deployment: Deployment, queue: str) -> list[dict[str, Any]]:
@@ -26,11 +26,11 @@ def _policy(deployment: Deployment, queue: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_files_and_compactions_have_separate_queues(deployments: dict[str, Deployment], name: str) -> None:
-    assert deployments[name].queues().keys() == OF.keys()
+def test_files_compactions_and_runs_have_separate_queues(deployments: dict[str, Deployment], name: str) -> None:
+    assert deployments[name].queues().keys() == TRIES.keys()
 
 
-@pytest.mark.parametrize("queue", OF)
+@pytest.mark.parametrize("queue", TRIES)
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_a_dead_letter_is_kept_for_two_weeks(deployments: dict[str, Deployment], name: str, queue: str) -> None:
     queues = deployments[name].queues()[queue]
@@ -54,7 +54,7 @@ def test_a_compaction_that_cannot_start_is_a_dead_letter_within_an_hour(
     assert queue["VisibilityTimeout"] * queue["RedrivePolicy"]["maxReceiveCount"] < 3600
 
 
-@pytest.mark.parametrize("queue", OF)
+@pytest.mark.parametrize("queue", TRIES)
 def test_queues_are_encrypted_and_require_tls(dev: Deployment, queue: str) -> None:
     queues = dev.queues()[queue]
     for name, properties in ((queues.name, queues.work), (queues.failed_name, queues.failed)):
@@ -115,8 +115,10 @@ def test_a_dead_letter_and_an_old_message_raise_alarms(prod: Deployment) -> None
     assert thresholds == {
         ("ApproximateNumberOfMessagesVisible", "spass-prod-FailedJobsArn"): 1,
         ("ApproximateNumberOfMessagesVisible", "spass-prod-FailedCompactionsArn"): 1,
+        ("ApproximateNumberOfMessagesVisible", "spass-prod-FailedRunsArn"): 1,
         ("ApproximateAgeOfOldestMessage", "spass-prod-QueueArn"): 45 * 60,
         ("ApproximateAgeOfOldestMessage", "spass-prod-CompactionQueueArn"): 5 * 60,
+        ("ApproximateAgeOfOldestMessage", "spass-prod-RunQueueArn"): 45 * 60,
     }
 
 

@@ -1,8 +1,6 @@
 """The function that runs the code of models: its rules hold, and each of them notices when it is broken."""
 
 import json
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -45,17 +43,6 @@ def test_the_laptops_template_has_no_sandbox_and_no_network() -> None:
     text = PATH.read_text(encoding="utf-8")  # a test compares it with a fresh synthesis
     assert not [one for one in json.loads(text)["Resources"].values() if one["Type"].startswith("AWS::EC2::")]
     assert "sandbox" not in text.lower()
-
-
-@pytest.fixture
-def copy(dev: Deployment) -> Deployment:
-    """Return a copy of the templates of dev, which a test may change."""
-
-    def copied(template: Any) -> Any:
-        return json.loads(json.dumps(template))
-
-    surfaces = {surface: copied(template) for surface, template in dev.surfaces.items()}
-    return replace(dev, api=copied(dev.api), jobs=copied(dev.jobs), surfaces=surfaces)
 
 
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, breaks in BREAKS.items() for name in breaks])

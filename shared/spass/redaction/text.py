@@ -20,6 +20,10 @@ _DEPLOYMENT_VARIABLES: Final = (
     "SPASS_QUEUE",
     "SPASS_COMPACTION_QUEUE",
     "SPASS_COMPACTION_MACHINE",
+    "SPASS_RUNS_QUEUE",
+    "SPASS_RUNS_QUEUE_ARN",
+    "SPASS_SCHEDULE_GROUP",
+    "SPASS_SCHEDULE_ROLE",
 )
 _MIN_VALUE_LENGTH: Final = 8  # characters of an environment variable's value
 _LONG_SECRET: Final = 12  # characters

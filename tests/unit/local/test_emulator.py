@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from local.emulator import StackOutputs
+from local.emulator import SCHEDULE_ROLE, StackOutputs
 from spass.redaction import text as redaction
 from spass.web.services import Settings
 
@@ -26,8 +26,10 @@ def test_the_settings_contain_every_output() -> None:
     settings = Settings.from_environment(OUTPUTS.variables())
     targets = settings.job_targets
     assert (settings.table, settings.bucket) == (OUTPUTS.table, OUTPUTS.bucket)
-    assert (targets.queue, targets.compaction_queue) == OUTPUTS.queues
+    assert (targets.queue, targets.compaction_queue, targets.runs_queue) == OUTPUTS.queues
     assert targets.compaction_machine == OUTPUTS.compaction_machine
+    assert (targets.runs_queue_arn, targets.schedule_group) == (OUTPUTS.runs_queue_arn, OUTPUTS.schedule_group)
+    assert targets.schedule_role == SCHEDULE_ROLE
 
 
 @pytest.mark.usefixtures("environment")
