@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from spass.agents.kinds import KINDS, AgentContext, SimpleAgent, ToolUsingAgent
+from spass.agents.kinds.monitor_operative import MONITOR_SYSTEM_PROMPT
 from spass.agents.kinds.rlm import RLM_SYSTEM_PROMPT, RLMAgent
 from spass.agents.sandboxed import SandboxedAgent
 from spass.sandbox import ContainerRunner
@@ -22,6 +23,7 @@ from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
 # Python alone. max_sub_calls and the timeout of openhands are the page's own.
 _SAMPLING: Final = {"temperature": 0.7, "max_tokens": 1024, "system_prompt": ""}
 _TOOL_USING: Final = {**_SAMPLING, "max_turns": 10}
+_OPERATOR: Final = {"temperature": 0.3, "max_tokens": 2048, "max_turns": 20, "system_prompt": "", "operator_id": None}
 DEFAULTS: Final[dict[str, dict[str, object]]] = {
     "simple": {**_SAMPLING, "max_turns": 1},
     "orchestrator": {**_TOOL_USING, "mode": "function_calling"},
@@ -40,6 +42,17 @@ DEFAULTS: Final[dict[str, dict[str, object]]] = {
     },
     "openhands": {**_SAMPLING, "workspace": "", "timeout": 1800},
     "claude_code": {**_SAMPLING, "workspace": "", "session_id": "", "allowed_tools": None, "timeout": 300},
+    "operative": _OPERATOR,
+    "monitor_operative": {
+        **_OPERATOR,
+        "max_turns": 25,
+        "max_tokens": 4096,
+        "system_prompt": MONITOR_SYSTEM_PROMPT,
+        "memory_extraction": "causality_graph",
+        "observation_compression": "summarize",
+        "retrieval_strategy": "hybrid_with_self_eval",
+        "task_decomposition": "phased",
+    },
 }
 CONSTRUCTORS: Final[dict[type[Any], dict[str, object]]] = {
     SandboxedAgent: {

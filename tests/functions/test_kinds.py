@@ -20,7 +20,21 @@ TABLE = [
     ("rlm", True, True, 10, 0.7, 2048),
     ("openhands", False, True, None, 0.7, 1024),
     ("claude_code", False, True, None, 0.7, 1024),
+    ("operative", True, True, 20, 0.3, 2048),
+    ("monitor_operative", True, True, 25, 0.3, 4096),
 ]
+KEYS_OF_THE_SEED = {
+    "simple",
+    "orchestrator",
+    "native_react",
+    "react",
+    "native_openhands",
+    "rlm",
+    "openhands",
+    "claude_code",
+    "operative",
+    "monitor_operative",
+}
 FOREIGN = ("openhands", "claude_code")
 """The kinds that a gateway without ``harnesses`` in its file cannot run."""
 SAMPLING = {"temperature": (0, 2), "max_tokens": (1, 2**31 - 1), "max_turns": (1, 100)}
@@ -45,6 +59,11 @@ def test_it_lists_the_kinds_of_the_table_in_order_with_their_defaults(gateway: G
         for kind in kinds(gateway)
     ]
     assert listed == TABLE
+
+
+def test_all_ten_keys_of_the_seed_are_listed(gateway: Gateway) -> None:
+    missing = KEYS_OF_THE_SEED - {kind["key"] for kind in kinds(gateway)}
+    assert not missing, f"missing: {sorted(missing)}"
 
 
 def test_each_kind_has_a_description_and_is_available(gateway: Gateway) -> None:

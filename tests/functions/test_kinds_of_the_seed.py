@@ -36,6 +36,7 @@ from tests.unit.tools.internet import PUBLIC, Internet
 
 USAGE = TokenUsage(10, 5)
 KEYS = ("simple", "orchestrator", "native_react", "react", "native_openhands", "rlm")
+OPERATORS = ("operative", "monitor_operative")  # test_operators_of_the_seed has their sections
 FOREIGN = ("openhands", "claude_code")  # test_foreign_agents_of_the_seed has their sections
 WITH_TOOLS = ("orchestrator", "native_react", "react")
 ACTION = 'Thought: I calculate.\nAction: calculator\nAction Input: {"expression": "2+2"}'
@@ -56,7 +57,7 @@ def calls(*expressions: str, said: str = "") -> list[ChatDelta | BaseException]:
 
 def tool_turn(kind: str) -> Sequence[ModelAnswer]:
     """Return the replies of a model that calls a tool once, in the form that ``kind`` reads."""
-    if kind == "orchestrator":
+    if kind in ("orchestrator", *OPERATORS):
         return [calls("2+2"), "It is 4."]
     return [ACTION, "Final Answer: It is 4."] if kind in WITH_TOOLS else ["It is 4."]
 
@@ -108,7 +109,7 @@ def test_run_returns_the_result_of_one_input() -> None:
     assert result == AgentResult("Hello.", turns=1)
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", [*KEYS, *OPERATORS])
 def test_the_messages_are_system_prompt_conversation_and_input(gateway: Gateway, kind: str) -> None:
     conversation = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
     ask(gateway, agent=kind, system_prompt="Be brief.", context={"conversation": conversation})
@@ -117,7 +118,7 @@ def test_the_messages_are_system_prompt_conversation_and_input(gateway: Gateway,
     assert [hello.content, hi.content.removeprefix("Final Answer: "), question.content] == ["Hello", "Hi", "What is 2+2?"]
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", [*KEYS, *OPERATORS])
 def test_think_tags_are_stripped_from_the_answer(gateway: Gateway, kind: str) -> None:
     gateway.model.script = "<think>2 and 2 make 4</think>It is 4."
     assert ask(gateway, agent=kind)["content"] == "It is 4."
@@ -395,6 +396,8 @@ EXAMPLES = [
     ("native_react", ["calculator"], "What is 2+2?"),
     ("react", ["calculator", "think"], "Solve step by step: 15% of 340"),
     ("native_openhands", ["calculator", "web_search"], "Summarize what I wrote"),
+    ("operative", ["calculator"], "Generate today's report"),
+    ("monitor_operative", ["calculator"], "Investigate the root cause of the production outage"),
 ]
 
 
@@ -435,7 +438,7 @@ def test_the_registry_contains_gets_and_lists_kinds(gateway: Gateway) -> None:
     assert not KINDS.contains("nothing")
     assert KINDS.get("orchestrator") is OrchestratorAgent
     listed = [kind["key"] for kind in gateway.send("GET", "/v1/kinds").json["kinds"]]
-    assert list(KINDS.keys()) == listed == [*KEYS, *FOREIGN]
+    assert list(KINDS.keys()) == listed == [*KEYS, *FOREIGN, *OPERATORS]
 
 
 def test_a_registered_kind_answers_through_ask_and_through_an_agents_file(
@@ -466,12 +469,12 @@ TURN = ["agent_turn_start", "agent_turn_end"]
 INFERENCE = ["inference_start", "inference_end"]
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", [*KEYS, *OPERATORS])
 def test_a_run_publishes_the_start_and_the_end_of_turn_inference_and_tool(gateway: Gateway, kind: str) -> None:
     log = EventLog(gateway.services.bus)
     gateway.model.script = in_turn(tool_turn(kind))
     ask(gateway, agent=kind, tools=["calculator"])
-    tool = ["tool_call_start", "tool_call_end", *INFERENCE] if kind in WITH_TOOLS else []
+    tool = ["tool_call_start", "tool_call_end", *INFERENCE] if kind in (*WITH_TOOLS, *OPERATORS) else []
     assert log.names == [TURN[0], *INFERENCE, *tool, TURN[1]]
     assert {event.kind for _, event in log.events} == {KINDS.canonical(kind)}
     log.check()
@@ -479,7 +482,7 @@ def test_a_run_publishes_the_start_and_the_end_of_turn_inference_and_tool(gatewa
 
 def test_the_kinds_themselves_publish_nothing() -> None:
     folder = Path(__file__).parents[2] / "shared" / "spass" / "agents" / "kinds"
-    sources = [path.read_text(encoding="utf-8") for path in folder.glob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in folder.rglob("*.py")]
     assert len(sources) > len(set(KEYS))
     assert not [source for source in sources if "core.bus" in source or "publish(" in source]
 

@@ -154,7 +154,7 @@ class Reply(ResponseModel):
 
 
 class AskToolResult(ResponseModel):
-    """A tool call. `content` is the text that the model received."""
+    """A tool call. `content` is the whole text of its result."""
 
     tool_name: str
     content: str

@@ -27,6 +27,7 @@ from spass.core.effects import (
     Keep,
     Recall,
     Recalled,
+    RecordResult,
     RunCode,
     RunHarness,
     SetState,
@@ -38,6 +39,7 @@ from spass.core.events import (
     CallEvent,
     Event,
     Nested,
+    ResultRecorded,
     Status,
     ToolCallFinished,
     ToolCallStarted,
@@ -68,6 +70,7 @@ class DrivenTurn:
         self._running: dict[str, ToolCall] = {}
         self._nested = NestedCalls()
         self._call_ids: set[str] = set()
+        self._outcomes: Mapping[str, ToolOutcome] = {}
         self._finish_reason = FinishReason.STOP
         self._given_metadata: Mapping[str, Json] = {}
         self._metadata: dict[str, Json] = {}
@@ -209,6 +212,7 @@ class DrivenTurn:
                 if isinstance(event, ToolCallFinished):
                     outcomes[event.outcome.call.id] = event.outcome
                 yield event
+        self._outcomes = outcomes
         result.append(tuple(outcomes[call.id] for call in calls))
 
     async def _run_code(self, effect: RunCode, result: list[object]) -> AsyncGenerator[Event, None]:
@@ -255,14 +259,25 @@ class DrivenTurn:
             case Tell(detail=detail):
                 yield Status(detail)
                 result.append(None)
+            case RecordResult(call_id=call_id, content=content):
+                self._check_recordable(call_id)
+                yield ResultRecorded(call_id, content)
+                result.append(None)
             case Infer():
-                result.append(await infer_aside(self._driver.infer, effect))
+                result.append(await infer_aside(self._driver.infer, effect, self._driver.scope.deadline))
             case Recall() | Keep() | SetState():
                 result.append(await self._use_memory(effect))
             case FetchPage(url=url) if self._driver.fetch_page is not None:
                 result.append(await self._driver.fetch_page(url))
             case _:
                 raise _not_performed(effect)
+
+    def _check_recordable(self, call_id: str) -> None:
+        """Check that the call is one of the last ones. A result that waits for a person stays as it is, because the person's
+        decision takes its place in later turns."""
+        outcome = self._outcomes.get(call_id)
+        if outcome is None or outcome.waiting:
+            raise InternalError("The agent kind records a result that it may not change.")
 
     async def _use_memory(self, effect: Recall | Keep | SetState) -> object:
         """Return the result of ``effect``. Without an operator nothing is found and nothing is kept."""

@@ -28,7 +28,9 @@ def parameter_fields(kind: type[BaseAgent]) -> dict[str, tuple[Any, FieldInfo]]:
 
 
 def _field(field: "dataclasses.Field[Any]", annotation: object) -> FieldInfo:
-    limits: dict[str, Any] = {name: field.metadata[name] for name in ("description", "ge", "le") if name in field.metadata}
+    limits: dict[str, Any] = {
+        name: field.metadata[name] for name in ("description", "ge", "le", "pattern") if name in field.metadata
+    }
     if tuple in (get_origin(annotation), *map(get_origin, get_args(annotation))):
         limits["strict"] = False  # JSON and YAML have only lists
     if field.default_factory is not dataclasses.MISSING:

@@ -26,6 +26,7 @@ from spass.core.effects import (
     Page,
     Recall,
     Recalled,
+    RecordResult,
     RunCode,
     RunHarness,
     SetState,
@@ -40,6 +41,7 @@ _TYPE: Final = "type"
 _RESULTS: Final[Mapping[type, Any]] = {
     Infer: AssistantReply,
     CallTools: tuple[ToolOutcome, ...],
+    RecordResult: NoneType,
     Tell: NoneType,
     RunCode: CellResult,
     FetchPage: Page,

@@ -108,6 +108,16 @@ class ToolOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordResult:
+    """Record ``content`` as the tool message of the call ``call_id``, because the model reads it instead of the whole result. The
+    call is one of the last ``CallTools``, and its result does not wait for a person. The result of this effect is None. The reply
+    has the whole result."""
+
+    call_id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Tell the client about the progress of the work. The result is None."""
 
@@ -263,7 +273,7 @@ class SetState:
     value: Json
 
 
-Effect: TypeAlias = Infer | CallTools | Tell | RunCode | FetchPage | RunHarness | Recall | Keep | SetState
+Effect: TypeAlias = Infer | CallTools | RecordResult | Tell | RunCode | FetchPage | RunHarness | Recall | Keep | SetState
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from bisect import bisect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from spass.core.cost import NO_COST, Cost
@@ -76,6 +76,14 @@ class ToolCallFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultRecorded:
+    """The history keeps ``content`` of the result of the call ``call_id``. The reply has the whole result."""
+
+    call_id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A message about progress for the client."""
 
@@ -124,6 +132,7 @@ Event: TypeAlias = (
     | InferenceFinished
     | MessageWritten
     | CallEvent
+    | ResultRecorded
     | Status
     | TurnFinished
     | Failed
@@ -163,6 +172,8 @@ class Outcome:
                 return self._add_message(message)
             case ToolCallFinished(outcome=outcome):
                 return self._add_result(outcome)
+            case ResultRecorded():
+                self._record_result(event)
             case TurnFinished():
                 self.usage, self.cost = event.usage, event.cost
                 self.finish_reason, self.metadata = event.finish_reason, event.metadata
@@ -186,6 +197,12 @@ class Outcome:
         index = len(self.messages) - later
         self.messages.insert(index, outcome.message)
         return index
+
+    def _record_result(self, recorded: ResultRecorded) -> None:
+        """Replace the content of a tool message. It follows the last assistant message."""
+        for index in range(len(self.messages) - len(self._places_of_results), len(self.messages)):
+            if self.messages[index].tool_call_id == recorded.call_id:
+                self.messages[index] = replace(self.messages[index], content=recorded.content)
 
 
 def collect(events: Iterable[Event]) -> Outcome:

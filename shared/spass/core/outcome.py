@@ -20,7 +20,7 @@ _FORMER_KIND: Final = "orchestrator"  # the only kind of the release that stored
 
 @dataclass(frozen=True, slots=True)
 class ToolRecord:
-    """A tool call that was executed. ``result`` is what the model received, as parsed JSON. ``rich`` and ``approval`` are those
+    """A tool call that was executed. ``result`` is the whole result, as parsed JSON. ``rich`` and ``approval`` are those
     of ``ToolOutcome``."""
 
     id: str
@@ -38,7 +38,7 @@ class ToolRecord:
 
     @property
     def content(self) -> str:
-        """Return the text that the model received."""
+        """Return the whole result as text."""
         return dump(self.result)
 
 

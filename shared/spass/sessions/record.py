@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
 
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
@@ -83,6 +83,13 @@ class TurnRecord:
         return self.messages[-1]
 
 
+class _Arrival(NamedTuple):
+    """The id and the time of a message that arrives now."""
+
+    id: MessageId
+    at: Timestamp
+
+
 class TurnRecorder:
     """Collect a stream of events into a record. A message gets its time when it arrives. All messages get their numbers at
     the end, because a compaction during the turn moves it to the successor.
@@ -92,24 +99,28 @@ class TurnRecorder:
         self.outcome = Outcome()
         self._id = turn_id
         self._clock = clock
-        self._messages: list[StoredMessage] = []
-        self._insert(0, Message(Role.USER, user_message))
+        self._input = Message(Role.USER, user_message)
+        self._arrivals = [self._arrival()]
 
     def add(self, event: Event) -> None:
         index = self.outcome.add(event)
         if index is not None:
-            self._insert(index + 1, self.outcome.messages[index])
+            self._arrivals.insert(index + 1, self._arrival())
 
     def record(self, first_seq: int) -> TurnRecord:
         """Return the turn so far, with messages numbered from ``first_seq`` on."""
         outcome = self.outcome
-        messages = tuple(replace(stored, seq=seq) for seq, stored in enumerate(self._messages, first_seq))
+        messages = tuple(
+            StoredMessage(arrival.id, seq, arrival.at, message)
+            for seq, (arrival, message) in enumerate(
+                zip(self._arrivals, (self._input, *outcome.messages), strict=True), first_seq
+            )
+        )
         tools = tuple(map(ToolRun.of, outcome.tool_calls))
         return TurnRecord(self._id, messages, outcome.usage, outcome.turns, outcome.finish_reason, tools)
 
-    def _insert(self, index: int, message: Message) -> None:
-        at = timestamp(self._clock())
-        self._messages.insert(index, StoredMessage(MessageId(new_id("msg")), 0, at, message))
+    def _arrival(self) -> _Arrival:
+        return _Arrival(MessageId(new_id("msg")), timestamp(self._clock()))
 
 
 async def store_body(store: TenantStore, session: SessionId, record: TurnRecord) -> dict[str, Value]:

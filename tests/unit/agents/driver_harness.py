@@ -1,7 +1,8 @@
 """A driver over a scripted model and scripted tools."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spass.agents.driver import Driver, ShortenHistory
@@ -10,7 +11,7 @@ from spass.calls.scope import Scope
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.code_calls import Interpreter, Perform
 from spass.core.cost import NO_COST
-from spass.core.effects import Cell, CellResult, Infer, RunCode, ToolOutcome
+from spass.core.effects import CallError, Cell, CellResult, Infer, Keep, Note, Recall, Recalled, RunCode, ToolOutcome
 from spass.core.events import (
     CallEvent,
     Event,
@@ -24,7 +25,8 @@ from spass.core.events import (
     TurnFinished,
     TurnStarted,
 )
-from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall, ToolCallDelta
+from spass.core.json import dump
+from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta
 from spass.llm.types import ChatDelta
 from tests.unit.tools.fakes import scope_for
 
@@ -55,6 +57,7 @@ class ScriptedWorld:
     Each call of the model adds ``USAGE`` to the tally of ``scope``, as the pipeline does. A tool named ``broken`` raises
     ``tool_failure``. With ``same_ids``, all replies number their calls alike. ``effects`` are the performed model calls,
     ``executed`` the executed tools and cells. ``code`` runs cells; ``open_interpreters`` counts the interpreters of turns.
+    ``results`` are the results of tools that do not echo, and ``memory`` is that of the operator.
     """
 
     script: Script
@@ -66,6 +69,8 @@ class ScriptedWorld:
     executed: list[ToolCall] = field(default_factory=list)
     open_streams: int = 0
     open_interpreters: int = 0
+    results: Mapping[str, Json] = field(default_factory=dict)
+    memory: "NoteBook | None" = None
 
     @property
     def code(self) -> "ScriptedCode":
@@ -101,12 +106,12 @@ class ScriptedWorld:
                 await asyncio.sleep(0)
                 if call.name == "broken" and self.tool_failure is not None:
                     raise self.tool_failure
-                yield ToolCallFinished(echo(call))
+                yield ToolCallFinished(answer(call, self.results.get(call.name, call.id)))
         finally:
             self.open_streams -= 1
 
     def driver(self, bus: EventBus = EMPTY_BUS) -> Driver:
-        return Driver(self, self.call_tools, self.scope, open_code=lambda: self.code, bus=bus)
+        return Driver(self, self.call_tools, self.scope, open_code=lambda: self.code, memory=self.memory, bus=bus)
 
     async def run(
         self, agent: BaseAgent, input: str = "?", context: AgentContext | None = None, shorten: ShortenHistory | None = None
@@ -158,9 +163,51 @@ class ScriptedCode:
             self.world.open_streams -= 1
 
 
+@dataclass
+class NoteBook:
+    """The memory of an operator, in this process. A search finds notes that share a word with the query, the oldest first; one
+    by meaning fails with ``error``. ``written`` are the keys of all writes, in order, and ``states`` all states."""
+
+    notes: dict[str, Note] = field(default_factory=dict)
+    state: str | None = None
+    error: CallError | None = None
+    written: list[str] = field(default_factory=list)
+    states: list[Json] = field(default_factory=list)
+
+    async def recall(self, effect: Recall) -> Recalled:
+        if effect.by == "key":
+            if effect.query == "state":
+                return Recalled(() if self.state is None else (Note("state", self.state),))
+            return Recalled(tuple(note for note in self.notes.values() if note.key == effect.query))
+        if effect.by == "semantic" and self.error is not None:
+            return Recalled((), self.error)
+        return Recalled(tuple(note for note in self.notes.values() if self._matches(effect, note))[: effect.limit])
+
+    @staticmethod
+    def _matches(effect: Recall, note: Note) -> bool:
+        if effect.by == "ends":
+            return effect.query.casefold() in {end.casefold() for end in note.ends}
+        return bool({*effect.query.casefold().split()} & {*note.content.casefold().split()})
+
+    async def keep(self, effect: Keep) -> str:
+        key = effect.key or hashlib.sha256(effect.content.encode()).hexdigest()[:8]
+        self.notes[key] = Note(key, effect.content, ends=effect.ends)
+        self.written.append(key)
+        return key
+
+    def set_state(self, value: Json) -> None:
+        self.states.append(value)
+
+
 def echo(call: ToolCall) -> ToolOutcome:
-    ok = call.name != "failing"
-    return ToolOutcome(call, {}, call.id, Message(Role.TOOL, f'"{call.id}"', tool_call_id=call.id), 1, ok)
+    """Return an outcome that repeats the id of the call."""
+    return answer(call, call.id)
+
+
+def answer(call: ToolCall, result: Json) -> ToolOutcome:
+    """Return the outcome of ``call`` with ``result``. A call of the tool ``failing`` fails."""
+    message = Message(Role.TOOL, dump(result), tool_call_id=call.id)
+    return ToolOutcome(call, {}, result, message, 1, call.name != "failing")
 
 
 def check_events(events: Sequence[Event], *, cut: bool = False) -> None:

@@ -12,12 +12,13 @@ import pytest
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent, ToolUsingAgent, user
 from spass.agents.kinds.base import parameter
 from spass.agents.kinds.harness import HarnessAgent
+from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
-from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Effect, Infer, MaxTurns, Steps, Tell
+from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Effect, Infer, MaxTurns, Note, Steps, Tell
 from spass.core.errors import ContextLengthExceeded, StorageUnavailable, UpstreamError
 from spass.core.events import Failed, ToolCallFinished, collect
-from spass.core.messages import FinishReason, Message, Role, ToolSpec
-from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
+from spass.core.messages import FinishReason, Json, Message, Role, ToolSpec
+from tests.unit.agents.driver_harness import NoteBook, Script, ScriptedReply, ScriptedWorld
 from tests.unit.agents.test_driver import check_answer, check_messages
 
 pytestmark = pytest.mark.anyio
@@ -26,8 +27,14 @@ TURNS = 500
 SPECS = (
     ToolSpec("calculator", "Calculate.", {"type": "object", "properties": {"expression": {"type": "string"}}}),
     ToolSpec("failing", "Fail.", {"type": "object", "properties": {}}),
+    ToolSpec("search", "Search.", {"type": "object", "properties": {}}),
 )
-CONTEXT = AgentContext(conversation=(user("old"), Message(Role.ASSISTANT, "older")), tools=("calculator", "failing"), specs=SPECS)
+RESULTS: dict[str, Json] = {"search": {"text": "The valve was stuck, so the pump stopped. " * 80}}
+"""The results of tools that do not echo: one that is long enough to be shortened and to be remembered."""
+NOTES = (("edge:1", "? a stuck valve", ("a stuck valve", "no flow")), ("plain", "what ? was", ()))
+CONTEXT = AgentContext(
+    conversation=(user("old"), Message(Role.ASSISTANT, "older")), tools=("calculator", "failing", "search"), specs=SPECS
+)
 SHORTER = AgentContext(conversation=(Message(Role.ASSISTANT, "in short"),), tools=CONTEXT.tools, specs=SPECS)
 
 
@@ -56,6 +63,13 @@ BUILT_IN = [key for key in list(KINDS.keys()) if KINDS.canonical(key) == key and
 AGENTS: dict[str, Callable[..., BaseAgent]] = {
     **{key: KINDS.get(key) for key in BUILT_IN},
     "orchestrator structured": partial(OrchestratorAgent, mode="structured"),
+    "monitor_operative by others": partial(
+        MonitorOperativeAgent,
+        observation_compression="truncate",
+        memory_extraction="structured_json",
+        retrieval_strategy="keyword",
+        task_decomposition="hierarchical",
+    ),
     "aside": AsideAgent,
 }
 """Every kind that calls models, and one that makes calls aside. ``test_harness_kinds`` has the others."""
@@ -72,6 +86,9 @@ WRITTEN = (
     "So.\n```python\nprint(1)\n```",
     "```repl\nfails\n```\n```python\ncalls\n```\nand\n```python\nFINAL(1)\n```",
     "```python\nwithout an end",
+    '{"edges": [{"cause": "a stuck valve", "effect": "no flow", "confidence": 0.9, "evidence": "The valve was stuck."}]}',
+    '{"entities": ["valve"], "facts": ["The pump stopped."]}',
+    '{"grades": [3, 0], "better_query": "pump"}',
 )
 REASONS = (FinishReason.STOP, FinishReason.STOP, FinishReason.TOOL_CALLS, FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 
@@ -80,7 +97,7 @@ def random_reply(rng: random.Random) -> ScriptedReply | Exception:
     if rng.random() < 0.04:
         return UpstreamError("Down.")
     text = rng.choice([*WRITTEN, "", "So.", "<think>no</think>So|me words"])
-    calls = tuple(rng.choice(["calculator", "failing", "missing"]) for _ in range(rng.choice([0, 0, 1, 1, 3])))
+    calls = tuple(rng.choice(["calculator", "failing", "missing", "search"]) for _ in range(rng.choice([0, 0, 1, 1, 3])))
     return ScriptedReply(text, calls, rng.choice(REASONS))
 
 
@@ -126,6 +143,13 @@ class Recorded(BaseAgent):
         return self.recorder.record(self.agent.steps(input, context))
 
 
+def new_world(script: Script, tool_failure: Exception | None = None) -> ScriptedWorld:
+    """Return a world with the memory of an operator, which has two notes and a state."""
+    notes = {key: Note(key, text, ends=ends) for key, text, ends in NOTES}
+    memory = NoteBook(notes, state='{"input": "?", "answer": "!"}')
+    return ScriptedWorld(script, tool_failure, results=RESULTS, memory=memory)
+
+
 def build(kind: str, rng: random.Random) -> BaseAgent:
     return AGENTS[kind](max_turns=rng.randint(1, 5))
 
@@ -135,7 +159,7 @@ async def test_a_replay_of_the_results_yields_the_same_effects_and_answer(kind: 
     answered = 0
     for seed in range(TURNS):
         rng = random.Random(seed)
-        agent, recorder, world = build(kind, rng), Recorder(), ScriptedWorld(random_script(rng))
+        agent, recorder, world = build(kind, rng), Recorder(), new_world(random_script(rng))
         max_turns: int = getattr(agent, "max_turns")  # noqa: B009 (a field of most kinds)
         events = await world.run(Recorded(agent=agent, recorder=recorder, max_turns=max_turns), "?", CONTEXT)
         steps = agent.steps("?", CONTEXT)
@@ -164,12 +188,12 @@ async def test_an_overflow_of_any_model_call_repeats_nothing(kind: str) -> None:
         rng = random.Random(seed)
         agent = build(kind, rng)
         script = [reply for reply in random_script(rng) if not isinstance(reply, Exception)] or [ScriptedReply("So.")]
-        plain = ScriptedWorld(script)
+        plain = new_world(script)
         expected = collect(await plain.run(agent, "?", CONTEXT))
         for number, effect in enumerate(plain.effects):
-            world = ScriptedWorld([*script[:number], ContextLengthExceeded("Too long."), *script[number:]])
+            world = new_world([*script[:number], ContextLengthExceeded("Too long."), *script[number:]])
             if number >= len(script):
-                world = ScriptedWorld(
+                world = new_world(
                     [*script, *[script[-1]] * (number - len(script)), ContextLengthExceeded("Too long."), script[-1]]
                 )
             shortened: list[int] = []
@@ -185,6 +209,7 @@ async def test_an_overflow_of_any_model_call_repeats_nothing(kind: str) -> None:
             outcome = collect(events)
             assert shortened == [1]
             assert len(world.executed) == len(plain.executed), f"seed {seed}"
+            assert world.memory == plain.memory, f"seed {seed}: a note or a state was written twice"
             assert (outcome.content, outcome.turns, outcome.metadata) == (expected.content, expected.turns, expected.metadata)
             assert [tool.call.name for tool in outcome.tool_calls] == [tool.call.name for tool in expected.tool_calls]
             check_answer(events)
@@ -201,17 +226,17 @@ async def test_an_error_of_any_performer_ends_the_list_once(kind: str, error: Ex
         rng = random.Random(seed)
         agent, script = build(kind, rng), random_script(rng)
         place = rng.randrange(len(script))
-        world = ScriptedWorld([*script[:place], error, *script[place + 1 :]])
+        world = new_world([*script[:place], error, *script[place + 1 :]])
         await world.run(agent, "?", CONTEXT)
         breaking = [reply if isinstance(reply, Exception) else replace(reply, calls=("calculator", "broken")) for reply in script]
-        events = await ScriptedWorld(breaking, tool_failure=error).run(agent, "?", CONTEXT)
+        events = await new_world(breaking, tool_failure=error).run(agent, "?", CONTEXT)
         if any(isinstance(event, ToolCallFinished) and event.outcome.call.name == "broken" for event in events):
             assert isinstance(events[-1], Failed)
 
 
 @pytest.mark.parametrize("kind", [key for key in BUILT_IN if KINDS.get(key).needs == "code"])
 async def test_an_error_of_the_performer_of_code_ends_the_list_once(kind: str) -> None:
-    world = ScriptedWorld([ScriptedReply("```python\ncalls\nbroken\n```")], tool_failure=StorageUnavailable("The table is gone."))
+    world = new_world([ScriptedReply("```python\ncalls\nbroken\n```")], tool_failure=StorageUnavailable("The table is gone."))
     events = await world.run(KINDS.get(kind)(), "?", CONTEXT)
     assert isinstance(events[-1], Failed)
     assert len(world.executed) == 1
@@ -223,9 +248,9 @@ async def test_closing_or_cancelling_the_driver_at_any_event_leaves_nothing_open
     for seed in range(40):
         rng = random.Random(seed)
         agent, script = build(kind, rng), random_script(rng)
-        length = len(await ScriptedWorld(script).run(agent, "?", CONTEXT))
+        length = len(await new_world(script).run(agent, "?", CONTEXT))
         for stop in range(1, length):
-            world = ScriptedWorld(script)
+            world = new_world(script)
             events = world.driver().run(agent, "?", CONTEXT)
             for _ in range(stop):
                 await anext(events)

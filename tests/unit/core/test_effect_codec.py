@@ -28,6 +28,7 @@ from spass.core.effects import (
     Queries,
     Recall,
     Recalled,
+    RecordResult,
     RunCode,
     RunHarness,
     SetState,
@@ -105,6 +106,7 @@ specs: Final = st.builds(
 effects: Final[st.SearchStrategy[Any]] = st.one_of(
     infers,
     st.builds(CallTools, tuples(calls), optional(texts)),
+    st.builds(RecordResult, texts, texts),
     st.builds(Tell, texts),
     st.builds(RunCode, cells, optional(texts)),
     st.builds(FetchPage, texts),
@@ -140,6 +142,7 @@ outcomes: Final = st.builds(
 RESULTS: Final[dict[type, st.SearchStrategy[Any]]] = {
     Infer: replies,
     CallTools: tuples(outcomes),
+    RecordResult: st.none(),
     Tell: st.none(),
     Recall: st.builds(Recalled, tuples(notes), optional(errors)),
     Keep: texts,

@@ -9,9 +9,11 @@ from spass.core.effects import user
 
 if TYPE_CHECKING:
     from spass.agents.kinds.claude_code import ClaudeCodeAgent
+    from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
     from spass.agents.kinds.native_openhands import NativeOpenHandsAgent
     from spass.agents.kinds.native_react import NativeReActAgent
     from spass.agents.kinds.openhands import OpenHandsAgent
+    from spass.agents.kinds.operative import OperativeAgent
     from spass.agents.kinds.orchestrator import OrchestratorAgent
     from spass.agents.kinds.rlm import RLMAgent
     from spass.agents.kinds.simple import SimpleAgent
@@ -22,9 +24,11 @@ __all__ = [
     "AgentResult",
     "BaseAgent",
     "ClaudeCodeAgent",
+    "MonitorOperativeAgent",
     "NativeOpenHandsAgent",
     "NativeReActAgent",
     "OpenHandsAgent",
+    "OperativeAgent",
     "OrchestratorAgent",
     "RLMAgent",
     "SimpleAgent",

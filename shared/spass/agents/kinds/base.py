@@ -1,7 +1,7 @@
 """The base classes of agent kinds: pure generators of effects, which the driver performs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
 
@@ -31,9 +31,9 @@ Need: TypeAlias = Literal["code", "openhands", "claude_code"]
 """A requirement of a kind: a sandbox for code, or the runner of a foreign agent."""
 
 
-def parameter(default: T, description: str, *, ge: float | None = None, le: float | None = None) -> T:
-    """Return the dataclass field of a kind's parameter, whose values are from ``ge`` to ``le``."""
-    limits = {name: limit for name, limit in (("ge", ge), ("le", le)) if limit is not None}
+def parameter(default: T, description: str, *, ge: float | None = None, le: float | None = None, pattern: str | None = None) -> T:
+    """Return the dataclass field of a kind's parameter, whose values are from ``ge`` to ``le``, or texts of the ``pattern``."""
+    limits = {name: limit for name, limit in (("ge", ge), ("le", le), ("pattern", pattern)) if limit is not None}
     return field(default=default, metadata={"description": description, **limits})
 
 
@@ -54,7 +54,7 @@ class AgentContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of a tool call of a run. ``content`` is the text that the model received."""
+    """The result of a tool call of a run. ``content`` is its whole text."""
 
     tool_name: str
     content: str
@@ -191,6 +191,16 @@ class CallFormat:
 NATIVE_CALLS: Final = CallFormat()
 
 
+Observe: TypeAlias = Callable[[Sequence[ToolOutcome]], Generator[Effect, Any, Sequence[ToolOutcome]]]
+"""Return the outcomes of tool calls as the model reads them. The effects are performed before the next model call."""
+
+
+def observe_as_they_are(outcomes: Sequence[ToolOutcome]) -> Generator[Effect, Any, Sequence[ToolOutcome]]:
+    """Return the outcomes without a change."""
+    yield from ()
+    return outcomes
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolUsingAgent(BaseAgent):
     """A kind that calls tools."""
@@ -199,8 +209,11 @@ class ToolUsingAgent(BaseAgent):
 
     max_turns: int = parameter(10, "Model calls of one turn, at most.", ge=1, le=MAX_TURNS)
 
-    def tool_loop(self, messages: Sequence[Message], calls: CallFormat = NATIVE_CALLS) -> Steps:
-        """Call the model, and the tools and the code of its replies, until there is an answer, and return it."""
+    def tool_loop(
+        self, messages: Sequence[Message], calls: CallFormat = NATIVE_CALLS, observe: Observe = observe_as_they_are
+    ) -> Steps:
+        """Call the model, and the tools and the code of its replies, until there is an answer, and return it. ``observe`` decides
+        what the model reads of the results of tool calls."""
         texts: list[str] = []
         try:
             while True:
@@ -219,7 +232,8 @@ class ToolUsingAgent(BaseAgent):
                     messages = (*messages, *calls.record_cells(step, results))
                 else:
                     outcomes: Sequence[ToolOutcome] = yield step
-                    messages = (*messages, *calls.record(reply, step, outcomes))
+                    observed = yield from observe(outcomes)
+                    messages = (*messages, *calls.record(reply, step, observed))
         except MaxTurns:
             return calls.answer_at_limit(texts)
 

@@ -19,6 +19,8 @@ BUILT_IN: Final = {
     "rlm": "spass.agents.kinds.rlm.RLMAgent",
     "openhands": "spass.agents.kinds.openhands.OpenHandsAgent",
     "claude_code": "spass.agents.kinds.claude_code.ClaudeCodeAgent",
+    "operative": "spass.agents.kinds.operative.OperativeAgent",
+    "monitor_operative": "spass.agents.kinds.monitor_operative.MonitorOperativeAgent",
 }
 _ALIASES: Final[Mapping[str, str]] = {"react": "native_react"}
 FILE_KEYS: Final = frozenset(

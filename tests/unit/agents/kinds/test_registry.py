@@ -101,8 +101,8 @@ def test_every_built_in_kind_has_a_class_with_a_description() -> None:
 
 
 def test_the_built_in_kinds_are_in_the_order_of_their_page() -> None:
-    keys = ["simple", "orchestrator", "native_react", "react", "native_openhands", "rlm", "openhands", "claude_code"]
-    assert list(KINDS.keys()) == keys
+    first = ["simple", "orchestrator", "native_react", "react", "native_openhands", "rlm", "openhands", "claude_code"]
+    assert list(KINDS.keys()) == [*first, "operative", "monitor_operative"]
 
 
 def test_the_classes_of_all_kinds_can_be_imported_beside_the_registry() -> None:
