@@ -348,14 +348,20 @@ def assert_described(route: Route, reply: Reply) -> None:
     is_json = reply.headers.get("content-type", "").startswith("application/json")
     if route.module in {"meta.openapi", "meta.docs", "meta.docs_file"} or not is_json:
         return
-    document = openapi_document()
-    responses = document["paths"][route.path][route.method.lower()]["responses"]
-    assert reply.status >= 400 or str(reply.status) in responses
-    schema = responses.get(str(reply.status), responses["default"])["content"]["application/json"]["schema"]
-    jsonschema_rs.validate({**schema, "components": document["components"]}, reply.json, validate_formats=True)
+    _validator(route.path, route.method, reply.status).validate(reply.json)
     if reply.status < 400:
         model = _declared_model(route, reply.status)
         model.model_validate_json(json.dumps(reply.json), strict=True)
+
+
+@cache
+def _validator(path: str, method: str, status: int) -> jsonschema_rs.Validator:
+    """Return the validator of answers with ``status``. Compiling one takes as long as two requests."""
+    document = openapi_document()
+    responses = document["paths"][path][method.lower()]["responses"]
+    assert status >= 400 or str(status) in responses
+    schema = responses.get(str(status), responses["default"])["content"]["application/json"]["schema"]
+    return jsonschema_rs.validator_for({**schema, "components": document["components"]}, validate_formats=True)
 
 
 def _declared_model(route: Route, status: int) -> type[BaseModel]:
@@ -375,12 +381,13 @@ def openapi_document() -> dict[str, Any]:
 def find_route(method: str, path: str) -> Route | None:
     """Return the row that API Gateway would choose. It prefers fixed segments to parameters."""
     path = normalize_path(path)
-    matches = [route for route in ROUTES if method in route.methods and re.fullmatch(_pattern(route), path)]
+    matches = [route for route in ROUTES if method in route.methods and _pattern(route.resource).fullmatch(path)]
     return min(matches, key=lambda route: route.path.count("{"), default=None)
 
 
-def _pattern(route: Route) -> str:
-    return re.sub(r"\{\w+\}", "[^/]+", re.sub(r"\{\w+\+\}", ".+", route.resource))
+@cache
+def _pattern(resource: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{\w+\}", "[^/]+", re.sub(r"\{\w+\+\}", ".+", resource)))
 
 
 def event(method: str, target: str, resource: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
