@@ -1,6 +1,6 @@
 """The tool ``memory_store``."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, Field
 
@@ -10,6 +10,15 @@ from spass.core.text_checks import limit_bytes, reject_blank, reject_controls, r
 from spass.memory.notes import MAX_CONTENT_BYTES, MAX_KEY_CHARACTERS
 from spass.memory.state import STATE_KEY
 from spass.tools.base import Tool, ToolContext
+
+_Key: TypeAlias = Annotated[
+    str,
+    Field(max_length=MAX_KEY_CHARACTERS),
+    AfterValidator(reject_blank),
+    AfterValidator(limit_bytes(4 * MAX_KEY_CHARACTERS)),
+    AfterValidator(reject_controls),
+    AfterValidator(str.strip),
+]
 
 
 class MemoryStore(Tool):
@@ -34,17 +43,7 @@ class MemoryStore(Tool):
         AfterValidator(reject_controls_in_lines),
         Field(description=f"At most {MAX_CONTENT_BYTES} bytes that can be understood without this conversation."),
     ]
-    key: (
-        Annotated[
-            str,
-            Field(max_length=MAX_KEY_CHARACTERS, description="The note's name, e.g. kowalski offer."),
-            AfterValidator(reject_blank),
-            AfterValidator(limit_bytes(4 * MAX_KEY_CHARACTERS)),
-            AfterValidator(reject_controls),
-            AfterValidator(str.strip),
-        ]
-        | None
-    ) = None
+    key: Annotated[_Key | None, Field(description="The note's name, e.g. kowalski offer.")] = None
 
     async def run(self, context: ToolContext, /) -> Json:
         memory = context.require_memory()

@@ -1,0 +1,96 @@
+"""An operator and its notes as a client sees them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from spass.core.effects import Keep
+from spass.core.errors import InvalidRequest, OperatorNotFound
+from spass.core.messages import Json
+from spass.core.time import timestamp
+from spass.memory.state import state_update
+from spass.memory.views import page_notes, view_operator
+from tests.unit.memory.operators import NEWS, Operators
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_operator_is_shown_with_its_session_state_and_number_of_notes(operators: Operators) -> None:
+    with pytest.raises(OperatorNotFound):
+        await view_operator(operators.store(), NEWS)
+    state = await operators.begin()
+    view = await view_operator(operators.store(), NEWS)
+    assert view.to_dict() == {
+        "operator_id": "news",
+        "session_id": state.session,
+        "state": None,
+        "notes": 0,
+        "updated_at": state.updated_at,
+    }
+    for number in range(3):
+        await operators.memory().keep(Keep(f"tea {number}"))
+    assert (await view_operator(operators.store(), NEWS)).notes == 3
+
+
+@pytest.mark.parametrize("state", ["text", '{"a": 1}', {"input": "1", "answer": "2", "at": "3"}, [1], False])
+async def test_the_state_is_shown_as_it_was_stored(operators: Operators, state: Json) -> None:
+    before, later = await operators.begin(), timestamp(operators.now + 60)
+    store = operators.store()
+    await store.table.write(state_update(store, NEWS, before.session, before.session, state, later))
+    view = await view_operator(store, NEWS)
+    assert (view.state, view.updated_at) == (state, later)
+
+
+async def test_a_note_is_shown_with_its_key_content_ends_and_time(operators: Operators) -> None:
+    memory = await operators.started()
+    await memory.keep(Keep("rain causes floods", "edge", ("rain", "floods")))
+    (note,) = (await page_notes(operators.store(), NEWS, None, 10)).notes
+    assert note.to_dict() == {
+        "key": "edge",
+        "content": "rain causes floods",
+        "ends": ["rain", "floods"],
+        "created_at": timestamp(operators.now),
+    }
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100, 249, 250, 1000])
+async def test_pages_hold_every_note_once(operators: Operators, limit: int) -> None:
+    memory = await operators.started()
+    for number in range(250):
+        await memory.keep(Keep(f"tea {number}"))
+    found, cursor, pages = list[str](), None, 0
+    while True:
+        page = await page_notes(operators.store(), NEWS, cursor, limit)
+        found += [note.content for note in page.notes]
+        cursor, pages = page.next_cursor, pages + 1
+        if cursor is None:
+            break
+        assert len(page.notes) == limit
+    assert sorted(found) == sorted(f"tea {number}" for number in range(250))
+    assert pages == -(-250 // limit)
+
+
+async def test_a_page_of_the_longest_notes_ends_at_four_mebibytes(operators: Operators) -> None:
+    memory = await operators.started()
+    for number in range(400):
+        await memory.keep(Keep('"' * 4000, f"k{number}"))
+    page = await page_notes(operators.store(), NEWS, None, 1000)
+    assert 300 < len(page.notes) < 400
+    assert len(page.to_json()) < 4 * 1024 * 1024
+    rest = await page_notes(operators.store(), NEWS, page.next_cursor, 1000)
+    assert len({note.key for note in (*page.notes, *rest.notes)}) == 400
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "AAAA", "../..", "=" * 40])
+async def test_a_cursor_of_another_list_is_refused(operators: Operators, cursor: str) -> None:
+    await operators.begin()
+    with pytest.raises(InvalidRequest):
+        await page_notes(operators.store(), NEWS, cursor, 10)
+
+
+def test_lists_and_tools_are_imported_without_numpy() -> None:
+    modules = "spass.memory.views, spass.sessions.forget, spass.tools.builtin.memory_store, spass.tools.builtin.memory_search"
+    program = f"import sys, {modules}, spass.memory.operator_memory; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
