@@ -33,7 +33,10 @@ from spass.approvals.store import put_approval
 from spass.aws import keys
 from spass.aws.invocation import AwsCall
 from spass.aws.writes import Update
-from spass.core.ids import AgentName, SessionId, TenantId, UserId, new_id
+from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
+from spass.core.time import now
+from spass.memory.operator import Operator
+from spass.memory.state import state_creation
 from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")
@@ -72,11 +75,12 @@ class Fixtures:
     request: str
     chat: str  # the message_id of a finished stream
     approval: str  # of a call that waits
+    operator: str
 
     def path(self, route: Route) -> str:
         session = self.grown if route.module == "sessions.compact" else self.session
         made = {"session_id": session, "job_id": self.job, "upload_id": self.upload, "request_id": self.request}
-        made |= {"message_id": self.chat, "approval_id": self.approval}
+        made |= {"message_id": self.chat, "approval_id": self.approval, "operator_id": self.operator}
         ours = {"name": "bench", "index_id": "bench", "workspace_id": "bench", "doc_id": "d1", "model": "bench-model"}
         path = route.path.format_map({**ours, "file": "swagger-ui.css", **made})
         return f"{path}?path={FILE}" if path.endswith("/file") else path
@@ -111,6 +115,7 @@ LAST = (
     "rag.delete",
     "workspaces.file_delete",
     "workspaces.delete",
+    "operators.delete",
     "usage.reset",
 )
 SESSIONS = "/a1/agents/bench/sessions"
@@ -163,6 +168,7 @@ async def prepare(client: httpx.AsyncClient) -> Fixtures:
         request,
         await create_stream(client),
         await create_approval(session_id),
+        await create_operator(session_id),
     )
 
 
@@ -187,6 +193,15 @@ async def create_approval(session: str) -> str:
     await put_approval(store, approval, StoredCall({"index_id": "bench"}, {"state": ""}), "bench")
     await store.table.write(Update(head, remove=("hold",)))
     return approval.id
+
+
+async def create_operator(session: str) -> str:
+    """Store an operator of ``session``, as its first turn would, and return its id."""
+    from bench.gateway import app
+
+    store, operator = app.state.services.aws.for_tenant(TenantId("bench")), Operator(UserId(USER), OperatorId(session))
+    await store.table.write(state_creation(store, operator, SessionId(session), AgentName("bench"), now()))
+    return operator.id
 
 
 async def create_stream(client: httpx.AsyncClient) -> str:

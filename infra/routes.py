@@ -17,6 +17,7 @@ class Surface(StrEnum):
     RAG = "rag"
     CHAT = "chat"
     WORKSPACES = "workspaces"
+    MANAGED = "managed"
 
 
 class Permission(StrEnum):
@@ -120,6 +121,7 @@ _INDEX: Final = "/a1/rag/indices/{index_id}"
 _APPROVAL: Final = "/a1/approvals/{approval_id}"
 _CHAT: Final = "/c1/agents/{name}/chat"
 _WORKSPACE: Final = "/a1/workspaces/{workspace_id}"
+_OPERATOR: Final = "/v1/operators/{operator_id}"
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route(method="GET", path="/healthz", module="meta.health", surface=Surface.V1, memory=256, public=True),
@@ -466,6 +468,23 @@ ROUTES: Final[tuple[Route, ...]] = (
         memory=1769,
         function="workspaces-write",
     ),
+    Route(
+        method="GET",
+        path=_OPERATOR,
+        module="operators.get",
+        surface=Surface.MANAGED,
+        permissions=_READ,
+        function="operators-read",
+    ),
+    Route(
+        method="GET",
+        path=f"{_OPERATOR}/notes",
+        module="operators.notes",
+        surface=Surface.MANAGED,
+        permissions=_READ,
+        function="operators-read",
+    ),
+    Route(method="DELETE", path=_OPERATOR, module="operators.delete", surface=Surface.MANAGED, permissions=_READ_WRITE),
 )
 
 NO_SUCH_ROUTE: Final = (

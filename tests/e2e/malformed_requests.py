@@ -21,6 +21,7 @@ INDEX: Final = "fuzz-index"
 WORKSPACE: Final = "fuzz-space"
 FILE: Final = "src/tee.md"
 DOCUMENT: Final = "fuzz:1"
+OPERATOR: Final = "fuzz:operator"
 TOKEN: Final = "fuzz-token"
 ADMIN_TOKEN: Final = "fuzz-admin-token"
 FOR_ADMINS: Final = frozenset({"tenant.config_put", "usage.reset"})

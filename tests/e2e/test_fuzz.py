@@ -42,6 +42,7 @@ from tests.e2e.malformed_requests import (
     GOOD_BYTES,
     INDEX,
     METHODS,
+    OPERATOR,
     TOKEN,
     USER,
     WORKSPACE,
@@ -66,7 +67,7 @@ CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_confo
 # The path parameters, and the sets of them that a generated request takes from existing resources.
 NAMES: Final = (
     *("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id", "model", "message_id"),
-    *("workspace_id", "approval_id"),
+    *("workspace_id", "approval_id", "operator_id"),
 )
 SOME_NAMES: Final = frozenset({"name", "index_id", "workspace_id"})
 KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), SOME_NAMES, frozenset[str]()]
@@ -145,7 +146,7 @@ class FuzzTarget:
 
     def known(self) -> dict[str, str]:
         values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id, self.job_id, MODEL, self.message_id)
-        return dict(zip(NAMES, (*values, WORKSPACE, NO_APPROVAL), strict=True))
+        return dict(zip(NAMES, (*values, WORKSPACE, NO_APPROVAL, OPERATOR), strict=True))
 
     def check(self, answer: Answer, route: Route, method: str) -> None:
         """Assert that the answer is sound and that the OpenAPI document lists the status of a success."""

@@ -25,6 +25,9 @@ PARAMETERS = {
     "file": "swagger-ui.css",
     "model": "small",
     "workspace_id": "notes",
+    "operator_id": "nobody",
+    "agent_id": "agt_" + "0" * 26,
+    "run_id": "run_" + "0" * 26,
 }
 QUERIES = dict.fromkeys(("workspaces.file_get", "workspaces.file_put", "workspaces.file_delete"), "?path=a.md")
 RAW: Mapping[str, tuple[bytes, Mapping[str, str]]] = {
@@ -379,6 +382,8 @@ def test_bad_paths_are_refused_and_change_nothing(gateway: Gateway, session: str
             for segment in ODD_SEGMENTS:
                 if parameter in {"index_id", "doc_id", "workspace_id"} and segment in {"null", "ses_" + "z" * 26}:
                     continue  # a valid name
+                if parameter == "operator_id" and segment in {"null", "ses_" + "z" * 26, ".", "..", "%2e%2e"}:
+                    continue  # likewise
                 path = route.path.format(**PARAMETERS | {"session_id": session} | {parameter: segment})
                 path += QUERIES.get(route.module, "")
                 raw, sent = RAW.get(route.module, (None, {}))

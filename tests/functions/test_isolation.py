@@ -9,11 +9,14 @@ from tests.functions.gateway import Gateway
 NO_JOB = "job_" + "0" * 26  # tests of jobs check the owner of a job
 FILE = {"Content-Type": "application/octet-stream"}
 NO_APPROVAL = "apr_" + "0" * 26  # tests of approvals check the owner of an approval
+NO_AGENT, NO_RUN = "agt_" + "0" * 26, "run_" + "0" * 26  # tests of managed agents check their owner
 NEVER_FOUND = {
     "streams.get": "stream_not_found",
     "jobs.get": "job_not_found",
     "rag.uploads_get": "upload_not_found",
     "approvals.get": "approval_not_found",
+    "operators.get": "operator_not_found",
+    "operators.notes": "operator_not_found",
 }
 # Resources that the users of a tenant share, by the variable that names them.
 SHARED = {"{index_id}": "index_not_found", "{workspace_id}": "workspace_not_found"}
@@ -54,6 +57,7 @@ def test_others_cannot_find_a_session_or_an_index(gateway: Gateway, token: str, 
             continue
         values = {"name": "plain", "session_id": session, "index_id": "notes", "doc_id": "a", "model": "small", "file": "x.css"}
         values |= {"upload_id": upload, "request_id": request_id, "job_id": NO_JOB, "approval_id": NO_APPROVAL}
+        values |= {"operator_id": "private-operator", "agent_id": NO_AGENT, "run_id": NO_RUN}
         path = route.path.format(**values, message_id="private-m", workspace_id="notes") + QUERIES.get(route.module, "")
         if not (shared_by_users or on_session) and route.method != "GET":
             continue

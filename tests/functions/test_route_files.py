@@ -83,6 +83,9 @@ def test_short_routes_do_not_import_heavy_packages_while_they_answer(tmp_path: P
         "file": "swagger-ui.css",
         "message_id": "m1",
         "workspace_id": "notes",
+        "operator_id": "nobody",
+        "agent_id": "agt_" + "0" * 26,
+        "run_id": "run_" + "0" * 26,
     }
     bodies = {
         "rag.uploads_create": b'{"filename": "a.md", "content_type": "text/markdown", "size": 1}',

@@ -32,6 +32,7 @@ _TAGS: Final = (
     "agents",
     "jobs",
     "approvals",
+    "operators",
     "workspaces",
     "rag",
 )

@@ -12,6 +12,10 @@ import pytest
 
 from infra.routes import ROUTES, Route
 from spass.aws.clients import Aws
+from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId
+from spass.core.time import now
+from spass.memory.operator import Operator
+from spass.memory.state import state_creation, state_update
 from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +30,7 @@ SECRET = "Kilimandscharo"
 FILE = "notes/a.md"
 NO_JOB = "job_" + "0" * 26  # an absent job; the tests of jobs check the owner of a job
 NO_APPROVAL = "apr_" + "0" * 26  # likewise
+NO_AGENT, NO_RUN = "agt_" + "0" * 26, "run_" + "0" * 26  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +44,12 @@ class OwnedResources:
     request: str
     stream: str
     workspace: str
+    operator: str
 
     def path(self, route: Route) -> str:
         owned = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
         owned |= {"request_id": self.request, "job_id": NO_JOB, "message_id": self.stream, "approval_id": NO_APPROVAL}
-        owned |= {"workspace_id": self.workspace}
+        owned |= {"workspace_id": self.workspace, "operator_id": self.operator, "agent_id": NO_AGENT, "run_id": NO_RUN}
         path = route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **owned})
         return path + (f"?path={FILE}" if route.path.endswith("/file") else "")
 
@@ -53,7 +59,7 @@ def headers_of(tenant: str, user: str) -> dict[str, str]:
 
 
 @pytest.fixture
-async def owned(client: httpx.AsyncClient) -> OwnedResources:
+async def owned(client: httpx.AsyncClient, aws: Aws) -> OwnedResources:
     unique = secrets.token_hex(4)
     index, document = f"index-{unique}", f"doc-{unique}"
     owner = headers_of("demo", "ada")
@@ -72,7 +78,16 @@ async def owned(client: httpx.AsyncClient) -> OwnedResources:
     target = f"/a1/workspaces/space-{unique}/file?path={FILE}"
     (await client.put(target, content=SECRET.encode(), headers=owner | RAW["workspaces.file_put"].headers)).raise_for_status()
     session, upload_id = created.json()["id"], upload.json()["upload_id"]
-    return OwnedResources(index, document, session, upload_id, request, f"m-{unique}", f"space-{unique}")
+    await store_operator(aws, f"operator-{unique}", SessionId(session))
+    return OwnedResources(index, document, session, upload_id, request, f"m-{unique}", f"space-{unique}", f"operator-{unique}")
+
+
+async def store_operator(aws: Aws, name: str, session: SessionId) -> None:
+    """Store an operator of user ``ada`` of tenant ``demo``, as its first turn would."""
+    store, operator = aws.for_tenant(TenantId("demo")), Operator(UserId("ada"), OperatorId(name))
+    at = now()
+    await store.table.write(state_creation(store, operator, session, AgentName("concise-de"), at))
+    await store.table.write(state_update(store, operator, session, session, SECRET, at))
 
 
 BODIES: dict[str, object] = {
@@ -125,11 +140,12 @@ NOT_FOUND_CODES = {
     "{approval_id}": "approval_not_found",
     "{message_id}": "stream_not_found",
     "{workspace_id}": "workspace_not_found",
+    "{operator_id}": "operator_not_found",
 }
 # These routes do not require a resource: they act on the caller's own index or workspace, and
 # uploads may precede the index.
 OWN_ROUTES = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
-OWN_ROUTES |= {"workspaces.delete", *RAW}
+OWN_ROUTES |= {"workspaces.delete", "operators.delete", *RAW}
 
 
 def not_found_code(route: Route) -> str | None:
@@ -189,7 +205,7 @@ async def test_another_user_of_the_tenant_can_neither_read_nor_change_a_session(
 async def test_the_answers_for_foreign_and_absent_resources_are_equal(client: httpx.AsyncClient, owned: OwnedResources) -> None:
     """Compare status, code and text."""
     absent = OwnedResources(
-        "no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26, "no-such", "none"
+        "no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26, "no-such", "none", "none"
     )
     for route in ROUTES:
         if not_found_code(route) is None or route.module in OWN_ROUTES:
@@ -252,6 +268,8 @@ async def assert_unchanged(client: httpx.AsyncClient, owned: OwnedResources) -> 
     workspace = f"/a1/workspaces/{owned.workspace}"
     assert (await client.get(f"{workspace}/file?path={FILE}", headers=owner)).text == SECRET
     assert (await client.get(workspace, headers=owner)).json()["version"] == 1
+    operator = await client.get(f"/v1/operators/{owned.operator}", headers=owner)
+    assert (operator.json()["session_id"], operator.json()["state"]) == (owned.session, SECRET)
     session = await client.get(f"/a1/agents/concise-de/sessions/{owned.session}", headers=owner)
     assert session.status_code == 200
     assert session.json()["message_count"] == 0

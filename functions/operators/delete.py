@@ -1,0 +1,21 @@
+"""DELETE /v1/operators/{operator_id}: forget an operator's state and notes."""
+
+from spass.memory.operator import Operator
+from spass.sessions.forget import forget
+from spass.tenancy.response_model import Deletion
+from spass.web.exchange import CurrentExchange
+from spass.web.http_function import lambda_handler
+from spass.web.managed_parameters import OperatorParameter
+from spass.web.routing import api_router
+
+router = api_router()
+
+
+@router.delete("/v1/operators/{operator_id}")
+async def delete_operator(operator_id: OperatorParameter, exchange: CurrentExchange) -> Deletion:
+    """Forget the state and the notes of an operator. `deleted` is false if there was none. Its next run begins another session.
+    The request is refused during a run."""
+    return Deletion(deleted=await forget(exchange.scope.store, Operator(exchange.scope.caller.owner, operator_id)))
+
+
+handler = lambda_handler(router)
