@@ -103,6 +103,8 @@ BODIES: dict[str, object] = {
     "rag.query": {"query": "Two and two?"},
     "rag.uploads_create": {"filename": "sums.md", "content_type": "text/markdown", "size": 100},
     "workspaces.restore": {"version": 1, "paths": ["sums.md"]},
+    "managed.create": {"name": "Bench", "agent": "simple"},
+    "managed.patch": {"name": "Bench"},
 }
 FILE = "sums.md"
 STREAM = {"message": "Two and two?", "stream": True}

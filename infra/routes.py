@@ -122,6 +122,7 @@ _APPROVAL: Final = "/a1/approvals/{approval_id}"
 _CHAT: Final = "/c1/agents/{name}/chat"
 _WORKSPACE: Final = "/a1/workspaces/{workspace_id}"
 _OPERATOR: Final = "/v1/operators/{operator_id}"
+_MANAGED: Final = "/v1/managed-agents/{agent_id}"
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route(method="GET", path="/healthz", module="meta.health", surface=Surface.V1, memory=256, public=True),
@@ -485,6 +486,64 @@ ROUTES: Final[tuple[Route, ...]] = (
         function="operators-read",
     ),
     Route(method="DELETE", path=_OPERATOR, module="operators.delete", surface=Surface.MANAGED, permissions=_READ_WRITE),
+    Route(
+        method="POST",
+        path="/v1/managed-agents",
+        module="managed.create",
+        surface=Surface.MANAGED,
+        permissions=_READ_WRITE,
+        memory=1024,
+        function="managed-write",
+    ),
+    Route(
+        method="GET",
+        path="/v1/managed-agents",
+        module="managed.list",
+        surface=Surface.MANAGED,
+        permissions=_HISTORY,
+        function="managed-read",
+    ),
+    Route(
+        method="GET",
+        path=_MANAGED,
+        module="managed.get",
+        surface=Surface.MANAGED,
+        permissions=_HISTORY,
+        function="managed-read",
+    ),
+    Route(
+        method="PATCH",
+        path=_MANAGED,
+        module="managed.patch",
+        surface=Surface.MANAGED,
+        permissions=_READ_WRITE,
+        memory=1024,
+        function="managed-write",
+    ),
+    Route(
+        method="GET",
+        path=f"{_MANAGED}/messages",
+        module="managed.messages",
+        surface=Surface.MANAGED,
+        permissions=_HISTORY,
+        function="managed-read",
+    ),
+    Route(
+        method="GET",
+        path=f"{_MANAGED}/runs",
+        module="managed.runs",
+        surface=Surface.MANAGED,
+        permissions=_HISTORY,
+        function="managed-read",
+    ),
+    Route(
+        method="GET",
+        path=f"{_MANAGED}/runs/{{run_id}}",
+        module="managed.run_get",
+        surface=Surface.MANAGED,
+        permissions=_HISTORY,
+        function="managed-read",
+    ),
 )
 
 NO_SUCH_ROUTE: Final = (

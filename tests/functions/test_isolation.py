@@ -17,6 +17,7 @@ NEVER_FOUND = {
     "approvals.get": "approval_not_found",
     "operators.get": "operator_not_found",
     "operators.notes": "operator_not_found",
+    **dict.fromkeys(("managed.get", "managed.messages", "managed.runs", "managed.run_get"), "agent_not_found"),
 }
 # Resources that the users of a tenant share, by the variable that names them.
 SHARED = {"{index_id}": "index_not_found", "{workspace_id}": "workspace_not_found"}
@@ -26,6 +27,7 @@ BODIES: dict[str, dict[str, object]] = {
     "rag.documents_patch": {"metadata": {}},
     "rag.uploads_create": {"filename": "private.md", "content_type": "text/markdown", "size": 10},
     "workspaces.restore": {"version": 1},
+    "managed.patch": {"name": "b"},
 }
 QUERIES = dict.fromkeys(("workspaces.file_get", "workspaces.file_put", "workspaces.file_delete"), "?path=private.md")
 # They write to the caller's own index or workspace of that name.

@@ -15,8 +15,9 @@ from tests.functions.gateway import event, openapi_document, write_operators_fil
 MODULES = sorted({route.module for route in ROUTES})
 ROOT = Path(__file__).parents[2]
 
-# Documents are in segments, which numpy reads; a tool's schema comes from the tool; the API's description covers all routes.
-MAY_IMPORT = {"rag.documents_list", "rag.documents_get", "tools.list", "meta.openapi"}
+# Documents are in segments, which numpy reads; a tool's schema comes from the tool; the API's description covers all routes; the
+# values of a managed agent are checked before they are stored, as before a run.
+MAY_IMPORT = {"rag.documents_list", "rag.documents_get", "tools.list", "meta.openapi", "managed.create", "managed.patch"}
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")

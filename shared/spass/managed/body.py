@@ -31,8 +31,7 @@ class ScheduleBody(StrictBody):
         Field(
             min_length=1,
             max_length=256,
-            description="`rate(…)`, `cron(…)` or `at(…)`, in the language of EventBridge Scheduler.",
-            examples=["rate(1 hour)"],
+            description="`rate(…)`, `cron(…)` or `at(…)`, in the language of EventBridge Scheduler, such as `rate(1 hour)`.",
         ),
     ]
     timezone: Annotated[str, Field(min_length=1, max_length=50)] = "UTC"

@@ -33,6 +33,7 @@ _TAGS: Final = (
     "jobs",
     "approvals",
     "operators",
+    "managed-agents",
     "workspaces",
     "rag",
 )

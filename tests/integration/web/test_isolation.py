@@ -109,6 +109,8 @@ BODIES: dict[str, object] = {
     "embeddings.create": {"model": "all-minilm-l6-v2", "input": "Berg"},
     "tools.execute": {"name": "rag_query", "arguments": {"index_id": "nowhere", "query": "Berg"}},
     "workspaces.restore": {"version": 1},
+    "managed.create": {"name": "Meiner", "agent": "simple", "model": "llama-4-scout"},
+    "managed.patch": {"name": "Meiner"},
 }
 
 
@@ -141,6 +143,7 @@ NOT_FOUND_CODES = {
     "{message_id}": "stream_not_found",
     "{workspace_id}": "workspace_not_found",
     "{operator_id}": "operator_not_found",
+    "{agent_id}": "agent_not_found",
 }
 # These routes do not require a resource: they act on the caller's own index or workspace, and
 # uploads may precede the index.
