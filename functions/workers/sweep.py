@@ -54,6 +54,7 @@ async def _sweep_tenant(services: Services, tenant: TenantId, deadline: Deadline
     indices = await sweep(store, at, deadline)
     uploads = await sweep_uploads(store, at, deadline)
     workspaces = await sweep_workspaces(store, at, deadline)
+    managed = await services.managed_agents.sweep(store, deadline)
     return {
         "swept": 1,
         "retired": indices.garbage,
@@ -64,6 +65,11 @@ async def _sweep_tenant(services: Services, tenant: TenantId, deadline: Deadline
         "uploads_resent": uploads.resent,
         "workspaces": workspaces.generations,
         "workspace_orphans": workspaces.orphans,
+        "runs_resent": managed.resent,
+        "runs_lost": managed.lost,
+        "agents_deleted": managed.deleted,
+        "managed_texts": managed.texts,
+        "managed_failed": managed.failed,
     }
 
 

@@ -1,4 +1,4 @@
-"""Create, read, list and change managed agents. Each call acts for the owner of the scope."""
+"""Create, read, list, change and delete managed agents. Each call acts for the owner of the scope."""
 
 import asyncio
 import random
@@ -17,9 +17,9 @@ from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest, NoBackendAvailable, StorageUnavailable
-from spass.core.ids import ManagedAgentId, id_pattern, new_id
+from spass.core.ids import AgentName, ManagedAgentId, id_pattern, new_id
 from spass.core.page_size import PageSizeLimit
-from spass.core.time import Clock, timestamp
+from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.answers import ManagedAgentPage, ManagedAgentView
 from spass.managed.lookup import find_agent, read_agent
 from spass.managed.records import ManagedAgent, Schedule, encode_agent
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # functions that only read agents run none
     from spass.agents.engine import Engine
     from spass.agents.spec import AgentSpec
     from spass.managed.body import CreateManagedAgent, PatchManagedAgent
+    from spass.managed.sweep import Swept
 
 _POSITION: Final = re.compile(id_pattern("agt"))
 _CONFIG: Final = ("name", "model", "tools", "system_prompt", "params", "schedule", "paused", "token_id", "version", "updated_at")
@@ -102,7 +103,7 @@ class ManagedAgents:
             created_at=at,
             updated_at=at,
         )
-        self._check_values(scope, agent)
+        agent = replace(agent, session_agent=AgentName(self._check_values(scope, agent).name))
         store = scope.store
         writes = [
             Put(keys.managed_agent(store.tenant, agent.id), encode_agent(agent), ITEM_ABSENT),
@@ -174,6 +175,25 @@ class ManagedAgents:
             await asyncio.sleep(random.uniform(0, _PATCH_DELAY))  # noqa: S311 (jitter)
         raise StorageUnavailable("Too many changes of this agent at once; try again.", retry_after=1)
 
+    async def delete(self, scope: Scope, agent: ManagedAgentId) -> None:
+        """Delete an agent with everything that belongs to it. A repeated call finishes an interrupted one.
+
+        Raises:
+            AgentNotFound: the owner has no such agent.
+            SessionBusy: a run of the agent is active; nothing is deleted.
+            StorageUnavailable: the table, the bucket or the scheduler does not answer. If the agent is hidden already, the sweep
+                deletes the rest.
+        """
+        from spass.managed.deletion import delete_agent
+
+        await delete_agent(scope.store, scope.caller.owner, agent, self._schedules(), self._clock)
+
+    async def sweep(self, store: TenantStore, deadline: Deadline) -> "Swept":
+        """Look after unfinished runs and deletions of a tenant until the deadline. Errors are those of ``ManagedSweep.run``."""
+        from spass.managed.sweep import ManagedSweep
+
+        return await ManagedSweep(store, self._schedules(), deadline, self._clock).run()
+
     def check(self, scope: Scope, agent: ManagedAgent) -> "AgentSpec":
         """Return what ``agent`` runs now. Call this before a message or a run is stored.
 
@@ -200,22 +220,23 @@ class ManagedAgents:
             self._check_values(scope, changed, new_schedule="schedule" in changes)
         return changed
 
-    def _check_values(self, scope: Scope, agent: ManagedAgent, *, new_schedule: bool = True) -> None:
-        """Check the values of an agent before they are stored. An old ``at(…)`` schedule may have passed, so only a new schedule
-        is checked.
+    def _check_values(self, scope: Scope, agent: ManagedAgent, *, new_schedule: bool = True) -> "AgentSpec":
+        """Check the values of an agent before they are stored, and return what it would run. An old ``at(…)`` schedule may have
+        passed, so only a new schedule is checked.
 
         Raises:
             AgentNotFound, ModelNotFound, ToolNotFound, ModelNotAllowed, InvalidRequest: a value is wrong.
         """
         from spass.managed.body import check_size, choice_of
 
-        self._asker().agent(scope, choice_of(agent))
+        spec = self._asker().agent(scope, choice_of(agent))
         check_size(agent)
         if agent.schedule is not None and new_schedule:
             schedules = self._schedules()
             if schedules is None:
                 raise InvalidRequest("This gateway has no scheduler. Omit schedule, and start runs yourself.", param="schedule")
             schedules.check(agent.schedule)
+        return spec
 
     async def _apply_schedule(self, store: TenantStore, agent: ManagedAgent) -> None:
         """Make the entry what the table says. If that fails, the sweep does it: the change is stored already."""

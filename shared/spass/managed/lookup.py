@@ -5,8 +5,9 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
+from spass.aws.leases import RETRY_SECONDS
 from spass.aws.writes import OneOf
-from spass.core.errors import AgentNotFound, AgentPaused
+from spass.core.errors import AgentNotFound, AgentPaused, SessionBusy
 from spass.core.ids import ManagedAgentId, UserId
 from spass.managed.records import ManagedAgent, Run, RunStatus, decode_agent
 
@@ -60,6 +61,15 @@ def check_not_paused(agent: ManagedAgent) -> None:
 
 def run_key(store: TenantStore, run: Run) -> keys.Key:
     return keys.managed_run(store.tenant, run.agent_id, run.id)
+
+
+def run_active(agent: ManagedAgent) -> SessionBusy:
+    """Return the error of a request that an active run of ``agent`` rules out."""
+    return SessionBusy(
+        "A run of this agent is active; try again when it has ended, or follow or stop it.",
+        details={"run_id": agent.active_run},
+        retry_after=RETRY_SECONDS,
+    )
 
 
 def agent_not_found() -> AgentNotFound:

@@ -27,7 +27,7 @@ from spass.core.time import timestamp
 from spass.managed.answers import MessagePage, MessageView
 from spass.managed.lookup import agent_not_found, check_not_paused, current_agent
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus
-from spass.managed.texts import delete_text, load_texts, store_text, text_bytes
+from spass.managed.texts import delete_text, load_texts, message_text_name, store_text, text_bytes
 
 MAX_MESSAGES: Final = 50
 MAX_BYTES: Final = 256 * 1024
@@ -73,15 +73,17 @@ class Pending(NamedTuple):
 
 
 async def new_message(
-    store: TenantStore, agent: ManagedAgentId, direction: Direction, content: str, now: float, run: RunId | None = None
+    store: TenantStore, agent: ManagedAgent, direction: Direction, content: str, now: float, run: RunId | None = None
 ) -> NewMessage:
-    """Return a message that is written ``now`` (seconds since the epoch). Its content is stored if it is long.
+    """Return a message that is written ``now`` (seconds since the epoch). Its content is stored if it is long. Its number will be
+    the next one of ``agent``, or a later one.
 
     Raises:
         StorageUnavailable: the bucket does not answer.
     """
     message = MessageId(new_id("msg"))
-    return NewMessage(message, direction, content, run, now, await store_text(store, agent, message, content))
+    text = await store_text(store, agent.id, message_text_name(agent.next_seq, message), content)
+    return NewMessage(message, direction, content, run, now, text)
 
 
 async def put(store: TenantStore, agent: ManagedAgent, content: str, now: float, claim: Claim | None = None) -> MailboxMessage:
@@ -93,7 +95,7 @@ async def put(store: TenantStore, agent: ManagedAgent, content: str, now: float,
         StorageUnavailable: the table or the bucket does not answer; whether the message is stored is unknown.
     """
     check_not_paused(agent)
-    message = await new_message(store, agent.id, Direction.USER_TO_AGENT, content, now)
+    message = await new_message(store, agent, Direction.USER_TO_AGENT, content, now)
     try:
         return await _put_numbered(store, agent, message, claim)
     except SpassError as error:

@@ -83,7 +83,8 @@ class Schedule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedAgent:
     """An agent with a mailbox. ``agent`` is a kind or the name of an agent's file, and the five fields after it are those of a
-    question to it (``AgentChoice``). ``token_id`` is the token that last wrote what a run uses.
+    question to it (``AgentChoice``). ``token_id`` is the token that last wrote what a run uses. The sessions are filed under
+    ``session_agent``.
 
     ``pending`` counts the pending messages, whose numbers are above ``delivered_seq``. An agent with ``deleted_at`` is being
     deleted.
@@ -94,6 +95,7 @@ class ManagedAgent:
     agent: str
     owner: UserId
     token_id: str
+    session_agent: AgentName | None = None
     model: str | None = None
     tools: tuple[str, ...] | None = None
     system_prompt: str | None = None

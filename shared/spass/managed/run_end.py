@@ -21,7 +21,7 @@ from spass.core.outcome import TurnOutcome
 from spass.core.time import timestamp
 from spass.managed.lookup import IS_OPEN, find_agent, run_key
 from spass.managed.mailbox import NewMessage, delivery, new_message
-from spass.managed.records import Direction, MailboxMessage, Run, RunStatus, decode_run, encode_error
+from spass.managed.records import Direction, MailboxMessage, ManagedAgent, Run, RunStatus, decode_run, encode_error
 from spass.managed.texts import delete_text
 from spass.sessions.turn_request import CommitWith
 
@@ -36,14 +36,12 @@ async def finish_writes(
         TurnLost: the run was ended meanwhile, because it looked lost.
         StorageUnavailable: the table or the bucket does not answer.
     """
-    answer = await new_message(store, run.agent_id, Direction.AGENT_TO_USER, outcome.content, now, run.id)
-    end = _Success(store, run, outcome, delivered, answer, now)
-    writes = await end.writes()
-    if writes is None:
-        with suppress(StorageUnavailable):
-            await delete_text(store, answer.text)
+    agent = await find_agent(store, run.agent_id)
+    if agent is None or agent.active_run != run.id:
         raise run_lost()
-    return CommitWith(writes, end.writes)
+    answer = await new_message(store, agent, Direction.AGENT_TO_USER, outcome.content, now, run.id)
+    end = _Success(store, run, outcome, delivered, answer, now)
+    return CommitWith(end.writes(agent), end.renew)
 
 
 async def fail(store: TenantStore, run: Run, error: Mapping[str, Json], now: float) -> Run | None:
@@ -80,12 +78,18 @@ class _Success:
     answer: NewMessage
     now: float
 
-    async def writes(self) -> Sequence[Write] | None:
+    async def renew(self) -> Sequence[Write] | None:
         """Return the writes for the newest number of the mailbox, or None if the run is not active any more."""
+        agent = await find_agent(self.store, self.run.agent_id)
+        if agent is not None and agent.active_run == self.run.id:
+            return self.writes(agent)
+        with suppress(StorageUnavailable):
+            await delete_text(self.store, self.answer.text)
+        return None
+
+    def writes(self, agent: ManagedAgent) -> Sequence[Write]:
+        """Return the writes for the next number of the mailbox of ``agent``."""
         store, run = self.store, self.run
-        agent = await find_agent(store, run.agent_id)
-        if agent is None or agent.active_run != run.id:
-            return None
         counters: dict[str, Value] = {
             "next_seq": agent.next_seq + 1,
             "delivered_seq": max((agent.delivered_seq, *(message.seq for message in self.delivered))),

@@ -12,14 +12,13 @@ from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
-from spass.aws.leases import RETRY_SECONDS
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Check, Equals, Put, Update, Write
-from spass.core.errors import IdempotencyKeyReused, SessionBusy, SpassError, StorageUnavailable
+from spass.core.errors import IdempotencyKeyReused, SpassError, StorageUnavailable
 from spass.core.ids import RunId, new_id, random_suffix
 from spass.core.time import timestamp
 from spass.managed.answers import RunView
-from spass.managed.lookup import agent_not_found, check_not_paused, current_agent, find_agent, run_key
+from spass.managed.lookup import agent_not_found, check_not_paused, current_agent, find_agent, run_active, run_key
 from spass.managed.mailbox import (
     NUMBER_ATTEMPTS,
     NewMessage,
@@ -31,7 +30,7 @@ from spass.managed.mailbox import (
 )
 from spass.managed.records import Direction, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
 from spass.managed.runs import settle_lost, with_input
-from spass.managed.texts import delete_text, store_text
+from spass.managed.texts import delete_text, run_text_name, store_text
 
 _RUN, _AGENT = 0, 1  # positions in the transaction
 
@@ -77,8 +76,8 @@ async def start(
         LeaseLost: another attempt has the claim; nothing is stored.
         StorageUnavailable: the table or the bucket does not answer; whether the run has started is unknown.
     """
-    message = await new_message(store, agent.id, Direction.USER_TO_AGENT, content, now) if content is not None else None
-    text = await store_text(store, agent.id, f"{run.id}-{random_suffix()}", run.input) if run.input is not None else {}
+    message = await new_message(store, agent, Direction.USER_TO_AGENT, content, now) if content is not None else None
+    text = await store_text(store, agent.id, run_text_name(run.id), run.input) if run.input is not None else {}
     new = _NewRun(store, run, now, text, message, claim)
     try:
         started = await new.start(agent)
@@ -176,11 +175,7 @@ class _NewRun:
         if agent.active_run is None:
             return agent
         if not await settle_lost(self.store, agent, self.now):
-            raise SessionBusy(
-                "A run of this agent is active; try again when it has ended, or follow or stop it.",
-                details={"run_id": agent.active_run},
-                retry_after=RETRY_SECONDS,
-            )
+            raise run_active(agent)
         newest = await find_agent(self.store, agent.id)
         if newest is None or newest.deleted_at is not None:
             raise agent_not_found()

@@ -1,16 +1,20 @@
 """The texts of messages and of runs' inputs: short ones are in their items, long ones in the bucket.
 
-An agent's objects are in one folder and are deleted with the agent. Nothing reads an object whose item was never written.
+An agent's objects are in one folder and are deleted with the agent. Nothing reads an object whose item was never written: the
+sweep removes it. The name of an object says where its item would be.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from spass.aws import keys
 from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
-from spass.core.ids import ManagedAgentId
+from spass.aws.objects import ObjectSummary
+from spass.core.ids import ManagedAgentId, MessageId, RunId, random_suffix
 from spass.core.json import encode_utf8
+from spass.core.time import Timestamp, epoch_s
 
 INLINE_BYTES: Final = 8 * 1024
 """Bytes of the longest text in an item. A run changes the items of up to 50 messages in one transaction."""
@@ -21,11 +25,24 @@ FOLDER: Final = "managed/"
 _TEXT: Final = "text"
 _OBJECT: Final = "text_object"
 _READS_AT_ONCE: Final = 16
+_ITEMS_PER_READ: Final = 32
+_SECONDS_TO_NUMBER: Final = 3600
+"""Seconds that no text waits for its item to be written."""
 
 
 def agent_folder(agent: ManagedAgentId) -> str:
     """Return the folder of all texts of one agent."""
     return f"{FOLDER}{agent}/"
+
+
+def message_text_name(seq: int, message: MessageId) -> str:
+    """Return the name of the content of a message, whose number is ``seq`` or a later one."""
+    return f"{seq}-{message}"
+
+
+def run_text_name(run: RunId) -> str:
+    """Return a new name for the input of a run."""
+    return f"{run}-{random_suffix()}"
 
 
 async def store_text(store: TenantStore, agent: ManagedAgentId, name: str, text: str) -> dict[str, Value]:
@@ -69,6 +86,27 @@ async def load_texts(store: TenantStore, items: Sequence[Mapping[str, Value]]) -
             return (await store.objects.get(key)).decode()
 
     return await asyncio.gather(*map(load, items))
+
+
+async def has_item(store: TenantStore, agent: ManagedAgentId, text: ObjectSummary) -> bool:
+    """Return whether the item of a text was written. Read only the items that may be the one.
+
+    Raises:
+        StorageUnavailable: the table does not answer.
+    """
+    name = text.key.removeprefix(agent_folder(agent))
+    if name.startswith("run_"):
+        run = await store.table.get(keys.managed_run(store.tenant, agent, RunId(name.partition("-")[0])))
+        return run is not None and text_object(run) == text.key
+    partition = keys.managed_partition(store.tenant, agent)
+    after = keys.managed_message(store.tenant, agent, int(name.partition("-")[0]) - 1).sk
+    while items := await store.table.query(partition, prefix=keys.MESSAGE_PREFIX, after=after, limit=_ITEMS_PER_READ):
+        if any(text_object(item) == text.key for item in items):
+            return True
+        after = str(items[-1]["sk"])
+        if epoch_s(Timestamp(str(items[-1]["created_at"]))) > text.modified + _SECONDS_TO_NUMBER:
+            return False
+    return False
 
 
 def text_object(item: Mapping[str, Value]) -> str | None:

@@ -1,0 +1,157 @@
+"""Delete a managed agent with everything that belongs to it.
+
+One transaction hides the agent, while no run of it is active, and puts an item into the tenant's list of open work. Then the rest
+is removed: the schedule's entry, the operator with its state and notes, its sessions, the mailbox, the runs, and at last the item
+of the agent. A second DELETE or the sweep continues an interrupted deletion.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.table import ConditionFailed, TransactionFailed
+from spass.aws.tasks import run_concurrently
+from spass.aws.writes import ITEM_EXISTS, Absent, Delete, Put, Update, Write
+from spass.core.errors import CompactionInProgress, SessionBusy, SessionNotFound
+from spass.core.ids import ManagedAgentId, SessionId, UserId, random_suffix
+from spass.core.time import Clock, timestamp
+from spass.managed.agents import ScheduleWriter
+from spass.managed.lookup import agent_not_found, find_agent, run_active
+from spass.managed.records import ManagedAgent, decode_agent
+from spass.managed.runs import settle_lost
+from spass.managed.texts import agent_folder
+from spass.memory.state import read_state
+from spass.sessions.deletion import delete_session
+from spass.sessions.forget import forget
+from spass.sessions.session import decode_session
+
+_ITEMS_PER_BATCH: Final = 50
+_HIDE_ATTEMPTS: Final = 3
+
+
+async def delete_agent(
+    store: TenantStore, owner: UserId, agent_id: ManagedAgentId, schedules: ScheduleWriter | None, clock: Clock
+) -> None:
+    """Delete an agent of ``owner``. Errors are those of ``ManagedAgents.delete``. If another request holds the agent's session,
+    the sweep deletes the rest."""
+    agent = await find_agent(store, agent_id)
+    if agent is None or agent.owner != owner:
+        raise agent_not_found()
+    if agent.deleted_at is None:
+        await _hide(store, agent, clock())
+    with suppress(SessionBusy, CompactionInProgress):
+        await finish_deletion(store, agent_id, schedules, clock)
+
+
+async def finish_deletion(store: TenantStore, agent_id: ManagedAgentId, schedules: ScheduleWriter | None, clock: Clock) -> None:
+    """Remove everything that belongs to a hidden agent. A repeated call continues an interrupted one. An agent that is not hidden
+    stays as it is.
+
+    Raises:
+        SessionBusy, CompactionInProgress: another request holds the agent's session.
+        StorageUnavailable: the table, the bucket or the scheduler does not answer; repeat the call.
+    """
+    agent = await find_agent(store, agent_id)
+    if agent is not None and agent.deleted_at is None:
+        return
+    if schedules is not None:
+        await schedules.remove(store, agent_id)
+    if agent is not None:
+        sessions = await _fix_sessions(store, agent)
+        await forget(store, agent.operator, clock)
+        await _delete_sessions(store, sessions, clock())
+    await _remove_items(store, agent_id)
+    await store.table.write(Delete(keys.open_schedule(store.tenant, agent_id)))
+    await store.table.write(Delete(keys.managed_agent(store.tenant, agent_id)))
+    await store.table.write(Delete(keys.open_deletion(store.tenant, agent_id)))
+
+
+async def _hide(store: TenantStore, agent: ManagedAgent, now: float) -> None:
+    """Mark the agent as deleted and remove it from its owner's list, unless a run of it is active."""
+    at = timestamp(now)
+    writes: list[Write] = [
+        Update(
+            keys.managed_agent(store.tenant, agent.id),
+            set={"deleted_at": at},
+            when=ITEM_EXISTS & Absent("active_run") & Absent("deleted_at"),
+        ),
+        Delete(keys.user_managed(store.tenant, agent.owner, agent.id)),
+        Put(keys.open_deletion(store.tenant, agent.id), {"created_at": at}),
+    ]
+    for _ in range(_HIDE_ATTEMPTS):
+        try:
+            await store.table.transact(writes, token=random_suffix())
+        except TransactionFailed as failure:
+            item = failure.failures.get(0)
+            if item is None:
+                raise agent_not_found() from None
+            newest = decode_agent(item)
+            if newest.deleted_at is not None:
+                return
+            if not await settle_lost(store, newest, now):
+                raise run_active(newest) from None
+        else:
+            return
+    raise run_active(agent)
+
+
+async def _fix_sessions(store: TenantStore, agent: ManagedAgent) -> Sequence[SessionId]:
+    """Return all sessions of the agent. The first call stores their ids with the open work, because a deleted session is in no
+    list, and a later call has to finish it."""
+    key = keys.open_deletion(store.tenant, agent.id)
+    found = [*dict.fromkeys([*await _listed_sessions(store, agent), *await _chain(store, agent)])]
+    try:
+        await store.table.write(Update(key, set={"sessions": found}, when=ITEM_EXISTS & Absent("sessions")))
+    except ConditionFailed as failure:
+        stored = (failure.item or {}).get("sessions", [])
+        return [SessionId(str(session)) for session in stored] if isinstance(stored, list) else []
+    return found
+
+
+async def _listed_sessions(store: TenantStore, agent: ManagedAgent) -> Sequence[SessionId]:
+    """Return the agent's sessions in its owner's list, also those that its operator was told to forget."""
+    if agent.session_agent is None:
+        return ()
+    partition = keys.user_sessions_partition(store.tenant, agent.owner, agent.session_agent)
+    items = await store.table.query(partition, prefix=keys.USER_SESSION_PREFIX)
+    return [SessionId(str(item["id"])) for item in items if item.get("operator") == agent.id]
+
+
+async def _chain(store: TenantStore, agent: ManagedAgent) -> Sequence[SessionId]:
+    """Return the session of the agent's operator with its ancestors and successors."""
+    state = await read_state(store, agent.operator)
+    to_read = [state.session] if state is not None else []
+    chain: list[SessionId] = []
+    while to_read:
+        session = to_read.pop()
+        chain.append(session)
+        item = await store.table.get(keys.session_head(store.tenant, session))
+        if item is None:
+            continue
+        head = decode_session(item)
+        linked = (head.parent_session_id, head.successor_session_id)
+        to_read += [other for other in linked if other is not None and other not in chain]
+    return chain
+
+
+async def _delete_sessions(store: TenantStore, sessions: Sequence[SessionId], now: float) -> None:
+    """Delete all ``sessions``, and at last the heads that the members of a chain keep for their neighbours."""
+    for session in sessions:
+        item = await store.table.get(keys.session_head(store.tenant, session))
+        if item is not None:
+            head = decode_session(item)
+            with suppress(SessionNotFound):  # an earlier call has finished this one
+                await delete_session(store, session, head.agent, head.user, now)
+    await run_concurrently([store.table.write(Delete(keys.session_head(store.tenant, session))) for session in sessions])
+
+
+async def _remove_items(store: TenantStore, agent: ManagedAgentId) -> None:
+    """Remove the agent's messages, its runs, and all objects in its folder of the bucket."""
+    partition = keys.managed_partition(store.tenant, agent)
+    for prefix in (keys.MESSAGE_PREFIX, keys.RUN_PREFIX):
+        while items := await store.table.query(partition, prefix=prefix, limit=_ITEMS_PER_BATCH):
+            await run_concurrently([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in items])
+    if texts := await store.objects.list_keys(agent_folder(agent)):
+        await store.objects.delete(texts)

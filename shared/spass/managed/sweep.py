@@ -1,0 +1,143 @@
+"""The hourly sweep of managed agents: runs that nothing executes, deletions that were interrupted, texts without an item.
+
+It reads the tenant's list of open work and the folder of long texts. So an idle agent costs nothing.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.log import failure_line, write_line
+from spass.aws.objects import ObjectSummary
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import Delete, Equals, Update
+from spass.core.errors import SpassError
+from spass.core.ids import ManagedAgentId, RunId
+from spass.core.jobs import RunAgent
+from spass.core.time import Clock, Deadline, epoch_s
+from spass.managed.agents import ScheduleWriter
+from spass.managed.deletion import finish_deletion
+from spass.managed.lookup import IS_OPEN, find_agent, run_key
+from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, decode_run
+from spass.managed.run_end import fail, run_lost
+from spass.managed.runs import is_lost, settle_lost
+from spass.managed.texts import FOLDER, has_item
+
+RESEND_SECONDS: Final = 40 * 60
+"""Age in seconds of a run's last step after which its message is sent again. Within this time the queue delivers it twice."""
+UNWRITTEN_SECONDS: Final = 24 * 3600
+"""Age in seconds that no text reaches before its item is written."""
+_LOOKBACK_SECONDS: Final = 8 * UNWRITTEN_SECONDS  # many sweeps have checked an older text already
+_ITEMS_PER_READ: Final = 100
+
+
+@dataclass(slots=True)
+class Swept:
+    """The number of runs that were sent again, of runs that were ended as failed, of deletions that were finished, of removed
+    texts, and of failures."""
+
+    resent: int = 0
+    lost: int = 0
+    deleted: int = 0
+    texts: int = 0
+    failed: int = 0
+
+
+class ManagedSweep:
+    """One sweep of a tenant until the deadline. A failure of one entry does not stop the others."""
+
+    def __init__(
+        self, store: TenantStore, schedules: ScheduleWriter | None, deadline: Deadline, clock: Clock = time.time
+    ) -> None:
+        self.swept = Swept()
+        self._store = store
+        self._schedules = schedules
+        self._deadline = deadline
+        self._clock = clock
+
+    async def run(self) -> Swept:
+        """Do the sweep.
+
+        Raises:
+            StorageUnavailable: the table or the bucket does not answer.
+        """
+        await self._each(keys.OPEN_RUN_PREFIX, self._look_after_run)
+        await self._each(keys.OPEN_DELETION_PREFIX, self._finish_deletion)
+        await self._remove_texts()
+        return self.swept
+
+    async def _each(self, prefix: str, work: Callable[[str], Awaitable[None]]) -> None:
+        async for name in self._open_work(prefix):
+            if not self._deadline.remaining():
+                return
+            try:
+                await work(name)
+            except SpassError as error:
+                write_line({**failure_line(error, ""), "event": "managed_sweep_failed", "work": f"{prefix}{name}"})
+                self.swept.failed += 1
+
+    async def _open_work(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the rest of the sort key of each item of open work."""
+        partition = keys.open_work_partition(self._store.tenant)
+        after: str | None = None
+        while items := await self._store.table.query(partition, prefix=prefix, after=after, limit=_ITEMS_PER_READ):
+            after = str(items[-1]["sk"])
+            for item in items:
+                yield str(item["sk"]).removeprefix(prefix)
+
+    async def _finish_deletion(self, name: str) -> None:
+        await finish_deletion(self._store, ManagedAgentId(name), self._schedules, self._clock)
+        self.swept.deleted += 1
+
+    async def _look_after_run(self, name: str) -> None:
+        """Send a run again that was never executed, or end it."""
+        agent_name, _, run_name = name.partition("#")
+        agent_id, run_id, store = ManagedAgentId(agent_name), RunId(run_name), self._store
+        agent = await find_agent(store, agent_id)
+        item = await store.table.get(keys.managed_run(store.tenant, agent_id, run_id))
+        if agent is None or item is None:
+            await store.table.write(Delete(keys.open_run(store.tenant, agent_id, run_id)))
+            return
+        run, now = decode_run(item), self._clock()
+        if agent.active_run != run.id:
+            return
+        if await settle_lost(store, agent, now):
+            self.swept.lost += 1
+        elif await self._is_stuck(agent, run, now):
+            await self._send_again(run, now)
+
+    async def _is_stuck(self, agent: ManagedAgent, run: Run, now: float) -> bool:
+        last_step = run.begun_at or run.created_at
+        return now >= epoch_s(last_step) + RESEND_SECONDS and (
+            run.begun_at is None or await is_lost(self._store, agent, run, now)
+        )
+
+    async def _send_again(self, run: Run, now: float) -> None:
+        if run.sends >= MAX_ATTEMPTS:
+            error = run_lost()
+            await fail(self._store, run, {"code": error.code, "message": error.message}, now)
+            self.swept.lost += 1
+            return
+        count = Update(run_key(self._store, run), set={"sends": run.sends + 1}, when=IS_OPEN & Equals("sends", run.sends))
+        try:
+            await self._store.table.write(count)
+        except ConditionFailed:  # another sweep is sending it, or the run has ended
+            return
+        await self._store.jobs.send(RunAgent(self._store.tenant, run.agent_id, run.id))
+        self.swept.resent += 1
+
+    async def _remove_texts(self) -> None:
+        async for agent, texts in self._store.objects.list_folders(FOLDER):
+            if not self._deadline.remaining():
+                return
+            unwritten = [
+                text.key for text in texts if self._is_old(text) and not await has_item(self._store, ManagedAgentId(agent), text)
+            ]
+            await self._store.objects.delete(unwritten)
+            self.swept.texts += len(unwritten)
+
+    def _is_old(self, text: ObjectSummary) -> bool:
+        return UNWRITTEN_SECONDS <= self._clock() - text.modified < _LOOKBACK_SECONDS
