@@ -10,7 +10,7 @@ from spass.calls.datamark import NOTE
 from spass.core.effects import Keep
 from spass.core.events import Event, collect
 from spass.memory.views import page_notes
-from tests.unit.agents.delegate_harness import Company, agent
+from tests.unit.agents.delegate_harness import Company, Line, agent
 from tests.unit.agents.engine_harness import says
 from tests.unit.memory.operators import NEWS, Operators
 from tests.unit.tools.fakes import scope_for
@@ -58,7 +58,7 @@ async def test_a_delegate_of_an_operator_has_no_notes() -> None:
     memory = await operators.started()
     await memory.keep(Keep("The offer is secret."))
     task = ("delegate", json.dumps({"agent": "helper", "task": "Store and search."}))
-    lines = {"reader": [says("", task), says("Done.")], "helper": [says("", STORE, SEARCH), says("I cannot.")]}
+    lines: dict[str, list[Line]] = {"reader": [says("", task), says("Done.")], "helper": [says("", STORE, SEARCH), says("No.")]}
     company = Company([agent("reader", "helper", tools=TOOLS), agent("helper", tools=TOOLS)], lines)
     await run(company, operators)
     answers = [message.content for message in company.requests_of("helper")[1].messages if message.tool_call_id]
