@@ -48,13 +48,15 @@ class EventFields(TypedDict):
 class CurrentSession:
     """The session of some work. A turn that compacts its session sets ``id`` to that of the successor.
 
-    The turn sets the rest when it holds the session: its own id, the name of its stream, and the session's workspace.
+    The turn sets the rest when it holds the session: its own id, the name of its stream, the session's workspace, and the agent
+    that runs. The session of an operator may be filed under another agent.
     """
 
     id: SessionId
     turn_id: str | None = None
     message_id: str | None = None
     workspace: WorkspaceId | None = None
+    agent: AgentName | None = None
 
 
 @dataclass(slots=True)

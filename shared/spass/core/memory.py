@@ -9,6 +9,11 @@ from spass.core.messages import Json
 class Memory(Protocol):
     """The notes and the state of one operator, during one turn."""
 
+    @property
+    def next_state(self) -> Json:
+        """Return what ``set_state`` got last, or None."""
+        ...
+
     async def recall(self, effect: Recall) -> Recalled:
         """Return the notes that ``effect`` asks for.
 

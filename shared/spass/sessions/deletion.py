@@ -91,7 +91,7 @@ def _stream_removal(store: TenantStore, session: Session) -> Delete | None:
     hold = session.hold
     if hold is None or hold.message_id is None:
         return None
-    digest = stream_digest(session.user, session.agent, hold.message_id)
+    digest = stream_digest(session.user, hold.agent or session.agent, hold.message_id)
     return Delete(keys.stream_head(store.tenant, digest), Equals("owner", hold.owner))
 
 

@@ -23,11 +23,19 @@ from spass.core.ids import AgentName, SessionId, UserId
 from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
 
 
-def new_hold(owner: str, kind: HoldKind, request: RequestHashes | None, now: float, *, message_id: str | None = None) -> Hold:
+def new_hold(
+    owner: str,
+    kind: HoldKind,
+    request: RequestHashes | None,
+    now: float,
+    *,
+    message_id: str | None = None,
+    agent: AgentName | None = None,
+) -> Hold:
     """Return the hold of the turn or job ``owner`` that starts ``now``. ``request`` is the request that started it.
-    ``message_id`` names the stream of a streamed turn."""
+    ``message_id`` and ``agent`` name the stream of a streamed turn."""
     key_hash, body_hash = (request.digest, request.body_hash) if request else (None, None)
-    return Hold(owner, kind, int(now) + LEASE_SECONDS, key_hash, body_hash, message_id)
+    return Hold(owner, kind, int(now) + LEASE_SECONDS, key_hash, body_hash, message_id, agent)
 
 
 def not_held_by_others(now: float, *owners: str) -> AnyOf:
@@ -43,15 +51,15 @@ def held_by(owner: str) -> Equals:
 async def acquire_hold(
     store: TenantStore,
     session: SessionId,
-    agent: AgentName,
+    agent: AgentName | None,
     user: UserId,
     hold: Hold,
     now: float,
     *,
     previous_owner: str | None = None,
 ) -> Session:
-    """Acquire the hold with one write and return the session. Take it over from ``previous_owner``, the earlier attempt of the
-    same stream, even if its hold has not expired.
+    """Acquire the hold with one write and return the session. ``agent`` is None for any agent. Take the hold over from
+    ``previous_owner``, the earlier attempt of the same stream, even if it has not expired.
 
     Raises:
         SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``.
@@ -59,7 +67,7 @@ async def acquire_hold(
         SessionBusy, CompactionInProgress, IdempotencyInProgress, IdempotencyKeyReused: another request holds the session.
         StorageUnavailable: the outcome is unknown; the hold, if taken, expires.
     """
-    is_owner = Equals("user", user) & Equals("agent", agent)
+    is_owner = Equals("user", user) if agent is None else Equals("user", user) & Equals("agent", agent)
     own_attempts = [hold.owner] if previous_owner is None else [hold.owner, previous_owner]
     write = Update(
         keys.session_head(store.tenant, session),
@@ -121,9 +129,10 @@ def hold_error(session: Session, now: float, wanted: Hold | None = None) -> Spas
     if wanted is None or wanted.key_hash is None or hold.key_hash != wanted.key_hash:
         if hold.message_id is None:
             return SessionBusy("Another turn is running in this session; try again.", retry_after=seconds)
+        other = {"agent": hold.agent} if hold.agent not in (None, session.agent) else {}
         return SessionBusy(
             "Another turn is running in this session. Try again, or follow or stop its stream, which details.message_id names.",
-            details={"message_id": hold.message_id},
+            details={"message_id": hold.message_id, **other},
             retry_after=seconds,
         )
     if hold.body_hash != wanted.body_hash:

@@ -62,9 +62,11 @@ class SessionLineageSearcher:
     async def search(self, scope: Scope, query: str, limit: int) -> LineageSearchResult:
         """Search as ``LineageSearcher.search`` describes. Of equal scores, the newest message comes first. Skip the results of
         earlier searches: the messages that they quote are searched themselves."""
-        if scope.session is None or scope.agent is None:
+        current = scope.current_session
+        if current is None or scope.agent is None:
             raise SessionNotFound("This request has no session.")
-        session = await read_session(scope.store, scope.session, scope.agent, scope.caller.require_user())
+        agent = scope.agent if scope.agent != current.agent else None  # the agent of the turn may search its session
+        session = await read_session(scope.store, current.id, agent, scope.caller.require_user())
         path = await ancestors(scope.store, session, self.max_ancestors)
         ranking = Ranking[_Match](query)
         budget = _SearchBudget(Deadline.after(self.max_seconds), self.max_characters)

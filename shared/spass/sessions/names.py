@@ -4,11 +4,12 @@ The transactions that create and compact a session write the item, and the delet
 """
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.writes import Condition, Delete, Equals, Put
+from spass.aws.writes import ITEM_ABSENT, Condition, Delete, Equals, Put
 from spass.core.errors import InvalidRequest, SessionNotFound
 from spass.core.ids import CLIENT_ID, AgentName, SessionId, UserId, id_pattern
 from spass.sessions.session import Session
@@ -32,13 +33,25 @@ def parse_session_id(wanted: str) -> SessionId | None:
     return None
 
 
-async def read_name(store: TenantStore, user: UserId, agent: AgentName, name: str | None) -> SessionId | None:
-    """Return the session that has ``name``, or None if no session has it or ``name`` is None. The session may have been archived
-    or deleted since."""
+@dataclass(slots=True)
+class NamePointer:
+    """A client's ``name`` for a session of a user and an agent, as a ``SessionPointer``."""
+
+    store: TenantStore
+    name: str
+    session: SessionId | None
+
+    def point_to(self, session: Session) -> Put:
+        free = ITEM_ABSENT if self.session is None else ITEM_ABSENT | Equals("session", self.session)
+        return name_write(self.store, session, self.name, free)
+
+
+async def read_name(store: TenantStore, user: UserId, agent: AgentName, name: str | None) -> NamePointer | None:
+    """Return the pointer of ``name``, or None if that is None."""
     if name is None:
         return None
     item = await store.table.get(keys.session_name(store.tenant, user, agent, name))
-    return SessionId(str(item["session"])) if item is not None else None
+    return NamePointer(store, name, SessionId(str(item["session"])) if item is not None else None)
 
 
 def name_write(store: TenantStore, session: Session, name: str, when: Condition | None = None) -> Put:

@@ -6,20 +6,19 @@ A new attempt of a stream continues the session of the attempt before, which may
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spass.aws import keys
 from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
 from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Equals, Put, Write
+from spass.aws.writes import ITEM_ABSENT, Put, Write
 from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable
 from spass.core.ids import AgentName, SessionId, UserId, new_id, random_suffix
 from spass.core.messages import Message
 from spass.core.time import Clock
 from spass.sessions.hold import acquire_hold
 from spass.sessions.imported import imported_turn
-from spass.sessions.names import name_write
 from spass.sessions.record import TurnRecord, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
 
@@ -30,26 +29,33 @@ _ATTEMPTS: Final = 8
 """Each attempt meets another request that creates, compacts or deletes the session at the same moment."""
 
 
+class SessionPointer(Protocol):
+    """An item that points to a session: a client's name for it, or an operator. One turn uses an object of this class.
+
+    ``session`` is the session to which the item pointed when it was last read or written. That session may have been archived or
+    deleted since.
+    """
+
+    session: SessionId | None
+
+    def point_to(self, session: Session) -> Write:
+        """Return the write that lets the item point to a new session, for the transaction that creates it. Its condition fails
+        unless the item still points to ``self.session``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The session that a chat wants. Before the chat holds it, ``session`` is a guess: of an existing session's id, or of a new
+    """The session that a turn wants. Before the turn holds it, ``session`` is a guess: of an existing session's id, or of a new
     one's.
 
-    ``template`` is the session to create, with a new id and the client's name, or None if the chat continues a session by its id.
-    ``named`` is the session that had the name when the name was read. ``imported`` opens the history of a new session.
+    ``template`` is the session to create, with a new id, or None if the turn continues a session by its id. If what ``pointer``
+    points to exists, the turn continues that instead. ``imported`` opens the history of a new session.
     """
 
     session: SessionId
     template: Session | None = None
-    named: SessionId | None = None
+    pointer: SessionPointer | None = None
     imported: Sequence[Message] = ()
-
-
-class _Existing(NamedTuple):
-    """A session that exists under the id of the one to create, or under its name."""
-
-    session: SessionId
-    has_name: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +67,13 @@ class OpenedSession:
 
 
 class SessionOpener:
-    """Open the session of one turn. The stream's head names a session before the turn holds it."""
+    """Open the session of one turn. ``agent`` is the one under which it is filed, or None for any. The stream's head names a
+    session before the turn holds it."""
 
     def __init__(
         self,
         store: TenantStore,
-        agent: AgentName,
+        agent: AgentName | None,
         user: UserId,
         hold: Hold,
         clock: Clock,
@@ -89,23 +96,20 @@ class SessionOpener:
             SessionBusy, CompactionInProgress: another request holds the session.
             StorageUnavailable: the outcome is unknown; the hold, if taken, expires.
         """
-        template, named = opening.template, opening.named
+        template, pointer = opening.template, opening.pointer
         if template is None:
             return await self._continue_from(opening.session)
-        # The id that an earlier attempt chose is used again, so that no second session is created. A name prevents that, too, and
-        # then the id may be that of a session that was deleted since: a late write of its deletion would reach the new one.
-        candidate, new = named, template.id if template.name is not None else self._claimed or template.id
+        # The id that an earlier attempt chose is used again, so that no second session is created. A pointer prevents that, too,
+        # and then the id may be that of a session that was deleted since: a late write of its deletion would reach the new one.
+        candidate, new = (pointer.session, template.id) if pointer is not None else (None, self._claimed or template.id)
         for _ in range(_ATTEMPTS):
             if candidate is not None:
-                try:
+                with suppress(SessionNotFound):
                     return await self._continue_from(candidate, follow_deleted=True)
-                except SessionNotFound:
-                    candidate = None
-            created = await self._create(replace(template, id=new), named, opening.imported)
+            created = await self._create(replace(template, id=new), pointer, opening.imported)
             if isinstance(created, OpenedSession):
                 return created
-            candidate, named = created.session, created.session if created.has_name else named
-            new = SessionId(new_id("ses"))
+            candidate, new = created, SessionId(new_id("ses"))
         raise SessionBusy("Other requests keep changing this session; try again.", retry_after=1)
 
     async def hold(self, session: SessionId) -> Session:
@@ -153,9 +157,11 @@ class SessionOpener:
             session = head.successor_session_id
         return None
 
-    async def _create(self, template: Session, named: SessionId | None, imported: Sequence[Message]) -> OpenedSession | _Existing:
-        """Create the session ``template`` with its first turn and our hold, unless one exists. ``named`` is the deleted session
-        that has the name, if there is one.
+    async def _create(
+        self, template: Session, pointer: SessionPointer | None, imported: Sequence[Message]
+    ) -> OpenedSession | SessionId | None:
+        """Create the session ``template`` with its first turn and our hold, unless one exists. Then return the id of that one, or
+        None if the item of ``pointer`` is gone.
 
         Raises:
             StorageUnavailable: the session was not created, or the outcome is unknown.
@@ -165,7 +171,9 @@ class SessionOpener:
         body = await store_body(self._store, template.id, first) if first is not None else None
         session = replace(template, next_seq=first.next_seq if first is not None else 1, hold=self._hold)
         opened = OpenedSession(session, (first,) if first is not None else ())
-        writes = self._writes(session, body, named)
+        writes = self._writes(session, body)
+        if pointer is not None:
+            writes.append(pointer.point_to(session))
         token = random_suffix()
         try:
             await self._store.table.transact(writes, token=token)
@@ -173,16 +181,19 @@ class SessionOpener:
             if body is not None and (key := stored_overflow_key(dict(body))):
                 with suppress(StorageUnavailable):
                     await self._store.objects.delete([key])
-            # The name is the last write, and only the condition of its item can fail beside that of the head.
-            other = failure.failures.get(len(writes) - 1) if template.name is not None else None
-            return _Existing(SessionId(str(other["session"])), True) if other is not None else _Existing(session.id, False)
+            if pointer is None or len(writes) - 1 not in failure.failures:
+                return session.id
+            item = failure.failures[len(writes) - 1]
+            pointer.session = SessionId(str(item["session"])) if item is not None else None
+            return pointer.session
         except StorageUnavailable:
-            if self._is_ours(await self._store.table.get(keys.session_head(self._store.tenant, session.id))):
-                return opened
-            raise
+            if not self._is_ours(await self._store.table.get(keys.session_head(self._store.tenant, session.id))):
+                raise
+        if pointer is not None:
+            pointer.session = session.id
         return opened
 
-    def _writes(self, session: Session, body: Mapping[str, Value] | None, named: SessionId | None) -> list[Write]:
+    def _writes(self, session: Session, body: Mapping[str, Value] | None) -> list[Write]:
         tenant = self._store.tenant
         writes: list[Write] = [
             Put(keys.session_head(tenant, session.id), session.attributes(), ITEM_ABSENT),
@@ -190,9 +201,6 @@ class SessionOpener:
         ]
         if body is not None:
             writes.append(Put(keys.session_turn(tenant, session.id, 1), body, ITEM_ABSENT))
-        if session.name is not None:
-            free = ITEM_ABSENT if named is None else ITEM_ABSENT | Equals("session", named)
-            writes.append(name_write(self._store, session, session.name, free))
         return writes
 
     def _is_ours(self, head: Mapping[str, Value] | None) -> bool:

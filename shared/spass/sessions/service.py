@@ -17,11 +17,13 @@ from spass.core.errors import SessionArchived, SessionNotFound
 from spass.core.ids import AgentName, SessionId, WorkspaceId, id_pattern, new_id
 from spass.core.messages import Message
 from spass.core.time import Clock, timestamp
+from spass.memory.operator import Operator
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
 from spass.sessions.imported import import_messages
 from spass.sessions.names import parse_session_id, read_name
 from spass.sessions.opening import Opening
+from spass.sessions.operators import OperatorOpening, read_pointer
 from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import Respond, TurnRequest
@@ -147,11 +149,26 @@ class Sessions:
             return Opening(session)
         characters = sum(len(entry.content) for entry in imported)
         messages, name = await run_in_worker_thread(characters, import_messages, imported), wanted
-        options = CreateSession(title=name, workspace=workspace)
-        template, named = await asyncio.gather(
-            self._new(scope, agent, options), read_name(scope.store, scope.caller.require_user(), agent, name)
+        template, pointer = await asyncio.gather(
+            self._new(scope, agent, CreateSession(title=name, workspace=workspace)),
+            read_name(scope.store, scope.caller.require_user(), agent, name),
         )
-        return Opening(named or template.id, replace(template, name=name), named, messages)
+        named = pointer.session if pointer is not None else None
+        return Opening(named or template.id, replace(template, name=name), pointer, messages)
+
+    async def open_operator(
+        self, scope: Scope, agent: AgentName, operator: Operator, workspace: WorkspaceId | None = None
+    ) -> OperatorOpening:
+        """Return how a run of ``operator`` opens its session. ``agent`` and ``workspace`` are those of a new session.
+
+        Raises:
+            StorageUnavailable: AWS throttled all retries or was unreachable.
+        """
+        template, pointer = await asyncio.gather(
+            self._new(scope, agent, CreateSession(workspace=workspace)), read_pointer(scope.store, operator)
+        )
+        template = replace(template, user=operator.user, operator=operator.id)
+        return OperatorOpening(Opening(pointer.session or template.id, template, pointer), pointer)
 
     def turn(self, scope: Scope, request: TurnRequest, respond: Respond) -> Turn:
         """Start a turn in a new task. ``respond`` runs the agent with ``scope``, whose session is the turn's."""

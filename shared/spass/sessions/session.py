@@ -12,10 +12,10 @@ from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.codec import decode, encode
 from spass.core.errors import SessionAgentMismatch, SessionNotFound
-from spass.core.ids import RAG_ID, AgentName, SessionId, SummaryId, UserId, WorkspaceId
+from spass.core.ids import RAG_ID, AgentName, OperatorId, SessionId, SummaryId, UserId, WorkspaceId
 from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
-from spass.tenancy.response_model import Count, DateTime, ResponseModel, SessionIdText
+from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText
 from spass.tenancy.scalars import CompactStrategy, KeepLastN
 from spass.tenancy.strict_body import StrictBody
 
@@ -51,7 +51,7 @@ class Hold:
     """The right to write to a session until ``expires_at`` (seconds since the epoch).
 
     ``owner`` is the id of the turn or job. ``key_hash`` and ``body_hash`` are the hashes of its idempotency key and its body.
-    ``message_id`` names the stream of a streamed turn.
+    ``message_id`` names the stream of a streamed turn, together with ``agent`` if that is not the agent of the session.
     """
 
     owner: str
@@ -60,6 +60,7 @@ class Hold:
     key_hash: str | None = None
     body_hash: str | None = None
     message_id: str | None = None
+    agent: AgentName | None = None
 
     def live(self, now: float) -> bool:
         return self.expires_at > now
@@ -76,6 +77,8 @@ class Session:
 
     A successor begins with the message of the summary ``summary_id``. ``archived_by`` is the turn or job
     whose compaction made the successor. ``name`` is the client's own name for the session. The newest session of a chain has it.
+    ``operator`` is the one whose session it is: all of its runs are turns of it, and no others. The agents of these may differ;
+    ``agent`` is the one under which the session is filed.
     """
 
     id: SessionId
@@ -98,6 +101,7 @@ class Session:
     hold: Hold | None = None
     name: str | None = None
     workspace: WorkspaceId | None = None
+    operator: OperatorId | None = None
 
     @property
     def message_count(self) -> int:
@@ -117,9 +121,11 @@ class Session:
 
 
 class ActiveTurn(ResponseModel):
-    """The stream of the turn that runs in a session. Follow or stop it under `/c1/agents/{name}/chat/{message_id}`."""
+    """The stream of the turn that runs in a session. Follow or stop it under `/c1/agents/{name}/chat/{message_id}`. `agent` is
+    the name there, if it is not that of the session's agent."""
 
     message_id: str
+    agent: Annotated[AgentName | None, LEAVE_OUT_IF_EMPTY] = None
 
 
 class SessionView(ResponseModel):
@@ -149,7 +155,8 @@ class SessionView(ResponseModel):
         hold = session.hold
         if now is None or hold is None or hold.message_id is None or not hold.live(now):
             return view
-        return view.model_copy(update={"active_turn": ActiveTurn(message_id=hold.message_id)})
+        agent = hold.agent if hold.agent != session.agent else None
+        return view.model_copy(update={"active_turn": ActiveTurn(message_id=hold.message_id, agent=agent)})
 
 
 class Successor(ResponseModel):
@@ -163,8 +170,8 @@ def decode_session(item: Item) -> Session:
     return decode(Session, item, title=item.get("title"), hold=_decode_hold(item.get("hold")))
 
 
-def decode_owned_session(item: Item | None, agent: AgentName, user: UserId) -> Session:
-    """Return the session in a head if it belongs to ``user`` and ``agent``.
+def decode_owned_session(item: Item | None, agent: AgentName | None, user: UserId) -> Session:
+    """Return the session in a head if it belongs to ``user`` and ``agent``. None stands for any agent.
 
     Raises:
         SessionNotFound: it does not exist, is deleted, or belongs to another user. The error does not tell which.
@@ -173,12 +180,12 @@ def decode_owned_session(item: Item | None, agent: AgentName, user: UserId) -> S
     session = decode_session(item) if item is not None else None
     if session is None or session.deleted_at is not None or session.user != user:
         raise SessionNotFound("You have no such session.")
-    if session.agent != agent:
+    if agent not in (None, session.agent):
         raise SessionAgentMismatch(f"This session was created for the agent {session.agent}.", details={"agent": session.agent})
     return session
 
 
-async def read_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId) -> Session:
+async def read_session(store: TenantStore, session: SessionId, agent: AgentName | None, user: UserId) -> Session:
     """Read the session's head. Errors are those of ``decode_owned_session``."""
     return decode_owned_session(await store.table.get(keys.session_head(store.tenant, session)), agent, user)
 

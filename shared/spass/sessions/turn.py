@@ -136,6 +136,7 @@ class Turn:
             return
         held = HeldSession(self._scope, self.id, opened.session, self._clock, self._request.stream)
         try:
+            self._check_operator(opened.session)
             self._check_workspace(opened.session)
             self._name_turn(opened.session)
             held.check_lease()
@@ -173,8 +174,11 @@ class Turn:
         """Hold the session and return it, or None if an earlier attempt of the request was committed."""
         request, now = self._request, self._clock()
         hashes = request.idempotency.hashes if request.idempotency else None
-        hold = new_hold(self.id, HoldKind.TURN, hashes, now, message_id=request.message_id)
-        opener = SessionOpener(self._store, request.agent, request.user, hold, self._clock, request.stream)
+        hold = new_hold(self.id, HoldKind.TURN, hashes, now, message_id=request.message_id, agent=request.filed_under)
+        agent = request.agent if request.operator is None else None
+        opener = SessionOpener(self._store, agent, request.user, hold, self._clock, request.stream)
+        if request.operator is not None and await self._replay():  # do not create a session for it, if the operator's was deleted
+            return None
         try:
             if request.opening is None:
                 return OpenedSession(await opener.hold(request.session))
@@ -185,6 +189,12 @@ class Turn:
             raise
         self._scope.continue_in(opened.session.id)
         return opened
+
+    def _check_operator(self, session: Session) -> None:
+        """Raise InvalidRequest if ``session`` is that of an operator which does not run in this turn."""
+        if session.operator != self._request.operator:
+            message = f"This session belongs to the operator '{session.operator}'. Only its runs continue it: run its agent."
+            raise InvalidRequest(message, param="session_id", details={"operator_id": session.operator})
 
     def _check_workspace(self, session: Session) -> None:
         """Raise InvalidRequest if the client named another workspace than that of ``session``."""
@@ -198,6 +208,7 @@ class Turn:
         current = self._scope.current_session
         if current is not None:
             current.turn_id, current.message_id, current.workspace = self.id, self._request.message_id, session.workspace
+            current.agent = self._request.agent
 
     async def _load(self, opened: OpenedSession) -> Sequence[TurnRecord] | None:
         """Return the turns that are not compacted yet, or None if an earlier attempt of the request was committed."""
@@ -237,8 +248,8 @@ class Turn:
 
         def hold(successor: SessionId) -> Hold:
             request = self._request.idempotency_at(successor)
-            hashes, message_id = request.hashes if request else None, self._request.message_id
-            return new_hold(self.id, HoldKind.TURN, hashes, self._clock(), message_id=message_id)
+            hashes, message_id, agent = request.hashes if request else None, self._request.message_id, self._request.filed_under
+            return new_hold(self.id, HoldKind.TURN, hashes, self._clock(), message_id=message_id, agent=agent)
 
         held.check_lease()
         compaction = await self.compactor.compact(held, turns, hold)
@@ -260,7 +271,7 @@ class Turn:
     async def _commit(self, held: HeldSession, recorded: _Recorded, joined: CommitWith) -> None:
         store, request, (session, turn, outcome) = self._store, self._request, recorded
         answer = StoredAnswer(encode_outcome(outcome), {})
-        requests = [request.idempotency, request.idempotency_at(session.id) if self.compactor.result else None]
+        requests = dict.fromkeys([request.idempotency, request.idempotency_at(session.id) if self.compactor.result else None])
         answers: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
         await commit_turn(store, session, turn, answers, joined)
         held.mark_committed()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.writes import Write
 from spass.core.events import Event
-from spass.core.ids import AgentName, SessionId, UserId, WorkspaceId
+from spass.core.ids import AgentName, OperatorId, SessionId, UserId, WorkspaceId
 from spass.core.messages import Message
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.sessions.opening import Opening
@@ -54,6 +54,9 @@ class TurnRequest:
 
     ``stream`` is the claim of a streamed turn, which ``message_id`` names. A chat has an ``opening``, which chooses another
     session if ``session`` cannot be continued. ``workspace`` is that which the client names, if it names one.
+
+    A run of ``operator`` continues its session, whichever agent that is filed under. ``filed_under`` takes the place of the
+    agent's name in the name of the stream.
     """
 
     session: SessionId
@@ -66,14 +69,19 @@ class TurnRequest:
     message_id: str | None = None
     opening: Opening | None = None
     workspace: WorkspaceId | None = None
+    operator: OperatorId | None = None
+    filed_under: AgentName | None = None
 
     @property
     def agent(self) -> AgentName:
         return AgentName(self.run.agent)
 
     def idempotency_at(self, session: SessionId) -> IdempotentRequest | None:
-        """Return the request as a client repeats it to ``session``, the successor, after ``SessionArchived``."""
-        return self.idempotency.at(messages_path(self.agent, session)) if self.idempotency is not None else None
+        """Return the request as a client repeats it to ``session``, the successor, after ``SessionArchived``. That of an operator
+        is repeated as it was."""
+        if self.idempotency is None or self.operator is not None:
+            return self.idempotency
+        return self.idempotency.at(messages_path(self.agent, session))
 
 
 def messages_path(agent: AgentName, session: SessionId) -> str:
