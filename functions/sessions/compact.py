@@ -12,6 +12,7 @@ from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.operators import fallback_model
 from spass.web.prefer import PREFER_PARAMETER, PREFERENCE_APPLIED, RESPOND_ASYNC, prefers
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 
@@ -36,11 +37,11 @@ async def compact(
     """Summarise the older messages of a session. The session is archived and continues as its successor, which begins with the
     summary and the messages that are kept. The request waits for this, except with `Prefer: respond-async`."""
     jobs, scope = exchange.services.compaction_jobs, exchange.scope.for_agent(name, session_id)
-    agent = exchange.services.agents.get(name)
+    model = fallback_model(exchange, name)
     respond_async = prefers(request.headers, RESPOND_ASYNC)
 
     async def start_and_wait(_: Claim | None) -> RouteResult | Compaction:
-        job = await jobs.start(scope, name, session_id, fallback_model=agent.model, idempotency=exchange.idempotency)
+        job = await jobs.start(scope, name, session_id, fallback_model=model, idempotency=exchange.idempotency)
         if not respond_async:
             job = await jobs.wait(scope, job, WAIT_SECONDS)
             scope.tally.add(job.cost)

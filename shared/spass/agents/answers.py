@@ -7,7 +7,7 @@ from pydantic import ConfigDict, WithJsonSchema
 from spass.agents.parameters import parameters_of
 from spass.agents.spec import GRANTS, AgentSpec
 from spass.core.ids import MessageId, RequestId
-from spass.core.messages import FinishReason
+from spass.core.messages import FinishReason, Json
 from spass.core.outcome import ToolRecord, TurnOutcome
 from spass.tenancy.response_model import (
     Count,
@@ -166,9 +166,15 @@ class AskToolResult(ResponseModel):
         return cls(tool_name=tool.name, content=tool.content, success=tool.ok, duration_ms=tool.duration_ms)
 
 
+def ask_metadata(outcome: TurnOutcome) -> dict[str, Json]:
+    """Return the metadata of an answer to a question. It names the session, which only the run of an operator has."""
+    session = {"session_id": outcome.session_id} if outcome.session_id is not None else {}
+    return {**outcome.metadata, **session}
+
+
 class AskAnswer(ResponseModel):
     """The answer to a question. `agent` is the name of an agent's file, or the same as `kind`. `turns` counts the agent's own
-    model calls. `metadata` contains that of the question's context."""
+    model calls. `metadata` contains that of the question's context, and the `session_id` of an operator's run."""
 
     request_id: RequestId
     agent: str
@@ -193,5 +199,5 @@ class AskAnswer(ResponseModel):
             turns=outcome.turns,
             finish_reason=outcome.finish_reason,
             usage=ReplyUsage.model_validate(outcome.usage, from_attributes=True),
-            metadata=dict(outcome.metadata),
+            metadata=ask_metadata(outcome),
         )

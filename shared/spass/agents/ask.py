@@ -10,7 +10,7 @@ from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.registry import KINDS
 from spass.agents.parameters import SYSTEM_PROMPT, params_model
 from spass.agents.registry import AgentRegistry
-from spass.agents.spec import DEFAULT_KIND, MAX_MESSAGE_BYTES, AgentSpec, MessageText, check_unique
+from spass.agents.spec import DEFAULT_KIND, MAX_MESSAGE_BYTES, OPERATOR_PARAMETER, AgentSpec, MessageText, check_unique
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.errors import AgentNotFound, InvalidRequest, ModelNotAllowed, ToolNotFound
@@ -166,7 +166,12 @@ class Asker:
         if choice.system_prompt is not None:
             parameters = {**parameters, SYSTEM_PROMPT: choice.system_prompt}
         agent = AgentSpec(
-            name=key, kind=key, model=self._model(scope, choice.model), tools=self._tools(choice), parameters=parameters
+            name=key,
+            kind=key,
+            model=self._model(scope, choice.model),
+            tools=self._tools(choice),
+            parameters=parameters,
+            operator_id=parameters.get(OPERATOR_PARAMETER),
         )
         try:
             agent.build()

@@ -18,7 +18,7 @@ from spass.core.effects import HarnessResult, HarnessSpec
 from spass.core.errors import InternalError, ModelNotAllowed
 from spass.core.events import Event
 from spass.core.ids import AgentName, IndexId, WorkspaceId
-from spass.core.memory import Memory
+from spass.core.memory import Memory, MemoryOfTurn
 from spass.core.messages import Json, Message, Role, ToolSpec
 from spass.llm.types import ChatRequest
 from spass.memory.operator import Operator
@@ -37,11 +37,11 @@ _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 NOTHING_GIVEN: Final = AgentContext()
 
 
-OpenMemory: TypeAlias = Callable[[Scope, Operator], Memory]
+OpenMemory: TypeAlias = Callable[[Scope, Operator], MemoryOfTurn]
 """Return the memory of an operator, for one turn."""
 
 
-def no_memory(_scope: Scope, _operator: Operator) -> Memory:
+def no_memory(_scope: Scope, _operator: Operator) -> MemoryOfTurn:
     """Refuse to open a memory: this engine has none.
 
     Raises:

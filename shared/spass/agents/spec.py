@@ -12,7 +12,7 @@ from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import parameter_fields
 from spass.core.errors import InvalidRequest
-from spass.core.ids import RAG_ID, RequestId, WorkspaceId
+from spass.core.ids import RAG_ID, OperatorId, RequestId, WorkspaceId
 from spass.core.outcome import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.tenancy.scalars import TopK
@@ -22,6 +22,8 @@ from spass.tools.grants import NO_GRANTS, EditorSettings, Grants, PathPatterns
 GRANTS: Final = tuple(field.name for field in fields(Grants))
 """The keys of an agent's file that say what its tools may do."""
 DEFAULT_KIND: Final = "orchestrator"
+OPERATOR_PARAMETER: Final = "operator_id"
+"""The parameter of the kinds that remember. The default is the name of the agent's file, and none for a kind's key."""
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 
 
@@ -32,7 +34,8 @@ class AgentSpec:
     ``kind`` is a canonical key. ``parameters`` are valid values for fields of the kind; the others have their defaults.
     ``rag_index`` is searched before each prompt for ``rag_top_k`` passages; None means the tenant's setting. ``notices`` name
     parts of the agent's file that have no effect, as ``file:line: message``. ``grants`` is what the tools may do. ``sandbox`` is
-    the container in which the agent runs, or None for this process.
+    the container in which the agent runs, or None for this process. ``operator_id`` is the operator as which the agent runs, or
+    None if nothing is stored.
     """
 
     name: str
@@ -46,6 +49,7 @@ class AgentSpec:
     sandbox: ContainerSettings | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    operator_id: OperatorId | None = None
 
     def build(self) -> BaseAgent:
         """Return the kind with its parameters.
@@ -108,7 +112,8 @@ class AgentFile(BaseModel):
         parameters = {field.name: getattr(self, field.name) for field in fields(KINDS.get(self.kind))}
         common = {name: getattr(self, name) for name in AgentFile.model_fields if name not in parameters}
         grants = Grants(**{name: common.pop(name) for name in GRANTS if name in common})
-        return AgentSpec(**common, grants=grants, parameters=parameters)
+        operator = OperatorId(parameters.get(OPERATOR_PARAMETER) or self.name) if KINDS.get(self.kind).remembers else None
+        return AgentSpec(**common, grants=grants, parameters=parameters, operator_id=operator)
 
 
 def file_model(kind: str) -> type[AgentFile]:

@@ -13,6 +13,7 @@ from typing import Final, Self
 from spass.agents.engine import Engine
 from spass.agents.following import FollowedStream
 from spass.agents.live_stream import HandleFailure, LiveStream, ReportError
+from spass.agents.operators import commit_of_operator, open_memory
 from spass.agents.render.events import StreamName
 from spass.agents.render.frames import StreamRenderer, StreamRendering, render_events
 from spass.agents.spec import AgentSpec
@@ -27,8 +28,10 @@ from spass.core.outcome import TurnOutcome
 from spass.core.time import Clock
 from spass.journal.follower import StreamRestarted, follow
 from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
+from spass.memory.operator import Operator
 from spass.sessions.commit_participants import join_commit
 from spass.sessions.opening import Opening
+from spass.sessions.operators import OperatorPointer
 from spass.sessions.service import Sessions
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import CommitParticipant, LoadHistory, Respond, ShortenHistory, TurnRequest
@@ -46,6 +49,8 @@ class StreamedMessage:
     created if it is new and begins with the messages ``earlier``, and an archived one continues as its newest successor.
     ``workspace`` is that which the client names for the session, if it names one.
 
+    A run of ``operator`` continues its session. Then ``session`` and ``earlier`` have no effect.
+
     ``render`` makes the frames of the stream. ``filed_under`` takes the place of the agent's name in the stream's identity.
     ``participant`` joins the commit of the turn. ``on_failure`` is called if the turn fails after it has begun.
     """
@@ -62,6 +67,7 @@ class StreamedMessage:
     filed_under: str | None = None
     participant: CommitParticipant | None = None
     on_failure: HandleFailure | None = None
+    operator: Operator | None = None
 
     @classmethod
     def of(cls, content: str, session: SessionId, request: IdempotentRequest | None) -> Self:
@@ -91,39 +97,51 @@ class Streams:
             SpassError: the turn is refused. It leaves neither a new session nor a stream.
             IdempotencyKeyReused: the id was used with another body.
         """
-        name, store = AgentName(agent.name), scope.store
-        filed_under = AgentName(message.filed_under) if message.filed_under is not None else name
-        digest = stream_digest(scope.caller.require_user(), filed_under, message.message_id)
+        store, user = scope.store, message.operator.user if message.operator is not None else scope.caller.require_user()
+        digest = stream_digest(user, AgentName(message.filed_under or agent.name), message.message_id)
         for _ in range(_CLAIMS):
-            opening = await self._opening(scope, agent, message)
+            opening, pointer = await self._opening(scope, agent, message)
             session = opening.session if opening is not None else SessionId(message.session or "")
             claimed = await claim(store, digest, message.body_hash, session, new_id("turn"), self._clock())
             if isinstance(claimed, StreamClaim):
-                session = claimed.head.session if opening is not None else session  # that of a lost attempt, if there was one
-                run, window = agent.run(scope.caller.request_id), self._config.model(agent.model).context_window
-                request = TurnRequest(
-                    session,
-                    scope.caller.require_user(),
-                    message.content,
-                    run,
-                    window,
-                    message.idempotency,
-                    stream=claimed,
-                    message_id=message.message_id,
-                    opening=opening,
-                    workspace=message.workspace,
+                request = self._request(scope, agent, message, claimed, opening)
+                live = self._begin(
+                    scope.for_agent(request.agent, request.session), agent, request, claimed, message, pointer, report
                 )
-                live = self._begin(scope.for_agent(name, session), agent, request, claimed, message, report)
                 return await live.start() or live
             with suppress(StreamRestarted, TurnLost):
                 return await self._join(scope, claimed)
         raise SessionBusy("Other requests with this message_id were refused just now; try again.", retry_after=1)
 
-    async def _opening(self, scope: Scope, agent: AgentSpec, message: StreamedMessage) -> Opening | None:
+    async def _opening(
+        self, scope: Scope, agent: AgentSpec, message: StreamedMessage
+    ) -> tuple[Opening | None, OperatorPointer | None]:
+        name = AgentName(agent.name)
+        if message.operator is not None:
+            return await self._sessions.open_operator(scope, name, message.operator, agent.session_workspace(message.workspace))
         if not message.opens_session:
-            return None
+            return None, None
         workspace = agent.session_workspace(message.workspace)
-        return await self._sessions.open(scope, AgentName(agent.name), message.session, message.earlier, workspace)
+        return await self._sessions.open(scope, name, message.session, message.earlier, workspace), None
+
+    def _request(
+        self, scope: Scope, agent: AgentSpec, message: StreamedMessage, claimed: StreamClaim, opening: Opening | None
+    ) -> TurnRequest:
+        operator, session = message.operator, SessionId(message.session or "")
+        return TurnRequest(
+            claimed.head.session if opening is not None else session,  # that of a lost attempt, if there was one
+            operator.user if operator is not None else scope.caller.require_user(),
+            message.content,
+            agent.run(scope.caller.request_id),
+            self._config.model(agent.model).context_window,
+            message.idempotency,
+            stream=claimed,
+            message_id=message.message_id,
+            opening=opening,
+            workspace=message.workspace,
+            operator=operator.id if operator is not None else None,
+            filed_under=AgentName(message.filed_under or agent.name) if operator is not None else None,
+        )
 
     async def _join(self, scope: Scope, head: StreamHead) -> FollowedStream:
         """Follow the stream of an earlier request, once its first frame is there.
@@ -145,16 +163,21 @@ class Streams:
         request: TurnRequest,
         claimed: StreamClaim,
         message: StreamedMessage,
+        pointer: OperatorPointer | None,
         report: ReportError,
     ) -> LiveStream:
         calls = scope.with_time_for_cut
+        memory = open_memory(self._engine, calls, agent, pointer.operator) if pointer is not None else None
 
         def run(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
-            return self._engine.run(calls, agent, request.message, load, shorten)
+            return self._engine.run(calls, agent, request.message, load, shorten, memory=memory)
 
         def begin(respond: Respond) -> Turn:
-            joined = join_commit(respond, message.participant) if message.participant is not None else respond
-            return self._sessions.turn(calls, request, joined)
+            if message.participant is not None:
+                respond = join_commit(respond, message.participant)
+            if pointer is not None:
+                respond = join_commit(respond, commit_of_operator(pointer, memory, message.content))
+            return self._sessions.turn(calls, request, respond)
 
         def render(session: SessionId | None) -> StreamRenderer:
             name = StreamName(message.message_id, claimed.head.attempt)

@@ -9,11 +9,6 @@ from spass.core.messages import Json
 class Memory(Protocol):
     """The notes and the state of one operator, during one turn."""
 
-    @property
-    def next_state(self) -> Json:
-        """Return what ``set_state`` got last, or None."""
-        ...
-
     async def recall(self, effect: Recall) -> Recalled:
         """Return the notes that ``effect`` asks for.
 
@@ -32,4 +27,13 @@ class Memory(Protocol):
 
     def set_state(self, value: Json) -> None:
         """Remember the state that the commit of the turn writes."""
+        ...
+
+
+class MemoryOfTurn(Memory, Protocol):
+    """A memory that the commit of the turn reads."""
+
+    @property
+    def next_state(self) -> Json:
+        """Return what ``set_state`` got last, or None."""
         ...

@@ -99,6 +99,11 @@ class Turn:
         self._answer: TurnAnswer | None = None
         self.task: EventTask[Event] = EventTask(self._run())
 
+    @property
+    def session(self) -> SessionId | None:
+        """Return the session of the turn. A compaction changes it, and before the first event it is a guess."""
+        return self._scope.session
+
     async def answer(self) -> TurnAnswer:
         """Wait for the end of the turn and return its answer.
 

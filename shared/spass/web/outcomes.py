@@ -13,7 +13,7 @@ from spass.aws import idempotency
 from spass.aws.idempotency import Claim, StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.errors import InternalError
-from spass.core.events import Event
+from spass.core.events import Event, Failed
 from spass.core.outcome import TurnOutcome, decode_outcome, encode_outcome
 from spass.tenancy.response_model import ResponseModel
 from spass.web.exchange import Exchange, render_cost_headers
@@ -69,14 +69,29 @@ async def answer_run(
     raise InternalError("The run ended without an outcome.")
 
 
-async def answer_turn(turn: "Turn") -> Response:
-    """Return the reply of a session's turn, which continues when the client disconnects.
+async def answer_turn(turn: "Turn", render: Callable[[TurnOutcome], ResponseModel] = Reply.of) -> Response:
+    """Return the reply of a session's turn, which continues when the client disconnects. ``render`` makes the body.
 
     Raises:
         SpassError: the turn was refused or failed.
     """
     answer = await turn.answer()
-    return _respond(answer.outcome, Reply.of, replayed=answer.replayed)
+    return _respond(answer.outcome, render, replayed=answer.replayed)
+
+
+async def stream_turn(exchange: Exchange, turn: "Turn", *, shows_kind: bool = False) -> Response:
+    """Return the events of a session's turn, which continues when the client disconnects. They have no ids. If an earlier attempt
+    of the request recorded the turn, replay it. ``shows_kind``: the end of the stream names the agent's kind.
+
+    Raises:
+        SpassError: the turn was refused.
+    """
+    await turn.task.wait_for_event(0)
+    if not turn.task.events:
+        outcome = (await turn.answer()).outcome
+        return await _replay(exchange, EventWriter(exchange.request_id, shows_kind=shows_kind), outcome)
+    writer = EventWriter(exchange.request_id, turn.session, shows_kind=shows_kind)
+    return await _stream(exchange, _render_turn(writer, turn))
 
 
 async def replay_outcome(exchange: Exchange, outcome: TurnOutcome) -> Response:
@@ -100,6 +115,24 @@ async def _render(writer: EventWriter, items: AsyncGenerator[Event | TurnOutcome
         async for item in items:
             for chunk in writer.write(item):
                 yield chunk
+
+
+async def _render_turn(writer: EventWriter, turn: "Turn") -> AsyncGenerator[Chunk, None]:
+    """Yield the events of ``turn``. After a compaction, name the successor.
+
+    Raises:
+        SpassError: the turn failed.
+    """
+    session = turn.session
+    async with aclosing(turn.task.follow()) as events:
+        async for event in events:
+            if turn.session not in (None, session) and not isinstance(event, Failed):
+                session = turn.session
+                yield writer.move(session)
+            for chunk in writer.write(event):
+                yield chunk
+    for chunk in writer.write((await turn.answer()).outcome):
+        yield chunk
 
 
 async def _replay(exchange: Exchange, writer: EventWriter, outcome: TurnOutcome) -> Response:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spass.agents.availability import Availability, Harnesses
     from spass.agents.delegates import AgentDelegates
     from spass.agents.engine import Engine
+    from spass.agents.operators import OperatorTurns
     from spass.agents.registry import AgentRegistry
     from spass.agents.streams import Streams
     from spass.approvals.service import Approvals
@@ -388,6 +389,12 @@ class Services:
         from spass.managed.agents import ManagedAgents
 
         return ManagedAgents(self.config, lambda: self.asker, lambda: self.engine)
+
+    @cached_property
+    def operator_turns(self) -> "OperatorTurns":
+        from spass.agents.operators import OperatorTurns
+
+        return OperatorTurns(self.engine, self.sessions, self.config)
 
     @cached_property
     def compaction_jobs(self) -> "CompactionJobs":

@@ -21,6 +21,7 @@ from spass.web.edge import IS_HEAD
 from spass.web.errors import envelope
 from spass.web.exchange import Exchange
 from spass.web.idempotency import REPLAYED_HEADER
+from spass.web.operators import operator_of, refuse_sessions
 from spass.web.outcomes import replay_outcome
 from spass.web.sse import KEEP_ALIVE, MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, encode_events
 
@@ -107,6 +108,10 @@ async def run_chat(exchange: Exchange, name: AgentName, model: str | None, messa
     if model is not None:
         agent = replace(agent, model=services.calls.chat_model(exchange.scope, model).name)
     services.engine.check(exchange.scope, agent)
+    if (operator := operator_of(exchange, agent)) is not None:
+        if message.session is not None:
+            refuse_sessions(agent)
+        message = replace(message, operator=operator)
     return await run_stream(exchange, agent, message)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from spass.agents.answers import Reply
+from spass.agents.answers import Reply, ask_metadata
 from spass.core.cost import cost_json
 from spass.core.events import (
     Event,
@@ -44,7 +44,8 @@ class StreamName:
 
 class EventWriter:
     """Render the items of one run. ``session_id`` is the session to which the request was sent, or None. ``stream`` is the name
-    of a stream that can be followed. With ``shows_kind``, the last event names the agent's kind."""
+    of a stream that can be followed. With ``shows_kind``, the last event has the agent's kind and the metadata of
+    ``AskAnswer``."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class EventWriter:
         yield {"type": "usage", "usage": fields["usage"], "cost_usd": float(outcome.cost.usd), "cost": cost}
         done: StreamEvent = {"type": "done", **{name: fields[name] for name in _DONE}}
         done["message"] = {name: message[name] for name in _DONE_MESSAGE}
-        yield {**done, "kind": outcome.run.kind} if self._shows_kind else done
+        yield {**done, "kind": outcome.run.kind, "metadata": ask_metadata(outcome)} if self._shows_kind else done
 
 
 def render_failure(error: Mapping[str, Json], request_id: str) -> tuple[StreamEvent, StreamEvent]:

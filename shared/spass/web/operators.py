@@ -1,0 +1,40 @@
+"""The operators of a caller: which one an agent runs as, and what its one session does not allow."""
+
+from typing import TYPE_CHECKING
+
+from spass.core.errors import InvalidRequest, ModelNotAllowed
+from spass.core.ids import AgentName
+from spass.memory.operator import Operator
+from spass.web.exchange import Exchange
+
+if TYPE_CHECKING:
+    from spass.agents.spec import AgentSpec
+
+
+def operator_of(exchange: Exchange, agent: "AgentSpec") -> Operator | None:
+    """Return the caller's operator as which ``agent`` runs, or None if nothing is stored."""
+    return Operator(exchange.scope.caller.owner, agent.operator_id) if agent.operator_id is not None else None
+
+
+def refuse_sessions(agent: "AgentSpec") -> None:
+    """Raise InvalidRequest if ``agent`` runs as an operator, whose session is found and not chosen."""
+    if agent.operator_id is not None:
+        message = f"All runs of the agent '{agent.name}' are turns of one session, which the gateway finds. Send the message to "
+        raise InvalidRequest(f"{message}/a1/agents/{agent.name}/chat or /c1/agents/{agent.name}/chat.", param="session_id")
+
+
+def fallback_model(exchange: Exchange, name: AgentName) -> str:
+    """Return the model of the agent ``name``. That of a kind is the first chat model that the token may use.
+
+    Raises:
+        AgentNotFound: there is neither an agent nor a kind of this name.
+        ModelNotAllowed: the token may not use any chat model.
+    """
+    from spass.agents.kinds.registry import KINDS
+
+    if not KINDS.contains(name):
+        return exchange.services.agents.get(name).model
+    models = exchange.scope.caller.identity.chat_models(exchange.services.config)
+    if not models:
+        raise ModelNotAllowed("This token may not use any chat model of the catalogue.")
+    return models[0].name
