@@ -76,11 +76,13 @@ class Fixtures:
     chat: str  # the message_id of a finished stream
     approval: str  # of a call that waits
     operator: str
+    agent: str  # a managed agent
 
     def path(self, route: Route) -> str:
         session = self.grown if route.module == "sessions.compact" else self.session
         made = {"session_id": session, "job_id": self.job, "upload_id": self.upload, "request_id": self.request}
         made |= {"message_id": self.chat, "approval_id": self.approval, "operator_id": self.operator}
+        made |= {"agent_id": self.agent}
         ours = {"name": "bench", "index_id": "bench", "workspace_id": "bench", "doc_id": "d1", "model": "bench-model"}
         path = route.path.format_map({**ours, "file": "swagger-ui.css", **made})
         return f"{path}?path={FILE}" if path.endswith("/file") else path
@@ -118,6 +120,7 @@ LAST = (
     "workspaces.file_delete",
     "workspaces.delete",
     "operators.delete",
+    "managed.delete",
     "usage.reset",
 )
 SESSIONS = "/a1/agents/bench/sessions"
@@ -171,6 +174,7 @@ async def prepare(client: httpx.AsyncClient) -> Fixtures:
         await create_stream(client),
         await create_approval(session_id),
         await create_operator(session_id),
+        (await client.post("/v1/managed-agents", json=BODIES["managed.create"])).raise_for_status().json()["id"],
     )
 
 

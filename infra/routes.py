@@ -113,6 +113,9 @@ _WORKSPACE_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCK
 # It reads what there is to compact and takes the session; the summary is made by others, and it waits for them.
 _COMPACT: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.COMPACTIONS_SEND}
 
+# A PATCH may also remove the schedule.
+_SCHEDULE_WRITE: Final = _READ_WRITE | {Permission.SCHEDULES_WRITE, Permission.SCHEDULES_DELETE}
+
 _DOCS: Final = frozenset({Permission.SWAGGER_UI})
 
 _AGENT: Final = "/a1/agents/{name}"
@@ -491,7 +494,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path="/v1/managed-agents",
         module="managed.create",
         surface=Surface.MANAGED,
-        permissions=_READ_WRITE,
+        permissions=_SCHEDULE_WRITE,
         memory=1024,
         function="managed-write",
     ),
@@ -516,9 +519,17 @@ ROUTES: Final[tuple[Route, ...]] = (
         path=_MANAGED,
         module="managed.patch",
         surface=Surface.MANAGED,
-        permissions=_READ_WRITE,
+        permissions=_SCHEDULE_WRITE,
         memory=1024,
         function="managed-write",
+    ),
+    Route(
+        method="DELETE",
+        path=_MANAGED,
+        module="managed.delete",
+        surface=Surface.MANAGED,
+        permissions=_RAG_WRITE | {Permission.SCHEDULES_DELETE},
+        memory=1024,
     ),
     Route(
         method="GET",

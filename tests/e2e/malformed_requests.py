@@ -97,6 +97,19 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
         {"title": "Sport", "task": "Hallo", "session_id": "fuzz"},
         {"title": "Sport", "task": "6*7?", "files": ["src/main.py"], "acceptance": ["42"], "message_id": "fuzz-3"},
     ),
+    "managed.create": (
+        {"name": "Fuzz", "agent": "simple", "model": "llama-4-scout", "system_prompt": "Kurz."},
+        {"name": "Fuzz", "agent": "react", "tools": ["calculator"], "params": {"max_turns": 2}},
+        {
+            "name": "Fuzz",
+            "agent": AGENT,
+            "schedule": {"expression": "rate(1 day)", "timezone": "Europe/Berlin", "enabled": False},
+        },
+    ),
+    "managed.patch": (
+        {"name": "Fuzz", "tools": None, "params": None, "paused": True},
+        {"schedule": {"expression": "cron(0 8 ? * MON-FRI *)", "input": "Hallo"}, "system_prompt": "Kurz."},
+    ),
     "rag.replace": ({"documents": [{"id": DOCUMENT, "text": "Tee", "metadata": {"n": 1}}]},),
     "rag.append": ({"documents": [{"id": "fuzz:2", "text": "Tee", "metadata": {"n": [1]}}]},),
     "rag.documents_patch": ({"text": "Kaffee", "metadata": {"n": 2}}, {"metadata": {}}),

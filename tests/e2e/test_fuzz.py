@@ -67,10 +67,11 @@ CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_confo
 # The path parameters, and the sets of them that a generated request takes from existing resources.
 NAMES: Final = (
     *("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id", "model", "message_id"),
-    *("workspace_id", "approval_id", "operator_id"),
+    *("workspace_id", "approval_id", "operator_id", "agent_id", "run_id"),
 )
 SOME_NAMES: Final = frozenset({"name", "index_id", "workspace_id"})
 KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), SOME_NAMES, frozenset[str]()]
+NO_RUN: Final = "run_" + "0" * 26
 NO_APPROVAL: Final = "apr_" + "0" * 26  # tests of approvals decide on real ones
 
 MODEL: Final = GOOD_BODIES["chat.completions"][0]["model"]
@@ -108,6 +109,8 @@ class FuzzTarget:
     request_id: str = ""
     job_id: str = ""
     message_id: str = ""
+    agent_id: str = ""
+    run_id: str = NO_RUN
     secrets: list[str] = field(default_factory=list)
 
     @property
@@ -140,13 +143,16 @@ class FuzzTarget:
                 media_type, content = GOOD_BYTES["workspaces.file_put"]
                 target, headers = f"/a1/workspaces/{WORKSPACE}/file", {"Content-Type": media_type.decode()}
                 client.put(target, params={"path": FILE}, content=content, headers=headers).raise_for_status()
+            if "{agent_id}" in route.path:
+                response = client.post("/v1/managed-agents", json=GOOD_BODIES["managed.create"][0])
+                self.agent_id = response.raise_for_status().json()["id"]
             if "{upload_id}" in route.path:
                 response = client.post(f"/a1/rag/indices/{INDEX}/uploads", json=GOOD_BODIES["rag.uploads_create"][0])
                 self.upload_id = response.raise_for_status().json()["upload_id"]
 
     def known(self) -> dict[str, str]:
         values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id, self.job_id, MODEL, self.message_id)
-        return dict(zip(NAMES, (*values, WORKSPACE, NO_APPROVAL, OPERATOR), strict=True))
+        return dict(zip(NAMES, (*values, WORKSPACE, NO_APPROVAL, OPERATOR, self.agent_id, self.run_id), strict=True))
 
     def check(self, answer: Answer, route: Route, method: str) -> None:
         """Assert that the answer is sound and that the OpenAPI document lists the status of a success."""

@@ -10,7 +10,7 @@ from spass.agents.spec import MessageText
 from spass.core.errors import InvalidRequest
 from spass.core.field_paths import field_path
 from spass.core.json import dump_bytes
-from spass.core.text_checks import reject_blank
+from spass.core.text_checks import reject_blank, reject_controls
 from spass.managed.records import ManagedAgent, Schedule
 from spass.tenancy.strict_body import StrictBody
 from spass.tenancy.validation_messages import explain_error
@@ -20,7 +20,7 @@ MAX_CONFIG_BYTES: Final = 300 * 1024
 _CHOICE: Final = ("agent", "model", "tools", "system_prompt", "params")
 _OPERATOR_ID: Final = "operator_id"
 
-_Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(reject_blank)]
+_Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(reject_blank), AfterValidator(reject_controls)]
 
 
 class ScheduleBody(StrictBody):

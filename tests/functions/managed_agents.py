@@ -1,0 +1,55 @@
+"""Managed agents over HTTP, for the tests of their routes."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tests.functions.gateway import Gateway, Reply
+
+AGENTS = "/v1/managed-agents"
+ADA = {"SPASS-User-Id": "ada"}
+
+
+class ManagedClient:
+    """The requests of one user. Every method returns the reply; ``create`` requires success and returns the agent's id."""
+
+    def __init__(self, gateway: Gateway, *, user: str | None = "ada", token: str = "demo-token") -> None:
+        self.gateway = gateway
+        self.headers: Mapping[str, str] = {} if user is None else {"SPASS-User-Id": user}
+        self.token = token
+
+    def send(self, method: str, path: str = "", body: object = None, headers: Mapping[str, str] | None = None) -> Reply:
+        sent = {**self.headers, **(headers or {})}
+        return self.gateway.send(method, f"{AGENTS}{path}", token=self.token, headers=sent, body=body)
+
+    def create(self, **fields: object) -> str:
+        reply = self.send("POST", body={"name": "Ada's", "agent": "simple", **fields})
+        assert reply.status == 201, reply.text
+        return str(reply.json["id"])
+
+    def get(self, agent: str) -> Mapping[str, Any]:
+        reply = self.send("GET", f"/{agent}")
+        assert reply.status == 200, reply.text
+        found: Mapping[str, Any] = reply.json
+        return found
+
+    def messages(self, agent: str) -> list[Mapping[str, Any]]:
+        reply = self.send("GET", f"/{agent}/messages")
+        assert reply.status == 200, reply.text
+        return list(reply.json["messages"])
+
+    def runs(self, agent: str) -> list[Mapping[str, Any]]:
+        reply = self.send("GET", f"/{agent}/runs")
+        assert reply.status == 200, reply.text
+        return list(reply.json["runs"])
+
+
+def read_frames(reply: Reply) -> list[tuple[str | None, Any]]:
+    """Return the name of each event of a stream, None for a chunk, and its data: an object, or the text ``[DONE]``."""
+    frames: list[tuple[str | None, Any]] = []
+    for block in reply.text.split("\n\n"):
+        fields = dict(line.partition(": ")[::2] for line in block.splitlines() if not line.startswith(":"))
+        if "data" in fields:
+            data = fields["data"]
+            frames.append((fields.get("event"), data if data == "[DONE]" else json.loads(data)))
+    return frames

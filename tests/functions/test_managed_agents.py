@@ -1,0 +1,108 @@
+"""Managed agents over HTTP: their values, their lists and their deletion."""
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from spass.core.ids import id_pattern
+from tests.functions.gateway import Gateway
+from tests.functions.managed_agents import ManagedClient
+
+VALUES: Mapping[str, object] = {
+    "name": "Ada's reporter",
+    "agent": "orchestrator",
+    "model": "small",
+    "tools": ["calculator", "think"],
+    "system_prompt": "Be brief.",
+    "params": {"max_turns": 3},
+}
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> ManagedClient:
+    return ManagedClient(gateway)
+
+
+def test_a_new_agent_has_its_values_and_is_idle(client: ManagedClient) -> None:
+    reply = client.send("POST", body=VALUES)
+    assert reply.status == 201
+    agent = reply.json
+    assert {name: agent[name] for name in VALUES} == VALUES
+    assert (agent["schedule"], agent["status"], agent["error"]) == (None, "idle", None)
+    assert agent["created_at"] == agent["updated_at"]
+    assert client.get(agent["id"]) == agent
+    assert list(agent) == [
+        *("id", "name", "agent", "model", "tools", "system_prompt", "params", "schedule", "status", "error"),
+        *("created_at", "updated_at"),
+    ]
+
+
+def test_missing_values_are_null(client: ManagedClient) -> None:
+    agent = client.get(client.create(agent="plain"))
+    assert [agent[name] for name in ("model", "tools", "system_prompt", "params", "schedule")] == [None] * 5
+
+
+def test_agents_are_listed_newest_first_page_by_page(client: ManagedClient) -> None:
+    made = [client.create(name=f"agent {number}") for number in range(5)]
+    assert [agent["id"] for agent in client.send("GET").json["agents"]] == made[::-1]
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        page = client.send("GET", f"?limit=2{cursor}").json
+        seen += [agent["id"] for agent in page["agents"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert seen == made[::-1]
+
+
+def test_the_same_key_creates_one_agent(client: ManagedClient) -> None:
+    key = {"Idempotency-Key": "create-1"}
+    first, second = (client.send("POST", body=VALUES, headers=key) for _ in range(2))
+    assert (second.status, second.json) == (201, first.json)
+    assert second.headers["idempotency-replayed"] == "true"
+    assert client.send("POST", body={**VALUES, "name": "other"}, headers=key).code == "idempotency_key_reused"
+    assert len(client.send("GET").json["agents"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "after"),
+    [
+        ({"name": "New"}, {"name": "New"}),
+        ({"model": None, "tools": None, "system_prompt": None, "params": None}, {"model": None, "tools": None, "params": None}),
+        ({"tools": []}, {"tools": []}),
+        ({"params": {"max_turns": 1}}, {"params": {"max_turns": 1}}),
+        ({"paused": True}, {"status": "paused"}),
+        ({"paused": False}, {"status": "idle"}),
+        ({"schedule": None}, {"schedule": None}),
+        ({}, {}),
+    ],
+    ids=str,
+)
+def test_a_patch_changes_what_it_names_and_nothing_else(
+    client: ManagedClient, change: Mapping[str, object], after: Mapping[str, object]
+) -> None:
+    before = client.get(client.create(**VALUES))
+    reply = client.send("PATCH", f"/{before['id']}", change)
+    assert reply.status == 200
+    agent = reply.json
+    assert client.get(before["id"]) == agent
+    assert {name: agent[name] for name in after} == after
+    unchanged = before.keys() - change.keys() - {"updated_at"} - ({"status"} if "paused" in change else set())
+    assert {name: agent[name] for name in unchanged} == {name: before[name] for name in unchanged}
+
+
+def test_an_id_has_the_form_of_the_contract(client: ManagedClient) -> None:
+    assert re.fullmatch(id_pattern("agt"), client.create())
+
+
+def test_a_deleted_agent_leaves_nothing_behind(client: ManagedClient) -> None:
+    before = client.gateway.stored()
+    agent = client.create(**VALUES)
+    reply = client.send("DELETE", f"/{agent}")
+    assert (reply.status, reply.json) == (200, {"deleted": True})
+    assert client.gateway.stored() == before
+    assert client.send("GET", f"/{agent}").code == "agent_not_found"
+    assert client.send("DELETE", f"/{agent}").code == "agent_not_found"
+    assert client.send("GET").json["agents"] == []
