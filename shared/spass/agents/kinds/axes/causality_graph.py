@@ -14,6 +14,8 @@ MAX_EDGES: Final = 10
 MAX_TOKENS: Final = 1024
 MAX_END_BYTES: Final = 400
 MAX_EVIDENCE_BYTES: Final = 1200
+_BETWEEN: Final = "|"
+"""The mark between two pieces of evidence."""
 EDGES_PROMPT: Final = """\
 Find causes and effects in the result of a tool, for an agent that works on the task below and on later tasks of its kind. Reply
 with one JSON object and nothing else, with at most 10 edges, the most important ones first:
@@ -43,7 +45,7 @@ class Edge:
             return None
         ends = [_clean(text, MAX_END_BYTES) for text in (cause, effect)]
         number = float(confidence) if isinstance(confidence, int | float) and not isinstance(confidence, bool) else None
-        text = _clean(evidence, MAX_EVIDENCE_BYTES) if isinstance(evidence, str) else ""
+        text = _join_evidence(evidence) if isinstance(evidence, str) else ""
         bounded = None if number is None else min(1.0, max(0.0, number))
         return cls(ends[0], ends[1], bounded, text) if all(ends) else None
 
@@ -56,10 +58,8 @@ class Edge:
     def merge(self, earlier: "Edge") -> "Edge":
         """Return the edge with the evidence of ``earlier``, and the higher confidence. Merging it again changes nothing."""
         known = [number for number in (self.confidence, earlier.confidence) if number is not None]
-        parts = [part for part in dict.fromkeys((*earlier.evidence.split("\n"), *self.evidence.split("\n"))) if part]
-        while len("\n".join(parts).encode("utf-8", "replace")) > MAX_EVIDENCE_BYTES:
-            parts.pop()
-        return Edge(earlier.cause, earlier.effect, max(known, default=None), "\n".join(parts))
+        evidence = _join_evidence(f"{earlier.evidence}{_BETWEEN}{self.evidence}")
+        return Edge(earlier.cause, earlier.effect, max(known, default=None), evidence)
 
     def keep(self) -> Keep:
         """Return the effect that stores the edge."""
@@ -104,6 +104,18 @@ def _read_note(content: str) -> Edge | None:
         return Edge.read(read_object(content))
     except InvalidJson:
         return None
+
+
+def _join_evidence(text: str) -> str:
+    """Return the different pieces of evidence in ``text``, as many of the first ones as fit."""
+    pieces = dict.fromkeys(_clean(piece, MAX_EVIDENCE_BYTES) for piece in text.split(_BETWEEN))
+    joined = ""
+    for piece in filter(None, pieces):
+        longer = f"{joined} {_BETWEEN} {piece}" if joined else piece
+        if len(longer.encode()) > MAX_EVIDENCE_BYTES:
+            break
+        joined = longer
+    return joined
 
 
 def _clean(text: str, limit: int) -> str:

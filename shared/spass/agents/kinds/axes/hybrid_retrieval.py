@@ -4,7 +4,7 @@ https://arxiv.org/abs/2310.11511, and CRAG, Yan et al. 2024, https://arxiv.org/a
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from spass.agents.kinds.axes.searches import MAX_QUERY_CHARACTERS, search
+from spass.agents.kinds.axes.searches import MAX_QUERY_CHARACTERS, Found, search
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls, read_reply
 from spass.core.effects import Note
 from spass.core.json import dump
@@ -45,15 +45,16 @@ class _Grades(NamedTuple):
     better_query: str | None
 
 
-def recall_and_grade(calls: SideCalls, query: str) -> Effects[Sequence[Note]]:
-    """Return the notes with a grade of 2 or more. If there are fewer than two, search once more with the query that the model
-    proposes. Without readable grades, return the first 8 notes."""
+def recall_and_grade(calls: SideCalls, query: str) -> Effects[Found]:
+    """Find the notes with a grade of 2 or more. If there are fewer than two, search once more with the query that the model
+    proposes. Without readable grades, find the first 8 notes."""
     seen: set[str] = set()
     first = yield from _round(calls, query, seen)
-    if first.better_query is None or len(first.notes) >= ENOUGH or first.better_query.casefold() == query.casefold():
-        return first.notes
-    second = yield from _round(calls, first.better_query, seen)
-    return (*first.notes, *second.notes)
+    notes = first.notes
+    if first.better_query is not None and len(notes) < ENOUGH and first.better_query.casefold() != query.casefold():
+        second = yield from _round(calls, first.better_query, seen)
+        notes = [*notes, *second.notes]
+    return Found(notes, frozenset(seen - {note.key for note in notes}))
 
 
 def fuse(*rankings: Sequence[Note]) -> list[Note]:
