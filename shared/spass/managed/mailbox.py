@@ -7,7 +7,6 @@ import asyncio
 import random
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -20,14 +19,14 @@ from spass.aws.objects import ObjectMissing
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Absent, Condition, Equals, Put, Update, Write
 from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import SpassError, StorageUnavailable
+from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, MessageId, RunId, new_id, random_suffix
 from spass.core.page_size import PageSizeLimit
 from spass.core.time import timestamp
 from spass.managed.answers import MessagePage, MessageView
 from spass.managed.lookup import agent_not_found, check_not_paused, current_agent
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus
-from spass.managed.texts import delete_text, load_texts, message_text_name, store_text, text_bytes
+from spass.managed.texts import load_texts, message_text_name, store_text, text_bytes
 
 MAX_MESSAGES: Final = 50
 MAX_BYTES: Final = 256 * 1024
@@ -89,6 +88,8 @@ async def new_message(
 async def put(store: TenantStore, agent: ManagedAgent, content: str, now: float, claim: Claim | None = None) -> MailboxMessage:
     """Put a message of the user into the mailbox of ``agent``. With a ``claim``, the same transaction stores the answer.
 
+    A refused message leaves a long content to the sweep: a request of ours may still be in flight, and store the message later.
+
     Raises:
         AgentNotFound, AgentPaused: the agent was deleted or is paused; nothing is stored.
         LeaseLost: another attempt has the claim; nothing is stored.
@@ -96,16 +97,6 @@ async def put(store: TenantStore, agent: ManagedAgent, content: str, now: float,
     """
     check_not_paused(agent)
     message = await new_message(store, agent, Direction.USER_TO_AGENT, content, now)
-    try:
-        return await _put_numbered(store, agent, message, claim)
-    except SpassError as error:
-        if not isinstance(error, StorageUnavailable):
-            with suppress(StorageUnavailable):
-                await delete_text(store, message.text)
-        raise
-
-
-async def _put_numbered(store: TenantStore, agent: ManagedAgent, message: NewMessage, claim: Claim | None) -> MailboxMessage:
     for attempt in range(NUMBER_ATTEMPTS):
         check_not_paused(agent)
         numbered = message.numbered(agent.next_seq)
@@ -139,7 +130,7 @@ async def pending(
     ``agent`` is as it was read after the run had started: if it has no pending message, the mailbox is not read.
 
     Raises:
-        ObjectMissing: the agent is being deleted.
+        AgentNotFound: the agent is being deleted.
         StorageUnavailable: the table or the bucket does not answer.
     """
     if not agent.pending:
@@ -184,11 +175,7 @@ async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, li
     room = PageSizeLimit()
     while found.after is not None:
         found = await _read_items(store, agent, found.after, min(_ITEMS_PER_READ, limit + 1 - len(messages)))
-        try:
-            decoded = await _decode_all(store, found.items)
-        except ObjectMissing:
-            raise agent_not_found() from None
-        for message in decoded:
+        for message in await _decode_all(store, found.items):
             view = MessageView.of(message)
             if len(messages) == limit or not room.add(view.to_json()):
                 return MessagePage(messages=messages, next_cursor=encode_cursor(scope, str(messages[-1].seq)))
@@ -222,7 +209,10 @@ async def _read_items(store: TenantStore, agent: ManagedAgentId, after: str, lim
 
 
 async def _decode_all(store: TenantStore, items: Sequence[Item]) -> Sequence[MailboxMessage]:
-    texts = await load_texts(store, items)
+    try:
+        texts = await load_texts(store, items)
+    except ObjectMissing:
+        raise agent_not_found() from None
     return [_decode(item, text) for item, text in zip(items, texts, strict=True)]
 
 

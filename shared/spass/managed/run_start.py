@@ -14,7 +14,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Check, Equals, Put, Update, Write
-from spass.core.errors import IdempotencyKeyReused, SpassError, StorageUnavailable
+from spass.core.errors import IdempotencyKeyReused, StorageUnavailable
 from spass.core.ids import RunId, new_id, random_suffix
 from spass.core.time import timestamp
 from spass.managed.answers import RunView
@@ -79,12 +79,7 @@ async def start(
     message = await new_message(store, agent, Direction.USER_TO_AGENT, content, now) if content is not None else None
     text = await store_text(store, agent.id, run_text_name(run.id), run.input) if run.input is not None else {}
     new = _NewRun(store, run, now, text, message, claim)
-    try:
-        started = await new.start(agent)
-    except SpassError as error:
-        if not isinstance(error, StorageUnavailable):
-            await new.delete_texts()
-        raise
+    started = await new.start(agent)
     if started is not run:
         await new.delete_texts()
     return started
@@ -139,7 +134,8 @@ class _NewRun:
         raise too_many_writers()
 
     async def delete_texts(self) -> None:
-        """Remove the texts of a run that was not put. What cannot be removed is swept later."""
+        """Remove the texts of a run that was put before, with others. The sweep removes those of a refused run, of which a
+        request may still be in flight."""
         with suppress(StorageUnavailable):
             await delete_text(self.store, self.text)
             if self.message is not None:

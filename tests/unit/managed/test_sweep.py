@@ -5,6 +5,7 @@ import json
 import pytest
 
 from spass.aws.job_targets import JobTargets
+from spass.core.errors import AgentPaused
 from spass.core.ids import SessionId
 from spass.core.jobs import RunAgent, job_of
 from spass.core.time import Deadline
@@ -117,6 +118,19 @@ async def test_texts_that_no_item_has_are_removed_after_a_day(managed: ManagedSt
     assert (await sweep(managed)).texts == 3
     assert [message[2] for message in await managed.messages(agent)] == [LONG, LONG, "hello"]
     assert len(managed.aws.bucket.keys) == 3
+
+
+async def test_texts_of_refused_requests_are_removed_after_a_day(managed: ManagedStore) -> None:
+    agent = await managed.create()
+    before = await managed.agent(agent)
+    await managed.pause(agent)
+    with pytest.raises(AgentPaused):
+        await mailbox.put(managed.store, before, LONG, managed.now)
+    with pytest.raises(AgentPaused):
+        await managed.start(agent, LONG, own_input=LONG)
+    managed.now += UNWRITTEN_SECONDS
+    assert (await sweep(managed)).texts == 3
+    assert managed.aws.bucket.keys == []
 
 
 async def test_a_text_of_a_busy_mailbox_is_found_although_it_was_numbered_late(managed: ManagedStore) -> None:
