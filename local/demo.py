@@ -84,8 +84,8 @@ def main() -> int:
         "--url",
         type=_url,
         help="use a gateway that is running already, such as http://127.0.0.1:3000. This REPLACES the indices berlin-info and "
-        "gateway-docs and DELETES the workspace demo-walk of its tenant demo, leaves four sessions there, and its model calls "
-        "may cost money. The demo fails if a model gets a fact wrong or a summary omits it",
+        "gateway-docs and DELETES the workspace demo-walk and the operator demo-walk of its tenant demo, leaves five sessions "
+        "there, and its model calls may cost money. The demo fails if a model gets a fact wrong or a summary omits it",
     )
     headers = {"Authorization": f"Bearer {_TOKEN}", "SPASS-User-Id": _USER}
     url: str | None = parser.parse_args().url
@@ -98,8 +98,8 @@ def main() -> int:
                 if not _is_gateway(url):
                     raise DemoFailed(f"No gateway answers at {url}. Start one with `make run`.")
                 print(f"Using the gateway at {url}. This replaces the indices berlin-info and gateway-docs and deletes the")
-                print("workspace demo-walk of the tenant demo. Its model calls may cost money.")
-                print(f"It leaves four sessions of the user {_USER}.")
+                print("workspace demo-walk and the operator demo-walk of the tenant demo. Its model calls may cost money.")
+                print(f"It leaves five sessions of the user {_USER}.")
             walk(client)
     except (DemoFailed, httpx.HTTPError) as error:
         note(f"The demo failed: {error}")

@@ -8,6 +8,7 @@ import httpx
 
 from local.demo_calls import DemoFailed, Walk
 from local.demo_code import show_code
+from local.demo_operators import show_operator
 from local.demo_streams import show_streams
 from local.demo_texts import BERLIN, POTSDAM, documentation
 from local.demo_workspace import show_workspace
@@ -32,6 +33,7 @@ def walk(client: httpx.Client) -> None:
     _accounts(step, _documentation(step))
     show_workspace(step)
     show_code(step)
+    show_operator(step)
     print("\nEvery answer follows from the documents.")
 
 
@@ -130,8 +132,8 @@ def _curation(step: Walk) -> None:
 
 
 def _documentation(step: Walk) -> str:
-    """Ingest and query the documentation. Return the id of a request in which an agent searched."""
-    step.title("16. The gateway's own documentation, ingested and searched")
+    """Ingest and query pages of the documentation. Return the id of a request in which an agent searched."""
+    step.title("16. Pages of the gateway's own documentation, ingested and searched")
     documents = documentation(ROOT / "docs")
     step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
     request_id = ""

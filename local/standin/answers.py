@@ -124,6 +124,8 @@ def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
         return f"{outcome.arguments.get('expression', '')} = {result.get('result', _as_text(result))}"
     if isinstance(result, Mapping) and outcome.name == "current_datetime":
         return f"{result.get('weekday')}, {result.get('date')}, {result.get('time')} ({result.get('timezone')})"
+    if isinstance(result, Mapping) and outcome.name == "memory_store":
+        return "Notiert." if conversation.is_german else "Noted."
     if described := describe(outcome, german=conversation.is_german):
         return described
     hits = result.get("results") if isinstance(result, Mapping) else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from local.standin.earlier_runs import left_texts
 from local.standin.words import fold
 from spass.calls.datamark import NOTE, remove_marks
 from spass.core.messages import Json
@@ -26,7 +27,7 @@ _QUESTION_START: Final = re.compile(
     r"who|what|when|where|how|why|which|whose|is|are|does|do|did|can|could|name|explain|tell|describe|show|list|find|search|look)\b"
 )
 _TELLS_HOW: Final = re.compile(
-    r"^(you|du|if|wenn|before|after|use|answer|search|look|call|end|name|say|never|always|do|don't|passages|what tools|"
+    r"^(you|du|if|wenn|before|after|use|answer|ask|store|search|look|call|end|name|say|never|always|do|don't|passages|what tools|"
     r"antworte|nenne|merke|schlage|frage|vor der|steht|fundstellen|weißt)\b",
     re.IGNORECASE,
 )
@@ -122,6 +123,8 @@ class Conversation:
             role, text = message.get("role"), without_label(text_of(message))
             if role == "user" and (notes := _MEMORY.search(text)):
                 candidates += [Candidate(s, "memory", 0.7) for s in sentences(notes[1].replace("\n", "\n\n"))]
+            elif role == "user" and (left := [*left_texts(text)]):
+                candidates += [Candidate(s, "memory", 0.7) for one in left for s in sentences(one) if not s.endswith("?")]
             elif role == "user" and not _DOCUMENT.search(text):
                 candidates += [Candidate(s, "user", 1.1) for s in sentences(text) if not s.endswith("?")]
             elif role == "assistant" and not text.startswith(("Ich bin ", "I am ")):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from local.standin import memory_calls
 from local.standin.answers import is_sure
 from local.standin.conversation import Conversation
 from local.standin.words import content_stems, fold, match
@@ -232,6 +233,12 @@ def _lineage_search(conversation: Conversation) -> dict[str, Any] | None:
     return {"query": " ".join(conversation.question_text.split())[:500]}
 
 
+def _memory_search(conversation: Conversation) -> dict[str, Any] | None:
+    """Search the notes of the operator, unless another tool answers the question."""
+    other = _calculator(conversation) is not None or _current_datetime(conversation) is not None
+    return None if other else memory_calls.search(conversation)
+
+
 _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {
     "calculator": _calculator,
     "current_datetime": _current_datetime,
@@ -240,6 +247,8 @@ _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {
     "rag_query": _rag_query,
     "rag_index_list": lambda conversation: {} if _LISTS_INDICES.search(fold(conversation.question_text)) else None,
     "lineage_search": _lineage_search,
+    "memory_search": _memory_search,
+    "memory_store": memory_calls.store,
     **dict.fromkeys(NAMES, lambda _: None),
 }
 

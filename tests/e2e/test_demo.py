@@ -37,6 +37,8 @@ FACTS = (
     '"status": "denied"',
     '"status": "executed"',
     "version 2: Add a docstring to main()",
+    '"key": "pump", "content": "The pump in the cellar was repaired on Tuesday."',
+    '"operator_id": "demo-walk"',
     "Every answer follows",
 )
 

@@ -39,6 +39,8 @@ FACTS = (
     '"status":"executed"',  # the approved deletion
     '"content":"2 lines mention Berlin."',  # what the model's code counted
     '"output":"5050\\n"',
+    '"key":"pump","content":"The pump was repaired on Tuesday."',  # what the operator keeps
+    '"state":{"input":"When was the pump repaired?"',
 )
 
 

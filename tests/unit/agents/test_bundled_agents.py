@@ -12,7 +12,7 @@ from spass.tools.registry import TOOLS
 ROOT = Path(__file__).parents[3]
 
 # The folder may also contain the operator's own agents, which these tests must ignore.
-BUNDLED = frozenset({"concise-de", "berlin-tour", "berlin-rag", "researcher", "researcher-rag", "librarian"})
+BUNDLED = frozenset({"concise-de", "berlin-tour", "berlin-rag", "researcher", "researcher-rag", "librarian", "logbook"})
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,12 @@ def test_each_bundled_agent_equals_that_of_the_predecessor(
     assert agent.build().system_prompt
 
 
+def test_the_logbook_is_an_operator_with_a_memory(agents: AgentRegistry) -> None:
+    logbook = agents.get("logbook")
+    assert (logbook.kind, logbook.operator_id) == ("operative", "logbook")
+    assert {"memory_store", "memory_search"} <= {*logbook.tools}
+
+
 def test_bundled_agents_set_only_parameters_that_their_models_receive(agents: AgentRegistry) -> None:
     config = load_gateway_config(ROOT / "gateway.yaml")
     files = {name: (ROOT / "agents" / f"{name}.yaml").read_text(encoding="utf-8") for name in BUNDLED}
@@ -48,7 +54,7 @@ def test_bundled_agents_set_only_parameters_that_their_models_receive(agents: Ag
     assert not [name for name in without_sampling if "\ntemperature:" in files[name]]
 
 
-def test_all_six_are_listed(agents: AgentRegistry) -> None:
+def test_all_are_listed(agents: AgentRegistry) -> None:
     assert {entry.name for entry in agents.list().agents} >= BUNDLED
 
 

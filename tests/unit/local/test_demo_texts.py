@@ -21,5 +21,5 @@ def test_the_documentation_becomes_valid_documents() -> None:
 def test_no_document_is_over_the_limit(tmp_path_factory: pytest.TempPathFactory, text: str, times: int) -> None:
     folder = tmp_path_factory.mktemp("docs")
     (folder / "page.md").write_text(text * times)
-    for document in documentation(folder):
+    for document in documentation(folder, ["page"]):
         assert 0 < len(document["text"].encode()) <= MAX_TEXT_BYTES
