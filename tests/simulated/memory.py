@@ -16,18 +16,10 @@ from spass.testing.aws import MemoryAws
 WITH_QUEUE: Final = JobTargets(queue="jobs")
 
 
-def table_for_faults(emulated: Aws) -> Aws:
-    """Return a table in memory with the emulator's bucket, which has versions. With SPASS_SOAK=1, return both from it."""
-    if os.environ.get("SPASS_SOAK"):
-        return emulated
-    aws = MemoryAws(WITH_QUEUE)
-    aws.__dict__["_s3"] = emulated._s3
-    return aws
-
-
-def aws_for_faults(request: pytest.FixtureRequest) -> Aws:
-    """Return AWS in memory, or the emulator with SPASS_SOAK=1."""
+def aws_for_faults(request: pytest.FixtureRequest, *, versioned: bool = False) -> Aws:
+    """Return AWS in memory, or the emulator with SPASS_SOAK=1. A ``versioned`` bucket keeps all versions of an object, as that of
+    the emulator does."""
     if os.environ.get("SPASS_SOAK"):
         on_emulator: Aws = request.getfixturevalue("emulated_aws")
         return on_emulator
-    return MemoryAws(WITH_QUEUE)
+    return MemoryAws(WITH_QUEUE, versioned=versioned)

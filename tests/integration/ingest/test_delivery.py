@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from spass.aws.clients import Aws
 from spass.aws.invocation import AwsCall
 from spass.aws.leases import LEASE_SECONDS
 from spass.calls.scope import Scope
@@ -20,12 +21,18 @@ from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.ingest.publish import MAX_QUEUED_PARTS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
+from tests.simulated.memory import aws_for_faults
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, jsonl_file, lines, numbered_texts
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
 SOAK = bool(os.environ.get("SPASS_SOAK"))
 T = TypeVar("T")
+
+
+@pytest.fixture
+def aws(request: pytest.FixtureRequest) -> Aws:
+    return aws_for_faults(request, versioned=True)
 
 
 class SlowCalls(Calls):
@@ -187,6 +194,7 @@ class Queue:
     def __init__(self, harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         self.harness, self.chance = harness, random.Random(seed)
         self.waiting: list[str] = []
+        self.delivered_now = 0
 
         async def send(_: object, job: Job) -> None:
             self.waiting.append(body_of(job))
@@ -201,9 +209,12 @@ class Queue:
     async def _worker(self) -> None:
         for _ in range(400):
             if not self.waiting:
+                if not self.delivered_now:
+                    return
                 await asyncio.sleep(0.05)
                 continue
             body = self.waiting.pop(self.chance.randrange(len(self.waiting)))
+            self.delivered_now += 1
             with inject(FaultPlan(self.chance.choice([None, None, *Fault]), at=self.chance.randrange(30))):
                 try:
                     is_done = await self.harness.deliver(body, message=body, seconds=self.chance.choice([60, 870]))
@@ -211,6 +222,7 @@ class Queue:
                     is_done = False
             if not is_done or self.chance.random() < 0.2:
                 self.waiting.append(body)
+            self.delivered_now -= 1
             if (await self.harness.only_upload()).status == "succeeded":
                 return
 

@@ -11,15 +11,15 @@ from spass.rag.index.documents import NewDocument
 from spass.rag.index.objects import map_limited
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
-from tests.simulated.memory import table_for_faults
+from tests.simulated.memory import aws_for_faults
 from tests.unit.rag.ingest.harness import IngestHarness, lines
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def aws(emulated_aws: Aws) -> Aws:
-    return table_for_faults(emulated_aws)
+def aws(request: pytest.FixtureRequest) -> Aws:
+    return aws_for_faults(request, versioned=True)
 
 
 BEFORE = {"d0": "old", "other": "stays"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spass.aws.clients import Aws
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import Conflict, SessionArchived, StorageUnavailable
 from spass.core.ids import SessionId
@@ -20,6 +21,7 @@ from spass.sessions import commit, record
 from spass.sessions.turn import TurnAnswer
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
+from tests.simulated.memory import aws_for_faults
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import SessionHarness
@@ -29,6 +31,11 @@ pytestmark = pytest.mark.anyio
 SOAK = bool(os.environ.get("SPASS_SOAK"))
 FIRST = f"a {'x' * 100}"
 ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
+
+
+@pytest.fixture
+def aws(request: pytest.FixtureRequest) -> Aws:
+    return aws_for_faults(request)
 
 
 @pytest.fixture(autouse=True)
