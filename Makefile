@@ -19,7 +19,7 @@ PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check -
 COMPILE := $(abspath $(LOCK_ENV))/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
 PYTEST := -m pytest
 # Test files run in parallel, so that one slow file does not delay the others. The order stays, because tests/conftest.py puts the slowest first.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 export PYTHONPATH := shared:.
