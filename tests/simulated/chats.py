@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import pytest
 from starlette.types import ASGIApp, Message
 
+from functions.agents import chat
+from functions.ask import create as ask
 from functions.sessions import append, delete, history
 from functions.sessions import get as get_session
 from functions.sessions import list as list_sessions
@@ -135,10 +137,12 @@ class ClockedServices(ScriptedServices):
 
 
 class Chats:
-    """The gateway's routes of chats. ``model`` answers for all models."""
+    """The gateway's routes of chats. ``model`` answers for all models. ``agents`` are the texts of more agents' files by name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, agents: Mapping[str, str] = MappingProxyType({})) -> None:
         self._settings = write_operators_files(folder)
+        for name, text in agents.items():
+            (self._settings.agents / f"{name}.yaml").write_text(text)
         self._first: ClockedServices | None = None
         asyncio.get_running_loop().set_exception_handler(_ignore_crashes)
         self.begin_anew()
@@ -158,7 +162,7 @@ class Chats:
         if self._first is None:
             self._first = self.services
             of_sessions = [append, delete, get_session, history, list_sessions]
-            self.app = create_app([route.router for route in (create, get, stop, *of_sessions)], self.services)
+            self.app = create_app([route.router for route in (create, get, stop, chat, ask, *of_sessions)], self.services)
         for name in ("config", "agents", "tokens"):
             self.services.__dict__[name] = getattr(self._first, name)
         self.app.state.services = self.services
