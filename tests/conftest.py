@@ -64,6 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get("/".join(item.path.parts[-2:]), len(_FIRST)))
 
 
+def pytest_collection_finish() -> None:
+    """Leave the modules and the collected tests out of all further collections of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_service_descriptions() -> Iterator[None]:
     """Cache botocore's service descriptions. It reads a megabyte of JSON for every new session, and most tests create one."""
