@@ -6,7 +6,7 @@ done``, or it ends at any point with ``error error``. docs/streaming.md describe
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -241,9 +241,12 @@ def collect_reply(events: Sequence[Event]) -> dict[str, Any]:
 def collect_ask(events: Sequence[Event]) -> dict[str, Any]:
     """Return a stream of /v1/ask that ended with ``done`` as the blocking answer, without ids and times."""
     (done,), (usage,) = of_type(events, "done"), of_type(events, "usage")
-    assert (done["session_id"], done["compaction"], done["message"]["id"], done["message"]["seq"]) == (None,) * 4
+    if (session := done["metadata"].get("session_id")) is None:  # only an operator has one
+        assert (done["compaction"], done["message"]["id"], done["message"]["seq"]) == (None,) * 3
+    assert done["session_id"] == session
     return {
-        **{name: done[name] for name in ("agent", "kind", "model", "turns", "finish_reason", "metadata")},
+        **{name: done[name] for name in ("agent", "kind", "model", "turns", "finish_reason")},
+        "metadata": _without_session(done["metadata"]),
         "content": answer_text(events),
         "tool_results": _in_any_order(
             [call["tool"], call["result"], call["ok"]] for call in of_type(events, "tool_call") if call["parent_id"] is None
@@ -254,9 +257,15 @@ def collect_ask(events: Sequence[Event]) -> dict[str, Any]:
 
 def comparable_ask(answer: dict[str, Any]) -> dict[str, Any]:
     """Return a blocking answer of /v1/ask without ids and times."""
-    names = ("agent", "kind", "model", "turns", "finish_reason", "metadata", "content", "usage")
+    names = ("agent", "kind", "model", "turns", "finish_reason", "content", "usage")
     results = ([result["tool_name"], json.loads(result["content"]), result["success"]] for result in answer["tool_results"])
-    return {**{name: answer[name] for name in names}, "tool_results": _in_any_order(results)}
+    metadata = _without_session(answer["metadata"])
+    return {**{name: answer[name] for name in names}, "metadata": metadata, "tool_results": _in_any_order(results)}
+
+
+def _without_session(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata without the id of an operator's session. It is in both forms of an answer, or in neither."""
+    return {name: None if name == "session_id" else value for name, value in metadata.items()}
 
 
 def comparable_reply(reply: dict[str, Any]) -> dict[str, Any]:

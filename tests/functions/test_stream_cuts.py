@@ -13,7 +13,7 @@ import pytest
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Deltas, Script, ScriptedModel
 from tests.functions.gateway import Gateway
-from tests.functions.random_turns import MODEL_KINDS, RandomTurn, agent_of, install, script
+from tests.functions.random_turns import SESSION_KINDS, RandomTurn, agent_of, install, script
 from tests.functions.stream_workers import Response, Worker, event_id, virtual_time
 from tests.stream_grammar import parse_events
 
@@ -146,7 +146,7 @@ async def check_attempt(world: World, chat: Chat, random: Random, attempt: int) 
 
 async def check_stream(world: World, seed: str, number: int) -> None:
     random = Random(seed)
-    turn = RandomTurn.of(random, random.choice(MODEL_KINDS))
+    turn = RandomTurn.of(random, random.choice(SESSION_KINDS))
     chat = streamed_chat(turn, random, number) if random.random() < 0.75 else await streamed_message(world, turn, number)
     world.model.script = in_time(turn, random)
     events = await check_attempt(world, chat, random, 1)

@@ -9,7 +9,7 @@ import pytest
 from spass.agents.kinds.registry import KINDS
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.random_turns import (
-    MODEL_KINDS,
+    SESSION_KINDS,
     RandomTurn,
     agent_of,
     history,
@@ -42,12 +42,12 @@ def result(reply: Reply) -> dict[str, Any]:
     return comparable_reply(reply.json) if reply.status == 200 else {"error": reply.json["error"]}
 
 
-@pytest.mark.parametrize("kind", MODEL_KINDS)
+@pytest.mark.parametrize("kind", SESSION_KINDS)
 def test_a_collected_stream_of_a_random_turn_equals_the_blocking_reply(gateway: Gateway, tmp_path: Path, kind: str) -> None:
     gateway = install(gateway, tmp_path / "kinds")
     seen: dict[str, int] = {}
     with without_threads():
-        for number in range(TURNS // len(MODEL_KINDS)):
+        for number in range(TURNS // len(SESSION_KINDS)):
             turn = RandomTurn.of(Random(f"{kind} {number}"), kind)
             outcomes = []
             for way in ("blocking", "chat", "stream") if number % 4 == 0 else ("blocking", "chat"):

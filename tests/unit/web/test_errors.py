@@ -26,6 +26,7 @@ CONTRACT = {
         *("model_not_found", "tool_not_found", "upload_not_found", "job_not_found", "request_not_found", "route_not_found"),
         "stream_not_found",
         *("workspace_not_found", "file_not_found", "version_not_found", "approval_not_found"),
+        *("operator_not_found", "run_not_found"),
     },
     405: {"method_not_allowed"},
     409: {
@@ -40,6 +41,7 @@ CONTRACT = {
         ),
         *("confirm_token_invalid", "confirm_token_expired"),
         *("workspace_conflict", "approval_decided"),
+        *("nothing_to_run", "agent_paused"),
     },
     413: {"payload_too_large"},
     422: {"idempotency_key_reused"},
