@@ -33,8 +33,11 @@ from spass.approvals.store import put_approval
 from spass.aws import keys
 from spass.aws.invocation import AwsCall
 from spass.aws.writes import Update
-from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
+from spass.core.ids import AgentName, ManagedAgentId, OperatorId, SessionId, TenantId, UserId, new_id
 from spass.core.time import now
+from spass.managed.lookup import find_agent
+from spass.managed.records import RunTrigger
+from spass.managed.run_start import new_run, skip
 from spass.memory.operator import Operator
 from spass.memory.state import state_creation
 from spass.testing.faults import FaultPlan, inject
@@ -77,12 +80,13 @@ class Fixtures:
     approval: str  # of a call that waits
     operator: str
     agent: str  # a managed agent
+    run: str  # of that agent, which was skipped
 
     def path(self, route: Route) -> str:
         session = self.grown if route.module == "sessions.compact" else self.session
         made = {"session_id": session, "job_id": self.job, "upload_id": self.upload, "request_id": self.request}
         made |= {"message_id": self.chat, "approval_id": self.approval, "operator_id": self.operator}
-        made |= {"agent_id": self.agent}
+        made |= {"agent_id": self.agent, "run_id": self.run}
         ours = {"name": "bench", "index_id": "bench", "workspace_id": "bench", "doc_id": "d1", "model": "bench-model"}
         path = route.path.format_map({**ours, "file": "swagger-ui.css", **made})
         return f"{path}?path={FILE}" if path.endswith("/file") else path
@@ -174,7 +178,7 @@ async def prepare(client: httpx.AsyncClient) -> Fixtures:
         await create_stream(client),
         await create_approval(session_id),
         await create_operator(session_id),
-        (await client.post("/v1/managed-agents", json=BODIES["managed.create"])).raise_for_status().json()["id"],
+        *await create_managed_agent(client),
     )
 
 
@@ -208,6 +212,19 @@ async def create_operator(session: str) -> str:
     store, operator = app.state.services.aws.for_tenant(TenantId("bench")), Operator(UserId(USER), OperatorId(session))
     await store.table.write(state_creation(store, operator, SessionId(session), AgentName("bench"), now()))
     return operator.id
+
+
+async def create_managed_agent(client: httpx.AsyncClient) -> tuple[str, str]:
+    """Create a managed agent, and store a run that was skipped. Return their ids."""
+    from bench.gateway import app
+
+    created = (await client.post("/v1/managed-agents", json=BODIES["managed.create"])).raise_for_status()
+    store = app.state.services.aws.for_tenant(TenantId("bench"))
+    agent = await find_agent(store, ManagedAgentId(created.json()["id"]))
+    if agent is None:
+        raise SystemExit("the new agent is not in the table")
+    run = await skip(store, new_run(agent, RunTrigger.SCHEDULE, agent.token_id, time.time()), time.time())
+    return agent.id, run.id
 
 
 async def create_stream(client: httpx.AsyncClient) -> str:
