@@ -11,9 +11,10 @@ from typing import Any, Final, cast
 import numpy as np
 
 from bench.meter import record_calls
-from spass.agents.kinds.axes.hybrid_retrieval import NOTES_OF_EACH, fuse
+from spass.agents.kinds.axes.hybrid_retrieval import NOTES_OF_EACH
 from spass.calls.scope import Scope
 from spass.core.effects import Keep, Recall
+from spass.core.fusion import fuse
 from spass.core.ids import AgentName, OperatorId, RequestId, SessionId, TenantId, UserId
 from spass.core.time import timestamp
 from spass.memory.operator import Operator
@@ -61,7 +62,7 @@ async def search_by_meaning(memory: OperatorMemory) -> object:
 async def search_by_both(memory: OperatorMemory) -> object:
     words = await memory.recall(Recall(_QUERY, "keyword", NOTES_OF_EACH))
     meaning = await memory.recall(Recall(_QUERY, "semantic", NOTES_OF_EACH))
-    return fuse(words.notes, meaning.notes)
+    return fuse([words.notes, meaning.notes], 2 * NOTES_OF_EACH)
 
 
 SEARCHES: Final[dict[str, Search]] = {"keyword": search_by_words, "semantic": search_by_meaning, "fused": search_by_both}

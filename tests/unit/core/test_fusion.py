@@ -35,11 +35,32 @@ def test_the_score_is_the_sum_of_reciprocal_ranks() -> None:
     assert note == Note("a", "A", round(2 / 61, 6), "097")
 
 
-@given(st.lists(st.text("abcdefgh", max_size=8).map(lambda text: "".join(dict.fromkeys(text))), max_size=4))
-def test_every_note_is_there_once_and_more_support_never_hurts(rankings: list[str]) -> None:
+RANKINGS = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True).map("".join), max_size=4)
+
+
+@given(RANKINGS)
+def test_every_note_is_there_once_in_the_order_of_the_formula(rankings: list[str]) -> None:
     fused = fuse([notes(ranking) for ranking in rankings], 100)
     assert sorted(keys(fused)) == sorted(set("".join(rankings)))
+    for note in fused:
+        score = sum(1 / (61 + ranking.index(note.key)) for ranking in rankings if note.key in ranking)
+        assert note.score == round(score, 6)
     assert [note.score for note in fused] == sorted((note.score for note in fused), reverse=True)
-    for key in keys(fused):
-        again = fuse([*map(notes, rankings), notes(key)], 100)
-        assert keys(again).index(key) <= keys(fused).index(key)
+
+
+@given(RANKINGS)
+def test_more_support_never_hurts(rankings: list[str]) -> None:
+    fused = keys(fuse([*map(notes, rankings)], 100))
+    for key in fused:
+        supported = fuse([*map(notes, rankings), notes(key)], 100)
+        assert keys(supported).index(key) <= fused.index(key)
+
+
+@given(RANKINGS)
+def test_a_note_that_is_never_behind_another_one_is_not_behind_it_in_the_fusion(rankings: list[str]) -> None:
+    fused = keys(fuse([*map(notes, rankings)], 100))
+    for first in fused:
+        for second in fused:
+            better = [first in ranking and first in ranking.partition(second)[0] for ranking in rankings]
+            if rankings and all(better):
+                assert fused.index(first) < fused.index(second)

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from spass.agents.kinds.axes.searches import MAX_QUERY_CHARACTERS, Found, search
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls, read_reply
 from spass.core.effects import Note
+from spass.core.fusion import fuse
 from spass.core.json import dump
 from spass.core.messages import Json
 
@@ -18,7 +19,6 @@ USEFUL: Final = 2
 ENOUGH: Final = 2
 """Notes with which one round is enough."""
 MAX_TOKENS: Final = 512
-_RANK_CONSTANT: Final = 60
 _GRADED_CHARACTERS: Final = 600
 
 GRADES_PROMPT: Final = """\
@@ -57,23 +57,11 @@ def recall_and_grade(calls: SideCalls, query: str) -> Effects[Found]:
     return Found(notes, frozenset(seen - {note.key for note in notes}))
 
 
-def fuse(*rankings: Sequence[Note]) -> list[Note]:
-    """Return the notes of all rankings by reciprocal rank (Cormack et al. 2009, https://doi.org/10.1145/1571941.1572114), best
-    first. Of equal ones, that of an earlier ranking is first."""
-    notes: dict[str, Note] = {}
-    scores: dict[str, float] = {}
-    for ranking in rankings:
-        for rank, note in enumerate(ranking, 1):
-            notes.setdefault(note.key, note)
-            scores[note.key] = scores.get(note.key, 0.0) + 1 / (_RANK_CONSTANT + rank)
-    return sorted(notes.values(), key=lambda note: -scores[note.key])
-
-
 def _round(calls: SideCalls, query: str, seen: set[str]) -> Effects[_Round]:
     """Search, and let a model grade the notes that are not among ``seen``, to which they are added."""
     by_words = yield from search(calls, query, "keyword", NOTES_OF_EACH)
     by_meaning = yield from search(calls, query, "semantic", NOTES_OF_EACH)
-    notes = _unseen(fuse(by_words, by_meaning), seen)
+    notes = _unseen(fuse([by_words, by_meaning], 2 * NOTES_OF_EACH), seen)
     seen |= {note.key for note in notes}
     if not notes:
         return _Round(())
