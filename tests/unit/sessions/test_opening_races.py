@@ -95,7 +95,8 @@ class Race:
         for session in self.some_session():
             with inject(self.schedule.process()), suppress(SpassError, Crash):
                 now, owner = self.schedule.now(), new_id("job")
-                source = await acquire_hold(self.store, session, AGENT, USER, new_hold(owner, HoldKind.JOB, None, now), now)
+                agent, hold = self.heads()[session].agent, new_hold(owner, HoldKind.JOB, None, now)
+                source = await acquire_hold(self.store, session, agent, USER, hold, now)
                 turns = await load_turns(self.store, session, 1)
                 plan = CompactionPlan.new(session, source.next_seq)
                 if source.message_count:
@@ -109,7 +110,7 @@ class Race:
         for session in self.some_session():
             self.deleted.add(session)
             with inject(self.schedule.process()), suppress(SpassError, Crash):
-                await delete_session(self.store, session, AGENT, USER, self.schedule.now())
+                await delete_session(self.store, session, self.heads()[session].agent, USER, self.schedule.now())
 
     async def wait(self, longest: float) -> None:
         await asyncio.sleep(self.schedule.random_delay(longest))
