@@ -89,7 +89,16 @@ class Caller:
     def owner(self) -> UserId:
         """Return the owner of what the request makes for operators: the user, or one that stands for the token and that no header
         can name."""
-        return self.user if self.user is not None else UserId(f"token/{self.identity.token_id}")
+        return self.user if self.user is not None else self._token_user
+
+    @property
+    def is_person(self) -> bool:
+        """Return whether the request names a user. The one that stands for the token is none: no header can name it."""
+        return self.user not in (None, self._token_user)
+
+    @property
+    def _token_user(self) -> UserId:
+        return UserId(f"token/{self.identity.token_id}")
 
     def require_user(self) -> UserId:
         """Return the user of the request.

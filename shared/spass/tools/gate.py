@@ -35,6 +35,12 @@ def check_can_wait(scope: Scope) -> CurrentSession:
             "Nothing was changed. Answer without it, and say that it needs a session.",
             code="approval_unavailable",
         )
+    if not scope.caller.is_person:
+        raise ToolError(
+            "This call needs a person's approval, which is not possible here: the request names no user. Nothing was changed. "
+            "Answer without it, and say that the request needs the header SPASS-User-Id.",
+            code="approval_unavailable",
+        )
     return session
 
 

@@ -152,7 +152,9 @@ async def run_race(schedule: Schedule) -> dict[str, int]:
     return {
         "answers": len(race.answered),
         "compactions": sum(head.archived_at is not None for head in race.heads().values()),
-        "sessions of the other agent": sum([head.operator is not None and head.agent == AGENTS[1] for head in race.heads().values()]),
+        "sessions of the other agent": sum(
+            [head.operator is not None and head.agent == AGENTS[1] for head in race.heads().values()]
+        ),
     }
 
 
