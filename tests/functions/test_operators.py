@@ -323,3 +323,8 @@ def test_a_session_that_is_compacted_continues_with_the_state(operators: Gateway
     operators.model.script = "Still here."
     assert chat(operators, "three").json["session_id"] == moved.json["session_id"]
     assert "A summary." in " ".join(shown(operators))
+
+
+def test_an_agent_shows_the_operator_as_which_it_runs(operators: Gateway) -> None:
+    operator_ids = {name: operators.send("GET", f"/a1/agents/{name}").json["operator_id"] for name in ("watch", "guard")}
+    assert operator_ids == {"watch": "watch", "guard": "shared"}

@@ -10,7 +10,7 @@ from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.registry import KINDS
 from spass.agents.parameters import SYSTEM_PROMPT, params_model
 from spass.agents.registry import AgentRegistry
-from spass.agents.spec import DEFAULT_KIND, MAX_MESSAGE_BYTES, OPERATOR_PARAMETER, AgentSpec, MessageText, check_unique
+from spass.agents.spec import DEFAULT_KIND, MAX_MESSAGE_BYTES, AgentSpec, MessageText, check_unique
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.errors import AgentNotFound, InvalidRequest, ModelNotAllowed, ToolNotFound
@@ -171,7 +171,6 @@ class Asker:
             model=self._model(scope, choice.model),
             tools=self._tools(choice),
             parameters=parameters,
-            operator_id=parameters.get(OPERATOR_PARAMETER),
         )
         try:
             agent.build()

@@ -34,8 +34,7 @@ class AgentSpec:
     ``kind`` is a canonical key. ``parameters`` are valid values for fields of the kind; the others have their defaults.
     ``rag_index`` is searched before each prompt for ``rag_top_k`` passages; None means the tenant's setting. ``notices`` name
     parts of the agent's file that have no effect, as ``file:line: message``. ``grants`` is what the tools may do. ``sandbox`` is
-    the container in which the agent runs, or None for this process. ``operator_id`` is the operator as which the agent runs, or
-    None if nothing is stored.
+    the container in which the agent runs, or None for this process.
     """
 
     name: str
@@ -49,7 +48,11 @@ class AgentSpec:
     sandbox: ContainerSettings | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
-    operator_id: OperatorId | None = None
+
+    @property
+    def operator_id(self) -> OperatorId | None:
+        """Return the operator as which the agent runs, or None if nothing is stored."""
+        return self.parameters.get(OPERATOR_PARAMETER)
 
     def build(self) -> BaseAgent:
         """Return the kind with its parameters.
@@ -112,8 +115,9 @@ class AgentFile(BaseModel):
         parameters = {field.name: getattr(self, field.name) for field in fields(KINDS.get(self.kind))}
         common = {name: getattr(self, name) for name in AgentFile.model_fields if name not in parameters}
         grants = Grants(**{name: common.pop(name) for name in GRANTS if name in common})
-        operator = OperatorId(parameters.get(OPERATOR_PARAMETER) or self.name) if KINDS.get(self.kind).remembers else None
-        return AgentSpec(**common, grants=grants, parameters=parameters, operator_id=operator)
+        if OPERATOR_PARAMETER in parameters:
+            parameters[OPERATOR_PARAMETER] = parameters[OPERATOR_PARAMETER] or self.name
+        return AgentSpec(**common, grants=grants, parameters=parameters)
 
 
 def file_model(kind: str) -> type[AgentFile]:
