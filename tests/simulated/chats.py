@@ -144,7 +144,7 @@ class Chats:
         for name, text in agents.items():
             (self._settings.agents / f"{name}.yaml").write_text(text)
         self._first: ClockedServices | None = None
-        asyncio.get_running_loop().set_exception_handler(_ignore_crashes)
+        asyncio.get_running_loop().set_exception_handler(ignore_crashes)
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -256,7 +256,7 @@ class Chats:
             return await load_turns(self.store, session, 1)
 
 
-def _ignore_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def ignore_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Report errors of tasks except crashes, whose processes no longer await their tasks."""
     if not isinstance(context.get("exception"), Crash):
         loop.default_exception_handler(context)
@@ -282,7 +282,13 @@ def virtual_clocks() -> Iterator[None]:
         time_ns=lambda: int(virtual_now() * 1e9),
     )
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("spass.core.time", "spass.core.ids", "spass.agents.following", "spass.tools.editor.progress"):
+        for module in (
+            "spass.core.time",
+            "spass.core.ids",
+            "spass.agents.following",
+            "spass.managed.following",
+            "spass.tools.editor.progress",
+        ):
             patch.setattr(f"{module}.time", clock)
         patch.setattr("spass.agents.following.follow", partial(follow, clock=virtual_now))
         yield

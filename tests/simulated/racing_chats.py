@@ -111,7 +111,7 @@ def _config(window: int) -> GatewayConfig:
     return GatewayConfig.model_validate(content)
 
 
-class _ScriptedEngine(Engine):
+class ScriptedEngine(Engine):
     """Run ``respond`` as the agent."""
 
     def __init__(self, respond: Callable[..., AsyncGenerator[Event, None]]) -> None:
@@ -155,7 +155,7 @@ class ChatGateway(Gateway):
         """Empty the caches, as a new process has them."""
         clock, config = self.schedule.now, _config(self.window)
         self.sessions = Sessions(Cascade(config), lambda: self.summaries, clock=clock)
-        self.streams = Streams(_ScriptedEngine(self._respond), self.sessions, config, clock)
+        self.streams = Streams(ScriptedEngine(self._respond), self.sessions, config, clock)
 
     def _watch(self, before: Item | None, after: Item | None) -> None:
         self.ledger.watch(before, after, self.schedule.now())

@@ -278,6 +278,7 @@ def _patch_clock_and_randomness(schedule: Schedule, loop: asyncio.AbstractEventL
         patch.setattr("spass.core.time.time", clock)
         patch.setattr("spass.core.ids.time", clock)
         patch.setattr("spass.agents.following.time", clock)
+        patch.setattr("spass.managed.following.time", clock)
         patch.setattr("spass.agents.following.follow", partial(follow, clock=time))
         patch.setattr("spass.core.ids._ascending", AscendingNumbers())
         patch.setattr("spass.core.ids.os", SimpleNamespace(urandom=rng.randbytes))

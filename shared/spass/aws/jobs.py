@@ -11,7 +11,7 @@ from spass.aws.invocation import AwsCall, invoke, retry_once
 from spass.aws.job_targets import JobTargets
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import JobId, TenantId
-from spass.core.jobs import Job, StartCompaction, body_of
+from spass.core.jobs import Job, RunAgent, StartCompaction, Tick, body_of
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -39,10 +39,19 @@ class TenantJobs:
         """
         if job.tenant != self._tenant:
             raise PermissionError("the job belongs to another tenant")
-        url = self._job_targets.compaction_queue if isinstance(job, StartCompaction) else self._job_targets.queue
+        url = self._queue_of(job)
         if url is None:
             raise StorageUnavailable("This deployment has no queue for this job.")
         await _call("sqs", "SendMessage", self._sqs().send_message, {"QueueUrl": url, "MessageBody": body_of(job)})
+
+    def _queue_of(self, job: Job) -> str | None:
+        match job:
+            case StartCompaction():
+                return self._job_targets.compaction_queue
+            case RunAgent() | Tick():
+                return self._job_targets.runs_queue
+            case _:
+                return self._job_targets.queue
 
     async def start_compaction(self, job: JobId) -> None:
         """Start the state machine on a compaction. A second start has no effect, because the execution has the name of the job.

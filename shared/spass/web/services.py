@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from spass.core.code_calls import Sandbox
     from spass.llm.router import Router
     from spass.managed.agents import ManagedAgents
+    from spass.managed.runner import ManagedRuns
     from spass.memory.operator import Operator
     from spass.memory.operator_memory import OperatorMemory
     from spass.rag.index.cache import ObjectCache
@@ -389,6 +390,12 @@ class Services:
         from spass.managed.agents import ManagedAgents
 
         return ManagedAgents(self.config, lambda: self.asker, lambda: self.engine)
+
+    @cached_property
+    def managed_runs(self) -> "ManagedRuns":
+        from spass.managed.runner import ManagedRuns
+
+        return ManagedRuns(self.managed_agents.check, self.streams, self.tokens, self.bus)
 
     @cached_property
     def operator_turns(self) -> "OperatorTurns":

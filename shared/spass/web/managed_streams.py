@@ -1,0 +1,45 @@
+"""Answer with the stream of a managed agent's run.
+
+OpenAI's SDKs read it. For them a blank line ends an event even if no data came before it, so each blank line follows data.
+"""
+
+from functools import partial
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.agents.render.managed_frames import failed_run_frames
+from spass.core.event_task import EventTask
+from spass.core.ids import ManagedAgentId, RunId
+from spass.managed.following import follow_run
+from spass.web.exchange import Exchange
+from spass.web.idempotency import REPLAYED_HEADER
+from spass.web.streams import StreamStyle, answer_followed, answer_following, answer_live, read_last_event_id, report_failure
+
+_STYLE: Final = StreamStyle(failed_run_frames, b"retry: 1000\n", b": keep-alive\n")
+
+
+async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str) -> Response:
+    """Put a message into the mailbox and answer with the stream of its run, or with that of an earlier request with its key.
+
+    Raises:
+        SpassError: as for ``ManagedRuns.stream``.
+    """
+    runs, report = exchange.services.managed_runs, partial(report_failure, exchange)
+    stream = await runs.stream(exchange.scope, agent, content, report, exchange.idempotency)
+    if isinstance(stream, EventTask):
+        return answer_followed(exchange, stream, {REPLAYED_HEADER: "true"}, _STYLE)
+    return answer_live(exchange, stream, _STYLE)
+
+
+async def follow_run_stream(request: Request, exchange: Exchange, agent: ManagedAgentId, run: RunId) -> Response:
+    """Return the stream of a run, from its start or behind the event ``Last-Event-ID``. Return 204 if it has ended with that
+    event.
+
+    Raises:
+        InvalidRequest: ``Last-Event-ID`` is malformed.
+        AgentNotFound, RunNotFound, StreamNotFound: there is no such agent, run or stream.
+    """
+    stream = await follow_run(exchange.scope, agent, run, read_last_event_id(request))
+    return answer_following(request, exchange, stream, _STYLE)

@@ -1,0 +1,235 @@
+"""Crash anywhere: each AWS call of a run of a managed agent crashes before, crashes after, gets no reply, or is throttled.
+
+The client repeats its request, the queue delivers again, and the sweep looks after what is left. Then each message was answered
+once, no answer is stored twice, nothing is active, and the run's stream is whole for all who read it.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
+from spass.llm.errors import BackendError
+from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.managed.records import ManagedAgent
+from spass.sessions import commit
+from spass.testing.faults import Fault
+from tests.functions.managed_runs import ManagedGateway
+from tests.simulated.chats import Process, virtual_clocks, wait_while_paused
+from tests.simulated.managed_world import Reading
+from tests.unit.virtual_time import BACKEND, VirtualLoop
+
+pytestmark = pytest.mark.anyio
+
+KINDS: Final = (
+    "first message",
+    "message with a key",
+    "queued",
+    "queued with an input",
+    "tools",
+    "model error",
+    "stopped",
+    "stopped in the queue",
+    "message in between",
+)
+FAULTS: Final = [
+    (Fault.CRASH_BEFORE, 1),
+    (Fault.CRASH_AFTER, 1),
+    (Fault.LOST_REPLY, 1),
+    (Fault.LOST_REPLY, 2),
+    (Fault.THROTTLE, 2),
+]
+"""Faults, and the number of calls in a row that have them. The table retries each call once."""
+OUTAGES: Final = [(fault, times) for fault in (Fault.LOST_REPLY, Fault.THROTTLE, Fault.REPEATED) for times in (3, 5, 8, 13)]
+MODEL_SECONDS: Final = 22.0
+"""Longer than the time between two renewals."""
+USAGE: Final = TokenUsage(10, 5)
+UNKNOWN: Final = ("crash", "storage_unavailable")
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
+    return BACKEND
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ManagedGateway]:
+    monkeypatch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", 6.5)
+    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
+    with virtual_clocks():
+        yield ManagedGateway(tmp_path)
+
+
+@dataclass
+class Faulty:
+    """Processes of which one has a fault at call number ``at`` of them all. ``calls`` are the calls of all."""
+
+    fault: Fault | None = None
+    at: int = 0
+    times: int = 1
+    processes: list[Process] = field(default_factory=list)
+
+    def next(self) -> Process:
+        """Return the next process."""
+        made = sum(len(process.calls) for process in self.processes)
+        left = self.times - max(0, made - self.at)
+        process = Process(self.fault if left > 0 else None, at=max(0, self.at - made), times=max(1, left))
+        self.processes.append(process)
+        return process
+
+    @property
+    def operations(self) -> list[str]:
+        return [call.operation for process in self.processes for call in process.calls]
+
+
+@dataclass
+class RunOfAgent:
+    """A run of ``kind``, from the request to its end, with faults."""
+
+    gateway: ManagedGateway
+    kind: str
+    agent: ManagedAgent
+    sent: list[str] = field(default_factory=list)
+    is_disturbed: bool = True
+
+    @classmethod
+    async def prepare(cls, gateway: ManagedGateway, kind: str) -> "RunOfAgent":
+        gateway.begin_anew()
+        run = cls(gateway, kind, await gateway.create(tools=("calculator",)))
+        gateway.model.script = run.answer
+        if kind != "first message":
+            run.is_disturbed = False
+            await run.send_stream("earlier", Process())
+            run.is_disturbed = True
+        return run
+
+    async def answer(self, request: ChatRequest, _context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        """Act as the model."""
+        await wait_while_paused()
+        if not self.is_disturbed:
+            yield ChatDelta("ok", finish_reason=FinishReason.STOP, usage=USAGE)
+            return
+        if self.kind == "tools" and request.messages[-1].role is not Role.TOOL:
+            calls = tuple(ToolCallDelta(n, f"call_{n}", "calculator", f'{{"expression": "{n}+1"}}') for n in range(2))
+            yield ChatDelta("I compute. ", calls, FinishReason.TOOL_CALLS, USAGE)
+            return
+        yield ChatDelta("Hel")
+        await asyncio.sleep(MODEL_SECONDS)
+        if self.kind == "model error":
+            raise BackendError("broken")
+        yield ChatDelta("lo.", finish_reason=FinishReason.STOP, usage=USAGE)
+
+    async def send_stream(self, content: str, process: Process, key: str | None = None) -> Reading:
+        if content not in self.sent:
+            self.sent.append(content)
+        return await self.gateway.stream(self.agent, content, process, key=key)
+
+    async def attempt(self, faults: Faulty) -> None:
+        """Make the request, and let a worker take its message."""
+        others = asyncio.create_task(self._disturb())
+        if "queue" in self.kind:
+            self.sent.append("hello")
+            await self.gateway.send(self.agent, "hello", Process())
+            own_input = "Go on." if "input" in self.kind else None
+            await self.gateway.run(self.agent, own_input, faults.next())
+            await self.gateway.work(faults.next())
+        else:
+            await self.send_stream("hello", faults.next(), "key-1" if "key" in self.kind else None)
+        await others
+
+    async def _disturb(self) -> None:
+        """Do meanwhile what belongs to the kind."""
+        if self.kind == "message in between":
+            await asyncio.sleep(5)
+            if isinstance(await self.gateway.send(self.agent, "and this", Process()), str):
+                return
+            self.sent.append("and this")
+        elif self.kind.startswith("stopped"):
+            await asyncio.sleep(0 if "queue" in self.kind else 2.5)
+            for run in self.gateway.stored_runs(self.agent):
+                if not run.status.is_final:
+                    await self.gateway.stop(self.agent, run.id)
+
+    async def recover(self) -> None:
+        """Let the client repeat, the queue deliver and the sweep look after the agent. Run what is still pending."""
+        gateway, self.is_disturbed = self.gateway, False
+        gateway.replace_worker()
+        if "key" in self.kind:
+            await self._repeat()
+        await self._pass_hours()
+        if any(status == "pending" for _, _, status, _ in gateway.mailbox(self.agent)):
+            run = await gateway.run(self.agent, None, Process())
+            assert run.startswith("run_"), run
+            await self._pass_hours()
+
+    async def _pass_hours(self) -> None:
+        """Let the queue deliver and the sweep run until the agent is idle, and all leases expire."""
+        gateway = self.gateway
+        for _ in range(8):
+            while await gateway.work(Process()):
+                pass
+            if (await gateway.agent(self.agent)).active_run is None and not gateway.queue:
+                break
+            await asyncio.sleep(1200)
+            await gateway.sweep()
+        await gateway.settle()
+        await asyncio.sleep(LEASE_SECONDS)
+
+    async def _repeat(self) -> None:
+        """Repeat the request with its key until its run is over. A run whose worker died has failed."""
+        for _ in range(2 * LEASE_SECONDS):
+            reading = await self.send_stream("hello", Process(), "key-1")
+            run = self.gateway.stored_runs(self.agent)[-1]
+            if run.status.is_final and "hello" in [content for _, content, _, _ in self.gateway.mailbox(self.agent)]:
+                assert reading.is_done == (run.status == "succeeded")
+                return
+            assert reading.error in ("turn_lost", "storage_unavailable", "idempotency_in_progress", "session_busy"), reading.error
+            await asyncio.sleep(1)
+        raise AssertionError("the message still fails")
+
+    async def check(self) -> None:
+        gateway, stored = self.gateway, [content for direction, content, _, _ in self.gateway.mailbox(self.agent)]
+        if "key" not in self.kind and "hello" not in stored:
+            self.sent.remove("hello")  # it was refused, or its request crashed before
+        await gateway.check(self.agent, self.sent)
+        assert not any(status == "pending" for _, _, status, _ in gateway.mailbox(self.agent))
+        for run in gateway.stored_runs(self.agent):
+            first, second = [await gateway.follow(self.agent, run.id) for _ in range(2)]
+            assert first is not None
+            assert second is not None
+            assert (first.frames, first.error) == (second.frames, second.error)
+            assert first.is_done == (run.status == "succeeded"), (run, first)
+
+
+async def count_calls(gateway: ManagedGateway, kind: str) -> list[str]:
+    run, faults = await RunOfAgent.prepare(gateway, kind), Faulty()
+    await run.attempt(faults)
+    await run.recover()
+    await run.check()
+    return faults.operations
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_each_message_is_answered_once_if_any_call_of_a_run_fails(
+    gateway: ManagedGateway, kind: str, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = await count_calls(gateway, kind)
+    tries = [*FAULTS, *OUTAGES] if os.environ.get("SPASS_SOAK") else FAULTS
+    for point, call in enumerate(calls):
+        for fault, times in tries:
+            run = await RunOfAgent.prepare(gateway, kind)
+            try:
+                await run.attempt(Faulty(fault, point, times))
+                await run.recover()
+                await run.check()
+            except Exception as error:
+                error.add_note(f"{fault} x{times} at {point} of {len(calls)}: {call}")
+                raise
+            capsys.readouterr()
+    record_property("points_tried", len(calls) * len(tries))
