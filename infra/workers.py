@@ -16,6 +16,7 @@ class Trigger(StrEnum):
 
     JOBS = "jobs"  # a message of the queue of jobs
     COMPACTIONS = "compactions"  # a message of the queue of compactions
+    RUNS = "runs"  # a message of the queue of runs
     COMPACTION = "compaction"  # a step of the state machine that compacts
     HOURLY = "hourly"  # the clock
 
@@ -42,6 +43,16 @@ class Worker:
 
 _STORE: Final = frozenset({Permission.TABLE_READ, Permission.TABLE_WRITE, Permission.BUCKET_READ, Permission.BUCKET_WRITE})
 _INGEST: Final = _STORE | {Permission.UPLOADS_READ, Permission.JOBS_SEND, Permission.MODELS, Permission.EMBEDDING}
+# It runs an agent as the routes of agents do. A tick of a schedule that is not wanted any more deletes its entry.
+_RUN: Final = _STORE | {
+    Permission.MODELS,
+    Permission.EMBEDDING,
+    Permission.JOBS_SEND,
+    Permission.SANDBOX,
+    Permission.SANDBOX_NAME,
+    Permission.EDITOR,
+    Permission.SCHEDULES_DELETE,
+}
 _SCHEDULES: Final = frozenset({Permission.SCHEDULES_READ, Permission.SCHEDULES_WRITE, Permission.SCHEDULES_DELETE})
 
 WORKERS: Final[tuple[Worker, ...]] = (
@@ -55,6 +66,8 @@ WORKERS: Final[tuple[Worker, ...]] = (
         memory=512,
         seconds=45,
     ),
+    # A run takes up to 14 minutes.
+    Worker(module="runs", trigger=Trigger.RUNS, permissions=_RUN, memory=1769),
     # It waits for models. All attempts that `infra/compaction.asl.json` allows must fit into the hour of a job.
     Worker(
         module="compaction_step",

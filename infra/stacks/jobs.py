@@ -26,7 +26,7 @@ _SWEEP_EVERY: Final = "rate(1 hour)"
 _SWEEP_WITHIN_MINUTES: Final = 15  # no caller waits for it
 
 # These add a layer or a variable to the function, and nothing to its role.
-_WITHOUT_RIGHTS: Final = frozenset({Permission.EMBEDDING, Permission.SANDBOX_NAME})
+_WITHOUT_RIGHTS: Final = frozenset({Permission.EMBEDDING, Permission.EDITOR, Permission.SANDBOX_NAME})
 
 
 class JobsStack(NestedStack):
@@ -69,6 +69,9 @@ class JobsStack(NestedStack):
             batch=_COMPACTION_BATCH_SIZE,
             max_concurrency=_MAX_COMPACTION_CONCURRENCY,
         )
+        # One run per invocation: it may take as long as the function may.
+        runs = self._add_worker(workers[Trigger.RUNS], roles)
+        self._add_event_source("Runs", stored.runs, runs, batch=1, max_concurrency=environment.run_workers)
         self._add_schedule(self._add_worker(workers[Trigger.HOURLY], roles))
         acknowledge(
             self, {"AwsSolutions-L1": "Python 3.13 is what the packages are pinned for; tests run on 3.11, the oldest allowed."}
@@ -89,6 +92,7 @@ class JobsStack(NestedStack):
             memory=worker.memory,
             kind=FunctionKind.WORKER,
             embeds=Permission.EMBEDDING in worker.permissions,
+            edits=Permission.EDITOR in worker.permissions,
             sandbox=self._sandbox.function_name if Permission.SANDBOX_NAME in worker.permissions else None,
             snap_start=False,
             timeout=Duration.seconds(worker.seconds),

@@ -25,7 +25,10 @@ def test_a_worker_has_the_handler_and_timeout_of_its_row(dev: Deployment, worker
     assert function["MemorySize"] == worker.memory
     assert "AWS_LAMBDA_EXEC_WRAPPER" not in function["Environment"]["Variables"]
     embeds = Permission.EMBEDDING in worker.permissions
-    assert sorted(dev.layers(worker.function_name)) == sorted(["Config", "Runtime", *(["Model"] if embeds else [])])
+    edits = Permission.EDITOR in worker.permissions
+    assert sorted(dev.layers(worker.function_name)) == sorted(
+        ["Config", "Runtime", *(["Model"] if embeds else []), *(["Editor"] if edits else [])]
+    )
     assert ("SPASS_MODEL" in function["Environment"]["Variables"]) == embeds
 
 
