@@ -33,11 +33,8 @@ from spass.approvals.store import put_approval
 from spass.aws import keys
 from spass.aws.invocation import AwsCall
 from spass.aws.writes import Update
-from spass.core.ids import AgentName, ManagedAgentId, OperatorId, SessionId, TenantId, UserId, new_id
+from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
 from spass.core.time import now
-from spass.managed.lookup import find_agent
-from spass.managed.records import RunTrigger
-from spass.managed.run_start import new_run, skip
 from spass.memory.operator import Operator
 from spass.memory.state import state_creation
 from spass.testing.faults import FaultPlan, inject
@@ -80,13 +77,14 @@ class Fixtures:
     approval: str  # of a call that waits
     operator: str
     agent: str  # a managed agent
-    run: str  # of that agent, which was skipped
+    run: str  # of that agent, which has ended
+    idle: str  # a managed agent that has not run
 
     def path(self, route: Route) -> str:
         session = self.grown if route.module == "sessions.compact" else self.session
         made = {"session_id": session, "job_id": self.job, "upload_id": self.upload, "request_id": self.request}
         made |= {"message_id": self.chat, "approval_id": self.approval, "operator_id": self.operator}
-        made |= {"agent_id": self.agent, "run_id": self.run}
+        made |= {"agent_id": self.idle if route.module == "managed.run" else self.agent, "run_id": self.run}
         ours = {"name": "bench", "index_id": "bench", "workspace_id": "bench", "doc_id": "d1", "model": "bench-model"}
         path = route.path.format_map({**ours, "file": "swagger-ui.css", **made})
         return f"{path}?path={FILE}" if path.endswith("/file") else path
@@ -111,9 +109,12 @@ BODIES: dict[str, object] = {
     "workspaces.restore": {"version": 1, "paths": ["sums.md"]},
     "managed.create": {"name": "Bench", "agent": "simple"},
     "managed.patch": {"name": "Bench"},
+    "managed.message_send": {"content": "Two and two?"},
+    "managed.run": {"input": "Two and two?"},
 }
 FILE = "sums.md"
 STREAM = {"message": "Two and two?", "stream": True}
+MANAGED_STREAM = {"content": "Two and two?", "stream": True}
 # Calls that take away what the others need come last; like the compaction of a session, they can be made only once.
 LAST = (
     "approvals.decide",
@@ -124,6 +125,7 @@ LAST = (
     "workspaces.file_delete",
     "workspaces.delete",
     "operators.delete",
+    "managed.run",
     "managed.delete",
     "usage.reset",
 )
@@ -152,6 +154,8 @@ async def measure() -> None:
         world = await prepare(client)
         append = next(route for route in ROUTES if route.module == "sessions.append")
         await show(client, append, world, "stream", {}, STREAM)
+        message = next(route for route in ROUTES if route.module == "managed.message_send")
+        await show(client, message, world, "stream", {}, MANAGED_STREAM)
         await show(client, append, world, "key", key)
         (await client.put("/v1/tenant/config", json=LIMITS, headers=AS_ADMIN)).raise_for_status()
         for route in (route for route in ROUTES if route.module in LIMITED):
@@ -169,6 +173,7 @@ async def prepare(client: httpx.AsyncClient) -> Fixtures:
     request = query.raise_for_status().headers["SPASS-Request-Id"]
     job = await client.post(f"{SESSIONS}/{await create_long_session(client)}/compact", headers=AT_ONCE)
     session_id = session.raise_for_status().json()["id"]
+    agent = await create_managed_agent(client)
     return Fixtures(
         session_id,
         await create_long_session(client),
@@ -178,7 +183,9 @@ async def prepare(client: httpx.AsyncClient) -> Fixtures:
         await create_stream(client),
         await create_approval(session_id),
         await create_operator(session_id),
-        *await create_managed_agent(client),
+        agent,
+        await create_managed_run(client, agent),
+        await create_managed_agent(client),
     )
 
 
@@ -214,17 +221,16 @@ async def create_operator(session: str) -> str:
     return operator.id
 
 
-async def create_managed_agent(client: httpx.AsyncClient) -> tuple[str, str]:
-    """Create a managed agent, and store a run that was skipped. Return their ids."""
-    from bench.gateway import app
+async def create_managed_agent(client: httpx.AsyncClient) -> str:
+    created = await client.post("/v1/managed-agents", json=BODIES["managed.create"])
+    return str(created.raise_for_status().json()["id"])
 
-    created = (await client.post("/v1/managed-agents", json=BODIES["managed.create"])).raise_for_status()
-    store = app.state.services.aws.for_tenant(TenantId("bench"))
-    agent = await find_agent(store, ManagedAgentId(created.json()["id"]))
-    if agent is None:
-        raise SystemExit("the new agent is not in the table")
-    run = await skip(store, new_run(agent, RunTrigger.SCHEDULE, agent.token_id, time.time()), time.time())
-    return agent.id, run.id
+
+async def create_managed_run(client: httpx.AsyncClient, agent: str) -> str:
+    """Run a managed agent as a stream to its end and return the id of the run."""
+    (await client.post(f"/v1/managed-agents/{agent}/messages", json=MANAGED_STREAM)).raise_for_status()
+    runs = await client.get(f"/v1/managed-agents/{agent}/runs")
+    return str(runs.raise_for_status().json()["runs"][0]["id"])
 
 
 async def create_stream(client: httpx.AsyncClient) -> str:

@@ -116,6 +116,9 @@ _COMPACT: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.COMPACTIONS_
 # A PATCH may also remove the schedule.
 _SCHEDULE_WRITE: Final = _READ_WRITE | {Permission.SCHEDULES_WRITE, Permission.SCHEDULES_DELETE}
 
+# It queues the run. A long input is in the bucket, and whether the kind can run depends on the sandbox.
+_RUN_START: Final = _RAG_WRITE | {Permission.RUNS_SEND, Permission.SANDBOX_NAME}
+
 _DOCS: Final = frozenset({Permission.SWAGGER_UI})
 
 _AGENT: Final = "/a1/agents/{name}"
@@ -540,6 +543,23 @@ ROUTES: Final[tuple[Route, ...]] = (
         function="managed-read",
     ),
     Route(
+        method="POST",
+        path=f"{_MANAGED}/messages",
+        module="managed.message_send",
+        surface=Surface.MANAGED,
+        permissions=_AGENT_RUN,
+        long=True,
+        memory=1769,
+    ),
+    Route(
+        method="POST",
+        path=f"{_MANAGED}/run",
+        module="managed.run",
+        surface=Surface.MANAGED,
+        permissions=_RUN_START,
+        memory=1024,
+    ),
+    Route(
         method="GET",
         path=f"{_MANAGED}/runs",
         module="managed.runs",
@@ -554,6 +574,23 @@ ROUTES: Final[tuple[Route, ...]] = (
         surface=Surface.MANAGED,
         permissions=_HISTORY,
         function="managed-read",
+    ),
+    # Who follows or stops a run whose worker died ends it. The input of a run may be in the bucket.
+    Route(
+        method="GET",
+        path=f"{_MANAGED}/runs/{{run_id}}/stream",
+        module="managed.run_stream",
+        surface=Surface.MANAGED,
+        permissions=_HISTORY | {Permission.TABLE_WRITE},
+        long=True,
+        memory=512,
+    ),
+    Route(
+        method="DELETE",
+        path=f"{_MANAGED}/runs/{{run_id}}",
+        module="managed.run_stop",
+        surface=Surface.MANAGED,
+        permissions=_HISTORY | {Permission.TABLE_WRITE},
     ),
 )
 

@@ -110,6 +110,8 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
         {"name": "Fuzz", "tools": None, "params": None, "paused": True},
         {"schedule": {"expression": "cron(0 8 ? * MON-FRI *)", "input": "Hallo"}, "system_prompt": "Kurz."},
     ),
+    "managed.message_send": ({"content": "Hallo"}, {"content": "6*7?", "stream": True}),
+    "managed.run": ({"input": "Hallo"}, {}),
     "rag.replace": ({"documents": [{"id": DOCUMENT, "text": "Tee", "metadata": {"n": 1}}]},),
     "rag.append": ({"documents": [{"id": "fuzz:2", "text": "Tee", "metadata": {"n": [1]}}]},),
     "rag.documents_patch": ({"text": "Kaffee", "metadata": {"n": 2}}, {"metadata": {}}),

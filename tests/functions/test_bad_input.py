@@ -377,6 +377,8 @@ def test_bad_paths_are_refused_and_change_nothing(gateway: Gateway, session: str
         "rag.uploads_create": {"filename": "z.md", "content_type": "text/markdown", "size": 1},
         "workspaces.restore": {"version": 1},
         "managed.patch": {"name": "b"},
+        "managed.message_send": {"content": "x"},
+        "managed.run": {"input": "x"},
     }
     for route in ROUTES:
         for parameter in (name for name in PARAMETERS if f"{{{name}}}" in route.path):

@@ -17,7 +17,7 @@ NEVER_FOUND = {
     "approvals.get": "approval_not_found",
     "operators.get": "operator_not_found",
     "operators.notes": "operator_not_found",
-    **dict.fromkeys(("managed.get", "managed.messages", "managed.runs", "managed.run_get"), "agent_not_found"),
+    **{f"managed.{name}": "agent_not_found" for name in ("get", "messages", "runs", "run_get", "run_stream")},
 }
 # Resources that the users of a tenant share, by the variable that names them.
 SHARED = {"{index_id}": "index_not_found", "{workspace_id}": "workspace_not_found"}

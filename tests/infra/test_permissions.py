@@ -47,7 +47,7 @@ def _permissions(function: str) -> set[Permission]:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_role_allows_exactly_the_permissions_of_its_rows(dev: Deployment, function: str) -> None:
     expected = LOGS.union(*(GRANTED[permission] for permission in _permissions(function)))
-    takes = {worker.function_name for worker in WORKERS if worker.trigger in {Trigger.JOBS, Trigger.COMPACTIONS}}
+    takes = {worker.function_name for worker in WORKERS if worker.trigger in {Trigger.JOBS, Trigger.RUNS, Trigger.COMPACTIONS}}
     assert dev.actions(function) == (expected | TAKES if function in takes else expected)
 
 
@@ -101,7 +101,7 @@ def _queues_and_machines(dev: Deployment, function: str) -> list[object]:
     triggers = {worker.trigger for worker in WORKERS if worker.function_name == function}
     may_send = {
         "spass-dev-QueueArn": Permission.JOBS_SEND in wanted or Trigger.JOBS in triggers,
-        "spass-dev-RunQueueArn": Permission.RUNS_SEND in wanted,
+        "spass-dev-RunQueueArn": Permission.RUNS_SEND in wanted or Trigger.RUNS in triggers,
         "spass-dev-CompactionQueueArn": Permission.COMPACTIONS_SEND in wanted or Trigger.COMPACTIONS in triggers,
     }
     queues: list[object] = [{"Fn::ImportValue": name} for name, allowed in may_send.items() if allowed]

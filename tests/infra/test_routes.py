@@ -261,6 +261,7 @@ def test_a_function_has_exactly_the_layers_that_it_needs(dev: Deployment, route:
 
 def test_exactly_the_functions_that_run_agents_have_the_editor(dev: Deployment) -> None:
     edits = {"chat.completions", "ask.create", "agents.chat", "sessions.append", "streams.create", "streams.job_card"}
+    edits |= {"managed.message_send", "runs"}
     for row in ROWS:
         variables = dev.functions()[row.function_name]["Environment"]["Variables"]
         assert variables.get("SPASS_EDITOR") == ("/opt/editor" if row.module in edits else None), row.module

@@ -20,8 +20,10 @@ RUN_CODE = {
     "streams.create",
     "streams.job_card",
     "tools.execute",
+    "managed.message_send",
+    "runs",
 }
-"""The routes that run agents or tools."""
+"""The routes and the worker that run agents or tools."""
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -36,7 +38,11 @@ def test_the_rules_hold_with_every_optional_setting(extended: Deployment) -> Non
 
 def test_routes_that_run_agents_or_tools_and_the_sweep_may_run_code() -> None:
     assert {row.module for row in ROWS if Permission.SANDBOX in row.permissions} == RUN_CODE | {"sweep"}
-    assert {row.module for row in ROWS if Permission.SANDBOX_NAME in row.permissions} == RUN_CODE | {"sweep", "kinds.list"}
+    assert {row.module for row in ROWS if Permission.SANDBOX_NAME in row.permissions} == RUN_CODE | {
+        "sweep",
+        "kinds.list",
+        "managed.run",
+    }
 
 
 def test_the_laptops_template_has_no_sandbox_and_no_network() -> None:

@@ -25,7 +25,7 @@ def test_the_rules_of_schedules_hold_with_every_optional_setting(extended: Deplo
 def test_few_functions_write_schedules_and_only_the_sweep_reads_them() -> None:
     assert {row.module for row in ROWS if Permission.SCHEDULES_WRITE in row.permissions} == WRITERS
     assert {row.module for row in ROWS if Permission.SCHEDULES_READ in row.permissions} == {"sweep"}
-    assert {row.module for row in ROWS if Permission.SCHEDULES_DELETE in row.permissions} == WRITERS | {"managed.delete"}
+    assert {row.module for row in ROWS if Permission.SCHEDULES_DELETE in row.permissions} == WRITERS | {"managed.delete", "runs"}
 
 
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, breaks in BREAKS.items() for name in breaks])

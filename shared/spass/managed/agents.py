@@ -21,8 +21,8 @@ from spass.core.ids import AgentName, ManagedAgentId, id_pattern, new_id
 from spass.core.page_size import PageSizeLimit
 from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.answers import ManagedAgentPage, ManagedAgentView
-from spass.managed.lookup import find_agent, read_agent
-from spass.managed.records import ManagedAgent, Schedule, encode_agent
+from spass.managed.lookup import check_not_paused, find_agent, read_agent
+from spass.managed.records import MailboxMessage, ManagedAgent, Schedule, encode_agent
 from spass.tenancy.config import GatewayConfig
 
 if TYPE_CHECKING:  # functions that only read agents run none
@@ -187,6 +187,22 @@ class ManagedAgents:
         from spass.managed.deletion import delete_agent
 
         await delete_agent(scope.store, scope.caller.owner, agent, self._schedules(), self._clock)
+
+    async def send(self, scope: Scope, agent_id: ManagedAgentId, content: str, claim: Claim | None = None) -> MailboxMessage:
+        """Put a message into the agent's mailbox, where it waits for the next run. With a ``claim``, the same transaction stores
+        the answer. An active run whose worker died is ended.
+
+        Raises:
+            SpassError: as for ``check`` and ``mailbox.put``. Nothing is stored, except as these say.
+        """
+        from spass.managed.mailbox import put
+        from spass.managed.runs import settle_lost
+
+        agent = await read_agent(scope.store, scope.caller.owner, agent_id)
+        check_not_paused(agent)
+        self.check(scope, agent)
+        await settle_lost(scope.store, agent, self._clock())
+        return await put(scope.store, agent, content, self._clock(), claim)
 
     async def sweep(self, store: TenantStore, deadline: Deadline) -> "Swept":
         """Look after unfinished runs and deletions of a tenant until the deadline. Errors are those of ``ManagedSweep.run``."""

@@ -17,6 +17,8 @@ from spass.web.exchange import Exchange
 from spass.web.idempotency import REPLAYED_HEADER
 from spass.web.streams import StreamStyle, answer_followed, answer_following, answer_live, read_last_event_id, report_failure
 
+STREAM_OF_RUN: Final = {"content": {"text/event-stream": {}}, "description": "With `stream`: the stream of the run."}
+"""The streamed answer to a message as OpenAPI describes it."""
 _STYLE: Final = StreamStyle(failed_run_frames, b"retry: 1000\n", b": keep-alive\n")
 
 

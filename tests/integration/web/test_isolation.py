@@ -111,6 +111,8 @@ BODIES: dict[str, object] = {
     "workspaces.restore": {"version": 1},
     "managed.create": {"name": "Meiner", "agent": "simple", "model": "llama-4-scout"},
     "managed.patch": {"name": "Meiner"},
+    "managed.message_send": {"content": "Was ist das?"},
+    "managed.run": {"input": "Was ist das?"},
 }
 
 

@@ -1,0 +1,29 @@
+"""POST /v1/managed-agents/{agent_id}/run: run a managed agent in the background."""
+
+from starlette.responses import Response
+
+from spass.aws.idempotency import Claim
+from spass.managed.answers import RunView
+from spass.managed.body import RunManagedAgent
+from spass.web.exchange import CurrentExchange
+from spass.web.http_function import lambda_handler
+from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.managed_parameters import ManagedAgentParameter
+from spass.web.routing import api_router
+
+router = api_router()
+
+
+@router.post("/v1/managed-agents/{agent_id}/run", response_model=RunView, status_code=202)
+async def start_run(agent_id: ManagedAgentParameter, exchange: CurrentExchange, body: RunManagedAgent | None = None) -> Response:
+    """Queue a run of a managed agent. Its input is the pending messages, and then `input`. It never has an admin's rights."""
+
+    async def start(claim: Claim | None) -> RouteResult:
+        own_input = body.input if body is not None else None
+        run = await exchange.services.managed_runs.queue(exchange.scope, agent_id, own_input, claim)
+        return RouteResult(RunView.of(run), is_stored=True)
+
+    return await run_idempotently(exchange, start, status=202)
+
+
+handler = lambda_handler(router)
