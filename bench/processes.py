@@ -132,11 +132,11 @@ def emulated_aws() -> Iterator[dict[str, str]]:
         session.client("s3", endpoint_url=base).create_bucket(
             Bucket="spass", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
         )
-        yield leading | _compaction_targets(session, base)
+        yield leading | _job_targets(session, base)
 
 
-def _compaction_targets(session: boto3.Session, base: str) -> dict[str, str]:
-    """Create a queue and a state machine that accept jobs and do nothing. A bench runs the jobs itself."""
+def _job_targets(session: boto3.Session, base: str) -> dict[str, str]:
+    """Create queues and a state machine that accept jobs and do nothing. A bench runs the jobs itself."""
     states, queues = session.client("stepfunctions", endpoint_url=base), session.client("sqs", endpoint_url=base)
     definition = json.dumps({"StartAt": "Done", "States": {"Done": {"Type": "Succeed"}}})
     role = "arn:aws:iam::000000000000:role/bench"
@@ -144,6 +144,7 @@ def _compaction_targets(session: boto3.Session, base: str) -> dict[str, str]:
     return {
         "SPASS_COMPACTION_QUEUE": queues.create_queue(QueueName="compactions")["QueueUrl"],
         "SPASS_COMPACTION_MACHINE": machine["stateMachineArn"],
+        "SPASS_RUNS_QUEUE": queues.create_queue(QueueName="runs")["QueueUrl"],
     }
 
 

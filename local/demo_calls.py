@@ -123,6 +123,27 @@ class Walk:
         Raises:
             DemoFailed: the request was refused.
         """
+        for frame in self._frames(method, path, body, after):
+            event = StreamedEvent(frame.get("id"), json.loads(frame["data"]))
+            if prints_tokens or event.data["type"] != "token":
+                _print(f"  {event.id + ' ' if event.id else ''}{_abbreviate(event.data)}")
+            yield event
+
+    def frames(self, method: str, path: str, body: Mapping[str, Any]) -> Generator[tuple[str, str], None, None]:
+        """Send a request, and yield name (or an empty string) and data of each event of its stream, printed as they arrive.
+
+        Raises:
+            DemoFailed: the request was refused.
+        """
+        for frame in self._frames(method, path, body, None):
+            name, data = frame.get("event", ""), frame["data"]
+            _print(f"  {name + ' ' if name else ''}{_abbreviate_text(data)}")
+            yield name, data
+
+    def _frames(
+        self, method: str, path: str, body: Mapping[str, Any] | None, after: str | None
+    ) -> Generator[Mapping[str, str], None, None]:
+        """Yield the fields of each event that has data."""
         _print(f"\n→ {method} {path}" + (f"\n  {_abbreviate(body)}" if body is not None else ""))
         headers = {"Last-Event-ID": after} if after is not None else {}
         for name, value in headers.items():
@@ -136,10 +157,7 @@ class Walk:
                 name, _, value = line.partition(": ")
                 fields[name] = value
                 if not line and "data" in fields:
-                    event = StreamedEvent(fields.get("id"), json.loads(fields["data"]))
-                    if prints_tokens or event.data["type"] != "token":
-                        _print(f"  {event.id + ' ' if event.id else ''}{_abbreviate(event.data)}")
-                    yield event
+                    yield fields
                 if not line:
                     fields = {}
 
@@ -176,17 +194,17 @@ class Walk:
         _print(f"← {response.status_code}")
         if response.is_error:
             raise DemoFailed(f"The bucket refused the file with {response.status_code}")
-        return self._wait_for(f"{uploads}/{ticket['upload_id']}", "The file did not become documents")
+        return self.wait_for(f"{uploads}/{ticket['upload_id']}", "The file did not become documents")
 
     def compact(self, session: str) -> dict[str, Any]:
         """Compact a session and return the result. Poll its job if the gateway answers before the compaction ends."""
         answer = self.call("POST", f"{session}/compact")
         if "status" not in answer:
             return answer
-        result: dict[str, Any] = self._wait_for(f"/a1/jobs/{answer['job_id']}", "The session was not compacted")["result"]
+        result: dict[str, Any] = self.wait_for(f"/a1/jobs/{answer['job_id']}", "The session was not compacted")["result"]
         return result
 
-    def _wait_for(self, path: str, failure: str) -> dict[str, Any]:
+    def wait_for(self, path: str, failure: str) -> dict[str, Any]:
         """Poll the work at ``path`` until it has succeeded, print its progress, and return it.
 
         Raises:
@@ -219,5 +237,8 @@ def _print(text: str) -> None:
 
 
 def _abbreviate(body: object) -> str:
-    text = json.dumps(body, ensure_ascii=False)
+    return _abbreviate_text(json.dumps(body, ensure_ascii=False))
+
+
+def _abbreviate_text(text: str) -> str:
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} … ({len(text)} characters)"

@@ -8,6 +8,7 @@ import httpx
 
 from local.demo_calls import DemoFailed, Walk
 from local.demo_code import show_code
+from local.demo_managed import show_managed_agent
 from local.demo_operators import show_operator
 from local.demo_streams import show_streams
 from local.demo_texts import BERLIN, POTSDAM, documentation
@@ -34,6 +35,7 @@ def walk(client: httpx.Client) -> None:
     show_workspace(step)
     show_code(step)
     show_operator(step)
+    show_managed_agent(step)
     print("\nEvery answer follows from the documents.")
 
 

@@ -39,6 +39,9 @@ FACTS = (
     "version 2: Add a docstring to main()",
     '"key": "pump", "content": "The pump in the cellar was repaired on Tuesday."',
     '"operator_id": "demo-walk"',
+    'tool_calls {"calls":[{"id":"call_',
+    '"finish_reason":"stop"}]',
+    '"status": "succeeded", "trigger": "run"',
     "Every answer follows",
 )
 

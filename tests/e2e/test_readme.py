@@ -41,6 +41,8 @@ FACTS = (
     '"output":"5050\\n"',
     '"key":"pump","content":"The pump was repaired on Tuesday."',  # what the operator keeps
     '"state":{"input":"When was the pump repaired?"',
+    "event: tool_calls\ndata: ",
+    '"direction":"agent_to_user","content":"2+2 = 4"',
 )
 
 
