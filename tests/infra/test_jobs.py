@@ -117,7 +117,7 @@ def test_the_laptop_has_every_worker_with_its_trigger_and_short_visibility() -> 
     assert functions == {f"spass-local-{name}" for name in NAMES}
     kinds = [one["Type"] for one in resources]
     counts = {
-        "AWS::Lambda::EventSourceMapping": 2,
+        "AWS::Lambda::EventSourceMapping": 3,
         "AWS::StepFunctions::StateMachine": 1,
         "AWS::Scheduler::Schedule": 1,
         "AWS::Scheduler::ScheduleGroup": 1,
