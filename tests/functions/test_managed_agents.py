@@ -106,3 +106,18 @@ def test_a_deleted_agent_leaves_nothing_behind(client: ManagedClient) -> None:
     assert client.send("GET", f"/{agent}").code == "agent_not_found"
     assert client.send("DELETE", f"/{agent}").code == "agent_not_found"
     assert client.send("GET").json["agents"] == []
+
+
+def test_an_agent_that_ran_leaves_nothing_but_its_usage(client: ManagedClient) -> None:
+    """Its operator was told to forget in between, so the first of its two sessions is in the owner's list alone."""
+    gateway = client.gateway
+    agent = client.create(**{**VALUES, "agent": "operative"})
+    for content in ("Remember: violet.", "long " * 3000):
+        reply = client.send("POST", f"/{agent}/messages", {"content": content, "stream": True})
+        assert reply.text.rstrip().endswith("data: [DONE]")
+        forgotten = gateway.send("DELETE", f"/v1/operators/{agent}", token=client.token, headers=dict(client.headers))
+        assert forgotten.json == {"deleted": True}
+    client.send("POST", f"/{agent}/messages", {"content": "Good night.", "stream": True})
+    client.send("POST", f"/{agent}/messages", {"content": "Pending."})
+    assert client.send("DELETE", f"/{agent}").json == {"deleted": True}
+    assert [key for key in gateway.stored() if "#USAGE#" not in key] == []
