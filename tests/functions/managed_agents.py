@@ -4,6 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from functions.workers import runs
+from spass.core.ids import ManagedAgentId, RunId, TenantId
+from spass.core.jobs import RunAgent, body_of
 from tests.functions.gateway import Gateway, Reply
 
 AGENTS = "/v1/managed-agents"
@@ -48,8 +51,20 @@ def read_frames(reply: Reply) -> list[tuple[str | None, Any]]:
     """Return the name of each event of a stream, None for a chunk, and its data: an object, or the text ``[DONE]``."""
     frames: list[tuple[str | None, Any]] = []
     for block in reply.text.split("\n\n"):
-        fields = dict(line.partition(": ")[::2] for line in block.splitlines() if not line.startswith(":"))
+        fields = dict(line.partition(": ")[::2] for line in block.split("\n") if not line.startswith(":"))
         if "data" in fields:
             data = fields["data"]
             frames.append((fields.get("event"), data if data == "[DONE]" else json.loads(data)))
     return frames
+
+
+def event_lines(reply: Reply) -> list[str]:
+    """Return the ids of the events of a stream."""
+    return [line.removeprefix("id: ") for line in reply.text.splitlines() if line.startswith("id: ")]
+
+
+def execute(gateway: Gateway, agent: str, run: str, receives: int = 1) -> Any:
+    """Deliver the message of a queued run to its worker. Return the worker's answer."""
+    body = body_of(RunAgent(TenantId("demo"), ManagedAgentId(agent), RunId(run)))
+    attributes = {"ApproximateReceiveCount": str(receives)}
+    return gateway.work(runs.work, {"Records": [{"messageId": "m0", "body": body, "attributes": attributes}]})

@@ -92,6 +92,8 @@ class Calls:
             sanitized = await run_in_worker_thread(characters, sanitize_request, request)
             redacted = AnswerRedactor(self.redactor)
             json_calls = json_call_reader(model, sanitized.request, sanitized.mark)
+            # What came with the finish reason leaves with what is held until the end, so that a whole answer stays in one piece.
+            last = ChatDelta()
 
             def redact(delta: ChatDelta) -> ChatDelta:
                 return redacted.feed(sanitized.feed(delta))
@@ -105,17 +107,21 @@ class Calls:
                     async for raw in deltas:
                         delta = raw if json_calls is None else json_calls.feed(raw)
                         call.builder.add(delta)
-                        if text := _text_of(await run_in_worker_thread(_count_characters(delta), redact, delta)):
+                        piece = _text_of(await run_in_worker_thread(_count_characters(delta), redact, delta))
+                        if delta.finish_reason is not None:
+                            last = _join(last, piece)
+                        elif piece:
+                            text, last = _join(last, piece), ChatDelta()
                             yield text
                     if json_calls is not None:
                         call.builder.add(held := json_calls.flush())
-                        if text := _text_of(redact(held)):
-                            yield text
-                    if text := _text_of(redacted.flush()):
+                        last = _join(last, redact(held))
+                    text, last = _join(last, redacted.flush()), ChatDelta()
+                    if _text_of(text):
                         yield text
             except SpassError:
-                if text := _text_of(redacted.flush(breaks_off=True)):
-                    yield text
+                if rest := _text_of(_join(last, redacted.flush(breaks_off=True))):
+                    yield rest
                 raise
         yield ChatDelta(
             finish_reason=call.builder.reply.finish_reason,
@@ -238,6 +244,14 @@ _KIND_NAMES: Final = {"chat": "a chat model", "embedding": "an embedding model"}
 
 def _count_characters(delta: ChatDelta) -> int:
     return len(delta.content) + len(delta.refusal) + sum(len(call.arguments) for call in delta.tool_calls)
+
+
+def _join(first: ChatDelta, second: ChatDelta | None) -> ChatDelta:
+    """Return one delta with the text and the tool calls of both."""
+    if second is None:
+        return first
+    calls = first.tool_calls + second.tool_calls
+    return ChatDelta(first.content + second.content, calls, refusal=first.refusal + second.refusal)
 
 
 def _text_of(delta: ChatDelta) -> ChatDelta | None:

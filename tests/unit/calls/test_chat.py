@@ -73,6 +73,17 @@ async def test_the_last_delta_has_reason_usage_and_cost(store: TenantStore) -> N
     assert (scope.tally.total.source, scope.tally.total.sub_calls) == (CostSource.CATALOG, 1)
 
 
+@pytest.mark.parametrize("late", [[], [ChatDelta(usage=TokenUsage(3, 4))], [ChatDelta(" More.")]], ids=["", "usage", "text"])
+async def test_an_answer_in_one_piece_leaves_in_one_piece(store: TenantStore, late: list[ChatDelta]) -> None:
+    """Text after the finish reason, which no provider should send, follows in its order."""
+    provider = scripted_model([ChatDelta("The whole answer.", finish_reason=FinishReason.STOP), *late])
+    deltas = [delta async for delta in calls_of(provider).chat(make_scope(store), QUESTION)]
+    texts = [delta.content for delta in deltas if delta.content]
+    if not late or late[0].usage is not None:
+        assert texts == ["The whole answer."]
+    assert "".join(texts) == "The whole answer." + "".join(delta.content for delta in late)
+
+
 async def test_a_failed_attempt_is_logged_with_the_id_of_the_clients_request(
     store: TenantStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
