@@ -62,9 +62,9 @@ _CALLS: Final = (
     ("absent\ntool \ud83d", '{"a": "\\ud83d\\n"}'),
 )
 MODEL_KINDS: Final = [key for key in list(KINDS.keys()) if not issubclass(KINDS.get(key), HarnessAgent)]
+"""The kinds that call models. Foreign agents make their own calls; test_foreign_agents has their turns."""
 SESSION_KINDS: Final = [kind for kind in MODEL_KINDS if not KINDS.get(kind).remembers]
 """The kinds whose sessions a client creates. That of an operator is found by its name: see ``test_operators``."""
-"""The kinds that call models. Foreign agents make their own calls; test_foreign_agents has their turns."""
 _TOOLS: Final = "tools: [calculator, rag_query]\nmax_turns: 3\n"
 _IDS: Final = re.compile(r"\b(?:ses|sum|msg|turn|req)_\w+|\bcall_\w+")
 
