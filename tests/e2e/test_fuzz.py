@@ -71,7 +71,6 @@ NAMES: Final = (
 )
 SOME_NAMES: Final = frozenset({"name", "index_id", "workspace_id"})
 KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), SOME_NAMES, frozenset[str]()]
-NO_RUN: Final = "run_" + "0" * 26
 NO_APPROVAL: Final = "apr_" + "0" * 26  # tests of approvals decide on real ones
 
 MODEL: Final = GOOD_BODIES["chat.completions"][0]["model"]
@@ -110,7 +109,7 @@ class FuzzTarget:
     job_id: str = ""
     message_id: str = ""
     agent_id: str = ""
-    run_id: str = NO_RUN
+    run_id: str = ""
     secrets: list[str] = field(default_factory=list)
 
     @property
@@ -146,6 +145,10 @@ class FuzzTarget:
             if "{agent_id}" in route.path:
                 response = client.post("/v1/managed-agents", json=GOOD_BODIES["managed.create"][0])
                 self.agent_id = response.raise_for_status().json()["id"]
+            if "{run_id}" in route.path:
+                agent = f"/v1/managed-agents/{self.agent_id}"
+                client.post(f"{agent}/messages", json=GOOD_BODIES["managed.message_send"][1]).raise_for_status()
+                self.run_id = client.get(f"{agent}/runs").raise_for_status().json()["runs"][0]["id"]
             if "{upload_id}" in route.path:
                 response = client.post(f"/a1/rag/indices/{INDEX}/uploads", json=GOOD_BODIES["rag.uploads_create"][0])
                 self.upload_id = response.raise_for_status().json()["upload_id"]
