@@ -37,6 +37,11 @@ _ROUTES: Final = (
     "sessions.get",
     "sessions.history",
     "audit.get",
+    "managed.create",
+    "managed.message_send",
+    "managed.messages",
+    "managed.run_stream",
+    "managed.runs",
 )
 _CLOSED: Final[Message] = {"type": "http.disconnect"}
 

@@ -1,0 +1,121 @@
+"""The statements that the seed makes about the streaming of managed agents, through HTTP.
+
+Those about single frames, the mailbox, ``max_turns``, providers that cannot stream and 503 are in ``test_managed_streams`` and
+``test_managed_refusals``. Where the page and the seed differ, the page decides: a call has an ``id``, a result ``call_id`` and
+``success``, and ``output`` is the text that the model received.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import pytest
+
+from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
+from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.testing.aws import MemoryAws
+from spass.testing.model import ScriptedModel
+from tests.functions.gateway import Gateway, write_operators_files
+from tests.functions.managed_agents import AGENTS, ManagedClient, execute, read_frames
+from tests.functions.stream_workers import Worker, virtual_time
+
+USAGE = TokenUsage(10, 5)
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> ManagedClient:
+    return ManagedClient(gateway)
+
+
+def test_tokens_arrive_as_the_model_generates_them_here_and_at_a_follower(tmp_path: Path) -> None:
+    async def write_slowly(_request: ChatRequest, _context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        for word in ("One ", "two ", "three."):
+            yield ChatDelta(word)
+            await asyncio.sleep(20)
+        yield ChatDelta(finish_reason=FinishReason.STOP, usage=USAGE)
+
+    async def read() -> None:
+        worker = Worker.start(write_operators_files(tmp_path), ScriptedModel(write_slowly), MemoryAws())
+        made = await worker.send("POST", AGENTS, body={"name": "slow", "agent": "simple"})
+        path = f"{AGENTS}/{made.json['id']}"
+        body = {"content": "Count to three.", "stream": True}
+        early = await worker.send("POST", f"{path}/messages", body=body, seconds=10)
+        assert b'"content":"One' in early.body
+        assert b"two" not in early.body
+        (run,) = (await worker.send("GET", f"{path}/runs")).json["runs"]
+        assert run["status"] == "running"
+        followed = await worker.send("GET", f"{path}/runs/{run['id']}/stream", seconds=15)
+        assert b'"content":"two' in followed.body
+        assert b"three" not in followed.body
+        assert followed.body.startswith(early.body.rpartition(b"id: ")[0])
+        whole = await worker.send("GET", f"{path}/runs/{run['id']}/stream")
+        assert whole.body.endswith(b"data: [DONE]\n\n")
+        *_, answer = (await worker.send("GET", f"{path}/messages")).json["messages"]
+        assert (answer["direction"], answer["content"]) == ("agent_to_user", "One two three.")
+        await worker.wait()
+
+    with virtual_time() as loop:
+        loop.run_until_complete(read())
+
+
+def test_without_stream_messages_wait_until_run_is_called_which_takes_them_all(client: ManagedClient) -> None:
+    agent = client.create()
+    for content in ("First.", "Second.", "Third."):
+        assert client.send("POST", f"/{agent}/messages", {"content": content}).json["status"] == "pending"
+    run = client.send("POST", f"/{agent}/run")
+    assert (run.status, run.json["status"], run.json["trigger"]) == (202, "queued", "run")
+    assert client.gateway.model.requests == []
+    execute(client.gateway, agent, run.json["id"])
+    (request,) = client.gateway.model.requests
+    assert request.messages[-1].content == "First.\n\nSecond.\n\nThird."
+    *questions, answer = client.messages(agent)
+    assert [(one["status"], one["run_id"]) for one in questions] == [("delivered", run.json["id"])] * 3
+    assert answer["direction"] == "agent_to_user"
+    assert client.send("GET", f"/{agent}/runs/{run.json['id']}").json["status"] == "succeeded"
+
+
+def test_a_run_has_its_own_input_after_the_pending_messages(client: ManagedClient) -> None:
+    agent = client.create()
+    client.send("POST", f"/{agent}/messages", {"content": "Waiting."})
+    run = client.send("POST", f"/{agent}/run", {"input": "Own."}).json["id"]
+    execute(client.gateway, agent, run)
+    assert client.gateway.model.requests[0].messages[-1].content == "Waiting.\n\nOwn."
+
+
+@pytest.mark.parametrize("receives", [1, 2, 5])
+def test_a_run_that_is_delivered_again_makes_one_answer(client: ManagedClient, receives: int) -> None:
+    agent = client.create()
+    run = client.send("POST", f"/{agent}/run", {"input": "Hello."}).json["id"]
+    for number in range(1, receives + 1):
+        execute(client.gateway, agent, run, number)
+    assert len(client.gateway.model.requests) == 1
+    assert [message["direction"] for message in client.messages(agent)] == ["agent_to_user"]
+
+
+def test_the_conversation_so_far_is_loaded_whatever_started_the_runs(client: ManagedClient) -> None:
+    agent = client.create()
+    for number in range(3):
+        client.gateway.model.script = f"Answer {number}."
+        body = {"content": f"Question {number}.", "stream": number != 1}
+        client.send("POST", f"/{agent}/messages", body)
+        if number == 1:
+            execute(client.gateway, agent, client.send("POST", f"/{agent}/run").json["id"])
+    texts = [message.content for message in client.gateway.model.requests[-1].messages if message.role is not Role.SYSTEM]
+    assert texts == ["Question 0.", "Answer 0.", "Question 1.", "Answer 1.", "Question 2."]
+
+
+def test_results_go_back_to_the_model_until_it_answers_in_text(client: ManagedClient) -> None:
+    def think_twice(request: ChatRequest, _context: CallContext) -> Sequence[ChatDelta]:
+        done = sum(message.role is Role.TOOL for message in request.messages)
+        if done == 2:
+            return [ChatDelta("Both are done.", finish_reason=FinishReason.STOP, usage=USAGE)]
+        call = ToolCallDelta(0, f"call_{done}", "calculator", f'{{"expression": "{done}+1"}}')
+        return [ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS, usage=USAGE)]
+
+    client.gateway.model.script = think_twice
+    agent = client.create(agent="orchestrator", tools=["calculator"])
+    frames = read_frames(client.send("POST", f"/{agent}/messages", {"content": "Count.", "stream": True}))
+    assert [name for name, _ in frames if name] == ["tool_calls", "tool_result"] * 2
+    assert [data["call_id"] for name, data in frames if name == "tool_result"] == ["call_0", "call_1"]
+    assert client.runs(agent)[0]["turns"] == 3
+    assert client.messages(agent)[-1]["content"] == "Both are done."
