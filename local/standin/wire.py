@@ -12,6 +12,7 @@ from local.standin.answers import answer
 from local.standin.conversation import Conversation, strip_markers, text_of
 from local.standin.counting import requested_count
 from local.standin.programs import answer_with_code
+from local.standin.side_calls import answer_aside
 from local.standin.text_protocol import answer_as_text, requested_protocol
 from local.standin.toolchoice import choose, fill
 from local.standin.words import count_tokens
@@ -41,6 +42,8 @@ def complete(request: Mapping[str, Any]) -> Completion:
     pause_seconds = 0.0
     if prompt := read_aider_prompt(raw):
         text = answer_aider(prompt)
+    elif aside := answer_aside(messages):
+        text = aside
     elif program := answer_with_code(raw):
         text = program
     elif protocol := requested_protocol(messages):

@@ -1,0 +1,90 @@
+"""The stand-in answers the calls that an operator makes aside, so that every axis works without keys."""
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from local.standin.wire import complete
+from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
+from spass.calls.defence import sanitize_request
+from spass.core.effects import Infer, Note
+from spass.core.messages import Json
+from spass.llm.providers.openai_wire import chat_body
+from spass.llm.types import ChatRequest
+from tests.unit.agents.kinds.operator_world import OperatorRun, OperatorWorld, calling
+
+pytestmark = pytest.mark.anyio
+
+TEXT = (
+    "The pump stopped because the valve was stuck. The cellar is painted white. The basin was full, so the floor was flooded. "
+    + " ".join(f"Nobody counts tile number {number} of this hall." for number in range(60))
+    + " Ada Lovelace repaired the pump on 3 May."
+)
+NOTES = (
+    Note("valve", "The valve of the pump was stuck"),
+    Note("pump", "The pump stopped in May"),
+    Note("roof", "The roof was painted red"),
+)
+
+
+def answer(effect: Infer) -> str:
+    """Return the stand-in's reply to the request that the gateway would send."""
+    request = sanitize_request(ChatRequest("wide", effect.messages, max_tokens=effect.max_tokens)).request
+    return complete(cast("dict[str, Any]", chat_body(request, "max_tokens"))).content or ""
+
+
+async def run(result: Json, *notes: Note, task: str = "Why did the pump stop?", **axes: str) -> OperatorRun:
+    agent = MonitorOperativeAgent(**axes)  # type: ignore[arg-type]
+    found = await OperatorWorld(calling("search"), answer, {"search": result}, notes).run(agent, task)
+    assert found.side_calls == []
+    return found
+
+
+@pytest.mark.parametrize("result", [{"text": TEXT}, TEXT])
+async def test_a_summary_has_the_sentences_that_concern_the_task(result: Json) -> None:
+    (summary,) = (await run(result)).results()
+    assert "The pump stopped because the valve was stuck." in summary
+    assert "Ada Lovelace repaired the pump on 3 May." in summary
+    assert len(summary) < len(TEXT) / 2
+
+
+async def test_a_result_without_sentences_is_shortened_to_its_beginning() -> None:
+    (summary,) = (await run({"rows": [[number] for number in range(1000)]})).results()
+    assert summary.startswith('{"rows":[[0],[1],')
+    assert len(summary) < 2000
+
+
+async def test_causes_and_effects_are_found_by_the_words_between_them() -> None:
+    found = await run({"text": TEXT}, memory_extraction="causality_graph")
+    edges = [json.loads(note.content) for note in found.memory.notes.values()]
+    assert [(edge["cause"], edge["effect"]) for edge in edges] == [
+        ("the valve was stuck", "The pump stopped"),
+        ("The basin was full", "the floor was flooded"),
+    ]
+    assert edges[0]["evidence"] == "The pump stopped because the valve was stuck."
+
+
+async def test_a_text_without_causes_leaves_no_edge() -> None:
+    found = await run({"text": "The cellar is painted white, and the roof is red."}, memory_extraction="causality_graph")
+    assert found.memory.notes == {}
+
+
+async def test_entities_are_names_and_facts_are_sentences() -> None:
+    found = await run("Yesterday Ada Lovelace repaired the pump. It runs again.", memory_extraction="structured_json")
+    (note,) = found.memory.notes.values()
+    facts = ["Yesterday Ada Lovelace repaired the pump.", "It runs again."]
+    assert json.loads(note.content) == {"entities": ["Ada Lovelace"], "facts": facts}
+
+
+async def test_notes_are_graded_by_the_words_that_they_share_with_the_task() -> None:
+    found = await run("x", *NOTES, task="Is the valve of the pump stuck")
+    (notes,) = [text for text in found.data if text.startswith("## Notes")]
+    assert "valve of the pump" in notes
+    assert "roof" not in notes
+
+
+async def test_another_request_with_three_messages_is_answered_as_before() -> None:
+    messages = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "The gate is red."}]
+    asked = complete({"messages": [*messages, {"role": "user", "content": "What is red?"}]})
+    assert asked.content == "The gate is red."
