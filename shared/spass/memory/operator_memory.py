@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from spass.calls.scope import Scope
 from spass.core.effects import CallError, Keep, Note, Recall, Recalled
-from spass.core.errors import OperatorNotFound, SpassError
+from spass.core.errors import OperatorNotFound, SpassError, UpstreamTimeout
 from spass.core.messages import Json
 from spass.core.time import Clock, timestamp
 from spass.memory.notebook import Notebook
@@ -40,6 +40,7 @@ class OperatorMemory:
         self._lock = asyncio.Lock()
         self._stored: OperatorState | None = None
         self._notebook: Notebook | None = None
+        self._embeds_too_slowly = False
 
     def set_state(self, value: Json) -> None:
         """Remember the state that the commit of the turn writes."""
@@ -127,10 +128,20 @@ class OperatorMemory:
     async def _embed(self, texts: Sequence[str]) -> list[bytes]:
         """Return the vectors of ``texts``: float32, of length 1.
 
+        The model may take half of the time that is left. If it takes longer, it is not called again in this turn, which needs the
+        other half.
+
         Raises:
             SpassError: the embedding model fails, or the token may not use it.
         """
-        return [row.tobytes() for row in await self._embedder().embed(self._scope, texts)]
+        if self._embeds_too_slowly:
+            raise UpstreamTimeout("The embedding model did not answer in time before.")
+        try:
+            async with asyncio.timeout(self._scope.deadline.remaining() / 2):
+                return [row.tobytes() for row in await self._embedder().embed(self._scope, texts)]
+        except TimeoutError:
+            self._embeds_too_slowly = True
+            raise UpstreamTimeout("The embedding model did not answer in half of the time that was left.") from None
 
 
 async def _by_end(notebook: Notebook, end: str, limit: int) -> tuple[Note, ...]:

@@ -1,19 +1,22 @@
 """The history keeps what the model read of a result, and the reply keeps the whole result."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 
+from spass.agents.interrupt import StopSignal, interruptible
 from spass.agents.kinds import AgentContext, ToolUsingAgent
 from spass.agents.kinds.axes.side_calls import Effects
-from spass.core.effects import RecordResult, Steps, ToolOutcome
+from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
+from spass.core.effects import Infer, RecordResult, Steps, ToolOutcome
 from spass.core.errors import InternalError
 from spass.core.events import CallEvent, Event, Failed, ResultRecorded, ToolCallFinished, collect
 from spass.core.ids import ApprovalId
-from spass.core.messages import Role, ToolCall
+from spass.core.messages import FinishReason, Role, ToolCall
 from spass.sessions.record import TurnRecorder
-from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
+from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld, check_events
 
 pytestmark = pytest.mark.anyio
 
@@ -97,3 +100,23 @@ async def test_a_result_that_waits_for_a_person_stays_as_it_is() -> None:
     events = await WaitingWorld(CALLS).run(Shortening(shortened=("first",)))
     assert isinstance(events[-1], Failed)
     assert not any(isinstance(event, ResultRecorded) for event in events)
+
+
+async def test_a_run_that_is_stopped_during_a_call_made_aside_keeps_the_whole_result() -> None:
+    signal = StopSignal()
+
+    def script(effect: Infer) -> ScriptedReply:
+        if effect.aside:
+            asyncio.get_running_loop().call_soon(signal.stop)
+        return ScriptedReply("short") if effect.aside else ScriptedReply("I look.", ("search",))
+
+    world = ScriptedWorld(script, results={"search": "x" * 3000})
+    turn = world.driver().run(MonitorOperativeAgent(retrieval_strategy="none"), "?", AgentContext())
+    cut = interruptible(turn, signal=signal, deadline=None, tally=world.scope.tally)
+    events = [event async for event in cut]
+    check_events(events)
+    outcome = collect(events)
+    assert outcome.finish_reason is FinishReason.CANCELLED
+    assert [message.role for message in outcome.messages] == [Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
+    assert outcome.messages[1].content == f'"{"x" * 3000}"'
+    assert world.open_streams == 0
