@@ -24,7 +24,7 @@ async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> 
     sandbox = await _run_code(services) if now_s() // 3600 % 24 == _HOUR_OF_CODE else {}
     tenants = [TenantId(tenant.id) for tenant in services.config.tenants]
     random.shuffle(tenants)
-    counts: Counter[str] = Counter()
+    counts: Counter[str] = Counter(await _sweep_schedules(services, tenants, deadline))
     for tenant in tenants:
         if not deadline.remaining():
             break
@@ -36,6 +36,18 @@ async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> 
     line: dict[str, Json] = {"at": now(), "level": "info", "event": "swept", "tenants": len(tenants), **counts, **sandbox}
     write_line(line)
     return line
+
+
+async def _sweep_schedules(services: Services, tenants: list[TenantId], deadline: Deadline) -> dict[str, int]:
+    from spass.managed.schedule_sweep import ScheduleSweep
+
+    sweep = ScheduleSweep(services.aws.schedules, services.schedules, tenants, services.aws.for_tenant)
+    try:
+        swept = await sweep.run(deadline)
+    except Exception as error:  # noqa: BLE001 (the sweep continues)
+        write_line({**failure_line(error, ""), "event": "schedule_sweep_failed"})
+        return {"schedules_failed": 1}
+    return {"schedules": swept.corrected, "schedule_orphans": swept.orphans, "schedules_failed": swept.failed}
 
 
 async def _run_code(services: Services) -> dict[str, Json]:

@@ -30,6 +30,7 @@ from spass.managed.following import follow_run, stop_run
 from spass.managed.lookup import find_agent, read_agent
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, decode_run, encode_agent
 from spass.managed.runner import ManagedRuns
+from spass.managed.schedules import schedule_hash
 from spass.managed.sweep import ManagedSweep
 from spass.memory.state import read_state
 from spass.sessions.record import TurnRecord, load_turns
@@ -172,9 +173,10 @@ class ManagedWorld:
                 return "crash"
 
     def tick(self, agent: ManagedAgent, at: str, times: int = 1) -> None:
-        """Let the schedule send a tick."""
-        for _ in range(times):
-            self.queue.append(QueuedMessage(body_of(Tick(TENANT, agent.id, at)), self.now()))
+        """Let the agent's schedule send a tick."""
+        assert agent.schedule is not None
+        tick = Tick(TENANT, agent.id, schedule_hash(agent.schedule), at)
+        self.queue += (QueuedMessage(body_of(tick), self.now()) for _ in range(times))
 
     async def work(self, plan: FaultPlan) -> bool:
         """Deliver the next visible message to a worker. Return False if there is none."""

@@ -16,6 +16,7 @@ from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import BACKEND_PREFIX
 from spass.aws.objects import TenantObjects
+from spass.aws.schedules import SchedulerClient, Schedules
 from spass.aws.table import GuardedTable, TableClient, TenantTable
 from spass.aws.uploads import TenantUploads
 from spass.core.ids import TenantId
@@ -99,6 +100,11 @@ class Aws:
         return self._session.client("stepfunctions", config=_TABLE_CONFIG)
 
     @cached_property
+    def _scheduler(self) -> SchedulerClient:
+        client: SchedulerClient = self._session.client("scheduler", config=_TABLE_CONFIG)
+        return client
+
+    @cached_property
     def _ssm(self) -> "SSMClient":
         return self._session.client("ssm", config=_PARAMETERS_CONFIG)
 
@@ -124,6 +130,11 @@ class Aws:
     def shared(self) -> GuardedTable:
         """Return the part of the table that all tenants share: the limits of backends."""
         return GuardedTable(self._table_client, BACKEND_PREFIX)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Return the entries of the deployment's schedule group, of all tenants."""
+        return Schedules(lambda: self._scheduler, self._job_targets)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:
         """Return the store of one tenant. All access to a tenant's data goes through such a store."""

@@ -16,7 +16,9 @@ from spass.core.errors import StorageUnavailable
 T = TypeVar("T")
 
 _MAX_THREADS: Final = 40
-_READS: Final = frozenset({"GetItem", "Query", "GetObject", "HeadObject", "ListObjectsV2", "Invoke"})
+_READS: Final = frozenset(
+    {"GetItem", "Query", "GetObject", "HeadObject", "ListObjectsV2", "Invoke", "GetSchedule", "ListSchedules"}
+)
 
 
 @dataclass(frozen=True, slots=True)

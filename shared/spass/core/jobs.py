@@ -20,10 +20,12 @@ _RUN: Final = re.compile(id_pattern("run"))
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery of a queue's message: the ``receives``-th, counted from 1. ``message`` is the message's id."""
+    """One delivery of a queue's message: the ``receives``-th, counted from 1. ``message`` is the message's id. ``sent`` is when
+    it was sent, in seconds since the epoch."""
 
     message: str
     receives: int
+    sent: float = 0.0
 
     @property
     def last(self) -> bool:
@@ -85,10 +87,14 @@ class RunAgent:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Run a managed agent, because its schedule says so. ``at`` is the scheduled time, or another text if it is unknown."""
+    """Run a managed agent, because its schedule says so. ``at`` is the scheduled time, or another text if it is unknown.
+
+    ``schedule`` is a hash of the schedule, so that the tick of an earlier one is recognised.
+    """
 
     tenant: TenantId
     agent: ManagedAgentId
+    schedule: str
     at: str
 
 
@@ -127,6 +133,8 @@ def job_of(message: object) -> Job | None:
             agent
         ) and _RUN.fullmatch(run):
             return RunAgent(TenantId(tenant), ManagedAgentId(agent), RunId(run))
-        case {"job": "tick", "tenant": str(tenant), "agent": str(agent), "at": str(at)} if _AGENT.fullmatch(agent):
-            return Tick(TenantId(tenant), ManagedAgentId(agent), at)
+        case {"job": "tick", "tenant": str(tenant), "agent": str(agent), "schedule": str(schedule), "at": str(at)} if (
+            _AGENT.fullmatch(agent)
+        ):
+            return Tick(TenantId(tenant), ManagedAgentId(agent), schedule, at)
     return None

@@ -41,7 +41,7 @@ class Dispatcher:
         """
         failed: list[Json] = []
         for record in event["Records"]:
-            delivery = Delivery(record["messageId"], int(record["attributes"]["ApproximateReceiveCount"]))
+            delivery = _delivery(record)
             try:
                 done = await self.message(record["body"], delivery, deadline)
             except Exception as error:  # noqa: BLE001 (one message's failure must not stop the next one)
@@ -77,3 +77,10 @@ class Dispatcher:
         if task.tenant not in self.tenants:
             raise NotHandled("the tenant is not known")
         return await self.handle(self.store_of(task.tenant), task, delivery, deadline)
+
+
+def _delivery(record: Mapping[str, Any]) -> Delivery:
+    attributes = record["attributes"]
+    return Delivery(
+        record["messageId"], int(attributes["ApproximateReceiveCount"]), int(attributes.get("SentTimestamp", 0)) / 1000
+    )

@@ -1,4 +1,4 @@
-"""AWS in memory: a table, a bucket and queues behind the gateway's own ``Aws``."""
+"""AWS in memory: a table, a bucket, queues and a scheduler behind the gateway's own ``Aws``."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spass.aws.clients import Aws
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
+from spass.aws.schedules import SchedulerClient
 from spass.aws.table import TableClient
 from spass.core.time import now_s
 from spass.testing.bucket import MemoryBucket
+from spass.testing.scheduler import MemoryScheduler
 from spass.testing.table import MemoryTable
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class MemoryQueues:
 
 
 class MemoryAws(Aws):
-    """A table, a bucket and queues in memory, for any number of threads. ``clock`` gives seconds since the epoch."""
+    """A table, a bucket, queues and a scheduler in memory, for any number of threads. ``clock`` gives seconds since the epoch."""
 
     def __init__(
         self, job_targets: JobTargets = NO_JOB_TARGETS, clock: Callable[[], float] = now_s, *, versioned: bool = False
@@ -38,6 +40,7 @@ class MemoryAws(Aws):
         self.table = MemoryTable(clock)
         self.bucket = MemoryBucket(clock, versioned=versioned)
         self.queues = MemoryQueues()
+        self.scheduler = MemoryScheduler()
 
     def _credentials(self) -> None:
         return None  # they never expire
@@ -49,6 +52,10 @@ class MemoryAws(Aws):
     @cached_property
     def _s3(self) -> "S3Client":
         return cast("S3Client", self.bucket)
+
+    @cached_property
+    def _scheduler(self) -> SchedulerClient:
+        return self.scheduler
 
     @cached_property
     def _sqs(self) -> "SQSClient":

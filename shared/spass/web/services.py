@@ -4,6 +4,7 @@ Each property imports its own packages, so that a cold start loads only the pack
 """
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from spass.llm.router import Router
     from spass.managed.agents import ManagedAgents
     from spass.managed.runner import ManagedRuns
+    from spass.managed.schedules import ScheduleWriter
     from spass.memory.operator import Operator
     from spass.memory.operator_memory import OperatorMemory
     from spass.rag.index.cache import ObjectCache
@@ -389,7 +391,16 @@ class Services:
     def managed_agents(self) -> "ManagedAgents":
         from spass.managed.agents import ManagedAgents
 
-        return ManagedAgents(self.config, lambda: self.asker, lambda: self.engine)
+        has_scheduler = self.settings.job_targets.schedule_group is not None
+        return ManagedAgents(
+            self.config, lambda: self.asker, lambda: self.engine, lambda: self.schedules if has_scheduler else None
+        )
+
+    @cached_property
+    def schedules(self) -> "ScheduleWriter":
+        from spass.managed.schedules import ScheduleWriter
+
+        return ScheduleWriter(lambda: self.aws.schedules, time.time)
 
     @cached_property
     def managed_runs(self) -> "ManagedRuns":
