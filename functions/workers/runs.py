@@ -24,7 +24,7 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
         return envelope(error, RequestId(""), services.redact).error.to_dict()
 
     tenants = {TenantId(tenant.id) for tenant in services.config.tenants}
-    handler = runs_handler(services.managed_runs, report)
+    handler = runs_handler(services.managed_runs, services.ticks, report)
     return await Dispatcher(tenants, services.aws.for_tenant, handler).batch(event, deadline)
 
 

@@ -9,6 +9,7 @@ from spass.aws.job_targets import JobTargets
 from spass.core.messages import TokenUsage
 from spass.jobs.runs import runs_handler
 from spass.managed.runner import ManagedRuns
+from spass.managed.ticks import Ticks
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan
 from spass.testing.model import ScriptedModel
@@ -25,6 +26,10 @@ class ManagedServices(ClockedServices):
     @cached_property
     def managed_runs(self) -> ManagedRuns:
         return ManagedRuns(self.managed_agents.check, self.streams, self.tokens, self.bus, virtual_now)
+
+    @cached_property
+    def ticks(self) -> Ticks:
+        return Ticks(lambda: self.schedules, virtual_now)
 
 
 class ManagedGateway(ManagedWorld):
@@ -49,7 +54,7 @@ class ManagedGateway(ManagedWorld):
         for name in ("config", "agents", "tokens"):
             services.__dict__[name] = getattr(self._first, name)
         self.services = services
-        self.serve(services.managed_runs, runs_handler(services.managed_runs, render_error))
+        self.serve(services.managed_runs, runs_handler(services.managed_runs, services.ticks, render_error))
 
     def plan(self) -> FaultPlan:
         return Process()

@@ -2,21 +2,25 @@
 
 from spass.agents.live_stream import ReportError
 from spass.aws.clients import TenantStore
-from spass.core.jobs import Delivery, RunAgent
+from spass.core.jobs import Delivery, RunAgent, Tick
 from spass.core.time import Deadline
 from spass.jobs.dispatch import Handler, NotHandled
 from spass.jobs.messages import Task
 from spass.managed.runner import ManagedRuns
+from spass.managed.ticks import Ticks
 
 
-def runs_handler(runs: ManagedRuns, report: ReportError) -> Handler:
+def runs_handler(runs: ManagedRuns, ticks: Ticks, report: ReportError) -> Handler:
     """Return the handler of the queue of runs. ``report`` returns an error as clients see it."""
 
-    async def handle(store: TenantStore, task: Task, _delivery: Delivery, deadline: Deadline) -> bool:
+    async def handle(store: TenantStore, task: Task, delivery: Delivery, deadline: Deadline) -> bool:
         match task:
             case RunAgent(agent=agent, run=run):
                 return await runs.execute(store, agent, run, deadline, report)
+            case Tick():
+                claimed = await ticks.claim(store, task, delivery.sent)
+                return claimed is None or await runs.execute(store, task.agent, claimed, deadline, report)
             case _:
-                raise NotHandled("only runs come over this queue")
+                raise NotHandled("only runs and ticks come over this queue")
 
     return handle

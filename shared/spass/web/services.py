@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from spass.managed.agents import ManagedAgents
     from spass.managed.runner import ManagedRuns
     from spass.managed.schedules import ScheduleWriter
+    from spass.managed.ticks import Ticks
     from spass.memory.operator import Operator
     from spass.memory.operator_memory import OperatorMemory
     from spass.rag.index.cache import ObjectCache
@@ -401,6 +402,12 @@ class Services:
         from spass.managed.schedules import ScheduleWriter
 
         return ScheduleWriter(lambda: self.aws.schedules, time.time)
+
+    @cached_property
+    def ticks(self) -> "Ticks":
+        from spass.managed.ticks import Ticks
+
+        return Ticks(lambda: self.schedules, time.time)
 
     @cached_property
     def managed_runs(self) -> "ManagedRuns":

@@ -34,6 +34,8 @@ from spass.core.messages import FinishReason, Message, Role, ToolCall
 from spass.jobs.runs import runs_handler
 from spass.managed.records import ManagedAgent
 from spass.managed.runner import ManagedRuns
+from spass.managed.schedules import ScheduleWriter
+from spass.managed.ticks import Ticks
 from spass.sessions.service import Sessions
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Tokens
@@ -81,7 +83,9 @@ class RunRace(ManagedWorld):
         sessions = Sessions(Cascade(config), lambda: (_ for _ in ()).throw(AssertionError), clock=clock)
         streams = Streams(ScriptedEngine(self._respond), sessions, config, clock)
         runs = ManagedRuns(lambda _scope, _agent: SPEC, streams, Tokens(config), clock=clock)
-        self.serve(runs, runs_handler(runs, render_error))
+        self.serve(
+            runs, runs_handler(runs, Ticks(lambda: ScheduleWriter(lambda: self.aws.schedules, clock), clock), render_error)
+        )
 
     def plan(self) -> FaultPlan:
         return self.schedule.process(without_faults=True)

@@ -1,0 +1,71 @@
+"""The ticks of schedules: each starts one run of its agent, or is stored as a skipped one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from spass.aws.clients import TenantStore
+from spass.core.errors import AgentNotFound, AgentPaused, SessionBusy
+from spass.core.ids import RunId, derived_id
+from spass.core.jobs import Tick
+from spass.core.time import Clock, timestamp
+from spass.managed.lookup import find_agent
+from spass.managed.records import ManagedAgent, Run, RunTrigger
+from spass.managed.run_start import new_run, skip, start
+from spass.managed.schedules import ScheduleWriter, schedule_hash, ticking_schedule
+
+_MINUTE: Final = 60  # seconds; the scheduler's precision
+
+
+class Ticks:
+    """Turns ticks into runs. ``schedules`` returns the writer of entries. ``clock`` returns seconds since the epoch."""
+
+    def __init__(self, schedules: Callable[[], ScheduleWriter], clock: Clock) -> None:
+        self._schedules = schedules
+        self._clock = clock
+
+    async def claim(self, store: TenantStore, tick: Tick, sent: float) -> RunId | None:
+        """Return the run to execute for ``tick``, or None if there is none. A tick that is delivered again gives the same run.
+
+        ``sent`` is when the message was sent, in seconds since the epoch. It counts if the tick has no time.
+
+        Raises:
+            StorageUnavailable: the table or the scheduler does not answer; deliver the tick again.
+        """
+        minute = _minute(tick.at, sent)
+        run_id = RunId(derived_id("run", minute * _MINUTE * 1000, f"{tick.agent}#{minute}"))
+        agent = await find_agent(store, tick.agent)
+        if agent is not None and agent.active_run == run_id:
+            return run_id
+        schedule = ticking_schedule(agent)
+        if agent is None or schedule is None:
+            await self._schedules().remove(store, tick.agent)
+            return None
+        if schedule_hash(schedule) != tick.schedule:
+            return None  # an earlier schedule's; the entry is being replaced, or the sweep replaces it
+        # It acts as the token that last wrote what a run uses.
+        new = new_run(agent, RunTrigger.SCHEDULE, agent.token_id, self._clock(), run=run_id, own_input=schedule.input)
+        try:
+            run = await self._start(store, agent, replace(new, scheduled_for=timestamp(minute * _MINUTE)))
+        except AgentNotFound:
+            return None
+        return None if run.status.is_final else run.id
+
+    async def _start(self, store: TenantStore, agent: ManagedAgent, run: Run) -> Run:
+        """Start the run, or store it as skipped if the agent is paused or busy, or has nothing to do. Return the stored run."""
+        if agent.paused or not (run.input or agent.pending):
+            return await skip(store, run, self._clock())
+        try:
+            return await start(store, agent, run, None, self._clock())
+        except (SessionBusy, AgentPaused):
+            return await skip(store, run, self._clock())
+
+
+def _minute(at: str, sent: float) -> int:
+    """Return the minute of a tick since the epoch. The emulator does not fill in the scheduled time, so there ``sent`` counts."""
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        return int(sent) // _MINUTE
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) // _MINUTE
