@@ -241,9 +241,10 @@ def collect_reply(events: Sequence[Event]) -> dict[str, Any]:
 def collect_ask(events: Sequence[Event]) -> dict[str, Any]:
     """Return a stream of /v1/ask that ended with ``done`` as the blocking answer, without ids and times."""
     (done,), (usage,) = of_type(events, "done"), of_type(events, "usage")
-    if (session := done["metadata"].get("session_id")) is None:  # only an operator has one
+    if done["session_id"] is None:
         assert (done["compaction"], done["message"]["id"], done["message"]["seq"]) == (None,) * 3
-    assert done["session_id"] == session
+    else:  # an operator; the session in the metadata of a foreign agent is its own
+        assert done["metadata"]["session_id"] == done["session_id"]
     return {
         **{name: done[name] for name in ("agent", "kind", "model", "turns", "finish_reason")},
         "metadata": _without_session(done["metadata"]),

@@ -235,7 +235,8 @@ def stop_at_random(gateway: Gateway, upstream: SlowUpstream, number: int) -> str
     assert all(one.began <= stopped_at + MAX_SECONDS for one in calls)
     # AWS runs nothing after the response, so it lasts as long as the turn, also when the client has left.
     model_seconds = max(one.ended or 0 for one in calls) - calls[0].began if calls else 0
-    assert response_seconds(gateway, events[0]["request_id"]) >= model_seconds
+    # A busy machine's upstream notices a closed connection late.
+    assert response_seconds(gateway, events[0]["request_id"]) + MAX_SECONDS >= model_seconds
     finish_reason = check_recorded(chat, events)
     chat.leaves.clear()
     (done,) = of_type(parse_events(chat.post(f"turn {number}quick")), "done")

@@ -40,10 +40,10 @@ for file in files:
         "a busy loop",
         """
 import resource
-while resource.getrusage(resource.RUSAGE_SELF).ru_utime < 2.2:
+while resource.getrusage(resource.RUSAGE_SELF).ru_utime < 4:
     for _ in range(10**5):
         pass
-gain("2.2 s of processor time")
+gain("4 s of processor time")
 """,
         ends=True,
     ),
@@ -56,10 +56,10 @@ for number in range(1, 65):
         signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError):
         pass
-while resource.getrusage(resource.RUSAGE_SELF).ru_utime < 2.2:
+while resource.getrusage(resource.RUSAGE_SELF).ru_utime < 4:
     for _ in range(10**5):
         pass
-gain("2.2 s of processor time")
+gain("4 s of processor time")
 """,
         "never",
         ends=True,
