@@ -1,4 +1,4 @@
-"""Measure managed agents: AWS calls and dollars of messages and runs, what idle ones cost, and how soon a run asks its model.
+"""Measure managed agents: AWS calls and dollars of messages, runs and ticks, idle agents, and how soon a run asks its model.
 
     python -m bench.managed [--model-seconds S] [--runs N]
 
@@ -18,6 +18,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -26,18 +27,20 @@ import httpx
 
 from bench.compactions import Invocation, memory, run_invocation, total_usage
 from bench.meter import record_calls
-from bench.operators import gateway
+from bench.operators import MORE_CALLS, TURN, gateway
 from bench.processes import ROOT, TOKEN, USER, free_port, process, write_config
 from functions.workers import runs
 from spass.core.ids import TenantId
 from spass.core.time import Deadline
+from spass.managed.schedules import SCHEDULED_TIME
 from spass.testing.model_server import Body, Completion, serve_model
 from spass.web.services import Services
 
 TIMES: Final = 1_000
-"""Messages and runs that the dollars are of."""
+"""Messages, runs and ticks that the dollars are of."""
 AGENTS: Final = "/v1/managed-agents"
 IDLE: Final = 50
+TICK: Final = "A tick of a schedule"
 MESSAGE: Final = "[]"  # the scripted model calls no tools, and answers
 FIGURES: Final = sys.stdout  # the gateway in this process logs to standard output, and is led away from it
 _AGENT: Final = {"name": "bench", "agent": "operative", "model": "bench-model", "tools": ["calculator"]}
@@ -52,11 +55,22 @@ class ManagedBench:
         self._services = services
         self._path = f"{AGENTS}/{agent}"
         self._model_seconds = model_seconds
+        self._ticked_at = datetime.now(UTC).replace(second=0)
 
     @classmethod
     async def create(cls, client: httpx.AsyncClient, services: Services, model_seconds: float) -> "ManagedBench":
-        created = await client.post(AGENTS, json=_AGENT)
+        schedule = {"expression": "rate(1 hour)", "input": MESSAGE}
+        created = await client.post(AGENTS, json={**_AGENT, "schedule": schedule})
         return cls(client, services, created.raise_for_status().json()["id"], model_seconds)
+
+    async def stream_turn(self) -> Sequence[Invocation]:
+        """Send a message to an ordinary agent's session, and read the stream to the end."""
+        session = await self._client.post(f"/a1/agents/{TURN.agent}/sessions", json={})
+        path = f"/a1/agents/{TURN.agent}/sessions/{session.raise_for_status().json()['id']}/messages"
+        request = self._client.post(path, json={"message": MESSAGE, "stream": True})
+        sent, answer = await run_invocation("POST …/messages", memory("sessions.append"), request)
+        answer.raise_for_status()
+        return [self._with_model(sent)]
 
     async def stream_message(self) -> Sequence[Invocation]:
         """Send a message, and read the stream of its run to the end."""
@@ -75,6 +89,20 @@ class ManagedBench:
         if run["status"] != "succeeded":
             raise SystemExit(f"a queued run ended as {run}")
         return [put, started, worked]
+
+    async def tick(self) -> Sequence[Invocation]:
+        """Let the worker execute the run of a tick, a minute after the one before."""
+        entries = boto3.client("scheduler")
+        [entry] = entries.list_schedules(GroupName=os.environ["SPASS_SCHEDULE_GROUP"])["Schedules"]
+        body = entries.get_schedule(GroupName=entry["GroupName"], Name=entry["Name"])["Target"]["Input"]
+        self._ticked_at += timedelta(minutes=1)
+        message = {"messageId": "tick", "body": body.replace(SCHEDULED_TIME, f"{self._ticked_at:%Y-%m-%dT%H:%M:%SZ}")}
+        attributes = {"ApproximateReceiveCount": "1", "SentTimestamp": str(int(time.time() * 1000))}
+        worked = await self._work(message | {"attributes": attributes})
+        [run, *_] = (await self._client.get(f"{self._path}/runs")).raise_for_status().json()["runs"]
+        if (run["status"], run["trigger"]) != ("succeeded", "schedule"):
+            raise SystemExit(f"a tick's run ended as {run}")
+        return [worked]
 
     async def _work(self, message: Mapping[str, Any]) -> Invocation:
         working = cast("Coroutine[Any, Any, object]", runs.work(self._services, {"Records": [message]}, Deadline.after(_SECONDS)))
@@ -100,14 +128,21 @@ def receive(queue: str) -> Mapping[str, Any]:
     return {"messageId": received["MessageId"], "body": received["Body"], "attributes": {"ApproximateReceiveCount": "1"}}
 
 
+def table_calls(parts: Sequence[Invocation]) -> int:
+    return sum(call.service == "dynamodb" for part in parts for call in part.meter.made)
+
+
 def report(title: str, parts: Sequence[Invocation]) -> None:
     print(f"\n{title}\n", file=FIGURES)
     for part in parts:
         calls = ", ".join(f"{name} ×{count}" for (_, name), count in part.meter.counted().items())
-        table = sum(call.service == "dynamodb" for call in part.meter.made)
+        table = table_calls([part])
         units = f"{part.meter.read_units:5.1f} read and {part.meter.write_units:5.1f} write units"
         print(f"  {part.name:20} {table:3} table calls, {units}: {calls}", file=FIGURES)
-    dollars = total_usage(parts, transitions=0).dollars(TIMES)
+    usage = total_usage(parts, transitions=0)
+    if title == TICK:  # the scheduler sends the message, which Lambda receives and deletes
+        usage = replace(usage, schedules=1, queue_requests=usage.queue_requests + 3)
+    dollars = usage.dollars(TIMES)
     told = ", ".join(f"{service} {sum_:.3f}" for service, sum_ in dollars.items() if sum_)
     print(f"  {TIMES:,} of them: {sum(dollars.values()):.2f} USD ({told}), without the model's tokens", file=FIGURES)
 
@@ -138,12 +173,21 @@ async def measure_usage(client: httpx.AsyncClient, model_seconds: float) -> None
     async with client:
         bench = await ManagedBench.create(client, services, model_seconds)
         print(f"The model takes {model_seconds:g} s for its answer", file=FIGURES)
+        turn = 0
         for title, work in (
+            ("A streamed turn of a session", bench.stream_turn),
             ("A streamed message", bench.stream_message),
             ("A message, and a queued run", bench.run_in_background),
+            (TICK, bench.tick),
         ):
             await work()  # not measured: the session begins, connections, imports
-            report(title, await work())
+            parts = await work()
+            report(title, parts)
+            turn = turn or table_calls(parts)
+            if title == TICK:
+                more = table_calls(parts) - turn
+                verdict = "met" if more <= MORE_CALLS else "NOT met"
+                print(f"  {more} table calls more than a streamed turn (to reach: {MORE_CALLS}): {verdict}", file=FIGURES)
         await report_idle(client, services)
     await services.aclose()
 

@@ -12,6 +12,7 @@ TRANSITION: Final = Decimal("0.025") / 1_000  # https://aws.amazon.com/step-func
 INVOCATION: Final = Decimal("0.20") / 1_000_000  # https://aws.amazon.com/lambda/pricing/
 GB_SECOND: Final = Decimal("0.0000133334")
 QUEUE_REQUEST: Final = Decimal("0.40") / 1_000_000  # https://aws.amazon.com/sqs/pricing/
+SCHEDULE: Final = Decimal("1.00") / 1_000_000  # https://aws.amazon.com/eventbridge/pricing/
 API_REQUEST: Final = Decimal("3.70") / 1_000_000  # https://aws.amazon.com/api-gateway/pricing/
 BUCKET_PUT: Final = Decimal("0.0054") / 1_000  # https://aws.amazon.com/s3/pricing/
 BUCKET_GET: Final = Decimal("0.00043") / 1_000
@@ -31,6 +32,7 @@ class ResourceUsage:
     transitions: int = 0
     bucket_puts: int = 0
     bucket_gets: int = 0
+    schedules: int = 0  # invocations by EventBridge Scheduler
 
     def dollars(self, times: int) -> Mapping[str, Decimal]:
         """Return the cost by service, multiplied."""
@@ -40,6 +42,7 @@ class ResourceUsage:
             "Step Functions": self.transitions * TRANSITION,
             "Lambda": self.invocations * INVOCATION + Decimal(str(self.gb_seconds)) * GB_SECOND,
             "SQS": self.queue_requests * QUEUE_REQUEST,
+            "EventBridge": self.schedules * SCHEDULE,
             "API Gateway": self.api_requests * API_REQUEST,
             "S3": self.bucket_puts * BUCKET_PUT + self.bucket_gets * BUCKET_GET,
         }

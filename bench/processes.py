@@ -140,11 +140,17 @@ def _job_targets(session: boto3.Session, base: str) -> dict[str, str]:
     states, queues = session.client("stepfunctions", endpoint_url=base), session.client("sqs", endpoint_url=base)
     definition = json.dumps({"StartAt": "Done", "States": {"Done": {"Type": "Succeed"}}})
     role = "arn:aws:iam::000000000000:role/bench"
+    session.client("scheduler", endpoint_url=base).create_schedule_group(Name="bench")
+    runs = queues.create_queue(QueueName="runs")["QueueUrl"]
+    arn = queues.get_queue_attributes(QueueUrl=runs, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     machine = states.create_state_machine(name="compactions", definition=definition, roleArn=role)
     return {
         "SPASS_COMPACTION_QUEUE": queues.create_queue(QueueName="compactions")["QueueUrl"],
         "SPASS_COMPACTION_MACHINE": machine["stateMachineArn"],
-        "SPASS_RUNS_QUEUE": queues.create_queue(QueueName="runs")["QueueUrl"],
+        "SPASS_RUNS_QUEUE": runs,
+        "SPASS_RUNS_QUEUE_ARN": arn,
+        "SPASS_SCHEDULE_GROUP": "bench",
+        "SPASS_SCHEDULE_ROLE": role,
     }
 
 

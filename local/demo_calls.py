@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -224,6 +224,19 @@ class Walk:
                 raise DemoFailed(failure)
             time.sleep(_POLL_SECONDS)
         raise DemoFailed(f"{failure} within {_JOB_SECONDS} s")
+
+    def poll(self, path: str, find: Callable[[dict[str, Any]], dict[str, Any] | None]) -> dict[str, Any]:
+        """Poll ``path`` until ``find`` returns something, and return it.
+
+        Raises:
+            DemoFailed: it took over two minutes.
+        """
+        until = time.monotonic() + _JOB_SECONDS
+        while time.monotonic() < until:
+            if (found := find(self._client.get(path).raise_for_status().json())) is not None:
+                return found
+            time.sleep(_POLL_SECONDS)
+        raise DemoFailed(f"Nothing happened at {path} within {_JOB_SECONDS} s")
 
     def tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Run a server tool, and return its result."""

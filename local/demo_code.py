@@ -22,7 +22,7 @@ def show_code(step: Walk) -> None:
     Raises:
         DemoFailed: an answer is wrong, or was given without code.
     """
-    step.title("24. A model writes code that runs in a sandbox")
+    step.title("25. A model writes code that runs in a sandbox")
     kinds = {kind["key"]: kind for kind in step.call("GET", "/v1/kinds")["kinds"]}
     if not kinds["rlm"]["available"]:
         step.note(f"This gateway runs no code: {kinds['rlm']['reason']}")

@@ -15,7 +15,7 @@ def show_operator(step: Walk) -> None:
     Raises:
         DemoFailed: the second run does not know what the first one stored, or something is missing in its state or notes.
     """
-    step.title("25. An operator remembers from one run to the next")
+    step.title("26. An operator remembers from one run to the next")
     step.call("DELETE", _OPERATOR)
     step.ask_kind({**_ASK, "input": f"Remember under the key pump that {_FACT}."}, expect="", uses={"memory_store"})
     step.note("The second run goes on in the same session, and finds the state that the first one left:")

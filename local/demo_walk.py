@@ -8,7 +8,7 @@ import httpx
 
 from local.demo_calls import DemoFailed, Walk
 from local.demo_code import show_code
-from local.demo_managed import show_managed_agent
+from local.demo_managed import schedule_agent, show_managed_agent, show_scheduled_run
 from local.demo_operators import show_operator
 from local.demo_streams import show_streams
 from local.demo_texts import BERLIN, POTSDAM, documentation
@@ -33,9 +33,11 @@ def walk(client: httpx.Client) -> None:
     _curation(step)
     _accounts(step, _documentation(step))
     show_workspace(step)
+    scheduled = schedule_agent(step)
     show_code(step)
     show_operator(step)
     show_managed_agent(step)
+    show_scheduled_run(step, scheduled)
     print("\nEvery answer follows from the documents.")
 
 

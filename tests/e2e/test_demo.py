@@ -42,6 +42,7 @@ FACTS = (
     'tool_calls {"calls":[{"id":"call_',
     '"finish_reason":"stop"}]',
     '"status": "succeeded", "trigger": "run"',
+    '"status": "succeeded", "trigger": "schedule"',
     "Every answer follows",
 )
 
