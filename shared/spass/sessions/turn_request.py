@@ -10,10 +10,10 @@ from spass.core.events import Event
 from spass.core.ids import AgentName, OperatorId, SessionId, UserId, WorkspaceId
 from spass.core.messages import Message
 from spass.core.outcome import AgentRun, TurnOutcome
-from spass.sessions.opening import Opening
 
 if TYPE_CHECKING:
     from spass.journal.head import StreamClaim
+    from spass.sessions.opening import Opening
 
 ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
 """Compact the session and return the shorter history, or None if it cannot be compacted. Call it when the provider rejects the
@@ -67,7 +67,7 @@ class TurnRequest:
     idempotency: IdempotentRequest | None = None
     stream: "StreamClaim | None" = None
     message_id: str | None = None
-    opening: Opening | None = None
+    opening: "Opening | None" = None
     workspace: WorkspaceId | None = None
     operator: OperatorId | None = None
     filed_under: AgentName | None = None
