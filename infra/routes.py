@@ -18,6 +18,7 @@ class Surface(StrEnum):
     CHAT = "chat"
     WORKSPACES = "workspaces"
     MANAGED = "managed"
+    PAGE = "page"
 
 
 class Permission(StrEnum):
@@ -131,6 +132,9 @@ _OPERATOR: Final = "/v1/operators/{operator_id}"
 _MANAGED: Final = "/v1/managed-agents/{agent_id}"
 
 ROUTES: Final[tuple[Route, ...]] = (
+    Route(method="GET", path="/", module="page.root", surface=Surface.PAGE, memory=256, public=True, function="page"),
+    Route(method="GET", path="/ui", module="page.page", surface=Surface.PAGE, memory=256, public=True, function="page"),
+    Route(method="GET", path="/ui/{asset}", module="page.asset", surface=Surface.PAGE, memory=256, public=True, function="page"),
     Route(method="GET", path="/healthz", module="meta.health", surface=Surface.V1, memory=256, public=True),
     Route(
         method="GET",

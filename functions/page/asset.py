@@ -1,0 +1,18 @@
+"""GET /ui/{asset}: a file of the page."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.web import page
+from spass.web.http_function import lambda_handler
+from spass.web.routing import public_router
+
+router = public_router()
+
+
+@router.get("/ui/{asset}", include_in_schema=False)
+async def asset(request: Request, asset: str) -> Response:
+    return page.asset(request, asset)
+
+
+handler = lambda_handler(router)

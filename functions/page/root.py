@@ -1,0 +1,18 @@
+"""GET /: go to the page."""
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from spass.web.app import location
+from spass.web.http_function import lambda_handler
+from spass.web.routing import public_router
+
+router = public_router()
+
+
+@router.get("/", include_in_schema=False)
+async def root(request: Request) -> Response:
+    return RedirectResponse(location(request, "/ui"), 302)
+
+
+handler = lambda_handler(router)

@@ -1,0 +1,153 @@
+/** The page: sign-in, header and the view that the address fragment names. */
+
+import { createApprovals } from "./approvals.js";
+import { createChat } from "./chat.js";
+import { Client } from "./client.js";
+import { ApiError } from "./errors.js";
+import { createIndices } from "./indices.js";
+import { fragment, place } from "./router.js";
+import { createSignIn } from "./sign-in.js";
+import { Store } from "./store.js";
+import { createUsage } from "./usage.js";
+import { html, render } from "./vendor-lit-html.js";
+import { createWorkspaces } from "./workspaces.js";
+
+/**
+ * What a view gets.
+ * @typedef {object} App
+ * @property {Client} client
+ * @property {Store} store
+ * @property {() => void} changed render once before the next frame
+ * @property {(error: unknown) => boolean} refused call it with every error of the client. True: the user was signed out (401)
+ * @property {(address: string) => void} go show the view of a fragment
+ */
+
+/**
+ * @typedef {object} View
+ * @property {(params: string[]) => void} open is called with the fragment's parameters when it names the view, also if only they change
+ * @property {() => import("./resource.js").Content} render
+ * @property {() => void} close is called when another view is shown. What streams goes on
+ */
+
+/** @type {Record<string, {title: string, create: (app: App) => View}>} */
+const VIEWS = {
+  chat: { title: "Chat", create: createChat },
+  approvals: { title: "Approvals", create: createApprovals },
+  workspaces: { title: "Workspaces", create: createWorkspaces },
+  indices: { title: "Indices", create: createIndices },
+  usage: { title: "Usage", create: createUsage },
+};
+
+const BASE = new URL(".", document.baseURI).href;
+const root = /** @type {HTMLElement} */ (document.getElementById("page"));
+const store = new Store();
+let frame = 0;
+
+/** @type {Client | null} */
+let client = null;
+/** @type {Map<string, View>} */
+let views = new Map();
+let current = "";
+/** @type {{render: () => import("./resource.js").Content}} */
+let signIn;
+
+function changed() {
+  frame ||= requestAnimationFrame(() => {
+    frame = 0;
+    render(client ? page() : signIn.render(), root);
+  });
+}
+
+/**
+ * @param {string} token
+ * @param {string} user
+ */
+function enter(token, user) {
+  store.set("token", token);
+  store.set("user", user);
+  client = new Client(token, user, BASE);
+  views = new Map();
+  current = "";
+  show();
+}
+
+/** @param {string | null} [reason] */
+function signOut(reason = null) {
+  client?.close();
+  client = null;
+  for (const view of views.values()) view.close();
+  views = new Map();
+  store.clear();
+  history.replaceState(null, "", location.pathname);
+  signIn = createSignIn(BASE, reason, changed, enter);
+  changed();
+}
+
+/** @param {unknown} error */
+function refused(error) {
+  if (!(error instanceof ApiError) || error.status !== 401) return false;
+  if (client) signOut("The gateway does not accept the token any more. Sign in again.");
+  return true;
+}
+
+function show() {
+  if (!client) return;
+  const { view, params } = place();
+  const name = view in VIEWS ? view : "chat";
+  if (name !== current) views.get(current)?.close();
+  current = name;
+  const app = { client, store, changed, refused, go };
+  if (!views.has(name)) views.set(name, VIEWS[name].create(app));
+  views.get(name)?.open(name === view ? params : []);
+  document.title = `${VIEWS[name].title} – Spass`;
+  changed();
+}
+
+/** @param {string} address */
+function go(address) {
+  if (location.hash === address) show();
+  else location.hash = address;
+}
+
+function page() {
+  return html`<header class="bar">
+      <a class="skip" href="#main" @click=${skip}>Skip to the content</a>
+      <strong>Spass</strong>
+      <nav aria-label="Views">
+        ${Object.entries(VIEWS).map(([name, { title }]) => html`<a href=${fragment(name)} aria-current=${name === current ? "page" : "false"}>${title}</a>`)}
+      </nav>
+      <span class="user">${store.get("user")}</span>
+      <button type="button" @click=${switchTheme}>${theme() === "dark" ? "Light" : "Dark"}</button>
+      <button type="button" @click=${() => signOut()}>Sign out</button>
+    </header>
+    ${store.holds ? "" : html`<p class="state failed" role="alert">The browser's storage for this tab is full: drafts are lost when you reload.</p>`}
+    <main id="main" class=${current} tabindex="-1">${views.get(current)?.render()}</main>`;
+}
+
+/** @param {Event} event */
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("main")?.focus();
+}
+
+function theme() {
+  return store.get("theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+}
+
+function switchTheme() {
+  store.set("theme", theme() === "dark" ? "light" : "dark");
+  applyTheme();
+  changed();
+}
+
+function applyTheme() {
+  document.documentElement.dataset.theme = theme();
+}
+
+applyTheme();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (applyTheme(), changed()));
+addEventListener("hashchange", show);
+signIn = createSignIn(BASE, null, changed, enter);
+const [token, user] = [store.get("token"), store.get("user")];
+if (token && user) enter(token, user);
+else changed();

@@ -1,0 +1,9 @@
+import { html } from "./vendor-lit-html.js";
+
+/**
+ * @param {import("./app.js").App} _app
+ * @returns {import("./app.js").View}
+ */
+export function createChat(_app) {
+  return { open() {}, close() {}, render: () => html`<h1>Chat</h1>` };
+}

@@ -1,0 +1,63 @@
+/** Errors of the gateway and of the way to it, and what the user can do about them. */
+
+/**
+ * @typedef {object} Problem
+ * @property {string} title what is wrong
+ * @property {string} advice what to do
+ */
+
+/** An answer of the gateway that is an error, or no answer (status 0). */
+export class ApiError extends Error {
+  /**
+   * @param {number} status HTTP status, or 0 if there was no answer
+   * @param {string} code as in the error envelope; `offline`, `not_json` and `not_stored` are the page's own
+   * @param {string} message
+   * @param {{details?: Record<string, any>, requestId?: string | null, retryAfter?: number | null}} [more] `retryAfter` in seconds
+   */
+  constructor(status, code, message, { details = {}, requestId = null, retryAfter = null } = {}) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.details = details;
+    this.requestId = requestId;
+    this.retryAfter = retryAfter;
+  }
+
+  /** True if the same request may succeed later: the gateway did not answer, or told to wait. */
+  get passes() {
+    return this.status === 0 || this.status === 429 || this.status >= 500;
+  }
+}
+
+/** @type {Record<string, string>} */
+const ADVICE = {
+  offline: "Check the connection. The page tries again by itself.",
+  not_json: "Something between this page and the gateway answered, for example a proxy or a sign-in page. Reload, or ask your operator.",
+  session_busy: "Another message of this session is being answered. Follow or stop it, then send again.",
+  compaction_in_progress: "The session is being summarised. Wait a moment, then send again.",
+  session_not_found: "The session was deleted. Your message is still in the draft: begin a new session.",
+  agent_not_found: "The agent is gone, perhaps since the last deployment. Choose another one.",
+  approval_decided: "It was decided elsewhere. The list shows the outcome.",
+  payload_too_large: "Shorten it, or split it into several.",
+  budget_exceeded: "The tenant's budget is spent. Ask your operator.",
+  rate_limited: "Too many requests at once.",
+  no_backend_available: "No provider serves this model now. Choose another agent or try later.",
+  storage_unavailable: "The gateway's storage does not answer. Try again in a moment.",
+  turn_lost: "The process that answered has died, and nothing was recorded. Send the message again if you still want it.",
+  admin_required: "This token may not do this. Sign in with a token that may, or ask your operator.",
+  model_not_allowed: "This token may not use the agent's model. Choose another agent, or ask your operator.",
+};
+
+/**
+ * Return what is wrong and what to do about it.
+ * @param {unknown} error
+ * @returns {Problem}
+ */
+export function problem(error) {
+  if (!(error instanceof ApiError)) {
+    return { title: "The page failed.", advice: `Reload it. (${error instanceof Error ? error.message : String(error)})` };
+  }
+  const wait = error.retryAfter ? `Try again in ${error.retryAfter} seconds.` : "";
+  const id = error.status >= 500 && error.requestId ? `(Request ${error.requestId})` : "";
+  return { title: error.message, advice: [ADVICE[error.code] ?? "", wait, id].filter(Boolean).join(" ") };
+}

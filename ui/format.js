@@ -1,0 +1,40 @@
+/** Numbers, sizes, money and times as people read them. */
+
+const NUMBER = new Intl.NumberFormat("en");
+const WHEN = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
+const UNITS = ["bytes", "KB", "MB", "GB"];
+
+/** @param {number} value */
+export function number(value) {
+  return NUMBER.format(value);
+}
+
+/**
+ * Return e.g. `1 message` or `2 messages`.
+ * @param {number} value
+ * @param {string} noun
+ */
+export function count(value, noun) {
+  return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+/** @param {number} bytes */
+export function size(bytes) {
+  let unit = 0;
+  for (; bytes >= 1024 && unit < UNITS.length - 1; unit++) bytes /= 1024;
+  return `${unit && bytes < 10 ? bytes.toFixed(1) : Math.round(bytes)} ${UNITS[unit]}`;
+}
+
+/**
+ * Return an amount in US dollars. The gateway's decimal string is not rounded.
+ * @param {string | number} usd
+ */
+export function money(usd) {
+  return `$${usd}`;
+}
+
+/** @param {string | null} timestamp RFC 3339 */
+export function when(timestamp) {
+  const date = timestamp ? new Date(timestamp) : null;
+  return date && !Number.isNaN(date.getTime()) ? WHEN.format(date) : "";
+}

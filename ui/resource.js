@@ -1,0 +1,89 @@
+/** A value that is read from the gateway, and the states in which a view can be: loading, offline, not permitted, failed, empty. */
+
+import { ApiError, problem } from "./errors.js";
+import { html } from "./vendor-lit-html.js";
+
+/** @typedef {import("./vendor-lit-html.js").TemplateResult | symbol | string} Content */
+
+const FIRST_DELAY = 1000;
+const MAX_DELAY = 30_000;
+
+/**
+ * A value that is loaded once, reloaded on demand, and tried again while the gateway does not answer.
+ * @template T
+ */
+export class Resource {
+  /** @type {T | null} */
+  value = null;
+  /** @type {unknown} */
+  error = null;
+  /** @type {number | undefined} */
+  #timer;
+  #failures = 0;
+  #load;
+  #changed;
+  #run = 0;
+
+  /**
+   * @param {() => Promise<T>} load
+   * @param {(error?: unknown) => void} changed is called when value or error has changed
+   */
+  constructor(load, changed) {
+    this.#load = load;
+    this.#changed = changed;
+  }
+
+  /** Load the value. While the gateway does not answer, try again. The earlier value stays until then. */
+  async load() {
+    clearTimeout(this.#timer);
+    const run = ++this.#run;
+    try {
+      const value = await this.#load();
+      if (run !== this.#run) return;
+      this.value = value;
+      this.error = null;
+      this.#failures = 0;
+    } catch (error) {
+      if (run !== this.#run || (error instanceof DOMException && error.name === "AbortError")) return;
+      this.error = error;
+      if (error instanceof ApiError && error.passes) {
+        const delay = error.retryAfter ? error.retryAfter * 1000 : Math.min(FIRST_DELAY * 2 ** this.#failures++, MAX_DELAY);
+        this.#timer = setTimeout(() => this.load(), delay * (0.75 + Math.random() / 2));
+      }
+    }
+    this.#changed(this.error ?? undefined);
+  }
+
+  /** Stop trying, and ignore an answer that is still to come. */
+  close() {
+    clearTimeout(this.#timer);
+    this.#run++;
+  }
+
+  /**
+   * Return what a view shows: the value, or the state in which it is.
+   * @param {(value: T) => Content} ready
+   * @param {{empty?: (value: T) => Content | null, loading?: string}} [texts] `empty` returns what an empty value shows, else null
+   * @returns {Content}
+   */
+  show(ready, { empty = () => null, loading = "Loading …" } = {}) {
+    if (this.value === null) return this.error ? failure(this.error, () => this.load()) : html`<p class="state" role="status">${loading}</p>`;
+    const content = empty(this.value) ?? ready(this.value);
+    return this.error ? html`${failure(this.error, () => this.load())}${content}` : content;
+  }
+}
+
+/**
+ * Return a message about an error, with what to do.
+ * @param {unknown} error
+ * @param {(() => void) | null} [retry]
+ * @returns {Content}
+ */
+export function failure(error, retry = null) {
+  const { title, advice } = problem(error);
+  const kind = error instanceof ApiError && error.status === 0 ? "offline" : error instanceof ApiError && error.status === 403 ? "forbidden" : "failed";
+  return html`<div class="state ${kind}" role="alert">
+    <p><strong>${title}</strong> ${advice}</p>
+    ${retry ? html`<button type="button" @click=${retry}>Try again</button>` : ""}
+  </div>`;
+}
