@@ -1,0 +1,57 @@
+"""A headless Chromium, a gateway with a scripted upstream, and tabs in which nothing forbidden may happen."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
+
+from tests.e2e.conftest import Gateway
+from tests.page.chromium import find_chromium
+from tests.page.tab import Tab, new_tab
+
+_ARGUMENTS = ("--headless=shell", "--no-sandbox", "--no-zygote", "--disable-gpu")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(_ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway with the bundled agents and the stand-in model, for all tests that leave its data in order."""
+    gateway = Gateway(tmp_path_factory.mktemp("standin") / "home")
+    gateway.start()
+    yield gateway
+    gateway.stop()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def new(context: BrowserContext) -> Iterator[Callable[[str], Tab]]:
+    """Return a factory of tabs of the page at an address. The test fails if something forbidden happened in one of them."""
+    tabs: list[Tab] = []
+
+    def make(url: str) -> Tab:
+        tabs.append(new_tab(context, url))
+        return tabs[-1]
+
+    yield make
+    for tab in tabs:
+        assert tab.faults == []
+
+
+@pytest.fixture
+def tab(new: Callable[[str], Tab], standin: Gateway) -> Tab:
+    return new(standin.url)
+
+
