@@ -46,10 +46,11 @@ export class Conversation {
   #app;
   #closed = false;
   #sending = false;
+  #opened;
 
   /**
    * @param {App} app
-   * @param {Agent} agent
+   * @param {Agent} agent as the list of agents has it
    * @param {string | null} sessionId null for a session that the first message creates
    */
   constructor(app, agent, sessionId) {
@@ -57,6 +58,8 @@ export class Conversation {
     this.agent = agent;
     this.sessionId = sessionId;
     this.draft = JSON.parse(app.store.get(`draft:${agent.name}`) ?? "null") ?? { text: "", returned: null };
+    this.#opened = this.#open();
+    void this.#resume();
   }
 
   /** The path of the agent's sessions. */
@@ -69,16 +72,26 @@ export class Conversation {
     return this.#sending || (this.stream !== null && !this.stream.ended);
   }
 
-  /** Read the session, and follow the turn that runs in it or the one that this tab was sending when it was reloaded. */
-  async open() {
-    const pending = JSON.parse(this.#app.store.get(`pending:${this.agent.name}`) ?? "null");
-    if (pending && (pending.sessionId === this.sessionId || pending.sessionId === null)) {
-      await this.#resume(pending);
+  /** Read what the agent is, and the session. */
+  async #open() {
+    try {
+      this.agent = await this.#app.client.call(`a1/agents/${encodeURIComponent(this.agent.name)}`);
+    } catch (error) {
+      this.#fail(error);
+      this.#app.changed();
       return;
     }
     await this.reload();
+  }
+
+  /** Follow the turn that runs in the session, or the one that this tab was sending when it was reloaded. */
+  async #resume() {
+    const pending = JSON.parse(this.#app.store.get(`pending:${this.agent.name}`) ?? "null");
+    await this.#opened;
+    if (this.#closed || this.busy) return;
     const active = this.session?.active_turn;
-    if (active && !this.busy) await this.#follow(active.message_id, null);
+    if (pending && pending.sessionId === this.sessionId) await this.#follow(pending.messageId, pending.text);
+    else if (active) await this.#follow(active.message_id, null);
   }
 
   /** Read what has changed in the session. */
@@ -121,6 +134,7 @@ export class Conversation {
     this.#begin(messageId, text);
     this.#storePending({ messageId, sessionId: this.sessionId, text });
     try {
+      await this.#opened;
       const session = this.agent.operator_id ? {} : { session_id: await this.#ensureSession(messageId, text) };
       this.#storePending({ messageId, sessionId: this.sessionId, text });
       const body = { message_id: messageId, messages: [{ role: "user", content: text }], ...session };
@@ -175,12 +189,6 @@ export class Conversation {
     this.session = await this.#app.client.call(this.#sessions, { method: "POST", json, headers: { "Idempotency-Key": `page-${messageId}` } });
     this.#move(this.session.id);
     return this.session.id;
-  }
-
-  /** @param {{messageId: string, sessionId: string | null, text: string}} pending */
-  async #resume(pending) {
-    await this.reload();
-    await this.#follow(pending.messageId, pending.text);
   }
 
   /**

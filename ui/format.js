@@ -38,3 +38,17 @@ export function when(timestamp) {
   const date = timestamp ? new Date(timestamp) : null;
   return date && !Number.isNaN(date.getTime()) ? WHEN.format(date) : "";
 }
+
+/**
+ * Return the exact sum of decimal strings.
+ * @param {string[]} amounts e.g. `0.00017412`
+ */
+export function sum(amounts) {
+  const places = Math.max(0, ...amounts.map((amount) => amount.split(".")[1]?.length ?? 0));
+  const total = amounts.reduce((so, amount) => {
+    const [whole, part = ""] = amount.split(".");
+    return so + BigInt(whole + part.padEnd(places, "0"));
+  }, 0n);
+  const digits = total.toString().padStart(places + 1, "0");
+  return places ? `${digits.slice(0, -places)}.${digits.slice(-places)}`.replace(/\.?0+$/, "") : digits;
+}

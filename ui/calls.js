@@ -1,0 +1,67 @@
+/** Cards of tool calls: what runs, what came of it, and what waits for the user. */
+
+import { approvalCard } from "./approval-card.js";
+import { long } from "./long.js";
+import { richBlock } from "./rich.js";
+import { approvalId } from "./turn.js";
+import { html } from "./vendor-lit-html.js";
+
+/**
+ * @typedef {import("./turn.js").Call} Call
+ * @typedef {import("./resource.js").Content} Content
+ */
+
+const STATES = { running: "running", done: "done", failed: "failed", waiting: "waits for you" };
+const MAX_CALLS = 100;
+
+/**
+ * What the cards of a session share.
+ * @typedef {object} CallContext
+ * @property {import("./app.js").App} app
+ * @property {Map<string, any>} approvals by id, as the gateway answered last
+ * @property {(approval: any) => void} decided is called with an approval after its decision
+ */
+
+/**
+ * Return the cards of some calls. Of many, the last ones are shown, and the others on demand.
+ * @param {Call[]} calls
+ * @param {CallContext} context
+ * @returns {Content}
+ */
+export function callCards(calls, context) {
+  /** @param {Call[]} some */
+  const cards = (some) => some.map((call) => card(call, context));
+  const hidden = calls.length - MAX_CALLS;
+  if (hidden <= 0) return html`${cards(calls)}`;
+  return html`${long(`${hidden} earlier calls`, () => cards(calls.slice(0, hidden)))}${cards(calls.slice(hidden))}`;
+}
+
+/**
+ * @param {Call} call
+ * @param {CallContext} context
+ * @returns {Content}
+ */
+function card(call, context) {
+  const id = approvalId(call.result);
+  const approval = id ? (context.approvals.get(id) ?? call.approval) : null;
+  const state = approval && approval.status !== "pending" ? approval.status : STATES[call.state];
+  const time = call.durationMs === null ? "" : html`<span class="quiet">${(call.durationMs / 1000).toFixed(1)} s</span>`;
+  return html`<section class="call ${call.state}" aria-label="Call of ${call.tool}">
+    <header>
+      <bdi class="tool">${call.tool}</bdi> ${call.agent ? html`<span class="quiet">by <bdi>${call.agent}</bdi></span>` : ""}
+      <span class="badge">${state}</span> ${time}
+    </header>
+    ${call.progress ? html`<p class="quiet">${call.progress}</p>` : ""}
+    ${approval ? approvalCard(context.app, approval, context.decided) : call.rich.map(richBlock)}
+    ${call.calls.length ? html`<div class="within">${callCards(call.calls, context)}</div>` : ""}
+    ${details("Arguments", call.args)} ${call.state === "running" ? "" : details("Result", call.result)}
+  </section>`;
+}
+
+/**
+ * @param {string} title
+ * @param {unknown} value
+ */
+function details(title, value) {
+  return long(title, () => html`<pre class="json">${typeof value === "string" ? value : JSON.stringify(value, null, 2)}</pre>`);
+}

@@ -1,0 +1,38 @@
+/** The field in which a user writes a message. Enter sends, Shift+Enter breaks a line, Esc stops the answer. */
+
+import { html } from "./vendor-lit-html.js";
+
+const MAX_BYTES = 256 * 1024;
+const ENCODER = new TextEncoder();
+
+/**
+ * @param {import("./conversation.js").Conversation} conversation
+ * @param {() => void} changed
+ * @returns {import("./resource.js").Content}
+ */
+export function composer(conversation, changed) {
+  const { draft, busy, stopping } = conversation;
+  const tooLong = draft.text.length > MAX_BYTES / 4 && ENCODER.encode(draft.text).length > MAX_BYTES;
+  const send = () => {
+    if (!tooLong) void conversation.send(conversation.draft.text);
+  };
+  /** @param {KeyboardEvent} event */
+  const press = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      send();
+    }
+  };
+  return html`<form class="composer" @submit=${(/** @type {Event} */ event) => (event.preventDefault(), send())}>
+    ${tooLong ? html`<p class="state failed" role="alert">A message may have 256 KB. Shorten it, or put the text into a workspace or an index.</p>` : ""}
+    <label class="unseen" for="message">Message</label>
+    <textarea id="message" rows="3" placeholder="Write a message" aria-describedby="keys" .value=${draft.text} @keydown=${press}
+      @input=${(/** @type {Event} */ event) => (conversation.setDraft(/** @type {HTMLTextAreaElement} */ (event.target).value), changed())}></textarea>
+    <div class="buttons">
+      <span id="keys" class="hint"><kbd>Enter</kbd> sends, <kbd>Shift</kbd>+<kbd>Enter</kbd> breaks a line, <kbd>Esc</kbd> stops</span>
+      ${busy
+        ? html`<button type="button" class="stop" ?disabled=${stopping} @click=${() => conversation.stop()}>${stopping ? "Stopping …" : "Stop"}</button>`
+        : html`<button class="primary" ?disabled=${tooLong || !draft.text.trim()}>Send</button>`}
+    </div>
+  </form>`;
+}

@@ -1,0 +1,93 @@
+/** One turn as it is shown: the question, the steps of the agent with its calls, and what it cost. */
+
+import { SentenceAnnouncer } from "./announce.js";
+import { callCards } from "./calls.js";
+import { money, number, when } from "./format.js";
+import { Markdown } from "./markdown.js";
+import { html, render } from "./vendor-lit-html.js";
+
+/** @typedef {import("./turn.js").Turn} Turn */
+
+/** @type {Record<string, string>} */
+const FINISHES = {
+  cancelled: "Stopped. What is here was kept.",
+  deadline: "The time was up. What is here was kept.",
+  length: "The answer reached its greatest length.",
+  max_turns: "The agent reached its greatest number of steps.",
+  content_filter: "The provider cut the answer.",
+};
+
+export class TurnView {
+  element = document.createElement("article");
+  /** @type {Markdown[]} */
+  #texts = [];
+  #announcer = new SentenceAnnouncer();
+  #wasLive = false;
+  /** @type {Turn | null} */
+  #turn = null;
+  #revision = -1;
+
+  constructor() {
+    this.element.className = "turn";
+  }
+
+  /**
+   * Show a turn. A turn that has ended is rendered once, until `revision` changes.
+   * @param {Turn} turn
+   * @param {import("./calls.js").CallContext} context
+   * @param {number} revision grows when approvals have changed
+   */
+  update(turn, context, revision) {
+    if (turn === this.#turn && revision === this.#revision && !turn.running) return;
+    this.#turn = turn;
+    this.#revision = revision;
+    this.#announce(turn);
+    render(this.#content(turn, context), this.element);
+  }
+
+  /** @param {Turn} turn */
+  #announce(turn) {
+    this.#wasLive ||= turn.running;
+    if (this.#wasLive) this.#announcer.update(turn.steps.map((step) => step.text).join("\n"), !turn.running);
+  }
+
+  /**
+   * @param {Turn} turn
+   * @param {import("./calls.js").CallContext} context
+   */
+  #content(turn, context) {
+    const last = turn.steps.length - 1;
+    return html`
+      ${turn.question === null ? "" : html`<div class="question"><h3 class="unseen">You</h3><div class="text">${turn.question}</div></div>`}
+      <div class="answer" aria-busy=${turn.running}>
+        <h3 class="unseen">Answer</h3>
+        ${turn.steps.map(
+          (step, index) => html`<div class=${index === last ? "step last" : "step"}>
+            ${this.#text(index, step.text, !turn.running || index < last)} ${callCards(step.calls, context)}
+          </div>`,
+        )}
+        ${turn.running ? html`<p class="progress quiet" role="status">${turn.progress ?? (turn.steps.length ? "…" : "Thinking …")}</p>` : ""}
+        ${turn.finishReason && FINISHES[turn.finishReason] ? html`<p class="quiet">${FINISHES[turn.finishReason]}</p>` : ""}
+      </div>
+      <footer class="quiet">${cost(turn)} ${turn.askedAt ? html`<time datetime=${turn.askedAt}>${when(turn.askedAt)}</time>` : ""}
+        ${turn.compacted ? "summarised" : ""}</footer>`;
+  }
+
+  /**
+   * @param {number} index
+   * @param {string} text
+   * @param {boolean} complete
+   */
+  #text(index, text, complete) {
+    if (!text) return "";
+    const markdown = (this.#texts[index] ??= new Markdown());
+    markdown.update(text, complete);
+    return markdown.element;
+  }
+}
+
+/** @param {Turn} turn */
+function cost({ usage, cost }) {
+  if (!usage) return "";
+  return html`<span class="cost">${number(usage.total_tokens)} tokens${cost === null ? "" : ` · ${money(cost)}`}</span>`;
+}
