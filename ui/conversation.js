@@ -43,6 +43,8 @@ export class Conversation {
   workspace = null;
   /** @type {{cursor: string | null, messages: any[]}[]} */
   #pages = [];
+  /** @type {Map<string, Turn>} the turns whose streams this tab has read, by key */
+  #ended = new Map();
   #app;
   #closed = false;
   #sending = false;
@@ -231,8 +233,8 @@ export class Conversation {
     const { stream, live } = this;
     if (!stream || !live || this.#closed) return;
     if (stream.status === "done") {
+      this.#ended.set(live.key, live);
       await this.reload();
-      keepDelegatedCalls(this.turns.at(-1), live);
       if (this.error === null) this.#clear();
       return;
     }
@@ -287,6 +289,20 @@ export class Conversation {
     }
     this.#pages = kept;
     this.turns = turnsOf(kept.flatMap((page) => page.messages));
+    for (const turn of this.turns) this.#recall(turn);
+  }
+
+  /**
+   * Give a recorded turn what only its stream had: the key under which it is shown, and the calls that delegates made.
+   * @param {Turn} recorded
+   */
+  #recall(recorded) {
+    for (const live of this.#ended.values()) {
+      if (live.answerId !== recorded.answerId) continue;
+      recorded.key = live.key;
+      const calls = new Map(live.steps.flatMap((step) => step.calls.map((call) => [call.id, call.calls])));
+      for (const call of recorded.steps.flatMap((step) => step.calls)) call.calls = calls.get(call.id) ?? [];
+    }
   }
 
   /** Read the approvals of this session, if a turn names one. */
@@ -312,14 +328,4 @@ export class Conversation {
   #storePending(pending) {
     this.#app.store.set(`pending:${this.agent.name}`, pending && JSON.stringify(pending));
   }
-}
-
-/**
- * Keep the calls that delegates made: the stream had them, and the history does not.
- * @param {Turn | undefined} recorded
- * @param {Turn} live
- */
-function keepDelegatedCalls(recorded, live) {
-  const calls = new Map(live.steps.flatMap((step) => step.calls.map((call) => [call.id, call])));
-  for (const call of recorded?.steps.flatMap((step) => step.calls) ?? []) call.calls = calls.get(call.id)?.calls ?? [];
 }

@@ -1,8 +1,35 @@
-/** Markdown to safe DOM. */
+/**
+ * Markdown to safe DOM, while it is being written.
+ *
+ * markdown-it makes HTML without raw HTML and without images; DOMPurify then lets only the tags and attributes of an allow-list
+ * through. Blocks that have ended are kept as they are, and only the last block is rendered again.
+ */
 
-/** An answer that grows. Put `element` into the page once, and call `update` with the whole text so far. */
+import { codeBlock } from "./code.js";
+import { long } from "./long.js";
+import { sanitize } from "./sanitize.js";
+import { html, render } from "./vendor-lit-html.js";
+import MarkdownIt from "./vendor-markdown-it.js";
+
+const MAX_BLOCK = 16_000; // characters of a block that is rendered again while it grows
+const MAX_SHOWN = 200_000; // characters that are shown before the user asks for all
+const MAX_NESTING = 20;
+const REFERENCE = /^ {0,3}\[[^\]]+\]:/m;
+
+const parser = new MarkdownIt({ html: false, linkify: true, breaks: false, maxNesting: MAX_NESTING }).disable("image");
+// An autolink needs its scheme: a word that ends like a domain is not one.
+parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
+parser.validateLink = isSafeLink;
+
+/** A text that grows. Put `element` into the page, and call `update` with the whole text so far. */
 export class Markdown {
   element = document.createElement("div");
+  /** The text that is in finished blocks, which do not change any more. */
+  #finished = 0;
+  /** @type {Node[]} what shows the rest */
+  #rest = [];
+  #complete = false;
+  #text = "";
 
   constructor() {
     this.element.className = "markdown";
@@ -10,9 +37,136 @@ export class Markdown {
 
   /**
    * @param {string} text
-   * @param {boolean} _complete
+   * @param {boolean} complete nothing will be added
    */
-  update(text, _complete) {
-    this.element.textContent = text;
+  update(text, complete) {
+    if (this.#complete || (text === this.#text && !complete)) return;
+    this.#complete = complete;
+    if (!text.startsWith(this.#text.slice(0, this.#finished))) this.#reset();
+    this.#text = text;
+    const isCut = text.length > MAX_SHOWN;
+    // A link may be defined after its use, so such a text is read once more as a whole.
+    if (complete && !isCut && this.#finished && REFERENCE.test(text)) this.#reset();
+    this.#render(isCut ? text.slice(0, MAX_SHOWN) : text, complete);
+    if (isCut && complete) this.#offerAll(text);
+  }
+
+  #reset() {
+    this.element.replaceChildren();
+    this.#finished = 0;
+    this.#rest = [];
+  }
+
+  /**
+   * @param {string} text
+   * @param {boolean} complete
+   */
+  #render(text, complete) {
+    const source = text.slice(this.#finished);
+    const growing = complete ? "" : lastBlock(source);
+    for (const node of this.#rest) node.parentNode?.removeChild(node);
+    this.#rest = [];
+    const done = source.slice(0, source.length - growing.length);
+    if (done) {
+      this.element.append(...blocks(done));
+      this.#finished += done.length;
+    }
+    if (!growing) return;
+    this.#rest = growing.length > MAX_BLOCK ? [plain(growing)] : blocks(growing);
+    this.element.append(...this.#rest);
+  }
+
+  /** @param {string} text */
+  #offerAll(text) {
+    const place = document.createElement("div");
+    render(html`<p class="quiet">The text has ${text.length.toLocaleString("en")} characters; the first ${MAX_SHOWN.toLocaleString("en")} are shown.</p>
+      ${long("Show all as plain text", () => html`<pre class="plain">${text}</pre>`)}`, place);
+    this.element.append(place);
+  }
+}
+
+/**
+ * Return the end of a text that may still change: its last top-level block.
+ * @param {string} source
+ */
+function lastBlock(source) {
+  if (source.length > MAX_BLOCK && !source.includes("\n\n", source.length - MAX_BLOCK)) return source;
+  const tops = parser.parse(source, {}).filter((token) => token.level === 0 && token.map && token.nesting >= 0);
+  const start = tops.at(-1)?.map?.[0] ?? 0;
+  let at = 0;
+  for (let line = 0; line < start; line++) at = source.indexOf("\n", at) + 1;
+  return source.slice(at);
+}
+
+/**
+ * Return the nodes of whole blocks.
+ * @param {string} source
+ * @returns {Node[]}
+ */
+function blocks(source) {
+  const fragment = sanitize(parser.render(source));
+  for (const link of fragment.querySelectorAll("a")) showHost(link);
+  for (const pre of fragment.querySelectorAll("pre")) {
+    const code = pre.querySelector("code");
+    const language = /(?:^| )language-([\w+#.-]+)/.exec(code?.className ?? "")?.[1] ?? "";
+    pre.replaceWith(codeBlock((code ?? pre).textContent ?? "", language));
+  }
+  for (const table of fragment.querySelectorAll("table")) wrap(table);
+  return [...fragment.childNodes];
+}
+
+/** @param {HTMLTableElement} table */
+function wrap(table) {
+  const box = document.createElement("div");
+  box.className = "wide";
+  box.tabIndex = 0;
+  box.role = "region";
+  box.ariaLabel = "Table";
+  table.replaceWith(box);
+  box.append(table);
+}
+
+/**
+ * Show where a link leads, whatever its text says.
+ * @param {HTMLAnchorElement} link
+ */
+function showHost(link) {
+  const host = safeHost(link.getAttribute("href") ?? "");
+  if (!host) {
+    link.replaceWith(...link.childNodes);
+    return;
+  }
+  link.rel = "noopener noreferrer";
+  link.target = "_blank";
+  const shown = document.createElement("span");
+  shown.className = "host";
+  shown.textContent = ` (${host})`;
+  link.append(shown);
+}
+
+/** @param {string} text */
+function plain(text) {
+  const element = document.createElement("pre");
+  element.className = "plain";
+  element.textContent = text;
+  return element;
+}
+
+/** @param {string} address */
+function isSafeLink(address) {
+  return safeHost(address) !== null;
+}
+
+/**
+ * Return the host of an absolute https address, in its ASCII form, or null for every other address.
+ * @param {string} address
+ */
+function safeHost(address) {
+  if (!/^https:\/\//i.test(address)) return null;
+  try {
+    const { host, username, password } = new URL(address);
+    return username || password ? null : host;
+  } catch {
+    return null;
   }
 }

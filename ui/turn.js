@@ -22,6 +22,7 @@
  *
  * @typedef {object} Turn
  * @property {string} key
+ * @property {string | null} answerId the id of the answer's message, once there is one
  * @property {string | null} question null for a summary, which nobody asked for
  * @property {string | null} askedAt
  * @property {Step[]} steps the last one's text is the answer
@@ -43,6 +44,7 @@
 function emptyTurn(key, question) {
   return {
     key,
+    answerId: null,
     question,
     askedAt: null,
     steps: [],
@@ -125,6 +127,7 @@ export class TurnReducer {
         break;
       case "done":
         turn.running = false;
+        turn.answerId = text(event.message?.id);
         turn.finishReason = text(event.finish_reason);
         if (typeof event.session_id === "string") turn.sessionId = event.session_id;
         break;
@@ -212,6 +215,7 @@ export function turnsOf(messages) {
     const step = { text: message.content, calls: message.tool_calls.map(recordedCall) };
     for (const call of step.calls) calls.set(call.id, call);
     turn.steps.push(step);
+    turn.answerId = message.id;
     if (message.usage) turn.usage = message.usage;
     if (message.cost_usd) turn.cost = message.cost_usd;
   }

@@ -1,0 +1,79 @@
+/** Code with highlighting. The highlighter is loaded with the first code that needs it. */
+
+import { long } from "./long.js";
+import { sanitize } from "./sanitize.js";
+import { html, render } from "./vendor-lit-html.js";
+
+const MAX_HIGHLIGHTED = 50_000; // characters
+const MAX_SHOWN = 100_000;
+const MAX_LINE = 5_000;
+
+/** @type {Promise<typeof import("./vendor-highlight.js")> | null} */
+let highlighter = null;
+
+/**
+ * Return an element with code, and a button that copies it.
+ * @param {string} text
+ * @param {string} language as the author of the text names it, or ""
+ * @param {number} [firstLine] show line numbers from this one on
+ * @returns {HTMLElement}
+ */
+export function codeBlock(text, language, firstLine) {
+  const element = document.createElement("div");
+  element.className = "code";
+  const code = document.createElement("code");
+  const isLong = text.length > MAX_SHOWN || hasLongLine(text);
+  code.textContent = isLong ? shorten(text) : text;
+  const copy = () => void navigator.clipboard?.writeText(text);
+  const lines = firstLine === undefined ? "" : html`<span class="lines" aria-hidden="true">${numbers(firstLine, code.textContent)}</span>`;
+  render(
+    html`<div class="head"><bdi class="quiet">${language.slice(0, 40)}</bdi><button type="button" class="link" @click=${copy}>Copy</button></div>
+      <pre tabindex="0" role="region" aria-label="Code">${lines}${code}</pre>
+      ${isLong ? html`<p class="quiet">Shortened.</p>${long("Show all", () => html`<pre class="plain">${text}</pre>`)}` : ""}`,
+    element,
+  );
+  if (language && !isLong && text.length <= MAX_HIGHLIGHTED) void highlight(code, text, language);
+  return element;
+}
+
+/**
+ * @param {HTMLElement} element
+ * @param {string} text
+ * @param {string} language
+ */
+async function highlight(element, text, language) {
+  highlighter ??= import("./vendor-highlight.js");
+  try {
+    const { default: hljs } = await highlighter;
+    if (!hljs.getLanguage(language)) return;
+    element.replaceChildren(sanitize(hljs.highlight(text, { language, ignoreIllegals: true }).value));
+  } catch {
+    highlighter = null; // the file did not arrive: the code stays as it is, and the next block tries again
+  }
+}
+
+/** @param {string} text */
+function hasLongLine(text) {
+  for (let start = 0; start < text.length; ) {
+    const end = text.indexOf("\n", start);
+    if ((end < 0 ? text.length : end) - start > MAX_LINE) return true;
+    if (end < 0) return false;
+    start = end + 1;
+  }
+  return false;
+}
+
+/** @param {string} text */
+function shorten(text) {
+  const lines = text.slice(0, MAX_SHOWN).split("\n");
+  return lines.map((line) => (line.length > MAX_LINE ? `${line.slice(0, MAX_LINE)} …` : line)).join("\n");
+}
+
+/**
+ * @param {number} first
+ * @param {string} text
+ */
+function numbers(first, text) {
+  const count = text.split("\n").length - (text.endsWith("\n") ? 1 : 0);
+  return Array.from({ length: count }, (_, index) => first + index).join("\n");
+}

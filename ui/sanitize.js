@@ -1,0 +1,32 @@
+/** The allow-list through which every piece of HTML goes before it becomes part of the page. */
+
+import DOMPurify from "./vendor-dompurify.js";
+
+const TAGS = [
+  "a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong",
+  "table", "tbody", "td", "th", "thead", "tr", "ul",
+];
+const ATTRIBUTES = ["href", "class", "start"];
+const CLASS = /^(?:language-[\w+#.-]{1,40}|hljs-[\w-]{1,40}(?: [\w-]{1,40}_?)*|align-(?:left|center|right))$/;
+const ALIGNMENT = /^text-align:(left|center|right)$/;
+
+DOMPurify.addHook("uponSanitizeAttribute", (element, data) => {
+  const alignment = data.attrName === "style" ? ALIGNMENT.exec(data.attrValue)?.[1] : null;
+  if (alignment) element.className = `align-${alignment}`;
+  if (data.attrName === "class" && !CLASS.test(data.attrValue)) data.keepAttr = false;
+});
+
+/**
+ * Return what the allow-list lets through of some HTML.
+ * @param {string} source
+ * @returns {DocumentFragment}
+ */
+export function sanitize(source) {
+  return DOMPurify.sanitize(source, {
+    ALLOWED_TAGS: TAGS,
+    ALLOWED_ATTR: ATTRIBUTES,
+    ALLOW_DATA_ATTR: false,
+    ALLOW_ARIA_ATTR: false,
+    RETURN_DOM_FRAGMENT: true,
+  });
+}
