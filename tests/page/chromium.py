@@ -49,7 +49,9 @@ def _unpack() -> None:
     folder = _PACKED.with_name(f".chromium-{os.getpid()}")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        subprocess.run(["node", "-e", _UNPACK], cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, check=True, capture_output=True)
+        subprocess.run(
+            ["node", "-e", _UNPACK], cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, check=True, capture_output=True
+        )
         folder.rename(_PACKED)
     except OSError:
         if not (_PACKED / "chromium").is_file():

@@ -53,5 +53,3 @@ def new(context: BrowserContext) -> Iterator[Callable[[str], Tab]]:
 @pytest.fixture
 def tab(new: Callable[[str], Tab], standin: Gateway) -> Tab:
     return new(standin.url)
-
-

@@ -14,7 +14,7 @@ addEventListener("securitypolicyviolation", (event) => {
 
 @dataclass
 class Tab:
-    """A tab with the page of ``url``. ``faults`` collects what must not happen: errors, dialogs, foreign requests, CSP reports."""
+    """A tab at ``url``. ``faults`` collects what must not happen: errors, dialogs, requests to other hosts, CSP reports."""
 
     page: Page
     url: str
