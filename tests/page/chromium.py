@@ -33,9 +33,10 @@ def find_chromium() -> Path:
         if not Path(chosen).is_file():
             raise NoChromium(f"CHROME_PATH names no file: {chosen}")
         return Path(chosen)
-    for found in (*filter(None, map(shutil.which, _NAMES)), *_PLACES):
-        if Path(found).is_file():
-            return Path(found)
+    on_path = [Path(found) for name in _NAMES if (found := shutil.which(name))]
+    for place in (*on_path, *_PLACES):
+        if place.is_file():
+            return place
     if not sys.platform.startswith("linux"):
         raise NoChromium("The tests of the page need Chromium or Chrome: install one, or set CHROME_PATH.")
     unpacked = _PACKED / "chromium"
