@@ -19,6 +19,7 @@ import { html } from "./vendor-lit-html.js";
  * @property {Map<string, TurnView>} views by the key of their turns
  * @property {number} revision grows when approvals have changed
  * @property {number | null} scroll distance from the top, or null at the end
+ * @property {string} listed what the list of sessions has to show; it is read again when this changes
  */
 
 const NEW = "new";
@@ -70,7 +71,7 @@ export function createChat(app) {
     app.store.set(`open:${name}`, sessionId);
     const listed = agents.value?.find((/** @type {any} */ one) => one.name === name) ?? { name, description: "", workspace: null };
     const conversation = new Conversation(app, listed, sessionId);
-    desks.set(name, { conversation, sessions, views: new Map(), revision: 0, scroll: null });
+    desks.set(name, { conversation, sessions, views: new Map(), revision: 0, scroll: null, listed: `${sessionId} false` });
     app.changed();
   }
 
@@ -143,6 +144,7 @@ export function createChat(app) {
   function conversationView(desk) {
     const { conversation } = desk;
     const { session, stream } = conversation;
+    follow(desk);
     const costs = conversation.turns.flatMap((turn) => turn.cost ?? []);
     requestAnimationFrame(restoreScroll);
     return html`<section class="conversation" aria-label="Conversation">
@@ -162,6 +164,19 @@ export function createChat(app) {
       ${conversation.error ? failure(conversation.error, conversation.draft.returned ? null : () => conversation.reload()) : ""} ${offerToContinue(conversation)}
       ${session?.archived_at ? "" : composer(conversation, app.changed)}
     </section>`;
+  }
+
+  /**
+   * Let the address and the list of sessions follow the conversation, whose first message creates a session.
+   * @param {Desk} desk
+   */
+  function follow(desk) {
+    const { sessionId, busy } = desk.conversation;
+    const address = sessionId ? fragment("chat", current, sessionId) : null;
+    if (address && location.hash !== address) history.replaceState(null, "", address);
+    const listed = `${sessionId} ${busy}`;
+    if (listed !== desk.listed) desk.sessions.reload();
+    desk.listed = listed;
   }
 
   /** @param {any[]} list */
