@@ -86,7 +86,7 @@ class Fixtures:
         made |= {"message_id": self.chat, "approval_id": self.approval, "operator_id": self.operator}
         made |= {"agent_id": self.idle if route.module == "managed.run" else self.agent, "run_id": self.run}
         ours = {"name": "bench", "index_id": "bench", "workspace_id": "bench", "doc_id": "d1", "model": "bench-model"}
-        path = route.path.format_map({**ours, "file": "swagger-ui.css", **made})
+        path = route.path.format_map({**ours, "file": "swagger-ui.css", "asset": "app.js", **made})
         return f"{path}?path={FILE}" if path.endswith("/file") else path
 
 

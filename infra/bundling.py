@@ -88,11 +88,18 @@ def find_compiler(target: Target = LAMBDA) -> Path:
 
 
 def function_code(
-    output: Path, *, sources: Sequence[Path], excluded: Collection[Path], start_script: Path, compiler: Path | None
+    output: Path,
+    *,
+    sources: Sequence[Path],
+    excluded: Collection[Path],
+    start_script: Path,
+    compiler: Path | None,
+    page: Sequence[Path] = (),
 ) -> None:
     """Copy the Python files of each source folder, under the folder's name, and the script that starts a streaming function.
 
     The folders ``excluded``, in the sources, are not copied. ``compiler`` is the interpreter that adds byte code; None adds none.
+    The files ``page`` are copied into the folder ``ui``.
 
     Raises:
         BundlingFailed: a file does not compile.
@@ -102,6 +109,10 @@ def function_code(
     target = output / start_script.name
     shutil.copyfile(start_script, target)
     target.chmod(0o755)
+    for file in page:
+        copied = output / "ui" / file.name
+        copied.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copied)
     _compile(output, compiler)
 
 

@@ -31,6 +31,7 @@ class Permission(StrEnum):
     MODELS = "models"  # read the provider keys, call the models of Bedrock
     EMBEDDING = "embedding"  # the layer with the weights of the embedded model
     SWAGGER_UI = "swagger-ui"  # the layer with the files of the page at /docs
+    PAGE = "page"  # the files of the page at /ui, in the function's bundle
     EDITOR = "editor"  # the layer with the packages of the editor
     UPLOADS_WRITE = "uploads-write"  # PutObject under uploads/*, lent to clients by presigned forms
     UPLOADS_READ = "uploads-read"  # GetObject and GetObjectVersion under uploads/*
@@ -47,6 +48,9 @@ class Permission(StrEnum):
 
 BINARY_MEDIA_TYPES: Final = ("application/octet-stream", "application/zip")
 """The media types whose bodies API Gateway passes to a function unchanged, in base64. It decodes all other bodies as UTF-8."""
+
+MIN_COMPRESSED_BYTES: Final = 1024
+"""The smallest answer that API Gateway compresses for a client that accepts it. It never compresses streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,7 @@ _SCHEDULE_WRITE: Final = _READ_WRITE | {Permission.SCHEDULES_WRITE, Permission.S
 _RUN_START: Final = _RAG_WRITE | {Permission.RUNS_SEND, Permission.SANDBOX_NAME}
 
 _DOCS: Final = frozenset({Permission.SWAGGER_UI})
+_PAGE: Final = frozenset({Permission.PAGE})
 
 _AGENT: Final = "/a1/agents/{name}"
 _SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"
@@ -132,9 +137,36 @@ _OPERATOR: Final = "/v1/operators/{operator_id}"
 _MANAGED: Final = "/v1/managed-agents/{agent_id}"
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(method="GET", path="/", module="page.root", surface=Surface.PAGE, memory=256, public=True, function="page"),
-    Route(method="GET", path="/ui", module="page.page", surface=Surface.PAGE, memory=256, public=True, function="page"),
-    Route(method="GET", path="/ui/{asset}", module="page.asset", surface=Surface.PAGE, memory=256, public=True, function="page"),
+    Route(
+        method="GET",
+        path="/",
+        module="page.root",
+        surface=Surface.PAGE,
+        permissions=_PAGE,
+        memory=256,
+        public=True,
+        function="page",
+    ),
+    Route(
+        method="GET",
+        path="/ui",
+        module="page.page",
+        surface=Surface.PAGE,
+        permissions=_PAGE,
+        memory=256,
+        public=True,
+        function="page",
+    ),
+    Route(
+        method="GET",
+        path="/ui/{asset}",
+        module="page.asset",
+        surface=Surface.PAGE,
+        permissions=_PAGE,
+        memory=256,
+        public=True,
+        function="page",
+    ),
     Route(method="GET", path="/healthz", module="meta.health", surface=Surface.V1, memory=256, public=True),
     Route(
         method="GET",

@@ -30,6 +30,7 @@ def banner(
     lines = [
         "",
         f"  Spass serves on {url}    (docs: {url}/docs)",
+        f"  Chat in a browser: {url}/ui    (with a token below, and any user id)",
         "",
         *_tenants(file, config),
         "",

@@ -1,13 +1,16 @@
 """Change requests and answers as API Gateway and Lambda do, before and after our code."""
 
+import gzip
 import re
 from collections.abc import Iterable
 from typing import Final
 
 import anyio
+import anyio.to_thread
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.routes import BINARY_MEDIA_TYPES, ROUTE_HINTS, ROUTES, Route
+from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, ROUTE_HINTS, ROUTES, Route
 from spass.core.errors import PayloadTooLarge, RouteNotFound, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.ids import RequestId, new_id
 from spass.core.page_size import event_bytes
@@ -34,7 +37,7 @@ class LambdaEdge:
 
     It limits the sizes of headers and events on all routes, and on short ones the time and size of an answer, which it buffers.
     It answers a path of another API with 404 and the route to use instead.
-    It renames and drops headers of answers, as a REST API does.
+    It renames and drops headers of answers, as a REST API does, and compresses buffered answers for clients that accept gzip.
     """
 
     def __init__(self, app: ASGIApp, *, short_seconds: float = SHORT_SECONDS, routes: Iterable[Route] = ROUTES) -> None:
@@ -107,8 +110,33 @@ class LambdaEdge:
         elif _answer_bytes(answer) > MAX_EVENT_BYTES - _ENVELOPE_BYTES:
             await _refuse(UpstreamError("The answer is over 6 MiB; ask for a smaller page."), scope, receive, send)
         else:
-            for message in answer:
+            for message in await _compressed(scope, answer):
                 await send(message)
+
+
+async def _compressed(scope: Scope, answer: list[Message]) -> list[Message]:
+    """Return the answer as API Gateway sends it: compressed if it is large enough and the client prefers gzip.
+
+    (https://docs.aws.amazon.com/apigateway/latest/developerguide/api-gateway-gzip-compression-decompression.html)
+    """
+    start, body = answer[0], b"".join(message.get("body", b"") for message in answer)
+    if len(body) < MIN_COMPRESSED_BYTES or "content-encoding" in Headers(scope=start) or not _prefers_gzip(Headers(scope=scope)):
+        return answer
+    body = await anyio.to_thread.run_sync(gzip.compress, body)
+    headers = MutableHeaders(raw=list(start["headers"]))
+    headers["Content-Encoding"], headers["Content-Length"] = "gzip", str(len(body))
+    return [{**start, "headers": headers.raw}, {"type": "http.response.body", "body": body}]
+
+
+def _prefers_gzip(headers: Headers) -> bool:
+    """Return True if no other coding that ``Accept-Encoding`` names has a higher weight than gzip."""
+    weights: dict[str, float] = {}
+    for coding in ",".join(headers.getlist("accept-encoding")).split(","):
+        name, _, parameter = coding.partition(";")
+        weight = re.fullmatch(r"\s*q=([01](?:\.\d{0,3})?)\s*", parameter, re.IGNORECASE)
+        weights[name.strip().lower()] = float(weight[1]) if weight else 1.0
+    gzip_weight = weights.get("gzip", 0.0)
+    return gzip_weight > 0 and gzip_weight == max(weights.values())
 
 
 class _Replay:

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from spass.web.app import TITLE, location
 from spass.web.http_function import lambda_handler
-from spass.web.routing import public_router
+from spass.web.public_routing import public_router
 from spass.web.swagger_ui import page
 
 router = public_router()

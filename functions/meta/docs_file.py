@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from spass.web.http_function import lambda_handler
-from spass.web.routing import public_router
+from spass.web.public_routing import public_router
 from spass.web.swagger_ui import file as swagger_ui_file
 
 router = public_router()

@@ -4,7 +4,7 @@ from typing import Literal
 
 from spass.tenancy.response_model import ResponseModel
 from spass.web.http_function import lambda_handler
-from spass.web.routing import public_router
+from spass.web.public_routing import public_router
 
 router = public_router()
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from spass.web.http_function import import_routers, lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import public_router
+from spass.web.public_routing import public_router
 
 router = public_router()
 

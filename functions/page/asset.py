@@ -5,9 +5,9 @@ from starlette.responses import Response
 
 from spass.web import page
 from spass.web.http_function import lambda_handler
-from spass.web.routing import public_router
+from spass.web.public_routing import bundled_file_router
 
-router = public_router()
+router = bundled_file_router()
 
 
 @router.get("/ui/{asset}", include_in_schema=False)

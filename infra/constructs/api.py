@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import RemovalPolicy, Size
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
-from infra.routes import BINARY_MEDIA_TYPES, NO_SUCH_ROUTE
+from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, NO_SUCH_ROUTE
 
 _REQUEST_ID: Final = "SPASS-Request-Id"
 
@@ -136,6 +136,9 @@ class Api(Construct):
             # Answers of short routes are JSON, which these types do not change. Only long routes answer with bytes: a streamed
             # answer is not encoded in base64.
             binary_media_types=list(BINARY_MEDIA_TYPES),
+            # API Gateway compresses buffered answers of functions for clients that accept it, streams never. The errors that it
+            # answers itself are smaller than this.
+            min_compression_size=Size.bytes(MIN_COMPRESSED_BYTES),
             # The stage needs this role to write an access log. It is a setting of the account and region: it replaces the role
             # that API Gateway used before, for every API, and it remains when this stack is deleted.
             cloud_watch_role=True,
@@ -149,7 +152,6 @@ class Api(Construct):
         )
         for refusal in REFUSALS:
             self._add_response(refusal)
-        self.refuse(self.resource.root)
         self.refuse(self.resource.root.add_resource("{path+}"))
         self._acknowledge()
 
@@ -157,6 +159,11 @@ class Api(Construct):
         """Answer every method of this resource with 404."""
         integration = refusal_integration(404, "route_not_found", message=message)
         resource.add_method("ANY", integration, method_responses=refusal_responses(404))
+
+    def refuse_other_methods_of_root(self, allow: Sequence[str]) -> None:
+        """Answer 405 for every method of the root except ``allow``, which a nested stack adds."""
+        integration = refusal_integration(405, "method_not_allowed", allow=allow)
+        self.resource.root.add_method("ANY", integration, method_responses=refusal_responses(405))
 
     def refuse_other_paths(self, hints: Mapping[str, str]) -> None:
         """Answer every method of these paths with 404 and their message, and every method of their parent paths with 404."""

@@ -37,6 +37,8 @@ class Bucket(Construct):
             enforce_ssl=True,
             minimum_tls_version=1.2,
             versioned=True,
+            # Browsers post presigned forms from any page. The signed form is the authority: it has no cookie and no token.
+            cors=[s3.CorsRule(allowed_methods=[s3.HttpMethods.POST], allowed_origins=["*"])],
             removal_policy=RemovalPolicy.RETAIN,
             lifecycle_rules=[
                 s3.LifecycleRule(

@@ -48,9 +48,9 @@ class ApiStack(Stack):
             log_removal=environment.log_removal,
         )
         # This stack has the resources of first path segments: two surfaces share /a1, and a resource cannot move between stacks.
-        tops = {
-            f"/{top}": api.resource.root.add_resource(top) for top in dict.fromkeys(route.path.split("/")[1] for route in ROUTES)
-        }
+        segments = dict.fromkeys(route.path.split("/")[1] for route in ROUTES)
+        tops = {f"/{segment}": api.resource.root.add_resource(segment) if segment else api.resource.root for segment in segments}
+        api.refuse_other_methods_of_root(sorted(method for route in ROUTES if route.path == "/" for method in route.methods))
         for path in sorted(tops.keys() - {route.path for route in ROUTES}):
             api.refuse(tops[path])
         api.refuse_other_paths(ROUTE_HINTS)

@@ -18,8 +18,10 @@ from infra.environments import Environment
 from infra.routes import Permission, Route
 from infra.stateful_resources import ScheduleTarget, StatefulResources, function_environment
 
-# These add a layer or a variable to the function, and nothing to its role.
-_WITHOUT_RIGHTS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.EDITOR, Permission.SANDBOX_NAME})
+# These add files or a variable to the function, and nothing to its role.
+_WITHOUT_RIGHTS: Final = frozenset(
+    {Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.PAGE, Permission.EDITOR, Permission.SANDBOX_NAME}
+)
 _FOLLOWERS: Final = "streams.get"
 _PARAMETER_SIGNS: Final = str.maketrans("", "", "{}+")
 
@@ -30,7 +32,7 @@ class SurfaceStack(NestedStack):
     A nested stack has its own limit of resources, and one deployment of the API still waits for all surfaces. It also gets the
     layers as parameters: with exports, a layer could not change while another stack imports it.
 
-    ``tops`` are the API's resources of first path segments, which surfaces may share.
+    ``tops`` are the API's root and its resources of first path segments, which surfaces may share.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class SurfaceStack(NestedStack):
             first.function_name,
             description=f"Spass {environment.name}: {', '.join(f'{route.method} {route.path}' for route in routes)}",
             modules=[f"functions.{route.module}" for route in routes],
-            code=self._code,
+            code=function_code(self, page=True) if Permission.PAGE in permissions else self._code,
             layers=self._layers,
             role=role,
             environment=self._variables,
@@ -104,6 +106,8 @@ class SurfaceStack(NestedStack):
         resource = self._resource(path)
         for route in routes:
             self._add_methods(resource, route)
+        if path == "/":
+            return  # the API's own stack has ANY of the root: a method cannot move between stacks
         allow = sorted(method for route in routes for method in route.methods)
         self._method("ANY", resource, refusal_integration(405, "method_not_allowed", allow=allow), refusal_responses(405))
 

@@ -57,7 +57,15 @@ def test_rows_with_one_function_agree_on_its_surface_length_and_memory() -> None
 
 
 def test_only_routes_without_tenant_data_are_public() -> None:
-    assert {route.path for route in ROUTES if route.public} == {"/healthz", "/openapi.json", "/docs", "/docs/{file}"}
+    assert {route.path for route in ROUTES if route.public} == {
+        "/",
+        "/ui",
+        "/ui/{asset}",
+        "/healthz",
+        "/openapi.json",
+        "/docs",
+        "/docs/{file}",
+    }
 
 
 def test_every_route_has_a_unique_name_in_the_api_description() -> None:

@@ -60,7 +60,7 @@ schemathesis.serializer.alias("application/zip", "application/octet-stream")
 CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
 SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
 
-DOCUMENTATION_PATHS: Final = {"/openapi.json", "/docs", "/docs/{file}"}
+DOCUMENTATION_PATHS: Final = {"/openapi.json", "/docs", "/docs/{file}", "/", "/ui", "/ui/{asset}"}
 ROUTES_IN_DOCUMENT: Final = [route for route in ROUTES if route.path not in DOCUMENTATION_PATHS]
 CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 

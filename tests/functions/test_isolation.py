@@ -58,6 +58,7 @@ def test_others_cannot_find_a_session_or_an_index(gateway: Gateway, token: str, 
         if shared_by_users and (shared or route.module in CREATE):
             continue
         values = {"name": "plain", "session_id": session, "index_id": "notes", "doc_id": "a", "model": "small", "file": "x.css"}
+        values |= {"asset": "x.css"}
         values |= {"upload_id": upload, "request_id": request_id, "job_id": NO_JOB, "approval_id": NO_APPROVAL}
         values |= {"operator_id": "private-operator", "agent_id": NO_AGENT, "run_id": NO_RUN}
         path = route.path.format(**values, message_id="private-m", workspace_id="notes") + QUERIES.get(route.module, "")

@@ -90,6 +90,18 @@ def test_the_code_asset_is_python_files_and_a_start_script(tmp_path: Path) -> No
     assert os.access(output / "run.sh", os.X_OK)
 
 
+def test_the_asset_of_the_page_also_has_its_files(tmp_path: Path) -> None:
+    source = tmp_path / "functions"
+    source.mkdir()
+    files = [tmp_path / "page" / name for name in ("index.html", "app.js")]
+    files[0].parent.mkdir()
+    for file in files:
+        file.write_text(file.name)
+    output, start_script = tmp_path / "output", ROOT / "infra" / "assets" / "run.sh"
+    bundling.function_code(output, sources=[source], excluded=[], start_script=start_script, compiler=None, page=files)
+    assert {path.name: path.read_text() for path in (output / "ui").iterdir()} == {"index.html": "index.html", "app.js": "app.js"}
+
+
 def test_the_sandboxs_asset_is_its_handler_and_its_child_alone(tmp_path: Path) -> None:
     source = tmp_path / "sandbox"
     (source / "child" / "__pycache__").mkdir(parents=True)

@@ -84,6 +84,23 @@ def test_the_bucket_is_private_encrypted_versioned_and_requires_tls(prod: Deploy
     assert {"Bool": {"aws:SecureTransport": "false"}} in conditions
 
 
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_a_browser_may_only_post_to_the_bucket(deployments: dict[str, Deployment], name: str) -> None:
+    ((_, bucket),) = deployments[name].resources("AWS::S3::Bucket")
+    rules = bucket["Properties"]["CorsConfiguration"]["CorsRules"]
+    assert rules == [{"AllowedMethods": ["POST"], "AllowedOrigins": ["*"]}]
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_no_bucket_is_public_and_none_is_a_website(deployments: dict[str, Deployment], name: str) -> None:
+    for _, bucket in deployments[name].resources("AWS::S3::Bucket"):
+        assert set(bucket["Properties"]["PublicAccessBlockConfiguration"].values()) == {True}
+        assert "WebsiteConfiguration" not in bucket["Properties"]
+    for _, policy in deployments[name].resources("AWS::S3::BucketPolicy"):
+        allowed = [one for one in policy["Properties"]["PolicyDocument"]["Statement"] if one["Effect"] == "Allow"]
+        assert not [one for one in allowed if one["Principal"] in ("*", {"AWS": "*"})]
+
+
 def test_deleted_data_disappears_with_its_recovery_period(prod: Deployment) -> None:
     ((_, bucket),) = prod.resources("AWS::S3::Bucket")
     rules = {rule["Id"]: rule for rule in bucket["Properties"]["LifecycleConfiguration"]["Rules"]}

@@ -18,6 +18,7 @@ GRANTED = {
     Permission.MODELS: {"ssm:GetParameters"},
     Permission.EMBEDDING: set(),
     Permission.SWAGGER_UI: set(),
+    Permission.PAGE: set(),
     Permission.EDITOR: set(),
     Permission.UPLOADS_WRITE: {"s3:PutObject"},
     Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},
@@ -33,7 +34,7 @@ GRANTED = {
 }
 # The event source takes messages in its function's name.
 TAKES = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
-WITHOUT_RIGHTS = {Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.EDITOR, Permission.SANDBOX_NAME}
+WITHOUT_RIGHTS = {Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.PAGE, Permission.EDITOR, Permission.SANDBOX_NAME}
 READ_ONLY = {Permission.TABLE_READ, Permission.BUCKET_READ, Permission.UPLOADS_READ, Permission.MODELS}
 WRITES = set(Permission) - WITHOUT_RIGHTS - READ_ONLY
 ROWS: list[Route | Worker] = [*ROUTES, *WORKERS]
@@ -49,6 +50,10 @@ def test_a_role_allows_exactly_the_permissions_of_its_rows(dev: Deployment, func
     expected = LOGS.union(*(GRANTED[permission] for permission in _permissions(function)))
     takes = {worker.function_name for worker in WORKERS if worker.trigger in {Trigger.JOBS, Trigger.RUNS, Trigger.COMPACTIONS}}
     assert dev.actions(function) == (expected | TAKES if function in takes else expected)
+
+
+def test_the_function_of_the_page_may_only_write_its_log(dev: Deployment) -> None:
+    assert dev.actions("page") == LOGS
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

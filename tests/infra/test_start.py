@@ -35,6 +35,16 @@ def asset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.fixture(scope="module")
+def asset_of_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that becomes ``LAMBDA_TASK_ROOT`` of the page's function."""
+    folder = tmp_path_factory.mktemp("page")
+    stack = Stack(App(analytics_reporting=False, outdir=str(folder), context={"bytecode": "none"}), "Bare")
+    function_code(stack, page=True).bind(stack)
+    (built,) = folder.glob("asset.*")
+    return built
+
+
 def _variables(deployment: Deployment, name: str) -> dict[str, str]:
     variables = deployment.functions()[name]["Environment"]["Variables"]
     return {key: value for key, value in variables.items() if isinstance(value, str)}
@@ -54,6 +64,14 @@ def test_the_asset_contains_routes_library_and_start_script(asset: Path) -> None
     excluded = [Path("spass/testing"), Path("spass/sandbox/harnesses")]
     expected = {path for path in modules if not any(path.is_relative_to(folder) for folder in excluded)}
     assert files == expected | {Path("run.sh")}
+
+
+def test_the_asset_of_the_page_has_what_a_browser_loads_and_no_types(asset: Path, asset_of_page: Path) -> None:
+    files, others = ({path.relative_to(one) for path in one.rglob("*") if path.is_file()} for one in (asset_of_page, asset))
+    served = {path.relative_to(ROOT) for path in (ROOT / "ui").iterdir() if path.suffix in {".html", ".js", ".css", ".svg"}}
+    assert files == others | served
+    assert Path("ui/index.html") in served
+    assert not [path for path in files if path.suffix in {".ts", ".json"}]
 
 
 @pytest.mark.parametrize("name", LONG)

@@ -47,7 +47,6 @@ _BUCKET_CONFIG: Final = Config(
     max_pool_connections=50,
     tcp_keepalive=True,
     signature_version="s3v4",  # in some regions boto3 would sign presigned forms with version 2
-    s3={"addressing_style": "path" if os.environ.get("AWS_ENDPOINT_URL") else "virtual"},
 )
 # ``ProviderKeys`` retries itself, for a longer time.
 _PARAMETERS_CONFIG: Final = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 1})
@@ -89,7 +88,10 @@ class Aws:
 
     @cached_property
     def _s3(self) -> "S3Client":
-        return self._session.client("s3", config=_BUCKET_CONFIG)
+        emulated = bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
+        # ``upload_origin`` tells browsers the address of presigned forms. In us-east-1 it would be the global endpoint's.
+        address = Config(s3={"addressing_style": "path" if emulated else "virtual", "us_east_1_regional_endpoint": "regional"})
+        return self._session.client("s3", config=_BUCKET_CONFIG.merge(address))
 
     @cached_property
     def _sqs(self) -> "SQSClient":

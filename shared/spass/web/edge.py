@@ -41,7 +41,7 @@ class EdgeMiddleware:
         method: str = scope["method"]
         # Routes declare only GET. Answer HEAD like GET, without the body (RFC 9110, 9.3.2).
         is_head = method == "HEAD"
-        scope = {**scope, "method": "GET" if is_head else method, "path": normalize_path(scope["path"]), IS_HEAD: is_head}
+        scope = {**scope, "method": "GET" if is_head else method, "path": _route_path(scope), IS_HEAD: is_head}
         exchange = begin_exchange(scope)
         sender = _ResponseSender(exchange, send, omit_body=is_head)
         try:
@@ -87,6 +87,12 @@ def normalize_path(path: str) -> str:
     API Gateway ignores such extra slashes when it chooses the route, but it passes the path on unchanged.
     """
     return "/" + path.strip("/") if path.startswith("/") else path
+
+
+def _route_path(scope: Scope) -> str:
+    """Return the normalised path. The API's root below a prefix keeps its slash, without which Starlette finds no route."""
+    path, root = normalize_path(scope["path"]), scope.get("root_path")
+    return f"{path}/" if root and path == root else path
 
 
 class _ResponseSender:

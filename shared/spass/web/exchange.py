@@ -9,11 +9,11 @@ from fastapi import Depends
 from starlette.requests import Request
 from starlette.types import Scope as AsgiScope
 
-from spass.aws.idempotency import IdempotentRequest
 from spass.core.cost import Cost, decimal_text
 from spass.core.ids import RequestId, new_id
 
 if TYPE_CHECKING:
+    from spass.aws.idempotency import IdempotentRequest
     from spass.calls.scope import Scope
     from spass.web.services import Services
 
@@ -34,7 +34,7 @@ class Exchange:
     error: str | None = None
     _scope: "Scope | None" = None
     _services: "Services | None" = None
-    idempotency: IdempotentRequest | None = None
+    idempotency: "IdempotentRequest | None" = None
 
     def enter(self, scope: "Scope", services: "Services") -> None:
         """Add the caller's scope and the services."""

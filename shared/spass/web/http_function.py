@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter
 from mangum import Mangum
+from mangum.adapter import DEFAULT_TEXT_MIME_TYPES
 from mangum.handlers import APIGateway
 from mangum.types import LambdaContext, LambdaEvent
 from mangum.types import Scope as EventScope
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from spass.aws.log import failure_line, write_line
 from spass.web.app import create_app
 from spass.web.edge import API_GATEWAY_REQUEST_ID
+from spass.web.public_routing import BundledFileRoute
 from spass.web.raw_body import DECODED_AS_TEXT
 from spass.web.request_path import split_path
 from spass.web.services import Services
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _REQUEST_CONTEXT: Final = b"x-amzn-request-context"
+# Mangum returns other bodies in base64, which API Gateway decodes only for a client that asks for a binary media type.
+_TEXT_TYPES: Final = [*DEFAULT_TEXT_MIME_TYPES, "image/svg+xml"]
 _RESTORE_HOOK: Final = "AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH"
 _starts_functions: Final = ContextVar("starts_functions", default=True)
 
@@ -64,7 +68,10 @@ class _RouteFunction:
         self._warm_up = warm_up
         if in_lambda() and _starts_functions.get():
             with log_startup_failure():
-                self._prepare()
+                if all(isinstance(route, BundledFileRoute) for route in router.routes):
+                    _ = self.app
+                else:
+                    self._prepare()
 
     def _prepare(self) -> None:
         """Create the services that every request of the route uses."""
@@ -84,7 +91,7 @@ class LambdaFunction(_RouteFunction):
 
     @cached_property
     def _mangum(self) -> Mangum:
-        return Mangum(self.app, lifespan="off", custom_handlers=[RestApi])
+        return Mangum(self.app, lifespan="off", custom_handlers=[RestApi], text_mime_types=_TEXT_TYPES)
 
     def __call__(self, event: LambdaEvent, context: LambdaContext) -> dict[str, Any]:
         with log_failure():

@@ -21,6 +21,9 @@ def split_path(path: str, full_path: str | None, resource: str | None) -> Reques
     base path of a custom domain. ``resource`` is the matched template. Without them, ``path`` takes their place. The paths are as
     the client sent them: with percent-escapes, a trailing slash and repeated leading slashes.
     """
+    if resource == "/":  # the whole path is the prefix
+        root = unquote(normalize_path(full_path or path).rstrip("/"))
+        return RequestPath(root, f"{root}/")
     resource = resource or path
     path, full_path = normalize_path(path), normalize_path(full_path or path)
     if resource.endswith("+}"):

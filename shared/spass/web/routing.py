@@ -5,8 +5,7 @@ idempotency key, body.
 """
 
 import re
-import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final
 
@@ -37,22 +36,18 @@ from spass.web.caller import acts_for_user, read_caller, reject_user_id
 from spass.web.exchange import get_exchange
 from spass.web.idempotency import identify_request
 from spass.web.json import check_content_type, parse_object, read_body
+from spass.web.public_routing import ANY_ERROR, ERROR, Handler, make_router
 from spass.web.raw_body import ARCHIVE_TYPE, FILE_TYPE, check_raw_body
 from spass.web.services import get_services
-from spass.web.startup import in_lambda
-
-Handler = Callable[[Request], Coroutine[None, None, Response]]
 
 MAX_CURSOR: Final = 4096
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
-_ERROR: Final = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
-_ANY_ERROR: Final = {"description": "The one error envelope.", **_ERROR}
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    "default": _ANY_ERROR,
-    400: {"description": "A header, a parameter or the body is not valid.", **_ERROR},
-    401: {"description": "There is no token, or it is unknown.", **_ERROR},
-    508: {"description": f"The request came through {MAX_CALLER_DEPTH} gateways or more.", **_ERROR},
+    "default": ANY_ERROR,
+    400: {"description": "A header, a parameter or the body is not valid.", **ERROR},
+    401: {"description": "There is no token, or it is unknown.", **ERROR},
+    508: {"description": f"The request came through {MAX_CALLER_DEPTH} gateways or more.", **ERROR},
 }
 """The errors of every route with a caller, as OpenAPI describes them. ``default`` describes all other errors of a route."""
 
@@ -68,19 +63,6 @@ class _ParsedRequest(Request):
 
     async def json(self) -> Json:
         return self.parsed
-
-
-class PublicRoute(APIRoute):
-    """A route without a caller."""
-
-    def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
-
-        async def answer(request: Request) -> Response:
-            get_exchange(request).route = self.path
-            return await handle(request)
-
-        return answer
 
 
 class CallerRoute(APIRoute):
@@ -164,35 +146,22 @@ def _parse_ignored_body(raw: bytes) -> Json:
 
 def api_router() -> APIRouter:
     """Return a router for routes with a caller. A body without a Content-Type counts as JSON."""
-    return _router(CallerRoute, _RESPONSES)
+    return make_router(CallerRoute, _RESPONSES)
 
 
 def admin_router() -> APIRouter:
     """Return a router for routes that need an admin's token."""
-    return _router(AdminRoute, _RESPONSES)
+    return make_router(AdminRoute, _RESPONSES)
 
 
 def file_router() -> APIRouter:
     """Return a router for routes with a caller whose body is a file."""
-    return _router(FileRoute, _RESPONSES)
+    return make_router(FileRoute, _RESPONSES)
 
 
 def archive_router() -> APIRouter:
     """Return a router for routes with a caller whose body is a zip archive."""
-    return _router(ArchiveRoute, _RESPONSES)
-
-
-def public_router() -> APIRouter:
-    """Return a router for routes without a caller."""
-    return _router(PublicRoute, {"default": _ANY_ERROR})
-
-
-def _router(route_class: type[APIRoute], responses: dict[int | str, dict[str, Any]]) -> APIRouter:
-    if in_lambda():
-        # FastAPI imports all of pydantic.v1, 23 modules, only to recognise models of pydantic 1. None makes that import fail, and
-        # FastAPI then treats every model as a model of pydantic 2.
-        sys.modules.setdefault("pydantic.v1", None)  # type: ignore[arg-type]
-    return APIRouter(route_class=route_class, strict_content_type=False, responses=responses)
+    return make_router(ArchiveRoute, _RESPONSES)
 
 
 def require_form(pattern: str, not_found: type[NotFound], message: str, param: str) -> AfterValidator:

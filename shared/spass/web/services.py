@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from starlette.requests import Request
 
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
-from spass.tenancy.identity import Caller, Tokens
 
 if TYPE_CHECKING:
     from spass.agents.approving import Decisions
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from spass.sessions.lineage_search import SessionLineageSearcher
     from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
+    from spass.tenancy.identity import Caller, Tokens
     from spass.tenancy.settings import Cascade
     from spass.tools.base import Rag
     from spass.tools.chat_models import ChatModels
@@ -135,7 +135,9 @@ class Services:
         return config
 
     @cached_property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> "Tokens":
+        from spass.tenancy.identity import Tokens
+
         return Tokens(self.config)
 
     @cached_property
@@ -464,7 +466,7 @@ class Services:
 
         return OperatorMemory(scope, operator, lambda: self.embedder)
 
-    def scope(self, caller: Caller) -> "Scope":
+    def scope(self, caller: "Caller") -> "Scope":
         """Return the scope of a request by ``caller``."""
         from spass.calls.scope import Scope
 

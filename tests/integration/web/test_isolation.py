@@ -50,7 +50,7 @@ class OwnedResources:
         owned = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
         owned |= {"request_id": self.request, "job_id": NO_JOB, "message_id": self.stream, "approval_id": NO_APPROVAL}
         owned |= {"workspace_id": self.workspace, "operator_id": self.operator, "agent_id": NO_AGENT, "run_id": NO_RUN}
-        path = route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **owned})
+        path = route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", "asset": "x.css", **owned})
         return path + (f"?path={FILE}" if route.path.endswith("/file") else "")
 
 

@@ -41,6 +41,10 @@ def test_it_lists_the_backend_of_each_model_and_models_without_one(shown: str) -
     assert "no backend answers for text-embedding-3-small: set OPENAI_API_KEY\n" in shown
 
 
+def test_it_shows_the_link_to_the_page(shown: str) -> None:
+    assert "  Chat in a browser: http://127.0.0.1:3000/ui " in shown
+
+
 def test_it_shows_how_to_upload_a_file(shown: str) -> None:
     assert "    curl -T notes.md http://127.0.0.1:4999/spass-local/uploads/demo/my-index/ " in shown
 

@@ -1,11 +1,13 @@
 """The laptop's edge refuses what API Gateway and Lambda refuse."""
 
+import gzip
+
 import anyio
 import httpx
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.routes import BINARY_MEDIA_TYPES, ROUTE_HINTS, ROUTES, Route
+from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, ROUTE_HINTS, ROUTES, Route
 from local.edge import MAX_EVENT_BYTES, MAX_HEADER_BYTES, LambdaEdge
 
 SHORT = next(route for route in ROUTES if not route.long and route.method == "GET" and "{" not in route.path)
@@ -140,3 +142,68 @@ async def test_a_long_route_is_recognised_with_extra_slashes() -> None:
     slow = app(seconds=0.2)
     for path in ("/v1/chat/completions/", "//v1/chat/completions"):
         assert (await request(slow, "POST", f"http://edge{path}")).status_code == 200
+
+
+async def _stream(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    for n in range(3):
+        await send({"type": "http.response.body", "body": b"data: %d\n\n" % n * 1000, "more_body": n < 2})
+
+
+async def raw_request(edge: ASGIApp, method: str, path: str, accepted: str | None) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """Return the headers of the answer and the bodies of its messages, as they are sent."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"accept-encoding", accepted.encode())] if accepted is not None else []
+    await edge({"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}, receive, send)
+    return dict(sent[0]["headers"]), [message["body"] for message in sent[1:]]
+
+
+ACCEPTED = [
+    ("gzip", True),
+    ("gzip, deflate, br, zstd", True),
+    ("GZIP;q=0.5", True),
+    ("br;q=0.5, gzip;q=1.0", True),
+    ("br, gzip;q=0.8", False),
+    ("gzip;q=0", False),
+    ("identity", False),
+    ("*", False),
+    ("", False),
+    (None, False),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("accepted", "compressed"), ACCEPTED)
+async def test_a_buffered_answer_is_compressed_for_clients_that_prefer_gzip(accepted: str | None, compressed: bool) -> None:
+    content = "ü".encode() * 50_000
+    headers, (body,) = await raw_request(app(body=content), "GET", SHORT.path, accepted)
+    assert (headers.get(b"content-encoding") == b"gzip") is compressed
+    assert (gzip.decompress(body) if compressed else body) == content
+    if compressed:
+        assert headers[b"content-length"] == str(len(body)).encode()
+
+
+@pytest.mark.anyio
+async def test_small_answers_and_streams_are_not_compressed() -> None:
+    headers, bodies = await raw_request(app(body=b"x" * (MIN_COMPRESSED_BYTES - 1)), "GET", SHORT.path, "gzip")
+    assert (headers, bodies) == ({}, [b"x" * (MIN_COMPRESSED_BYTES - 1)])
+    headers, bodies = await raw_request(LambdaEdge(_stream), LONG.method, LONG.path, "gzip")
+    assert b"content-encoding" not in headers
+    assert bodies == [b"data: %d\n\n" % n * 1000 for n in range(3)]
+
+
+@pytest.mark.anyio
+async def test_an_answer_with_a_coding_of_its_own_is_not_compressed_again() -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-encoding", b"br")]})
+        await send({"type": "http.response.body", "body": b"x" * 5000})
+
+    headers, bodies = await raw_request(LambdaEdge(answer), "GET", SHORT.path, "gzip")
+    assert (headers, bodies) == ({b"content-encoding": b"br"}, [b"x" * 5000])

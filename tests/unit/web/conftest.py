@@ -13,6 +13,7 @@ from spass.core.messages import Json
 from spass.web.app import create_app
 from spass.web.exchange import CurrentExchange
 from spass.web.json import json_response
+from spass.web.public_routing import public_router
 from spass.web.raw_body import RawBody
 from spass.web.routing import (
     AgentParameter,
@@ -22,7 +23,6 @@ from spass.web.routing import (
     api_router,
     archive_router,
     file_router,
-    public_router,
 )
 from spass.web.services import Services, Settings
 

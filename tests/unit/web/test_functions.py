@@ -15,8 +15,8 @@ from starlette.responses import Response
 from spass.web.app import create_app, location
 from spass.web.http_function import lambda_handler, stream_app
 from spass.web.json import json_response
+from spass.web.public_routing import public_router
 from spass.web.request_path import RequestPath, split_path
-from spass.web.routing import public_router
 from spass.web.services import Services
 
 router = public_router()

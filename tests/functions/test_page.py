@@ -1,0 +1,169 @@
+"""The page is served under every address of the API, with the headers under which a browser may run it."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from functions.page import asset, page, root
+from infra.routes import MIN_COMPRESSED_BYTES
+from local.edge import LambdaEdge
+from spass.web.app import create_app
+from spass.web.http_function import LambdaFunction, lambda_handler
+from tests.functions.gateway import Gateway, event
+
+UI: Final = Path(__file__).parents[2] / "ui"
+FILES: Final = sorted(path.name for path in UI.iterdir() if path.suffix in {".js", ".css", ".svg"})
+MODULES: Final = {"/": root, "/ui": page, "/ui/{asset}": asset}
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self' https://spass-test.s3.eu-central-1.amazonaws.com; img-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types lit-html dompurify"
+)
+
+Answer = Mapping[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.setenv("SPASS_BUCKET", "spass-test")
+
+
+def invoke(gateway: Gateway, path: str, full_path: str, *, resource: str = "/ui", method: str = "GET", **headers: str) -> Answer:
+    """Return the answer of the function to an event of API Gateway, whose stage or base path is in ``full_path``."""
+    handler: LambdaFunction = lambda_handler(MODULES[resource].router, gateway.services)
+    request = event(method, path, resource, headers, b"")
+    request["requestContext"]["path"] = full_path
+    answer: Answer = handler(request, None)  # type: ignore[arg-type]
+    assert answer["isBase64Encoded"] is False, "API Gateway sends base64 as it is"
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("path", "full_path", "location"),
+    [
+        ("/", "/dev", "/dev/ui"),
+        ("/", "/dev/", "/dev/ui"),
+        ("/", "/", "/ui"),  # a custom domain
+        ("/gw", "/gw", "/gw/ui"),  # and its base path
+        ("/gw/", "/gw/", "/gw/ui"),
+        ("/team/chat", "/team/chat", "/team/chat/ui"),
+    ],
+)
+def test_the_root_leads_to_the_page_behind_any_prefix(gateway: Gateway, path: str, full_path: str, location: str) -> None:
+    for method in ("GET", "HEAD"):
+        answer = invoke(gateway, path, full_path, resource="/", method=method)
+        assert (answer["statusCode"], answer["headers"]["location"], answer["body"]) == (302, location, "")
+
+
+@pytest.mark.parametrize(("path", "full_path"), [("/ui", "/dev/ui"), ("/ui", "/ui"), ("/gw/ui", "/gw/ui")])
+def test_the_page_is_the_file_with_the_exact_policy(gateway: Gateway, path: str, full_path: str) -> None:
+    answer = invoke(gateway, path, full_path)
+    assert (answer["statusCode"], answer["body"]) == (200, (UI / "index.html").read_text(encoding="utf-8"))
+    headers = answer["headers"]
+    assert headers["content-security-policy"] == POLICY
+    assert headers["content-type"] == "text/html; charset=utf-8"
+
+
+@pytest.mark.parametrize("name", ["index.html", *FILES])
+def test_every_file_has_its_type_and_may_not_be_used_unchecked(gateway: Gateway, name: str) -> None:
+    content = (UI / name).read_bytes()
+    resource, path = ("/ui", "/ui") if name == "index.html" else ("/ui/{asset}", f"/ui/{name}")
+    answer = invoke(gateway, path, f"/dev{path}", resource=resource)
+    types = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+    headers = answer["headers"]
+    assert (answer["statusCode"], answer["body"].encode()) == (200, content)
+    assert headers["content-type"].partition(";")[0] == types[name.rpartition(".")[2]]
+    assert headers["content-length"] == str(len(content))
+    assert headers["etag"] == f'"{hashlib.sha256(content).hexdigest()}"'
+    assert (headers["cache-control"], headers["vary"]) == ("no-cache", "Accept-Encoding")
+    assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+    head = invoke(gateway, path, f"/dev{path}", resource=resource, method="HEAD")
+    assert (head["statusCode"], head["body"]) == (200, "")
+    assert {**head["headers"], "spass-request-id": ""} == {**headers, "spass-request-id": ""}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("..", "%2e%2e", "..%2fREADME.md", "%2f", "a%2Fb", "..%5cREADME.md", "%00", "index.html", "index.html%00.js"),
+        *("app", "APP.JS", "app.js.map", "app.js/", "vendor-dompurify.d.ts", "tsconfig.json", "%ff", "x" * 5000),
+    ],
+)
+def test_other_names_are_unknown_routes_in_the_envelope(gateway: Gateway, name: str) -> None:
+    reply = gateway.send("GET", f"/ui/{name}", token=None)
+    assert (reply.status, reply.code) == (404, "route_not_found")
+
+
+def test_the_page_is_not_served_where_its_files_cannot_be_found(gateway: Gateway) -> None:
+    reply = gateway.send("GET", "/ui/", token=None)
+    assert (reply.status, reply.code) == (404, "route_not_found")
+    assert "GET /ui shows the page" in reply.json["error"]["message"]
+
+
+@pytest.mark.parametrize("template", ["{0}", "W/{0}", '"x", {0}', '"x",W/{0} , "y"', "*", " {0} "])
+def test_an_unchanged_file_is_not_sent_again(gateway: Gateway, template: str) -> None:
+    first = gateway.send("GET", "/ui/app.js", token=None)
+    headers = {"If-None-Match": template.format(first.headers["etag"])}
+    again = gateway.send("GET", "/ui/app.js", token=None, headers=headers)
+    assert (again.status, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    assert again.headers["cache-control"] == "no-cache"
+    page_again = gateway.send("GET", "/ui", token=None, headers={"If-None-Match": "*"})
+    assert (page_again.status, page_again.headers["content-security-policy"]) == (304, POLICY)
+
+
+@pytest.mark.parametrize("template", ['"x"', 'W/"x", "y"', '"{0}', '""', '"x{0}"'])
+def test_a_changed_file_is_sent(gateway: Gateway, template: str) -> None:
+    tag = gateway.send("GET", "/ui/app.js", token=None).headers["etag"].strip('"')
+    reply = gateway.send(
+        "GET", "/ui/app.js", token=None, headers={"If-None-Match": template.format(tag[:-1]) + '"' * template.startswith('"{')}
+    )
+    assert (reply.status, reply.content) == (200, (UI / "app.js").read_bytes())
+
+
+def test_the_page_needs_no_token_and_takes_no_notice_of_one(gateway: Gateway) -> None:
+    for token in (None, "demo-token", "no such token"):
+        assert gateway.send("GET", "/ui", token=token).status == 200
+
+
+def _addresses(text: str) -> list[str]:
+    return re.findall(r'(?:src|href)="([^"#]+)"', text)
+
+
+@pytest.mark.parametrize("prefix", ["", "/dev", "/team/chat"])
+def test_behind_a_prefix_the_local_edge_serves_the_page_and_all_that_it_names(gateway: Gateway, prefix: str) -> None:
+    edge = LambdaEdge(create_app([module.router for module in MODULES.values()], gateway.services))
+    app = Starlette(routes=[Mount(prefix, edge)]) if prefix else edge
+    client = TestClient(app, base_url="http://gateway.test")
+    found = client.get(f"{prefix}/")
+    assert [answer.headers["location"] for answer in found.history] == [f"{prefix}/ui"]
+    assert found.url.path == f"{prefix}/ui"
+    addresses = _addresses(found.text)
+    assert {"ui/app.js", "ui/style.css", "ui/icon.svg"} <= set(addresses)
+    for address in addresses:
+        answer = client.get(str(found.url.join(address)))
+        assert answer.status_code == 200, address
+        assert answer.content == (UI / Path(address).name).read_bytes()
+        compressed = len(answer.content) >= MIN_COMPRESSED_BYTES
+        assert (answer.headers.get("content-encoding") == "gzip") is compressed, address
+
+
+def test_the_page_and_its_modules_name_nothing_outside_the_folder() -> None:
+    assert not [one for one in _addresses((UI / "index.html").read_text(encoding="utf-8")) if one.startswith(("/", "http"))]
+    for name in FILES:
+        if name.endswith(".js") and not name.startswith("vendor-"):
+            imports = re.findall(
+                r"(?m)^import [^;]*?from [\"']([^\"']+)[\"']|import\([\"']([^\"']+)[\"']\)", (UI / name).read_text()
+            )
+            for static, dynamic in imports:
+                assert re.fullmatch(r"\./[a-z0-9-]+\.js", static or dynamic), name
+                assert (UI / (static or dynamic)).is_file(), name
