@@ -2,15 +2,23 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from functions.workers import runs
+from spass.aws.job_targets import JobTargets
 from spass.core.ids import ManagedAgentId, RunId, TenantId
 from spass.core.jobs import RunAgent, body_of
 from tests.functions.gateway import Gateway, Reply
 
 AGENTS = "/v1/managed-agents"
 ADA = {"SPASS-User-Id": "ada"}
+TARGETS: Final = JobTargets(
+    runs_queue="https://sqs/runs",
+    runs_queue_arn="arn:aws:sqs:eu-central-1:000000000000:runs",
+    schedule_group="spass-test",
+    schedule_role="arn:aws:iam::000000000000:role/schedules",
+)
+"""A queue for runs, and a scheduler."""
 
 
 class ManagedClient:
@@ -67,4 +75,11 @@ def execute(gateway: Gateway, agent: str, run: str, receives: int = 1) -> Any:
     """Deliver the message of a queued run to its worker. Return the worker's answer."""
     body = body_of(RunAgent(TenantId("demo"), ManagedAgentId(agent), RunId(run)))
     attributes = {"ApproximateReceiveCount": str(receives)}
+    return gateway.work(runs.work, {"Records": [{"messageId": "m0", "body": body, "attributes": attributes}]})
+
+
+def tick(gateway: Gateway, entry: Mapping[str, Any], at: str, receives: int = 1) -> Any:
+    """Deliver what the scheduler sends for ``entry`` at the time ``at``. Return the worker's answer."""
+    body = entry["Target"]["Input"].replace("<aws.scheduler.scheduled-time>", at)
+    attributes = {"ApproximateReceiveCount": str(receives), "SentTimestamp": "1900000000000"}
     return gateway.work(runs.work, {"Records": [{"messageId": "m0", "body": body, "attributes": attributes}]})
