@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+import httpx
+
 from functions.workers import runs
 from spass.aws.job_targets import JobTargets
 from spass.core.ids import ManagedAgentId, RunId, TenantId
@@ -55,7 +57,7 @@ class ManagedClient:
         return list(reply.json["runs"])
 
 
-def read_frames(reply: Reply) -> list[tuple[str | None, Any]]:
+def read_frames(reply: Reply | httpx.Response) -> list[tuple[str | None, Any]]:
     """Return the name of each event of a stream, None for a chunk, and its data: an object, or the text ``[DONE]``."""
     frames: list[tuple[str | None, Any]] = []
     for block in reply.text.split("\n\n"):
@@ -66,7 +68,7 @@ def read_frames(reply: Reply) -> list[tuple[str | None, Any]]:
     return frames
 
 
-def event_lines(reply: Reply) -> list[str]:
+def event_lines(reply: Reply | httpx.Response) -> list[str]:
     """Return the ids of the events of a stream."""
     return [line.removeprefix("id: ") for line in reply.text.splitlines() if line.startswith("id: ")]
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SCHEDULED_TIME: Final = "<aws.scheduler.scheduled-time>"
 """The scheduler replaces this by the time of the tick, such as ``2026-04-30T08:00:00Z``."""
 _ATTEMPTS: Final = 4
+_LATE_SECONDS: Final = 600
+"""Seconds for which an ``at(…)`` may not have fired yet. The scheduler fires within the minute, and deletes the entry itself."""
 
 
 class ScheduleWriter:
