@@ -46,12 +46,13 @@ class RememberingAgent(ToolUsingAgent):
 
 
 def _stored_state(outcome: ToolOutcome) -> str | None:
-    """Return the state that a call of ``memory_store`` has stored, or None if it stored something else."""
-    if not outcome.ok or outcome.call.name != "memory_store":
+    """Return the state that a call of ``memory_store`` has stored, or None if it stored something else. The tool's result tells,
+    because the tool strips blanks around a key."""
+    if not outcome.ok or outcome.call.name != "memory_store" or outcome.result != {"key": STATE}:
         return None
     try:
         arguments = read_object(outcome.call.arguments)
     except InvalidJson:
         return None
     content = arguments.get("content")
-    return content if arguments.get("key") == STATE and isinstance(content, str) else None
+    return content if isinstance(content, str) else None
