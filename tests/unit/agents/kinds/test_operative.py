@@ -35,7 +35,7 @@ def test_a_run_by_hand_recalls_the_state_calls_the_model_and_sets_the_next_state
             Message(Role.SYSTEM, "Report."),
             *CONTEXT.conversation,
             user("a passage", data=True),
-            user('## Previous state\n\n{"input":"a","answer":"b"}', data=True),
+            user('{"input":"a","answer":"b"}', data=True, heading="## Previous state"),
             user("What is new?"),
         )
     )
