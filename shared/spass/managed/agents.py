@@ -16,7 +16,7 @@ from spass.aws.log import failure_line, write_line
 from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import InvalidRequest, NoBackendAvailable, StorageUnavailable
+from spass.core.errors import InvalidRequest, NoBackendAvailable, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, ManagedAgentId, id_pattern, new_id
 from spass.core.page_size import PageSizeLimit
 from spass.core.time import Clock, Deadline, timestamp
@@ -255,13 +255,14 @@ class ManagedAgents:
         return spec
 
     async def _apply_schedule(self, store: TenantStore, agent: ManagedAgent) -> None:
-        """Make the entry what the table says. If that fails, the sweep does it: the change is stored already."""
+        """Make the entry what the table says. If that fails, the sweep does it: the change is stored already. So this also holds
+        for an entry that the scheduler refuses; the sweep reports it every hour."""
         schedules = self._schedules()
         if schedules is None:
             return
         try:
             await schedules.apply(store, agent.id)
-        except StorageUnavailable as error:
+        except SpassError as error:
             write_line({**failure_line(error, ""), "event": "schedule_not_applied", "agent": agent.id})
 
     async def _ids_after(self, scope: Scope, after: ManagedAgentId | None) -> list[ManagedAgentId]:

@@ -165,9 +165,13 @@ def _number(text: str) -> int | None:
 
 def _moment(text: str, zone: ZoneInfo) -> float:
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=zone).astimezone(UTC).timestamp()
+        local = datetime.fromisoformat(text)
+        moment = local.replace(tzinfo=zone).astimezone(UTC)
     except (ValueError, OverflowError):
         raise _invalid(f"at({text}) is not a date and time.") from None
+    if moment.astimezone(zone).replace(tzinfo=None) != local:
+        raise _invalid(f"at({text}) does not exist in {zone.key}: the clocks are put forward over it. Use another time.")
+    return moment.timestamp()
 
 
 @cache

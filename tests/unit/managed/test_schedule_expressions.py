@@ -440,6 +440,17 @@ def test_one_moment_is_read_in_its_time_zone() -> None:
     assert "passed" in refusal("at(2026-11-23T04:00:00)", "America/New_York").message
 
 
+def test_a_time_that_the_clocks_skip_is_refused() -> None:
+    """The scheduler never fires at it."""
+    assert "does not exist in Europe/Berlin" in refusal("at(2027-03-28T02:30:00)", "Europe/Berlin").message
+    for zone in ("Europe/London", "UTC"):
+        check_schedule(Schedule("at(2027-03-28T02:30:00)", zone), NOW)
+
+
+def test_a_time_that_the_clocks_show_twice_is_accepted() -> None:
+    check_schedule(Schedule("at(2027-10-31T02:30:00)", "Europe/Berlin"), NOW)
+
+
 def test_the_year_counts_in_the_schedules_time_zone() -> None:
     eve = datetime(2026, 12, 31, 23, 30, tzinfo=UTC).timestamp()
     check_schedule(Schedule(cron(year="2026")), eve)
