@@ -47,7 +47,7 @@ class Upstream:
     """A model that answers "About: " and the question.
 
     It calls the calculator before it answers a question with "2+2", and in every step of one with "for ever". A question with
-    "broken" fails while ``is_broken``. One with "hold" waits for ``release``.
+    "broken" fails while ``is_broken``. The answer to one with "hold" waits for ``release``.
     """
 
     requests: list[Body] = field(default_factory=list)
@@ -58,11 +58,12 @@ class Upstream:
         self.requests.append(request)
         last = request["messages"][-1]
         question = next(message["content"] for message in reversed(request["messages"]) if message["role"] == "user")
-        if "hold" in question:
+        calls = "2+2" in question and last["role"] == "user"
+        if "hold" in question and not calls:
             assert self.release.wait(WAIT_SECONDS)
         if "broken" in question and self.is_broken:
             return HttpAnswer(b'{"error": {"message": "No."}}', status=500)
-        if "for ever" in question or ("2+2" in question and last["role"] == "user"):
+        if calls or "for ever" in question:
             return HttpAnswer(_call_in_pieces(), content_type="text/event-stream")
         return Completion({"role": "assistant", "content": f"About: {question}"})
 
@@ -99,10 +100,10 @@ class EmulatedAws:
     def entries(self, agent: str) -> list[Mapping[str, Any]]:
         """Return the entries of the scheduler whose ticks run ``agent``."""
         scheduler = self.client("scheduler")
-        found = [
-            scheduler.get_schedule(GroupName=one["GroupName"], Name=one["Name"])
-            for one in scheduler.list_schedules()["Schedules"]
-        ]
+        names = [(one["GroupName"], one["Name"]) for one in scheduler.list_schedules()["Schedules"]]
+        found = [scheduler.get_schedule(GroupName=group, Name=name) for group, name in names]
+        for entry in found:
+            del entry["ResponseMetadata"]
         return [entry for entry in found if agent in entry["Target"].get("Input", "")]
 
     def put_entry(self, entry: Mapping[str, Any]) -> None:
@@ -182,9 +183,19 @@ class Managed:
         assert (reply.status_code, reply.json()["trigger"]) == (202, "run"), reply.text
         return str(reply.json()["id"])
 
-    def follow(self, agent: str, run: str, last: str | None = None) -> httpx.Response:
-        with self.gateway.client(TOKEN) as http:
-            return http.get(f"{AGENTS}/{agent}/runs/{run}/stream", headers={} if last is None else {"Last-Event-ID": last})
+    def follow(self, agent: str, run: str, last: str | None = None, seen: threading.Event | None = None) -> httpx.Response:
+        """Read the stream of a run to its end, from its start or after the event ``last``. Set ``seen`` at its first event."""
+        headers = {} if last is None else {"Last-Event-ID": last}
+        with (
+            self.gateway.client(TOKEN) as http,
+            http.stream("GET", f"{AGENTS}/{agent}/runs/{run}/stream", headers=headers) as reply,
+        ):
+            body = b""
+            for piece in reply.iter_bytes():
+                body += piece
+                if seen is not None and b"id: " in body:
+                    seen.set()
+        return httpx.Response(reply.status_code, headers=reply.headers, content=body)
 
     def run_to_its_end(self, agent: str, run: str) -> Any:
         """Wait until a run is over and return it."""

@@ -176,3 +176,22 @@ def test_the_command_line_uses_every_route_of_a_managed_agent(managed: Managed) 
     assert command("list")[1] == ""
     code, _, err = command("send", agent, "--stream", "Hello")
     assert (code, "agent_not_found" in err) == (1, True)
+
+
+def test_a_run_that_was_queued_before_a_restart_is_answered_once(managed: Managed) -> None:
+    """This test is the last one, because it restarts the gateway."""
+    agent = managed.create(schedule={"expression": "rate(1 hour)"})
+    (entry,) = managed.aws.entries(agent)
+    managed.put_message(agent, "Are you there?")
+    managed.aws.accept_runs(enabled=False)
+    run = managed.start_run(agent, input="After the restart.")
+    assert managed.gateway.stop() == 0
+    managed.gateway.start()
+    assert managed.get(f"/{agent}")["status"] == "running"
+    assert managed.get(f"/{agent}/runs/{run}")["status"] == "queued"
+    managed.aws.accept_runs(enabled=True)
+    assert managed.run_to_its_end(agent, run)["status"] == "succeeded"
+    wait_until(lambda: managed.aws.is_drained(entry))
+    assert len(managed.upstream.asked("Are you there?\n\nAfter the restart.")) == 1
+    assert [status for _, _, status in managed.mailbox(agent)] == ["delivered"] * 2
+    assert managed.aws.entries(agent) == [entry], "the scheduler has kept its entry"

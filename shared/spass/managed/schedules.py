@@ -32,8 +32,6 @@ _ATTEMPTS: Final = 4
 _FIRING_SECONDS: Final = 3 * 3600
 """Seconds after the moment of an ``at(…)`` in which its tick may still be sent. The scheduler is precise to the minute, sends for
 an hour what the queue does not take, and may mean the second one of two hours that the clocks show twice."""
-_LATE_SECONDS: Final = 600
-"""Seconds for which an ``at(…)`` may not have fired yet. The scheduler fires within the minute, and deletes the entry itself."""
 
 
 class ScheduleWriter:
