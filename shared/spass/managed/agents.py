@@ -186,7 +186,7 @@ class ManagedAgents:
         """
         from spass.managed.deletion import delete_agent
 
-        await delete_agent(scope.store, scope.caller.owner, agent, self._schedules(), self._clock)
+        await delete_agent(scope.store, scope.caller.owner, agent, self._schedules(), scope.deadline, self._clock)
 
     async def send(self, scope: Scope, agent_id: ManagedAgentId, content: str, claim: Claim | None = None) -> MailboxMessage:
         """Put a message into the agent's mailbox, where it waits for the next run. With a ``claim``, the same transaction stores

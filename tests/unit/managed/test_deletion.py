@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -115,10 +116,24 @@ async def test_what_a_held_session_keeps_is_deleted_by_the_sweep(belongings: Bel
     assert belongings.items() == []
 
 
+async def test_a_deletion_stops_at_its_deadline_and_the_sweep_finishes_it(belongings: Belongings, owned: OwnedAgents) -> None:
+    agent = await belongings.agent()
+    late = replace(owned.scope(), deadline=Deadline.after(0))
+    await owned.agents.delete(late, agent.id)
+    with pytest.raises(AgentNotFound):
+        await owned.agents.get(owned.scope(), agent.id)
+    partition = keys.managed_partition(belongings.store.tenant, agent.id)
+    assert [item for item in belongings.items() if item["pk"] == partition]
+    for seconds, deleted in ((0, 0), (60, 1)):
+        swept = await ManagedSweep(belongings.store, owned.schedules, Deadline.after(seconds), lambda: owned.now).run()
+        assert (swept.deleted, swept.failed) == (deleted, 0)
+    assert belongings.items() == []
+
+
 async def test_an_agent_that_is_not_hidden_is_not_removed_by_the_sweep(belongings: Belongings, owned: OwnedAgents) -> None:
     agent = await owned.create()
     before = belongings.items()
-    await finish_deletion(belongings.store, agent.id, owned.schedules, lambda: owned.now)
+    await finish_deletion(belongings.store, agent.id, owned.schedules, Deadline.after(60), lambda: owned.now)
     assert belongings.items() == before
 
 

@@ -157,7 +157,7 @@ class Race:
         await ManagedSweep(self.store, None, Deadline.after(60), self.schedule.now).run()
 
     async def delete(self) -> None:
-        await delete_agent(self.store, OWNER, self.agent.id, None, self.schedule.now)
+        await delete_agent(self.store, OWNER, self.agent.id, None, Deadline.after(60), self.schedule.now)
 
     async def read(self) -> ManagedAgent:
         return await read_agent(self.store, OWNER, self.agent.id)

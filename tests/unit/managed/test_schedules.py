@@ -295,6 +295,13 @@ async def test_one_agent_that_cannot_be_swept_does_not_stop_the_others(
     assert await scheduled.sweep() == SweptSchedules(corrected=4, failed=1)
 
 
+async def test_an_agent_that_cannot_be_read_does_not_stop_the_others(scheduled: Scheduled) -> None:
+    """A version before or after this one may have written it."""
+    agents = [await scheduled.create(HOURLY) for _ in range(3)]
+    await scheduled.store().table.write(Update(keys.managed_agent(DEMO, agents[1]), set={"schedule": {"every": "day"}}))
+    assert await scheduled.sweep() == SweptSchedules(corrected=2, failed=1)
+
+
 async def test_a_sweep_ends_at_its_deadline(scheduled: Scheduled) -> None:
     for _ in range(3):
         await scheduled.create(HOURLY)
