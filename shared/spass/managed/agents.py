@@ -33,7 +33,19 @@ if TYPE_CHECKING:  # functions that only read agents run none
     from spass.managed.sweep import Swept
 
 _POSITION: Final = re.compile(id_pattern("agt"))
-_CONFIG: Final = ("name", "model", "tools", "system_prompt", "params", "schedule", "paused", "token_id", "version", "updated_at")
+_CONFIG: Final = (
+    "name",
+    "model",
+    "tools",
+    "system_prompt",
+    "params",
+    "schedule",
+    "paused",
+    "token_id",
+    "depth",
+    "version",
+    "updated_at",
+)
 """The fields that a PATCH may write. Runs and messages change the others meanwhile."""
 _USED_BY_RUNS: Final = frozenset({"model", "tools", "system_prompt", "params", "schedule"})
 _PATCH_ATTEMPTS: Final = 8
@@ -95,6 +107,7 @@ class ManagedAgents:
             agent=body.agent,
             owner=scope.caller.owner,
             token_id=scope.caller.identity.token_id,
+            depth=scope.depth,
             model=body.model,
             tools=body.tools,
             system_prompt=body.system_prompt,
@@ -232,7 +245,7 @@ class ManagedAgents:
         """Return ``agent`` after ``changes``, which are checked."""
         changed = replace(agent, **changes, version=agent.version + 1, updated_at=timestamp(self._clock()))
         if not _USED_BY_RUNS.isdisjoint(changes):
-            changed = replace(changed, token_id=scope.caller.identity.token_id)
+            changed = replace(changed, token_id=scope.caller.identity.token_id, depth=scope.depth)
             self._check_values(scope, changed, new_schedule="schedule" in changes)
         return changed
 

@@ -36,11 +36,19 @@ _RUN, _AGENT = 0, 1  # positions in the transaction
 
 
 def new_run(
-    agent: ManagedAgent, trigger: RunTrigger, token_id: str, now: float, *, run: RunId | None = None, own_input: str | None = None
+    agent: ManagedAgent,
+    trigger: RunTrigger,
+    token_id: str,
+    now: float,
+    *,
+    depth: int = 0,
+    run: RunId | None = None,
+    own_input: str | None = None,
 ) -> Run:
     """Return a run that begins ``now`` (seconds since the epoch). A streamed message is executed at once; other runs are queued.
 
-    ``run`` is an id that was derived from the request or the tick, else the id is new.
+    ``depth`` is the number of gateway calls that led to it. ``run`` is an id that was derived from the request or the tick, else
+    the id is new.
     """
     at = timestamp(now)
     queued = Run(
@@ -49,6 +57,7 @@ def new_run(
         trigger=trigger,
         status=RunStatus.QUEUED,
         token_id=token_id,
+        depth=depth,
         input=own_input,
         created_at=at,
     )

@@ -47,7 +47,7 @@ from spass.managed.lookup import check_not_paused, find_agent, read_agent
 from spass.managed.records import MAX_ATTEMPTS, MailboxMessage, ManagedAgent, Run, RunTrigger
 from spass.managed.run_end import finish_writes
 from spass.managed.run_start import new_run, start
-from spass.managed.runs import begin, read_run, settle_lost
+from spass.managed.runs import begin, load_run, read_run, settle_lost
 from spass.sessions.turn_request import CommitWith
 from spass.tenancy.identity import Caller, Tokens
 
@@ -119,7 +119,7 @@ class ManagedRuns:
         if own_input is None and not agent.pending and await settle_lost(store, agent, self._clock()):
             raise NothingToRun("There is nothing to run: the mailbox has no pending message. Send a message, or an input.")
         token = scope.caller.identity.token_id
-        run = new_run(agent, RunTrigger.RUN, token, self._clock(), own_input=own_input)
+        run = new_run(agent, RunTrigger.RUN, token, self._clock(), depth=scope.depth, own_input=own_input)
         run = await start(store, agent, run, None, self._clock(), claim)
         await send_run(store, run)
         return run
@@ -136,7 +136,7 @@ class ManagedRuns:
         if agent is None or agent.active_run != run_id:
             return True
         try:
-            run = await read_run(store, agent_id, run_id)
+            run = await load_run(store, agent_id, run_id)
         except RunNotFound:
             return True
         if run.status.is_final:
@@ -211,7 +211,7 @@ class ManagedRuns:
         self, scope: Scope, agent: ManagedAgent, content: str, report: ReportError, claim: Claim | None
     ) -> LiveStream | FollowedStream:
         spec = self._check(scope, agent)
-        run = new_run(agent, RunTrigger.MESSAGE, scope.caller.identity.token_id, self._clock())
+        run = new_run(agent, RunTrigger.MESSAGE, scope.caller.identity.token_id, self._clock(), depth=scope.depth)
         await start(scope.store, agent, run, content, self._clock(), claim)
         agent = replace(agent, pending=agent.pending + 1)
         return await self._open(scope.streaming, agent, spec, Execution(scope.store, run, self._clock, may_retry=False), report)
@@ -242,7 +242,7 @@ class ManagedRuns:
             raise InvalidToken(
                 f"The token '{run.token_id}', as which this agent runs, is gone. PATCH the agent with a token that exists."
             )
-        caller = Caller(replace(identity, admin=False), agent.owner, RequestId(new_id("req")), None, 0, JOB_ROUTE)
+        caller = Caller(replace(identity, admin=False), agent.owner, RequestId(new_id("req")), None, run.depth, JOB_ROUTE)
         scope = Scope.for_request(caller, store, seconds=STREAM_SECONDS, bus=self._bus)
         return replace(scope, deadline=Deadline(min(scope.deadline.at, deadline.at - CUT_SECONDS)), max_wait=JOB_MAX_WAIT)
 

@@ -48,7 +48,18 @@ async def begin(store: TenantStore, run: Run, now: float) -> Run | None:
 
 
 async def read_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run:
-    """Return a run of the agent, with its input. The caller has checked the agent's owner.
+    """Return a run of the agent, without its input, which may be in the bucket. The caller has checked the agent's owner.
+
+    Raises:
+        RunNotFound: the agent has no such run.
+        StorageUnavailable: the table does not answer.
+    """
+    item = await store.table.get(keys.managed_run(store.tenant, agent, run))
+    return decode_run(item) if item is not None else _not_found()
+
+
+async def load_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run:
+    """Return a run of the agent, with its input.
 
     Raises:
         RunNotFound: the agent has no such run.

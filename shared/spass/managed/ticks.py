@@ -44,8 +44,16 @@ class Ticks:
             return None
         if schedule_hash(schedule) != tick.schedule:
             return None  # an earlier schedule's; the entry is being replaced, or the sweep replaces it
-        # It acts as the token that last wrote what a run uses.
-        new = new_run(agent, RunTrigger.SCHEDULE, agent.token_id, self._clock(), run=run_id, own_input=schedule.input)
+        # It acts as the token that last wrote what a run uses, and as deep as that request.
+        new = new_run(
+            agent,
+            RunTrigger.SCHEDULE,
+            agent.token_id,
+            self._clock(),
+            depth=agent.depth,
+            run=run_id,
+            own_input=schedule.input,
+        )
         try:
             run = await self._start(store, agent, replace(new, scheduled_for=timestamp(minute * _MINUTE)))
         except AgentNotFound:
