@@ -196,7 +196,7 @@ class ManagedWorld:
                 is_done = await self.deliver(message)
             except (SpassError, Crash):
                 return True
-        if is_done and not plan.crashed:
+        if is_done and not plan.crashed and message in self.queue:
             self.queue.remove(message)
         return True
 

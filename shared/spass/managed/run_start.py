@@ -29,7 +29,7 @@ from spass.managed.mailbox import (
     wait_for_number,
 )
 from spass.managed.records import Direction, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
-from spass.managed.runs import settle_lost, with_input
+from spass.managed.runs import begun, settle_lost, with_input
 from spass.managed.texts import delete_text, run_text_name, store_text
 
 _RUN, _AGENT = 0, 1  # positions in the transaction
@@ -45,7 +45,7 @@ def new_run(
     run: RunId | None = None,
     own_input: str | None = None,
 ) -> Run:
-    """Return a run that begins ``now`` (seconds since the epoch). A streamed message is executed at once; other runs are queued.
+    """Return a run that is put ``now`` (seconds since the epoch). A streamed message is executed at once; other runs are queued.
 
     ``depth`` is the number of gateway calls that led to it. ``run`` is an id that was derived from the request or the tick, else
     the id is new.
@@ -61,8 +61,7 @@ def new_run(
         input=own_input,
         created_at=at,
     )
-    is_queued = trigger is not RunTrigger.MESSAGE
-    return queued if is_queued else replace(queued, status=RunStatus.RUNNING, attempts=1, begun_at=at)
+    return begun(queued, now) if trigger is RunTrigger.MESSAGE else queued
 
 
 async def start(

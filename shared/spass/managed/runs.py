@@ -26,6 +26,11 @@ from spass.managed.texts import load_texts
 _POSITION: Final = re.compile(id_pattern("run"))
 
 
+def begun(run: Run, now: float) -> Run:
+    """Return ``run`` as it is when this process begins it ``now``, in seconds since the epoch."""
+    return replace(run, status=RunStatus.RUNNING, attempts=run.attempts + 1, begun_at=timestamp(now), begun_by=random_suffix())
+
+
 async def begin(store: TenantStore, run: Run, now: float) -> Run | None:
     """Begin a queued run, or begin it again after its worker died. Return it as it is then, or None if it is over, or if another
     worker has begun it within the last minute. ``run`` is the run as it was read. The caller counts its ``attempts``.
@@ -33,18 +38,18 @@ async def begin(store: TenantStore, run: Run, now: float) -> Run | None:
     Raises:
         StorageUnavailable: the table does not answer; whether the run has begun is unknown.
     """
-    begun = replace(run, status=RunStatus.RUNNING, attempts=run.attempts + 1, begun_at=timestamp(now), begun_by=random_suffix())
+    new = begun(run, now)
     values: dict[str, Value] = {
-        name: value for name, value in encode_run(begun).items() if name in ("status", "attempts", "begun_at", "begun_by")
+        name: value for name, value in encode_run(new).items() if name in ("status", "attempts", "begun_at", "begun_by")
     }
     is_free = Absent("begun_at") | AtMost("begun_at", timestamp(now - LEASE_SECONDS))
     when = IS_OPEN & Equals("attempts", run.attempts) & is_free
     try:
         await store.table.write(Update(run_key(store, run), set=values, when=when))
     except ConditionFailed as failure:
-        is_mine = failure.item is not None and failure.item.get("begun_by") == begun.begun_by
-        return begun if is_mine else None
-    return begun
+        is_mine = failure.item is not None and failure.item.get("begun_by") == new.begun_by
+        return new if is_mine else None
+    return new
 
 
 async def read_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run:

@@ -38,9 +38,11 @@ from spass.core.time import timestamp
 from spass.jobs.runs import runs_handler
 from spass.managed.records import ManagedAgent, RunStatus, RunTrigger
 from spass.managed.records import Schedule as RunSchedule
+from spass.managed.run_turns import RunTurns
 from spass.managed.runner import ManagedRuns
 from spass.managed.schedules import ScheduleWriter
 from spass.managed.ticks import Ticks
+from spass.managed.worker import RunWorker
 from spass.sessions.service import Sessions
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Tokens
@@ -87,10 +89,9 @@ class RunRace(ManagedWorld):
         clock, config = self.schedule.now, _config()
         sessions = Sessions(Cascade(config), lambda: (_ for _ in ()).throw(AssertionError), clock=clock)
         streams = Streams(ScriptedEngine(self._respond), sessions, config, clock)
-        runs = ManagedRuns(lambda _scope, _agent: SPEC, streams, Tokens(config), clock=clock)
-        self.serve(
-            runs, runs_handler(runs, Ticks(lambda: ScheduleWriter(lambda: self.aws.schedules, clock), clock), render_error)
-        )
+        turns = RunTurns(lambda _scope, _agent: SPEC, streams, clock)
+        ticks = Ticks(lambda: ScheduleWriter(lambda: self.aws.schedules, clock), clock)
+        self.serve(ManagedRuns(turns), runs_handler(RunWorker(turns, ticks, Tokens(config)), render_error))
 
     def plan(self) -> FaultPlan:
         return self.schedule.process(without_faults=True)

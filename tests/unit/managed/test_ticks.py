@@ -17,7 +17,7 @@ from spass.core.time import timestamp
 from spass.managed.records import ManagedAgent, Run, RunStatus, RunTrigger, Schedule, decode_run, encode_agent
 from spass.managed.run_end import fail
 from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name, schedule_hash
-from spass.managed.ticks import Ticks
+from spass.managed.ticks import ClaimedRun, Ticks
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.managed.managed_store import ANA, ManagedStore
@@ -52,6 +52,12 @@ class Ticking(ManagedStore):
         return changed
 
     async def claim(self, agent: ManagedAgent, at: str = AT, sent: float = 0.0, schedule: Schedule = DAILY) -> RunId | None:
+        claimed = await self.claim_run(agent, at, sent, schedule)
+        return claimed.run.id if claimed is not None else None
+
+    async def claim_run(
+        self, agent: ManagedAgent, at: str = AT, sent: float = 0.0, schedule: Schedule = DAILY
+    ) -> ClaimedRun | None:
         return await self.ticks.claim(self.store, Tick(self.tenant, agent.id, schedule_hash(schedule), at), sent)
 
     def has_entry(self, agent: ManagedAgent) -> bool:
@@ -71,7 +77,7 @@ async def test_a_tick_starts_a_run_with_the_input_and_the_token_of_the_agent(tic
     agent = await ticking.scheduled()
     run_id = await ticking.claim(agent)
     (run,) = ticking.runs(agent)
-    assert (run.id, run.trigger, run.status) == (run_id, RunTrigger.SCHEDULE, RunStatus.QUEUED)
+    assert (run.id, run.trigger, run.status) == (run_id, RunTrigger.SCHEDULE, RunStatus.RUNNING)
     assert (run.token_id, run.scheduled_for) == (agent.token_id, timestamp(1_796_112_000))
     assert (await ticking.agent(agent)).active_run == run_id
 
