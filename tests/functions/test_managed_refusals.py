@@ -210,6 +210,7 @@ def test_an_agent_of_somebody_else_looks_like_an_absent_one(gateway: Gateway, cl
             foreign_reply, absent_reply = other.send(method, path, body), other.send(method, absent, body)
             assert (foreign_reply.status, foreign_reply.code) == (404, "agent_not_found"), path
             assert foreign_reply.json["error"] == absent_reply.json["error"]
+            assert "SPASS-User-Id" in foreign_reply.json["error"]["message"]
             assert "private" not in foreign_reply.text
         assert other.send("GET").json == {"agents": [], "next_cursor": None}
     assert {key: value for key, value in gateway.stored().items() if key.startswith("T#demo#")} == before
@@ -275,6 +276,7 @@ def test_an_active_run_refuses_another_one_and_the_deletion(client: ManagedClien
         reply = client.send(method, f"/{agent}{path}", body)
         assert (reply.status, reply.code) == (409, "session_busy"), path
         assert reply.json["error"]["details"]["run_id"] == run.json["id"]
+        assert run.json["id"] in reply.json["error"]["message"]
         assert reply.headers["retry-after"]
     assert client.gateway.stored() == before
     assert client.send("POST", f"/{agent}/messages", {"content": "Later"}).json["status"] == "pending"

@@ -87,7 +87,9 @@ def test_notes_are_those_of_one_user_and_one_operator(harbour: Gateway) -> None:
     ]
     for caller in strangers:
         for path in (OPERATOR, f"{OPERATOR}/notes"):
-            assert harbour.send("GET", path, **caller).code == "operator_not_found"
+            refused = harbour.send("GET", path, **caller)
+            assert refused.code == "operator_not_found"
+            assert "SPASS-User-Id" in refused.json["error"]["message"]
         assert harbour.send("DELETE", OPERATOR, **caller).json == {"deleted": False}
     for operator in ("harbou", "harbour2", "harbour:1", "Harbour"):
         assert harbour.send("GET", f"/v1/operators/{operator}", headers=owner()).code == "operator_not_found"

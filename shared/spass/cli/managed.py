@@ -56,8 +56,18 @@ def _row(agent: JsonObject) -> tuple[str, str, str, str, str]:
     status = str(agent.get("status"))
     if isinstance(error, Mapping):
         status = f"{status} ({error.get('code')})"
-    when = str(schedule.get("expression")) if isinstance(schedule, Mapping) else ""
+    when = _when(schedule) if isinstance(schedule, Mapping) else ""
     return str(agent.get("id")), status, str(agent.get("agent")), str(agent.get("name")), when
+
+
+def _when(schedule: Mapping[str, Any]) -> str:
+    zone = schedule.get("timezone") or "UTC"
+    words = [
+        str(schedule.get("expression")),
+        "" if zone == "UTC" else str(zone),
+        "" if schedule.get("enabled", True) else "(disabled)",
+    ]
+    return " ".join(word for word in words if word)
 
 
 def _send(client: Spass, options: argparse.Namespace) -> None:

@@ -75,7 +75,11 @@ async def require_state(store: TenantStore, operator: Operator) -> OperatorState
     """
     state = await read_state(store, operator)
     if state is None:
-        raise OperatorNotFound("You have no such operator. It exists from its first run on.", param="operator_id")
+        raise OperatorNotFound(
+            "You have no such operator. It exists from its first run on, and belongs to the user of SPASS-User-Id, or without"
+            " that header to the token.",
+            param="operator_id",
+        )
     return state
 
 

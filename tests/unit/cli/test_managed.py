@@ -93,6 +93,13 @@ def test_list_shows_all_pages_in_aligned_columns_with_errors_and_schedules() -> 
     )
 
 
+def test_list_shows_the_time_zone_of_a_schedule_and_whether_it_is_disabled() -> None:
+    schedule = {"expression": "cron(0 8 * * ? *)", "timezone": "Europe/Berlin", "input": None, "enabled": False}
+    with fake_gateway(lambda _: json_answer({"agents": [{**AGENT, "schedule": schedule}], "next_cursor": None})) as gateway:
+        output = spass(gateway.url, "managed", "list")
+    assert output.out == "agt_1  idle  operative  reporter  cron(0 8 * * ? *) Europe/Berlin (disabled)\n"
+
+
 def test_an_empty_list_prints_nothing() -> None:
     with fake_gateway(lambda _: json_answer({"agents": [], "next_cursor": None})) as gateway:
         assert spass(gateway.url, "managed", "list") == (0, "", "")

@@ -417,8 +417,8 @@ def test_another_time_zone_is_refused_with_its_parameter(zone: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        ("cron(0 9 * * ?)", ["6 fields", "has 5"]),
-        ("cron(0 9 * * * *)", ["Exactly one", "must be ?"]),
+        ("cron(0 9 * * ?)", ["6 fields", "cron(0 9 * * ? *)", "has 5"]),
+        ("cron(0 9 * * * *)", ["Exactly one", "must be ?", "cron(0 9 * * ? *)"]),
         ("cron(0 25 * * ? *)", ['"25"', "hours", "0-23"]),
         ("cron(0 9 ? * MONDAY *)", ['"MONDAY"', "1-7 or SUN-SAT", "MON-FRI"]),
         ("cron(0 9 * Jan ? *)", ['"Jan"', "1-12 or JAN-DEC"]),
