@@ -14,7 +14,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Check, Equals, Put, Update, Write
-from spass.core.errors import IdempotencyKeyReused, StorageUnavailable
+from spass.core.errors import IdempotencyKeyReused, NothingToRun, StorageUnavailable
 from spass.core.ids import RunId, new_id, random_suffix
 from spass.core.time import timestamp
 from spass.managed.answers import RunView
@@ -80,6 +80,7 @@ async def start(
     Raises:
         AgentNotFound, AgentPaused: the agent was deleted or is paused; nothing is stored.
         SessionBusy: another run is active (``details.run_id``); nothing is stored.
+        NothingToRun: the run has no input, and another one has just taken the pending messages; nothing is stored.
         IdempotencyKeyReused: the run belongs to a request with another body.
         LeaseLost: another attempt has the claim; nothing is stored.
         StorageUnavailable: the table or the bucket does not answer; whether the run has started is unknown.
@@ -153,6 +154,8 @@ class _NewRun:
         store, run = self.store, self.run
         values: dict[str, Value] = {"active_run": run.id}
         is_free = accepts_work() & Absent("active_run")
+        if not self._has_input:
+            is_free &= Equals("pending", agent.pending)
         writes: list[Write] = [
             Put(run_key(store, run), encode_run(replace(run, input=None)) | self.text, ITEM_ABSENT),
             Update(keys.managed_agent(store.tenant, agent.id), set=values, when=is_free),
@@ -176,11 +179,22 @@ class _NewRun:
     async def _check(self, agent: ManagedAgent) -> ManagedAgent:
         """Return the agent if the run may start after all, because its run was lost, or because another message was numbered."""
         check_not_paused(agent)
-        if agent.active_run is None:
-            return agent
-        if not await settle_lost(self.store, agent, self.now):
-            raise run_active(agent)
-        newest = await find_agent(self.store, agent.id)
-        if newest is None or newest.deleted_at is not None:
-            raise agent_not_found()
-        return newest
+        if agent.active_run is not None:
+            if not await settle_lost(self.store, agent, self.now):
+                raise run_active(agent)
+            newest = await find_agent(self.store, agent.id)
+            if newest is None or newest.deleted_at is not None:
+                raise agent_not_found()
+            agent = newest
+        if not (self._has_input or agent.pending):
+            raise nothing_to_run()
+        return agent
+
+    @property
+    def _has_input(self) -> bool:
+        """Return whether the run has something to do, whatever is pending. If not, another run may take its messages first."""
+        return self.run.input is not None or self.message is not None
+
+
+def nothing_to_run() -> NothingToRun:
+    return NothingToRun("There is nothing to run: the mailbox has no pending message. Send a message, or an input.")

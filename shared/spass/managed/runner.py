@@ -16,14 +16,14 @@ from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.aws.log import failure_line, write_line
 from spass.calls.scope import Scope
-from spass.core.errors import IdempotencyInProgress, InternalError, NothingToRun, SpassError, StorageUnavailable
+from spass.core.errors import IdempotencyInProgress, InternalError, SpassError, StorageUnavailable
 from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent
 from spass.managed.execution import Execution
 from spass.managed.following import follow_run
 from spass.managed.lookup import check_not_paused, read_agent
 from spass.managed.records import ManagedAgent, Run, RunTrigger
-from spass.managed.run_start import new_run, start
+from spass.managed.run_start import new_run, nothing_to_run, start
 from spass.managed.run_turns import RunTurns
 from spass.managed.runs import begin, read_run, settle_lost
 
@@ -81,7 +81,7 @@ class ManagedRuns:
         check_not_paused(agent)
         self._turns.check(scope, agent)
         if own_input is None and not agent.pending and await settle_lost(store, agent, self._turns.clock()):
-            raise NothingToRun("There is nothing to run: the mailbox has no pending message. Send a message, or an input.")
+            raise nothing_to_run()
         token = scope.caller.identity.token_id
         run = new_run(agent, RunTrigger.RUN, token, self._turns.clock(), depth=scope.depth, own_input=own_input)
         run = await start(store, agent, run, None, self._turns.clock(), claim)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from spass.aws.clients import TenantStore
-from spass.core.errors import AgentNotFound, AgentPaused, SessionBusy
+from spass.core.errors import AgentNotFound, AgentPaused, NothingToRun, SessionBusy
 from spass.core.ids import RunId, derived_id
 from spass.core.jobs import Tick
 from spass.core.time import Clock, timestamp
@@ -79,7 +79,7 @@ class Ticks:
         new = begun(run, now)
         try:
             stored = await start(store, agent, new, None, now)
-        except (SessionBusy, AgentPaused):
+        except (SessionBusy, AgentPaused, NothingToRun):
             await skip(store, run, now)
             return None
         if stored.status.is_final:

@@ -119,7 +119,7 @@ class Race:
         try:
             stored = await start(self.store, found, new, None, self.now)
         except SpassError as error:
-            if error.code in ("session_busy", "agent_paused"):
+            if error.code in ("session_busy", "agent_paused", "nothing_to_run"):
                 await skip(self.store, run, self.now)
                 return
             raise

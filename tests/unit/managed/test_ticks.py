@@ -14,6 +14,7 @@ from spass.core.errors import StorageUnavailable
 from spass.core.ids import RunId
 from spass.core.jobs import Tick
 from spass.core.time import timestamp
+from spass.managed import mailbox
 from spass.managed.records import ManagedAgent, Run, RunStatus, RunTrigger, Schedule, decode_run, encode_agent
 from spass.managed.run_end import fail
 from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name, schedule_hash
@@ -137,6 +138,23 @@ async def test_a_tick_that_cannot_run_is_a_skipped_run(ticking: Ticking, reason:
         assert await ticking.claim(agent) is None
     skipped = [run for run in ticking.runs(agent) if run.trigger is RunTrigger.SCHEDULE]
     assert [run.status for run in skipped] == [RunStatus.SKIPPED]
+
+
+async def test_a_tick_whose_messages_another_run_has_just_taken_is_skipped(
+    ticking: Ticking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await ticking.scheduled(replace(DAILY, input=None))
+    await ticking.put(agent, "hello")
+    before = await ticking.agent(agent)
+    await ticking.finish(await ticking.start(agent), "Done.", await mailbox.pending(ticking.store, before))
+
+    async def read(*_: object) -> ManagedAgent:
+        return before
+
+    monkeypatch.setattr("spass.managed.ticks.find_agent", read)
+    assert await ticking.claim(agent) is None
+    assert sorted(run.status for run in ticking.runs(agent)) == [RunStatus.SKIPPED, RunStatus.SUCCEEDED]
+    assert (await ticking.agent(agent)).error is None
 
 
 async def test_a_skipped_tick_stays_skipped_when_the_agent_is_idle_again(ticking: Ticking) -> None:
