@@ -7,13 +7,19 @@ from typing import Any, Final
 
 import pytest
 
+from spass.core.messages import FinishReason, ToolCallDelta
+from spass.llm.errors import BackendError
+from spass.llm.types import ChatDelta
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
+from spass.testing.model import USAGE, in_turn
 from tests.functions.gateway import Gateway
 from tests.functions.managed_agents import ADA, AGENTS, TARGETS, ManagedClient, execute, read_frames, tick
+from tests.functions.operator_runs import calls
 
 EIGHT: Final = "2030-01-31T08:00:00Z"
 DEEP: Final = {"SPASS-Caller-Depth": "2"}
+SUM: Final = ("calculator", {"expression": "6*7"})
 HOURLY: Final[Mapping[str, Any]] = {"expression": "rate(1 hour)", "input": "Tick."}
 
 
@@ -74,3 +80,82 @@ def test_a_reader_of_a_run_does_not_read_its_long_input_at_every_poll(client: Ma
     assert [name for name, _ in read_frames(followed)] == ["error"]
     assert len(plan.calls) > 10
     assert [call.operation for call in plan.calls if call.service == "s3"] == []
+
+
+def billed(gateway: Gateway) -> tuple[int, int]:
+    """Return the number of calls in the accounting, and of those that the models have got."""
+    total = gateway.send("GET", "/v1/usage").json["total"]
+    return total["requests"], len(gateway.model.requests) + len(gateway.model.embeddings)
+
+
+@pytest.mark.parametrize("trigger", ["message", "run"])
+def test_every_call_of_a_run_that_fails_is_accounted_for_once(client: ManagedClient, trigger: str) -> None:
+    gateway, agent = client.gateway, client.create(agent="orchestrator", model="small", tools=["calculator"])
+    gateway.model.sent = True
+    gateway.model.script = in_turn([calls(SUM), BackendError("broken")])
+    if trigger == "message":
+        client.send("POST", f"/{agent}/messages", {"content": "Go.", "stream": True})
+    else:
+        execute(gateway, agent, client.send("POST", f"/{agent}/run", {"input": "Go."}).json["id"])
+    assert client.runs(agent)[0]["status"] == "failed"
+    assert billed(gateway) == (2, 2)
+
+
+ODD: Final[Mapping[str, Any]] = {
+    "nothing": [ChatDelta("", finish_reason=FinishReason.STOP, usage=USAGE)],
+    "blanks": [ChatDelta(" \n\t", finish_reason=FinishReason.STOP, usage=USAGE)],
+    "half of a pair": [ChatDelta("a\ud83d"), ChatDelta("b\udc00c", finish_reason=FinishReason.STOP, usage=USAGE)],
+    "controls": [ChatDelta("a\0b\x1b[2J\u202ec\r\n\u2028data: x\n\nevent: error", finish_reason=FinishReason.STOP, usage=USAGE)],
+    "a megabyte": [ChatDelta("x" * 2**20, finish_reason=FinishReason.STOP, usage=USAGE)],
+    "no end": [ChatDelta("So far.")],
+    "a megabyte of an id": [
+        ChatDelta(tool_calls=(ToolCallDelta(0, "i" * 2**20, "calculator", '{"expression": "1"}'),)),
+        ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
+    ],
+    "a megabyte of a name": [
+        ChatDelta(tool_calls=(ToolCallDelta(0, "i", "n" * 2**20, "{}"),)),
+        ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
+    ],
+    "a megabyte of arguments": [
+        ChatDelta(tool_calls=(ToolCallDelta(0, "i", "calculator", '{"expression": "' + "1" * 2**20 + '"}'),)),
+        ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
+    ],
+    "odd ids": [
+        ChatDelta(
+            tool_calls=(ToolCallDelta(0, "\ud83d\0\n", "calculator", '{"expression": "\\ud83d"}'), ToolCallDelta(1, "", "", ""))
+        ),
+        ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
+    ],
+    "a thousand calls": [
+        ChatDelta(tool_calls=tuple(ToolCallDelta(n, f"c{n}", "calculator", '{"expression": "1"}') for n in range(1000))),
+        ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
+    ],
+    "a state": calls(("memory_store", {"key": "state", "content": "\u00fc" * 2048})),
+    "a long state": calls(("memory_store", {"key": "state", "content": "\u00fc" * 2049})),
+    "a deep state": calls(("memory_store", {"key": "state", "content": "[" * 4096})),
+}
+
+
+FAILING: Final = dict.fromkeys(("a megabyte", "a megabyte of arguments"), ("failed", "upstream_error"))
+
+
+@pytest.mark.parametrize("trigger", ["message", "run"])
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_answer_ends_the_run_and_is_read_like_any_other(client: ManagedClient, name: str, trigger: str) -> None:
+    gateway = client.gateway
+    agent = client.create(agent="operative", model="small", tools=["calculator", "memory_store"])
+    gateway.model.script = in_turn([ODD[name], "Done."])
+    if trigger == "message":
+        reply = client.send("POST", f"/{agent}/messages", {"content": "Go.", "stream": True})
+        assert reply.status in (200, 502), reply.text
+    else:
+        run = client.send("POST", f"/{agent}/run", {"input": "Go."}).json["id"]
+        assert execute(gateway, agent, run) == {"batchItemFailures": []}
+    (run,) = client.runs(agent)
+    assert (run["status"], (run["error"] or {}).get("code")) == FAILING.get(name, ("succeeded", None))
+    assert gateway.send("GET", f"/v1/operators/{agent}", headers=ADA).status == 200
+    gateway.model.script = "Again."
+    again = client.send("POST", f"/{agent}/messages", {"content": "And?", "stream": True})
+    assert read_frames(again)[-1] == (None, "[DONE]")
+    assert client.send("GET", f"/{agent}/runs/{run['id']}/stream").status in (200, 404)
+    assert billed(gateway)[0] == billed(gateway)[1]
