@@ -160,6 +160,14 @@ def test_a_run_that_fails_exits_with_1_without_an_answer() -> None:
         code, out, err = spass(gateway.url, "managed", "send", "agt_1", "--stream", "Hello")
     assert (code, out) == (1, "")
     assert "turn_lost: The worker died." in err
+    assert "still in the mailbox. Start another run: spass managed run agt_1" in err
+
+
+def test_a_refused_message_is_not_said_to_be_in_the_mailbox() -> None:
+    with fake_gateway(lambda _: error_answer(409, "session_busy", "The run run_1 is active.")) as gateway:
+        code, _, err = spass(gateway.url, "managed", "send", "agt_1", "--stream", "Hello")
+    assert (code, err.splitlines()[0]) == (1, "spass: session_busy: The run run_1 is active.")
+    assert "mailbox" not in err
 
 
 def test_run_prints_the_id_of_the_run() -> None:
