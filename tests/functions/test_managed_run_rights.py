@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ import pytest
 from spass.testing.aws import MemoryAws
 from spass.testing.model import in_turn
 from tests.functions.gateway import Gateway
-from tests.functions.managed_agents import TARGETS, ManagedClient, execute, tick
+from tests.functions.managed_agents import TARGETS, ManagedClient, event_lines, execute, read_frames, tick
 from tests.functions.operator_runs import calls
 
 DONE: Final[object] = {"batchItemFailures": []}
@@ -104,3 +105,60 @@ def test_the_tick_of_a_tenant_that_is_gone_ends_without_a_call(client: ManagedCl
         assert execute(without, agent, run) == DONE
     assert client.gateway.stored() == before
     assert without.model.requests == []
+
+
+def token_of_last_run(client: ManagedClient) -> object:
+    """Return the token that pays for the last call of a model, by the audit."""
+    calls_of_models = [record for record in client.gateway.records() if record.get("kind") == "chat"]
+    return max(calls_of_models, key=lambda record: str(record["at"]))["token_id"]
+
+
+USED: Mapping[str, tuple[Mapping[str, object], bool]] = {
+    "the name": ({"name": "Renamed"}, False),
+    "a pause that ends": ({"paused": False}, False),
+    "nothing": ({}, False),
+    "the prompt": ({"system_prompt": "Be brief."}, True),
+    "no prompt": ({"system_prompt": None}, True),
+    "the model": ({"model": "small"}, True),
+    "the tools": ({"tools": []}, True),
+    "the parameters": ({"params": {"max_turns": 2}}, True),
+    "the schedule": ({"schedule": {"expression": "rate(2 hours)", "input": "Tick."}}, True),
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_tick_acts_as_the_token_that_last_wrote_what_a_run_uses(client: ManagedClient, aws: MemoryAws, name: str) -> None:
+    """Runs that somebody asks for act as the token of their request, and do not change this."""
+    change, is_used = USED[name]
+    gateway = client.gateway
+    agent = client.create(agent="orchestrator", schedule={"expression": "rate(1 hour)", "input": "Tick."})
+    other = ManagedClient(gateway, token="chat-only-token")
+    assert other.send("PATCH", f"/{agent}", change).status == 200
+    execute(gateway, agent, queue(ManagedClient(gateway, token="demo-admin-token"), agent))
+    assert token_of_last_run(client) == "demo-admin"
+    (entry,) = aws.scheduler.entries.values()
+    assert tick(gateway, entry, AT) == DONE
+    assert client.runs(agent)[0]["trigger"] == "schedule"
+    assert token_of_last_run(client) == ("demo-chat" if is_used else "demo-user")
+
+
+def test_a_scheduled_run_is_followed_and_resumed_like_every_other(client: ManagedClient, aws: MemoryAws) -> None:
+    gateway = client.gateway
+    schedule = {"expression": "rate(1 hour)", "input": "6*7?"}
+    agent = client.create(agent="orchestrator", tools=["calculator"], schedule=schedule)
+    gateway.model.script = in_turn([calls(("calculator", {"expression": "6*7"})), "It is 42."])
+    (entry,) = aws.scheduler.entries.values()
+    tick(gateway, entry, AT)
+    (run,) = client.runs(agent)
+    path = f"/{agent}/runs/{run['id']}/stream"
+    first, second = (client.send("GET", path) for _ in range(2))
+    assert first.content == second.content
+    frames, ids = read_frames(first), event_lines(first)
+    assert [name for name, _ in frames if name] == ["tool_calls", "tool_result"]
+    assert (frames[-2][1]["id"], frames[-1][1]) == (run["id"], "[DONE]")
+    head = first.text.index("id: ")
+    for event_id, follower in pairwise(ids):
+        rest = client.send("GET", path, headers={"Last-Event-ID": event_id})
+        assert rest.text == first.text[:head] + first.text[first.text.index(f"id: {follower}\n") :]
+    assert client.send("GET", path, headers={"Last-Event-ID": ids[-1]}).status == 204
+    assert client.send("GET", path, headers={"Last-Event-ID": "1-x"}).code == "invalid_request"
