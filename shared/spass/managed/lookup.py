@@ -7,7 +7,7 @@ from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.leases import RETRY_SECONDS
 from spass.aws.writes import OneOf
-from spass.core.errors import AgentNotFound, AgentPaused, SessionBusy
+from spass.core.errors import AgentNotFound, AgentPaused, RunNotFound, SessionBusy
 from spass.core.ids import ManagedAgentId, UserId
 from spass.managed.records import ManagedAgent, Run, RunStatus, decode_agent
 
@@ -15,6 +15,7 @@ IS_OPEN: Final = OneOf("status", [RunStatus.QUEUED.value, RunStatus.RUNNING.valu
 """The condition on a run's item that the run has not ended."""
 NO_AGENT: Final = "You have no such managed agent. It belongs to the user of SPASS-User-Id, or without that header to the token."
 """The message about an agent that does not exist or belongs to another owner: both read the same."""
+NO_RUN: Final = "This agent has no such run. GET /v1/managed-agents/{agent_id}/runs lists its runs."
 
 
 async def find_agent(store: TenantStore, agent: ManagedAgentId) -> ManagedAgent | None:
@@ -76,3 +77,7 @@ def run_active(agent: ManagedAgent) -> SessionBusy:
 
 def agent_not_found() -> AgentNotFound:
     return AgentNotFound(NO_AGENT)
+
+
+def run_not_found() -> RunNotFound:
+    return RunNotFound(NO_RUN)

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Final
 
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
@@ -12,13 +12,12 @@ from spass.aws.objects import ObjectMissing
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Absent, AtMost, Equals, Update
 from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import RunNotFound
 from spass.core.ids import ManagedAgentId, RunId, id_pattern, random_suffix
 from spass.core.page_size import PageSizeLimit
 from spass.core.time import epoch_s, timestamp
 from spass.journal.head import read_head, stream_digest
 from spass.managed.answers import RunPage, RunView
-from spass.managed.lookup import IS_OPEN, run_key
+from spass.managed.lookup import IS_OPEN, run_key, run_not_found
 from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
 from spass.managed.run_end import fail, run_lost
 from spass.managed.texts import load_texts
@@ -60,7 +59,9 @@ async def read_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run
         StorageUnavailable: the table does not answer.
     """
     item = await store.table.get(keys.managed_run(store.tenant, agent, run))
-    return decode_run(item) if item is not None else _not_found()
+    if item is None:
+        raise run_not_found()
+    return decode_run(item)
 
 
 async def load_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run:
@@ -71,10 +72,12 @@ async def load_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run
         StorageUnavailable: the table or the bucket does not answer.
     """
     item = await store.table.get(keys.managed_run(store.tenant, agent, run))
+    if item is None:
+        raise run_not_found()
     try:
-        return await with_input(store, item) if item is not None else _not_found()
+        return await with_input(store, item)
     except ObjectMissing:
-        return _not_found()
+        raise run_not_found() from None
 
 
 async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, limit: int) -> RunPage:
@@ -136,7 +139,3 @@ async def with_input(store: TenantStore, item: Item) -> Run:
     """Return the run in an item, with its input. Errors are those of ``load_texts``."""
     run = decode_run(item)
     return replace(run, input=(await load_texts(store, [item]))[0]) if "text_bytes" in item else run
-
-
-def _not_found() -> NoReturn:
-    raise RunNotFound("This agent has no such run.")
