@@ -87,14 +87,20 @@ async def test_a_tick_that_is_delivered_again_claims_the_same_run(ticking: Ticki
     agent = await ticking.scheduled()
     claimed = {await ticking.claim(agent) for _ in range(3)} | {*await asyncio.gather(*(ticking.claim(agent) for _ in range(3)))}
     assert len(claimed) == 1
-    assert len(ticking.runs(agent)) == 1
+    assert [run.attempts for run in ticking.runs(agent)] == [1]
+    again = await ticking.claim_run(agent)
+    assert again is not None
+    assert (again.is_begun, again.run.input) == (False, "Report.")
 
 
-async def test_concurrent_deliveries_of_the_first_tick_claim_one_run(ticking: Ticking) -> None:
+async def test_of_concurrent_deliveries_of_a_tick_one_begins_its_run(ticking: Ticking) -> None:
     agent = await ticking.scheduled()
-    claimed = await asyncio.gather(*(ticking.claim(agent) for _ in range(8)))
-    assert None not in claimed
-    assert [{*claimed}] == [{run.id for run in ticking.runs(agent)}]
+    claimed = [claim for claim in await asyncio.gather(*(ticking.claim_run(agent) for _ in range(8))) if claim is not None]
+    assert len(claimed) == 8
+    assert [{claim.run.id for claim in claimed}] == [{run.id for run in ticking.runs(agent)}]
+    assert [claim.is_begun for claim in claimed].count(True) == 1
+    assert {claim.agent.active_run for claim in claimed} == {claimed[0].run.id}
+    assert {claim.run.attempts for claim in claimed} == {1}, "a claim that lost spends no attempt"
 
 
 async def test_a_run_that_is_over_is_not_claimed_again(ticking: Ticking) -> None:
