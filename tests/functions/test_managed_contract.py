@@ -221,6 +221,14 @@ def test_no_text_with_broken_or_too_many_characters_is_stored(client: ManagedCli
     assert client.gateway.model.requests == []
 
 
+@pytest.mark.parametrize("value", ["yes", "true", 1, 0, None, [], {}])
+def test_stream_is_true_or_false(client: ManagedClient, value: object) -> None:
+    agent = client.create()
+    reply = client.send("POST", f"/{agent}/messages", {"content": "Hello", "stream": value})
+    assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", "stream")
+    assert client.messages(agent) == []
+
+
 def test_256_kib_are_accepted_by_every_route_that_takes_a_text(client: ManagedClient) -> None:
     text = "🍵" * (MAX_BYTES // 4)
     agent = client.create()

@@ -12,7 +12,7 @@ from spass.core.ids import ManagedAgentId, RunId, TenantId
 from spass.core.jobs import RunAgent, body_of
 from spass.core.messages import FinishReason, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.llm.errors import BackendError
+from spass.llm.errors import BackendContextLength, BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.model import Answer, in_turn
@@ -255,3 +255,26 @@ def test_the_session_of_an_agent_is_listed_and_the_next_run_replaces_a_deleted_o
         assert another["id"] != session["id"]
         assert [message.content for message in gateway.model.requests[-1].messages if message.role is Role.USER] == ["Three."]
         assert len(client.messages(agent)) == 4, "the mailbox is not the session"
+
+
+@pytest.mark.parametrize("kind", ["simple", "operative"])
+def test_a_run_that_compacts_its_session_continues_in_the_successor(client: ManagedClient, kind: str) -> None:
+    gateway, agent = client.gateway, client.create(agent=kind)
+    for number in range(6):
+        stream(client, agent, f"Question {number}.")
+    path = f"/v1/operators/{agent}"
+    before = gateway.send("GET", path, headers=ADA).json["session_id"]
+    long = "An answer that does not fit in an item. " * 500
+    gateway.model.script = in_turn([BackendContextLength("Too long.", status=400), "A summary.", long])
+    execute(gateway, agent, queue(client, agent))
+    assert client.runs(agent)[0]["status"] == "succeeded"
+    assert client.messages(agent)[-1]["content"] == long
+    moved = gateway.send("GET", path, headers=ADA).json["session_id"]
+    assert gateway.send("GET", f"/a1/agents/{kind}/sessions/{before}").json["successor_session_id"] == moved
+    gateway.model.script = "Short."
+    stream(client, agent, "And now?")
+    assert "A summary." in " ".join(message.content.replace("ˆ", " ") for message in gateway.model.requests[-1].messages)
+    assert gateway.send("GET", path, headers=ADA).json["session_id"] == moved
+    assert [message["seq"] for message in client.messages(agent)] == [*range(1, 16)], "the mailbox keeps everything"
+    assert client.send("DELETE", f"/{agent}").json == {"deleted": True}
+    assert [key for key in gateway.stored() if "#USAGE#" not in key] == []
