@@ -17,7 +17,7 @@ _PUT_ATTEMPTS: Final = 3
 _PAGE: Final = 100
 _NO_PAGE: Final[Mapping[str, Any]] = {"Schedules": []}
 _MAX_AGE_SECONDS: Final = 3600
-"""Seconds for which the scheduler tries to send a tick. An older one would run at a time that nobody asked for."""
+"""Seconds for which the scheduler tries to send a tick. An older one would run at the wrong time."""
 
 
 class SchedulerClient(Protocol):

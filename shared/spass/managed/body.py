@@ -24,7 +24,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(rejec
 
 
 class ScheduleBody(StrictBody):
-    """When the agent runs by itself. `input` is that of these runs, after the pending messages."""
+    """The times of scheduled runs. `input` is that of these runs, after the pending messages."""
 
     expression: Annotated[
         str,

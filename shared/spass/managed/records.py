@@ -49,7 +49,7 @@ class MessageStatus(StrEnum):
 
 
 class RunTrigger(StrEnum):
-    """What started a run: a streamed message, ``POST …/run``, or the schedule."""
+    """The reason for a run: a streamed message, ``POST …/run``, or the schedule."""
 
     MESSAGE = "message"
     RUN = "run"
@@ -72,7 +72,7 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When an agent runs by itself: an expression of EventBridge Scheduler, and the ``input`` of these runs."""
+    """The times of an agent's scheduled runs, as an expression of EventBridge Scheduler, and the ``input`` of these runs."""
 
     expression: str
     timezone: str = "UTC"
@@ -128,7 +128,7 @@ class ManagedAgent:
 
     @property
     def stream_agent(self) -> AgentName:
-        """Return the name that stands for the agent's in the names of its streams."""
+        """Return what replaces the agent's name in the names of its streams."""
         return AgentName(self.id)
 
 

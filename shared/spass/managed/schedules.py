@@ -2,7 +2,7 @@
 
 The table says which schedules exist. It is written first, and with an agent's schedule the item of its open work, which exists
 as long as the agent may have an entry. So a crash leaves only a difference that the hourly sweep can see
-(``schedule_sweep.py``). Whoever changes an entry reads the table again afterwards: of two concurrent changes, the last one
+(``schedule_sweep.py``). A request that has changed an entry reads the table again: of two concurrent changes, the last one
 finds what the table says.
 """
 
@@ -80,8 +80,8 @@ class ScheduleWriter:
         """Make the entry of an agent what the table says, if it differs. Return whether it did. ``is_listed``: the scheduler has
         an entry with its name.
 
-        An entry that does not differ is not written again: the scheduler would begin to count anew for a ``rate(…)``. That of an
-        ``at(…)`` is not created again after its moment: the scheduler has deleted it because it has fired.
+        An entry that does not differ is not written: the scheduler would begin the interval of a ``rate(…)`` again. That of an
+        ``at(…)`` is not created after its moment: the scheduler has deleted it because it has fired.
 
         Raises:
             StorageUnavailable, InternalError: see ``apply``.

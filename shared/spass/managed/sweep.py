@@ -1,6 +1,7 @@
 """The hourly sweep of managed agents: runs that nothing executes, deletions that were interrupted, texts without an item.
 
-It reads the tenant's list of open work and the folder of long texts. So an idle agent costs nothing.
+It reads the tenant's list of open work, and lists the folder of long texts: a request per thousand of them. So an idle agent
+without long texts costs nothing.
 """
 
 import time
@@ -78,7 +79,7 @@ class ManagedSweep:
 
     @asynccontextmanager
     async def _counted_failure(self, work: str) -> AsyncGenerator[None]:
-        """Log and count a failure of ``work``. Every kind of failure: an item that cannot be read stays as it is for ever."""
+        """Log and count a failure of ``work``. An item that cannot be read is a failure too: it would stop each sweep."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 (one entry's failure must not stop the others)
