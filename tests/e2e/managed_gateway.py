@@ -22,7 +22,8 @@ from tests.e2e.conftest import Gateway, running_gateway
 
 TOKEN: Final = "managed-token"
 AGENTS: Final = "/v1/managed-agents"
-WAIT_SECONDS: Final = 60.0
+WAIT_SECONDS: Final = 150.0
+"""A message that a worker has given back is delivered again after 75 seconds."""
 ARGUMENTS: Final = '{"expression":"2+2"}'
 RESULT: Final = '{"expression":"2+2","result":4}'
 _CONFIG: Final = """

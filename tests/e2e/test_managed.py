@@ -9,6 +9,7 @@ import pytest
 from openai import OpenAI, Stream
 from openai.types.chat import ChatCompletionChunk
 
+from spass import Spass
 from spass.calls.datamark import remove_marks
 from tests.e2e.managed_gateway import AGENTS, ARGUMENTS, RESULT, TOKEN, Managed, managed_gateway, wait_until
 from tests.functions.managed_agents import event_lines, read_frames
@@ -150,7 +151,10 @@ def test_a_failed_run_leaves_its_messages_to_the_next_one(managed: Managed) -> N
     assert (managed.get(f"/{agent}")["status"], managed.get(f"/{agent}")["error"]) == ("idle", None)
 
 
-def test_the_command_line_uses_every_route_of_a_managed_agent(managed: Managed) -> None:
+def test_the_command_line_uses_every_route_of_a_managed_agent(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPASS_TOKEN", "SPASS_USER"):
+        monkeypatch.delenv(name, raising=False)
+
     def command(*arguments: str) -> tuple[int, str, str]:
         return spass(managed.gateway.url, "managed", *arguments)
 
@@ -166,7 +170,10 @@ def test_the_command_line_uses_every_route_of_a_managed_agent(managed: Managed) 
     assert (code, f"spass managed run {agent}" in err) == (0, True)
     code, run, err = command("run", agent)
     assert (code, f"spass managed messages {agent}" in err) == (0, True)
-    wait_until(lambda: "About: Remember me." in command("messages", agent)[1])
+    with Spass(managed.gateway.url) as client:
+        answer = [*client.managed.follow(agent, run.strip())]
+    assert answer[-1]["choices"][0]["finish_reason"] == "stop"
+    assert "About: Remember me." in command("messages", agent)[1]
     shown = [json.loads(line) for line in command("messages", agent, "--json")[1].splitlines()]
     assert [message["run_id"] for message in shown][2:] == [run.strip()] * 2
     code, out, err = command("run", agent)

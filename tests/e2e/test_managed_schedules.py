@@ -102,7 +102,7 @@ def test_a_tick_takes_the_pending_messages_and_comes_once(managed: Managed) -> N
     managed.put_message(agent, "Wait for me.")
     for at in (EIGHT, EIGHT, NINE):
         managed.aws.tick(entry, at)
-    wait_until(lambda: managed.aws.is_drained(entry))
+        wait_until(lambda: managed.aws.is_drained(entry))
     runs = managed.get(f"/{agent}/runs")["runs"]
     assert {(run["trigger"], run["scheduled_for"][:16]) for run in runs} == {("schedule", at[:16]) for at in (EIGHT, NINE)}
     assert len(runs) == 2
