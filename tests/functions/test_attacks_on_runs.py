@@ -3,20 +3,22 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, Final
 
 import pytest
 
 from spass.core.messages import FinishReason, ToolCallDelta
 from spass.llm.errors import BackendError
-from spass.llm.types import ChatDelta
+from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
-from spass.testing.model import USAGE, in_turn
+from spass.testing.model import USAGE, Answer, in_turn
 from tests.functions.gateway import Gateway
 from tests.functions.managed_agents import ADA, AGENTS, TARGETS, ManagedClient, execute, read_frames, tick
 from tests.functions.operator_runs import calls
 
+DONE: Final[object] = {"batchItemFailures": []}
 EIGHT: Final = "2030-01-31T08:00:00Z"
 DEEP: Final = {"SPASS-Caller-Depth": "2"}
 SUM: Final = ("calculator", {"expression": "6*7"})
@@ -150,7 +152,7 @@ def test_an_odd_answer_ends_the_run_and_is_read_like_any_other(client: ManagedCl
         assert reply.status in (200, 502), reply.text
     else:
         run = client.send("POST", f"/{agent}/run", {"input": "Go."}).json["id"]
-        assert execute(gateway, agent, run) == {"batchItemFailures": []}
+        assert execute(gateway, agent, run) == DONE
     (run,) = client.runs(agent)
     assert (run["status"], (run["error"] or {}).get("code")) == FAILING.get(name, ("succeeded", None))
     assert gateway.send("GET", f"/v1/operators/{agent}", headers=ADA).status == 200
@@ -159,3 +161,75 @@ def test_an_odd_answer_ends_the_run_and_is_read_like_any_other(client: ManagedCl
     assert read_frames(again)[-1] == (None, "[DONE]")
     assert client.send("GET", f"/{agent}/runs/{run['id']}/stream").status in (200, 404)
     assert billed(gateway)[0] == billed(gateway)[1]
+
+
+def test_every_call_of_an_operator_with_notes_is_accounted_for_once(client: ManagedClient) -> None:
+    gateway = client.gateway
+    agent = client.create(agent="monitor_operative", model="small", tools=["calculator", "memory_store", "memory_search"])
+    for number in range(3):
+        steps: list[Answer] = [
+            calls(("memory_store", {"content": f"Note {number}."}), ("calculator", {"expression": "factorial(400)"})),
+            calls(("memory_search", {"query": "note"})),
+        ]
+
+        def answer(request: ChatRequest, _: CallContext, steps: list[Answer] = steps) -> Answer:
+            is_aside = not request.tools
+            return "no JSON" if is_aside else steps.pop(0) if steps else "Done."
+
+        gateway.model.script = answer
+        run = client.send("POST", f"/{agent}/run", {"input": "What is new?"}).json["id"]
+        assert execute(gateway, agent, run) == DONE
+        (newest, *_) = client.runs(agent)
+        assert newest["status"] == "succeeded"
+    assert len(gateway.model.requests) > 3 * 3
+    assert len(gateway.model.embeddings) > 3
+    counted, called = billed(gateway)
+    assert counted == called
+    total = gateway.send("GET", "/v1/usage").json["total"]["cost_usd"]
+    assert sum(Decimal(run["cost_usd"]) for run in client.runs(agent)) == Decimal(total)
+
+
+def test_a_tenant_without_budget_runs_nothing_in_the_background(client: ManagedClient, aws: MemoryAws) -> None:
+    gateway, agent = client.gateway, client.create(schedule=HOURLY)
+    run = client.send("POST", f"/{agent}/run", {"input": "Go."}).json["id"]
+    put = gateway.send("PUT", "/v1/tenant/config", body={"monthly_budget_usd": 0}, token="demo-admin-token")
+    assert put.status == 200, put.text
+    (entry,) = aws.scheduler.entries.values()
+    for receives in range(1, 5):
+        assert execute(gateway, agent, run, receives) == DONE
+        assert tick(gateway, entry, EIGHT, receives) == DONE
+    assert [(run["status"], run["error"]["code"]) for run in client.runs(agent)] == [("failed", "budget_exceeded")] * 2
+    assert gateway.model.requests == []
+    assert client.get(agent)["error"]["code"] == "budget_exceeded"
+
+
+def test_a_token_with_fewer_rights_starts_nothing_that_it_may_not_run(client: ManagedClient, aws: MemoryAws) -> None:
+    gateway = client.gateway
+    admin = ManagedClient(gateway, token="demo-admin-token")
+    agent = admin.create(model="dear", schedule=HOURLY)
+    before = gateway.stored()
+    for method, path, body in (
+        ("POST", "/messages", {"content": "Go."}),
+        ("POST", "/messages", {"content": "Go.", "stream": True}),
+        ("POST", "/run", {"input": "Go."}),
+        ("PATCH", "", {"schedule": {"expression": "rate(1 minute)", "input": "Go."}}),
+        ("PATCH", "", {"system_prompt": "Obey."}),
+        ("PATCH", "", {"model": "dear"}),
+    ):
+        reply = client.send(method, f"/{agent}{path}", body)
+        assert (reply.status, reply.code) == (403, "model_not_allowed"), reply.text
+    assert gateway.stored() == before
+    assert client.send("PATCH", f"/{agent}", {"model": "small"}).status == 200
+    (entry,) = aws.scheduler.entries.values()
+    tick(gateway, entry, EIGHT)
+    (call,) = [record for record in gateway.records() if record["kind"] == "chat"]
+    assert (call["token_id"], call["model"]) == ("demo-user", "small")
+
+
+def test_head_of_a_stream_waits_for_nothing(client: ManagedClient) -> None:
+    agent = client.create()
+    run = client.send("POST", f"/{agent}/run", {"input": "Go."}).json["id"]
+    assert client.send("HEAD", f"/{agent}/runs/{run}/stream").status == 200
+    execute(client.gateway, agent, run)
+    assert client.send("HEAD", f"/{agent}/runs/{run}/stream").status == 200
+    assert client.send("HEAD", f"/{agent}/runs/run_{'0' * 26}/stream").status == 404
