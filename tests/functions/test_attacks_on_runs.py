@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, ToolCallDelta
-from spass.llm.errors import BackendError
+from spass.llm.errors import BackendContextLength, BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
@@ -233,3 +233,26 @@ def test_head_of_a_stream_waits_for_nothing(client: ManagedClient) -> None:
     execute(client.gateway, agent, run)
     assert client.send("HEAD", f"/{agent}/runs/{run}/stream").status == 200
     assert client.send("HEAD", f"/{agent}/runs/run_{'0' * 26}/stream").status == 404
+
+
+def test_a_message_that_a_model_cannot_read_is_answered_by_another_model(client: ManagedClient) -> None:
+    gateway = client.gateway
+    admin = ManagedClient(gateway, token="demo-admin-token")
+    agent = admin.create(agent="operative", model="small", tools=[])
+
+    def answer(request: ChatRequest, _: CallContext) -> Answer:
+        is_long = sum(len(message.content) for message in request.messages) > 100_000
+        return BackendContextLength("too long") if is_long and request.model == "small" else "Read."
+
+    gateway.model.script = answer
+    for content in ("Before.", "x" * 200_000):
+        admin.send("POST", f"/{agent}/messages", {"content": content})
+        run = admin.send("POST", f"/{agent}/run").json["id"]
+        assert execute(gateway, agent, run) == DONE
+    assert [run["error"] and run["error"]["code"] for run in admin.runs(agent)] == ["context_length_exceeded", None]
+    refused = len(gateway.model.requests)
+    execute(gateway, agent, admin.runs(agent)[0]["id"], receives=2)  # delivered once more
+    assert len(gateway.model.requests) == refused
+    assert admin.send("PATCH", f"/{agent}", {"model": "dear"}).status == 200
+    execute(gateway, agent, admin.send("POST", f"/{agent}/run").json["id"])
+    assert [message["status"] for message in admin.messages(agent)] == ["delivered"] * 4
