@@ -68,7 +68,8 @@ async def finish_deletion(
     if agent is not None:
         sessions = await _fix_sessions(store, agent)
         await forget(store, agent.operator, clock)
-        await _delete_sessions(store, sessions, clock())
+        if not await _delete_sessions(store, sessions, deadline, clock()):
+            return False
     if not await _remove_items(store, agent_id, deadline):
         return False
     await store.table.write(Delete(keys.open_schedule(store.tenant, agent_id)))
@@ -145,15 +146,19 @@ async def _chain(store: TenantStore, agent: ManagedAgent) -> Sequence[SessionId]
     return chain
 
 
-async def _delete_sessions(store: TenantStore, sessions: Sequence[SessionId], now: float) -> None:
-    """Delete all ``sessions``, and at last the heads that the members of a chain keep for their neighbours."""
+async def _delete_sessions(store: TenantStore, sessions: Sequence[SessionId], deadline: Deadline, now: float) -> bool:
+    """Delete all ``sessions``, and at last the heads that the members of a chain keep for their neighbours. Return False if the
+    deadline came."""
     for session in sessions:
+        if not deadline.remaining():
+            return False
         item = await store.table.get(keys.session_head(store.tenant, session))
         if item is not None:
             head = decode_session(item)
             with suppress(SessionNotFound):  # an earlier call has finished this one
                 await delete_session(store, session, head.agent, head.user, now)
     await run_concurrently([store.table.write(Delete(keys.session_head(store.tenant, session))) for session in sessions])
+    return True
 
 
 async def _remove_items(store: TenantStore, agent: ManagedAgentId, deadline: Deadline) -> bool:
