@@ -7,13 +7,17 @@ from typing import Any, Final
 
 import pytest
 
+from spass import Spass
 from spass.agents.registry import load_agent
 from spass.calls.datamark import remove_marks
+from spass.core.messages import Role
 from spass.llm.errors import BackendError
 from spass.tenancy.yaml_source import ConfigError
+from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import in_turn
 from tests.functions.gateway import Gateway
 from tests.functions.operator_runs import WATCH, add_operators, ask, calls, chat, session_items, states
+from tests.unit.cli.command import spass
 
 USER: Final = {"SPASS-User-Id": "ada"}
 FIELDS: Final = ["operator_id", "session_id", "state", "notes", "updated_at"]
@@ -160,3 +164,27 @@ def test_a_full_operator_evicts_its_oldest_notes_and_counts_a_thousand(operators
     assert operators.send("GET", "/v1/operators/watch", headers=USER).json["notes"] == 1000
     page = operators.send("GET", "/v1/operators/watch/notes?limit=1000", headers=USER).json
     assert sorted(note["key"] for note in page["notes"]) == [f"n{number:04}" for number in range(40, 1040)]
+
+
+def test_the_command_line_and_the_sdk_run_the_operator_of_a_question(operators: Gateway) -> None:
+    """Without a user, the operator is the token's."""
+
+    def respond(request: HttpRequest) -> HttpAnswer:
+        sent = {name: request.headers[name] for name in ("Authorization", "Content-Type") if name in request.headers}
+        reply = operators.send(request.method, request.path, token=None, headers=sent, raw=request.body)
+        return HttpAnswer(reply.text.encode(), reply.status, reply.headers["content-type"])
+
+    body = {"input": "From HTTP.", "agent": "operative", "params": {"operator_id": "daily"}}
+    with serve(respond) as url:
+        arguments = ("ask", "--json", "--agent", "operative", "--param", "operator_id=daily", "From the command line.")
+        code, out, err = spass(url, *arguments)
+        assert code == 0, err
+        session = json.loads(out)["metadata"]["session_id"]
+        with Spass(url=url, token="demo-token") as client:
+            result = client.ask_full("From the SDK.", agent="operative", params={"operator_id": "daily"})
+        assert result["metadata"]["session_id"] == session
+        assert operators.send("POST", "/v1/ask", body=body).json["metadata"]["session_id"] == session
+    shown = operators.model.requests[-1].messages
+    asked = [message.content for message in shown if message.role is Role.USER and message.content.startswith("From ")]
+    assert asked == ["From the command line.", "From the SDK.", "From HTTP."]
+    assert [*states(operators)] == ["token/demo-user#daily"]
