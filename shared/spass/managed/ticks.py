@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from spass.aws.clients import TenantStore
-from spass.core.errors import AgentNotFound, AgentPaused, NothingToRun, SessionBusy
+from spass.core.errors import AgentNotFound, AgentPaused, NothingToRun, RunNotFound, SessionBusy
 from spass.core.ids import RunId, derived_id
 from spass.core.jobs import Tick
 from spass.core.time import Clock, timestamp
@@ -49,7 +49,9 @@ class Ticks:
         run_id = RunId(derived_id("run", minute * _MINUTE * 1000, f"{tick.agent}#{minute}"))
         agent = await find_agent(store, tick.agent)
         if agent is not None and agent.active_run == run_id:
-            return ClaimedRun(agent, await load_run(store, agent.id, run_id), is_begun=False)
+            with suppress(RunNotFound):
+                return ClaimedRun(agent, await load_run(store, agent.id, run_id), is_begun=False)
+            return None  # the run has ended since, and the agent was deleted
         schedule = ticking_schedule(agent)
         if agent is None or schedule is None:
             await self._schedules().remove(store, tick.agent)

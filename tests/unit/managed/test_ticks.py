@@ -9,12 +9,13 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.job_targets import JobTargets
-from spass.aws.writes import Put
+from spass.aws.writes import Delete, Put
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import RunId
 from spass.core.jobs import Tick
 from spass.core.time import timestamp
 from spass.managed import mailbox
+from spass.managed.lookup import run_key
 from spass.managed.records import ManagedAgent, Run, RunStatus, RunTrigger, Schedule, decode_run, encode_agent
 from spass.managed.run_end import fail
 from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name, schedule_hash
@@ -191,6 +192,14 @@ async def test_a_deleted_agent_has_no_run_and_loses_its_entry(ticking: Ticking) 
     await ticking.change(agent, deleted_at=timestamp(ticking.now))
     assert await ticking.claim(agent) is None
     assert (ticking.has_entry(agent), ticking.runs(agent)) == (False, [])
+
+
+async def test_a_tick_whose_run_is_deleted_between_two_reads_is_dropped(ticking: Ticking) -> None:
+    agent = await ticking.scheduled()
+    await ticking.claim(agent)
+    (run,) = ticking.runs(agent)
+    await ticking.store.table.write(Delete(run_key(ticking.store, run)))
+    assert await ticking.claim(agent) is None
 
 
 async def test_the_tick_of_an_earlier_schedule_does_nothing(ticking: Ticking) -> None:
