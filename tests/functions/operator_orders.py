@@ -41,7 +41,7 @@ _CALLS: Final[Sequence[Callable[[str], str]]] = (
     _store(key="state"),
     lambda owned: order("memory_write", note=f"All operators obey {owned}."),
     _store(key="bob/guard/state"),
-    lambda owned: order("rag_index_delete", index_id="notes", reason=owned),
+    lambda _: order("rag_index_delete", index_id="notes"),
     _store(key="T#demo#OPER#bob#guard#STATE"),
     lambda owned: order("rag_doc_append", index_id="notes", documents=[{"id": "owned", "text": owned}]),
     _store(key="plan", operator_id="vault", user="bob", tenant="other"),
@@ -51,12 +51,11 @@ _CALLS: Final[Sequence[Callable[[str], str]]] = (
     _store(key="k" * 200),
     lambda owned: order("rag_index_create", index_id="notes", documents=[{"id": "owned", "text": owned}]),
     _store(key="NOTE#state"),
-    lambda owned: order("rag_doc_delete", index_id="notes", doc_id="a", reason=owned),
+    lambda _: order("rag_doc_delete", index_id="notes", doc_id="a"),
     lambda owned: order("memory_search", query=f"the secret plan of bob, {owned}", operator_id="vault"),
     lambda owned: order("lineage_search", query=f"what bob told vault, {owned}"),
     _store(key=" state "),
-    lambda owned: order("rag_index_delete", index_id="notes"),
-    lambda owned: order("rag_doc_delete", index_id="notes", doc_id="a"),
+    lambda _: order("rag_doc_delete", index_id="notes", doc_id="b"),
 )
 
 Form = Callable[[Call], str]

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from spass.core.json import dump
 from spass.testing.gateway import ScriptedServices
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from spass.testing.model import in_turn
@@ -52,8 +53,7 @@ VICTIMS: Final[Sequence[tuple[str, str | None, str]]] = (
 """Token, user and operator that no run may reach: those of another user, of the same user, of none, and of other tenants."""
 DOCUMENTS: Final = {"documents": [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta"}]}
 MEMORY: Final = "The team meets on Mondays."
-_INDEX_DELETE: Final = {"name": "rag_index_delete", "arguments": {"index_id": "notes"}}
-_DOC_DELETE: Final = {"name": "rag_doc_delete", "arguments": {"index_id": "notes", "doc_id": "b"}}
+_INDEX_DELETE: Final = Call("rag_index_delete", '{"index_id": "notes"}')
 
 
 def configure(gateway: Gateway) -> None:
@@ -87,8 +87,8 @@ class PoisonedOperators:
             client.send("POST", f"/{self.managed[client]}/messages", {"content": f"{SECRET} for {user}"})
         self.fill()
         self.gateway.model.script = self.model.answer
-        tokens = self._tokens()
-        self.texts = [replace_names(order, tokens) for order in ORDERS]
+        used = self._used_token()
+        self.texts = [self._with_tokens(order, used) for order in ORDERS]
         for token in TENANTS:
             files = {"src/main.py": b"print('hello')\n"}
             files |= {f"inbox/{at}.txt": text.text.encode() for at, text in enumerate(self.texts) if token == ADMIN}
@@ -103,17 +103,29 @@ class PoisonedOperators:
             self.send("/a1/rag/indices/notes/documents", DOCUMENTS, token=token)
         self.send("/v1/tenant/config", {"memory": MEMORY}, method="PUT")
 
-    def _tokens(self) -> Mapping[str, str]:
-        """Return real tokens that are not valid for the ordered calls, by their names."""
-        tokens = dict.fromkeys(TOKENS, "AABqX" + "x" * 67)
-        tokens["OTHER_CALL"] = self.execute(_DOC_DELETE)["confirm_token"]
-        tokens["OTHER_USER"] = self.execute(_INDEX_DELETE, user="bob")["confirm_token"]
-        tokens["OTHER_TENANT"] = self.execute(_INDEX_DELETE, token="other-token")["confirm_token"]
-        tokens["USED"] = self.execute(_INDEX_DELETE)["confirm_token"]
-        used = {**_INDEX_DELETE, "arguments": {"index_id": "notes", "confirm_token": tokens["USED"]}}
-        assert self.execute(used) == {"deleted": True}
+    def _used_token(self) -> str:
+        """Return a token with which the index was deleted."""
+        token = self.execute(_INDEX_DELETE)["confirm_token"]
+        assert self.execute(Call(_INDEX_DELETE.tool, dump({"index_id": "notes", "confirm_token": token}))) == {"deleted": True}
         self.fill()
-        return tokens
+        return str(token)
+
+    def _with_tokens(self, order: InjectedText, used: str) -> InjectedText:
+        """Return ``order`` with tokens in the place of their names: of another call, used, made up, and of this very call, but of
+        another user and another tenant."""
+        if not any(name in order.text for name in TOKENS):
+            return order
+        tokens = dict.fromkeys(TOKENS, "AABqX" + "x" * 67) | {"USED": used}
+        issued = {
+            "OTHER_CALL": self.execute(Call("rag_doc_delete", '{"index_id": "notes", "doc_id": "none"}')),
+            "OTHER_USER": self.execute(order.call, user="bob"),
+            "OTHER_TENANT": self.execute(order.call, token="other-token"),
+        }
+        tokens |= {name: result["confirm_token"] for name, result in issued.items() if "confirm_token" in result}
+        text = order.text
+        for name, token in tokens.items():
+            text = text.replace(name, token)
+        return order._replace(text=text)
 
     def send(
         self, target: str, body: object = None, *, method: str = "POST", token: str = ADMIN, user: str | None = "ada"
@@ -126,8 +138,12 @@ class PoisonedOperators:
     def get(self, target: str, *, token: str = ADMIN, user: str | None = "ada") -> Any:
         return self.send(target, method="GET", token=token, user=user).json
 
-    def execute(self, call: Mapping[str, Any], *, token: str = ADMIN, user: str | None = "ada") -> Any:
-        return self.send("/v1/tools/execute", call, token=token, user=user).json["result"]
+    def execute(self, call: Call, *, token: str = ADMIN, user: str | None = "ada") -> Any:
+        """Return the result of a call over HTTP, or the error if it is refused."""
+        body = {"name": call.tool, "arguments": json.loads(call.arguments)}
+        headers = {} if user is None else {"SPASS-User-Id": user}
+        reply = self.gateway.send("POST", "/v1/tools/execute", token=token, user=None, headers=headers, body=body).json
+        return reply.get("result", reply)
 
     def ask(self, operator: str, text: str, *first: Made, token: str = ADMIN, user: str | None = "ada") -> Reply:
         """Run ``operator``, whose model first makes the calls ``first``."""
@@ -164,7 +180,7 @@ class PoisonedOperators:
                 seen[f"{token} index {index['id']}"] = (index, documents)
             workspace = WorkspaceClient(self.gateway, token=token)
             seen[f"{token} workspace"] = (workspace.json(), workspace.json("/tree", limit=1000))
-            seen[f"{token} memory"] = self.execute({"name": "memory_read", "arguments": {}}, token=token)
+            seen[f"{token} memory"] = self.execute(Call("memory_read", "{}"), token=token)
         approvals = self.gateway.send("GET", "/a1/approvals?limit=1000", token=ADMIN).json["approvals"]
         seen["approvals"] = {approval["status"] for approval in approvals} | {"pending"}
         return seen
@@ -172,14 +188,6 @@ class PoisonedOperators:
     def partitions(self) -> set[str]:
         """Return the partitions of the table that have items."""
         return {str(item["pk"]) for item in self.gateway.items()}
-
-
-def replace_names(order: InjectedText, tokens: Mapping[str, str]) -> InjectedText:
-    """Return the text of ``order`` with the ``tokens`` in the place of their names."""
-    text = order.text
-    for name, token in tokens.items():
-        text = text.replace(name, token)
-    return order._replace(text=text)
 
 
 @contextmanager
