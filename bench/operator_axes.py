@@ -62,7 +62,7 @@ class MeteredModel:
     tokens: Counter[str] = field(default_factory=Counter)
 
     async def perform(self, effect: Infer) -> AsyncGenerator[ChatDelta, None]:
-        given = sum(len(message.content) for message in effect.messages) // _CHARACTERS_OF_A_TOKEN
+        given = sum(len(message.with_heading_in_text().content) for message in effect.messages) // _CHARACTERS_OF_A_TOKEN
         reply = self._aside(effect) if effect.aside else self._step()
         written = (len(reply.content) + sum(len(call.arguments) for call in reply.tool_calls)) // _CHARACTERS_OF_A_TOKEN
         place = "aside" if effect.aside else "run"

@@ -7,7 +7,7 @@ from typing import Any, Final
 from local.demo_calls import DemoFailed, Walk
 
 _AGENTS: Final = "/v1/managed-agents"
-_SOON: Final = timedelta(seconds=5)
+_SOON: Final = timedelta(seconds=10)  # a busy machine may need some for the request
 _AGENT: Final = {"name": "demo-walk", "agent": "operative", "tools": ["calculator"]}
 
 

@@ -27,6 +27,7 @@ settings.load_profile("soak" if os.environ.get("SPASS_SOAK") else "everyday")
 _FIRST = (
     "e2e/test_fuzz.py",
     "e2e/test_demo.py",
+    "e2e/test_managed_schedules.py",
     "e2e/test_ingest_restarts.py",
     "e2e/test_life.py",
     "e2e/test_compaction.py",

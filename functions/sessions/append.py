@@ -16,7 +16,7 @@ from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.json import json_response
-from spass.web.operators import refuse_sessions
+from spass.web.operators import agent_of_sessions
 from spass.web.outcomes import STREAM_RESPONSE, answer_turn
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 from spass.web.streams import run_stream
@@ -36,8 +36,7 @@ async def append(
     name: AgentParameter, session_id: SessionParameter, body: MessageBody, request: Request, exchange: CurrentExchange
 ) -> Response:
     """Send a message to a session. The message, the agent's tool calls and its answer are stored together or not at all."""
-    services, agent = exchange.services, exchange.services.agents.get(name)
-    refuse_sessions(agent)
+    services, agent = exchange.services, agent_of_sessions(exchange, name)
     scope = exchange.scope.for_agent(name, session_id)
     services.engine.check(scope, agent)
 

@@ -7,7 +7,7 @@ from spass.sessions.session import CreateSession, SessionView
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently
-from spass.web.operators import refuse_sessions
+from spass.web.operators import agent_of_sessions
 from spass.web.routing import AgentParameter, api_router
 
 router = api_router()
@@ -16,8 +16,7 @@ router = api_router()
 @router.post("/a1/agents/{name}/sessions", response_model=SessionView, status_code=201)
 async def create_session(name: AgentParameter, exchange: CurrentExchange, body: CreateSession | None = None) -> Response:
     """Create a session. Missing values come from the tenant's settings, and the session keeps them."""
-    services, agent = exchange.services, exchange.services.agents.get(name)
-    refuse_sessions(agent)
+    services, agent = exchange.services, agent_of_sessions(exchange, name)
     options = body or CreateSession()
     options = options.model_copy(update={"workspace": agent.session_workspace(options.workspace)})
 

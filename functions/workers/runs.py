@@ -24,10 +24,10 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
         return envelope(error, RequestId(""), services.redact).error.to_dict()
 
     tenants = {TenantId(tenant.id) for tenant in services.config.tenants}
-    handler = runs_handler(services.managed_runs, services.ticks, report)
+    handler = runs_handler(services.run_worker, report)
     return await Dispatcher(tenants, services.aws.for_tenant, handler).batch(event, deadline)
 
 
 handler = worker_handler(
-    work, warm_up=lambda services: (services.managed_runs, services.agents, services.read_keys(all_models=True))
+    work, warm_up=lambda services: (services.run_worker, services.agents, services.read_keys(all_models=True))
 )

@@ -38,7 +38,8 @@ class Watched:
 
 class Monitoring(Construct):
     """A topic, and the alarms that notify it: server errors, failing or throttled functions, a throttled table, jobs,
-    compactions and runs that failed or do not start, and an audit archive that cannot be written.
+    compactions and runs that failed or do not start, ticks of schedules that were lost, and an audit archive that cannot be
+    written.
 
     ``rare`` are the functions that run too seldom to fail three times in five minutes. One failure raises their alarm.
     """
@@ -55,6 +56,7 @@ class Monitoring(Construct):
         jobs: Watched,
         compactions: Watched,
         runs: Watched,
+        schedule_group: str,
         compaction: sfn.IStateMachine,
         archive: AuditArchive | None,
         email: str | None,
@@ -79,6 +81,7 @@ class Monitoring(Construct):
         self._alarm("OldestJob", _age(jobs.queue), threshold=_OLD.to_seconds())
         self._alarm("FailedRuns", _messages(runs.failed), threshold=1)
         self._alarm("OldestRun", _age(runs.queue), threshold=_OLD.to_seconds())
+        self._alarm("DroppedTicks", _dropped_ticks(schedule_group), threshold=1)
         self._watch_compactions(compactions, compaction)
         if archive is not None:
             self._alarm("ArchiveLate", _age_of_oldest_record(archive), threshold=_LATE.to_seconds())
@@ -132,6 +135,20 @@ def _messages(queue: sqs.IQueue) -> cloudwatch.Metric:
 def _age(queue: sqs.IQueue) -> cloudwatch.Metric:
     """Return the metric of the oldest message's age, in seconds."""
     return queue.metric_approximate_age_of_oldest_message(period=_PERIOD, statistic="Maximum")
+
+
+def _dropped_ticks(group: str) -> cloudwatch.Metric:
+    """Return the metric of the ticks that the scheduler could not send to the queue of runs within an hour.
+
+    (https://docs.aws.amazon.com/scheduler/latest/UserGuide/monitoring-cloudwatch.html)
+    """
+    return cloudwatch.Metric(
+        namespace="AWS/Scheduler",
+        metric_name="InvocationDroppedCount",
+        dimensions_map={"ScheduleGroup": group},
+        period=_PERIOD,
+        statistic="Sum",
+    )
 
 
 def _age_of_oldest_record(archive: AuditArchive) -> cloudwatch.Metric:

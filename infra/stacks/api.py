@@ -96,6 +96,7 @@ class ApiStack(Stack):
                 jobs=self._watched("Queue", "FailedJobs", data.stored.jobs),
                 compactions=self._watched("Compactions", "UnstartedCompactions", data.stored.compactions),
                 runs=self._watched("Runs", "FailedRuns", data.stored.runs),
+                schedule_group=self.schedules.target.group,
                 compaction=self.jobs.compaction.resource,
                 archive=archive,
                 email=environment.alarm_email,

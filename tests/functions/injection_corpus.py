@@ -233,7 +233,7 @@ _DEFAULTS: Final = {
 }
 _NAME: Final = re.compile(
     r"(rag_(?:index_create|index_delete|doc_append|doc_patch|doc_delete|query)|wikipedia_\w+|memory_write|lineage_search"
-    r"|aider_edit|read_file|list_directory|search_files|delegate|approve|http_request|bash)"
+    r"|aider_edit|read_file|list_directory|search_files|delegate|approve|http_request|bash|memory_store|memory_search)"
 )
 _ADDRESS: Final = re.compile(r"https://evil\.example/[\w./?=&-]*")
 _TOKEN: Final = re.compile(r"(?<![\w-])[A-Za-z0-9_-]{72}(?![\w-])")
@@ -258,8 +258,8 @@ def tokens_in(text: str) -> set[str]:
 
 
 def _object_after(text: str, at: int) -> dict[str, Any] | None:
-    """Return the JSON object that starts at most 8 separators after ``at``, if there is one."""
-    start = re.compile(r"[\s:=(`'\"]{0,8}(?=\{)").match(text, at)
+    """Return the JSON object that starts at most 8 separators after ``at``, if there is one. A label may be between."""
+    start = re.compile(r"(?:[\s\"',]{0,8}(?:Action Input|arguments))?[\s:=(`'\"]{0,8}(?=\{)").match(text, at)
     try:
         value = json.JSONDecoder().raw_decode(text, start.end())[0] if start else None
     except ValueError:

@@ -2,15 +2,25 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import httpx
 
 from functions.workers import runs
+from spass.aws.job_targets import JobTargets
 from spass.core.ids import ManagedAgentId, RunId, TenantId
 from spass.core.jobs import RunAgent, body_of
 from tests.functions.gateway import Gateway, Reply
 
 AGENTS = "/v1/managed-agents"
 ADA = {"SPASS-User-Id": "ada"}
+TARGETS: Final = JobTargets(
+    runs_queue="https://sqs/runs",
+    runs_queue_arn="arn:aws:sqs:eu-central-1:000000000000:runs",
+    schedule_group="spass-test",
+    schedule_role="arn:aws:iam::000000000000:role/schedules",
+)
+"""A queue for runs, and a scheduler."""
 
 
 class ManagedClient:
@@ -47,7 +57,7 @@ class ManagedClient:
         return list(reply.json["runs"])
 
 
-def read_frames(reply: Reply) -> list[tuple[str | None, Any]]:
+def read_frames(reply: Reply | httpx.Response) -> list[tuple[str | None, Any]]:
     """Return the name of each event of a stream, None for a chunk, and its data: an object, or the text ``[DONE]``."""
     frames: list[tuple[str | None, Any]] = []
     for block in reply.text.split("\n\n"):
@@ -58,7 +68,7 @@ def read_frames(reply: Reply) -> list[tuple[str | None, Any]]:
     return frames
 
 
-def event_lines(reply: Reply) -> list[str]:
+def event_lines(reply: Reply | httpx.Response) -> list[str]:
     """Return the ids of the events of a stream."""
     return [line.removeprefix("id: ") for line in reply.text.splitlines() if line.startswith("id: ")]
 
@@ -67,4 +77,11 @@ def execute(gateway: Gateway, agent: str, run: str, receives: int = 1) -> Any:
     """Deliver the message of a queued run to its worker. Return the worker's answer."""
     body = body_of(RunAgent(TenantId("demo"), ManagedAgentId(agent), RunId(run)))
     attributes = {"ApproximateReceiveCount": str(receives)}
+    return gateway.work(runs.work, {"Records": [{"messageId": "m0", "body": body, "attributes": attributes}]})
+
+
+def tick(gateway: Gateway, entry: Mapping[str, Any], at: str, receives: int = 1) -> Any:
+    """Deliver what the scheduler sends for ``entry`` at the time ``at``. Return the worker's answer."""
+    body = entry["Target"]["Input"].replace("<aws.scheduler.scheduled-time>", at)
+    attributes = {"ApproximateReceiveCount": str(receives), "SentTimestamp": "1900000000000"}
     return gateway.work(runs.work, {"Records": [{"messageId": "m0", "body": body, "attributes": attributes}]})

@@ -8,7 +8,7 @@ from typing import Final
 from spass.aws.job_targets import JobTargets
 from spass.core.messages import TokenUsage
 from spass.jobs.runs import runs_handler
-from spass.managed.runner import ManagedRuns
+from spass.managed.run_turns import RunTurns
 from spass.managed.ticks import Ticks
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan
@@ -24,8 +24,8 @@ class ManagedServices(ClockedServices):
     """Services in the loop's time."""
 
     @cached_property
-    def managed_runs(self) -> ManagedRuns:
-        return ManagedRuns(self.managed_agents.check, self.streams, self.tokens, self.bus, virtual_now)
+    def run_turns(self) -> RunTurns:
+        return RunTurns(self.managed_agents.check, self.streams, virtual_now)
 
     @cached_property
     def ticks(self) -> Ticks:
@@ -54,7 +54,7 @@ class ManagedGateway(ManagedWorld):
         for name in ("config", "agents", "tokens"):
             services.__dict__[name] = getattr(self._first, name)
         self.services = services
-        self.serve(services.managed_runs, runs_handler(services.managed_runs, services.ticks, render_error))
+        self.serve(services.managed_runs, runs_handler(services.run_worker, render_error))
 
     def plan(self) -> FaultPlan:
         return Process()

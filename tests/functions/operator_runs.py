@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import ChatDelta
 from tests.functions.gateway import Gateway, Reply
@@ -76,8 +77,8 @@ def history(gateway: Gateway, session: str, agent: str = "watch", **more: Any) -
 
 
 def shown(gateway: Gateway) -> list[str]:
-    """Return the texts of the model's last request, without the marks between the words of data."""
-    return [message.content.replace("\u02c6", " ") for message in gateway.model.requests[-1].messages]
+    """Return the texts of the model's last request, without what marks them as data."""
+    return [remove_marks(message.content) for message in gateway.model.requests[-1].messages]
 
 
 def calls(*tools: tuple[str, Mapping[str, Any]]) -> Sequence[ChatDelta]:

@@ -1,15 +1,18 @@
 """What the routes of managed agents refuse: the answer says why, and nothing changes."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spass.llm.router import Router
 from tests.functions.gateway import Gateway
-from tests.functions.managed_agents import ManagedClient
+from tests.functions.managed_agents import ADA, ManagedClient, read_frames
 
 MAX_BYTES = 256 * 1024
+CHAT = {"message_id": "m1", "messages": [{"role": "user", "content": "Hello"}]}
 NO_AGENT, NO_RUN = "agt_" + "0" * 26, "run_" + "0" * 26
 
 BAD_FIELDS: Mapping[str, tuple[Mapping[str, object], int, str, str]] = {
@@ -210,6 +213,7 @@ def test_an_agent_of_somebody_else_looks_like_an_absent_one(gateway: Gateway, cl
             foreign_reply, absent_reply = other.send(method, path, body), other.send(method, absent, body)
             assert (foreign_reply.status, foreign_reply.code) == (404, "agent_not_found"), path
             assert foreign_reply.json["error"] == absent_reply.json["error"]
+            assert "SPASS-User-Id" in foreign_reply.json["error"]["message"]
             assert "private" not in foreign_reply.text
         assert other.send("GET").json == {"agents": [], "next_cursor": None}
     assert {key: value for key, value in gateway.stored().items() if key.startswith("T#demo#")} == before
@@ -275,6 +279,7 @@ def test_an_active_run_refuses_another_one_and_the_deletion(client: ManagedClien
         reply = client.send(method, f"/{agent}{path}", body)
         assert (reply.status, reply.code) == (409, "session_busy"), path
         assert reply.json["error"]["details"]["run_id"] == run.json["id"]
+        assert run.json["id"] in reply.json["error"]["message"]
         assert reply.headers["retry-after"]
     assert client.gateway.stored() == before
     assert client.send("POST", f"/{agent}/messages", {"content": "Later"}).json["status"] == "pending"
@@ -293,6 +298,25 @@ def test_a_model_without_a_backend_stores_nothing(gateway: Gateway, client: Mana
         assert (reply.status, reply.code) == (503, "no_backend_available"), path
     assert gateway.stored() == before
     assert without.messages(agent) == without.runs(agent) == []
+
+
+def test_a_missing_key_fails_a_run_as_it_fails_a_turn(gateway: Gateway, client: ManagedClient, tmp_path: Path) -> None:
+    """Only a call reads keys. So the message is stored, and the next run takes it."""
+    agent = client.create(model="small")
+    other = gateway.reconfigure(tmp_path / "other", "provider: ollama", "provider: openai")
+    config = other.services.config
+    other.services.router = Router(config.llm, config.models, lambda _: None, provider_of=lambda *_: gateway.model)
+    keyless = ManagedClient(other)
+    turn = other.send("POST", "/c1/agents/plain/chat", token="demo-token", headers=ADA, body=CHAT)
+    answer = keyless.send("POST", f"/{agent}/messages", {"content": "Hello", "stream": True})
+    assert turn.status == answer.status == 200
+    [(name, failure)] = read_frames(answer)
+    assert name == "error"
+    assert failure["error"] == json.loads(turn.text.rpartition("data: ")[2])["error"]
+    assert failure["error"]["code"] == "no_backend_available"
+    [run] = keyless.runs(agent)
+    assert (run["status"], run["error"]["code"]) == ("failed", "no_backend_available")
+    assert [message["status"] for message in keyless.messages(agent)] == ["pending"]
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "cursor=x", "cursor=%00", "limit=1&limit=2"])

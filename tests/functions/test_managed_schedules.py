@@ -8,21 +8,13 @@ from typing import Any
 
 import pytest
 
-from functions.workers import runs
-from spass.aws.job_targets import JobTargets
 from spass.core.messages import FinishReason, Role, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from tests.functions.gateway import Gateway
-from tests.functions.managed_agents import ManagedClient, execute
+from tests.functions.managed_agents import TARGETS, ManagedClient, execute, tick
 
 MAX_BYTES = 256 * 1024
-TARGETS = JobTargets(
-    runs_queue="https://sqs/runs",
-    runs_queue_arn="arn:aws:sqs:eu-central-1:000000000000:runs",
-    schedule_group="spass-test",
-    schedule_role="arn:aws:iam::000000000000:role/schedules",
-)
 HOURLY: Mapping[str, object] = {"expression": "rate(1 hour)", "input": "What is new?"}
 EIGHT, NINE = "2030-01-31T08:00:00Z", "2030-01-31T09:00:00Z"
 
@@ -61,13 +53,6 @@ def client(gateway: Gateway) -> ManagedClient:
 
 def entries(aws: MemoryAws) -> list[Mapping[str, Any]]:
     return [*aws.scheduler.entries.values()]
-
-
-def tick(client: ManagedClient, entry: Mapping[str, Any], at: str, receives: int = 1) -> Any:
-    """Deliver what the scheduler sends for ``entry`` at the time ``at``."""
-    body = entry["Target"]["Input"].replace("<aws.scheduler.scheduled-time>", at)
-    attributes = {"ApproximateReceiveCount": str(receives), "SentTimestamp": "1900000000000"}
-    return client.gateway.work(runs.work, {"Records": [{"messageId": "m0", "body": body, "attributes": attributes}]})
 
 
 @pytest.mark.parametrize("name", BAD_SCHEDULES)
@@ -131,13 +116,13 @@ def test_a_tick_runs_once_however_often_it_is_delivered(client: ManagedClient, a
     agent = client.create(schedule=HOURLY)
     (entry,) = entries(aws)
     for receives in range(1, 6):
-        tick(client, entry, EIGHT, receives)
+        tick(client.gateway, entry, EIGHT, receives)
     (request,) = client.gateway.model.requests
     assert request.messages[-1].content == "What is new?"
     (run,) = client.runs(agent)
     assert (run["status"], run["trigger"], run["scheduled_for"]) == ("succeeded", "schedule", "2030-01-31T08:00:00.000Z")
     assert [message["direction"] for message in client.messages(agent)] == ["agent_to_user"]
-    tick(client, entry, NINE)
+    tick(client.gateway, entry, NINE)
     assert [run["scheduled_for"][:16] for run in client.runs(agent)] == ["2030-01-31T09:00", "2030-01-31T08:00"]
 
 
@@ -145,7 +130,7 @@ def test_a_tick_takes_the_pending_messages_before_its_input(client: ManagedClien
     agent = client.create(schedule=HOURLY)
     client.send("POST", f"/{agent}/messages", {"content": "Wait for me."})
     (entry,) = entries(aws)
-    tick(client, entry, EIGHT)
+    tick(client.gateway, entry, EIGHT)
     assert client.gateway.model.requests[0].messages[-1].content == "Wait for me.\n\nWhat is new?"
 
 
@@ -153,14 +138,14 @@ def test_a_tick_during_a_run_or_a_pause_is_skipped_and_not_made_up_for(client: M
     agent = client.create(schedule=HOURLY)
     (entry,) = entries(aws)
     active = client.send("POST", f"/{agent}/run", {"input": "Own."}).json["id"]
-    tick(client, entry, EIGHT)
+    tick(client.gateway, entry, EIGHT)
     execute(client.gateway, agent, active)
     client.send("PATCH", f"/{agent}", {"paused": True})
-    tick(client, entry, NINE)
+    tick(client.gateway, entry, NINE)
     assert [(run["trigger"], run["status"]) for run in client.runs(agent) if run["id"] != active] == [("schedule", "skipped")] * 2
     client.send("PATCH", f"/{agent}", {"paused": False})
     for at in (EIGHT, NINE):
-        tick(client, entry, at)
+        tick(client.gateway, entry, at)
     assert len(client.gateway.model.requests) == 1
 
 
@@ -171,7 +156,7 @@ def test_a_deleted_agent_never_fires_again(client: ManagedClient, aws: MemoryAws
     client.send("DELETE", f"/{agent}")
     assert entries(aws) == []
     aws.scheduler.entries["spass-test", entry["Name"]] = dict(entry)  # an entry whose deletion was lost
-    tick(client, entry, EIGHT)
+    tick(client.gateway, entry, EIGHT)
     assert entries(aws) == []
     assert client.gateway.model.requests == []
     assert client.gateway.stored() == before
@@ -199,7 +184,7 @@ def test_a_tick_without_what_it_needs_fails_once_and_calls_nothing(
         file.unlink()
     late = ManagedClient(other, token="demo-admin-token")
     for receives in range(1, 4):
-        tick(late, entry, EIGHT, receives)
+        tick(late.gateway, entry, EIGHT, receives)
     (run,) = late.runs(agent)
     assert (run["status"], run["error"]["code"]) == ("failed", code)
     found = late.get(agent)
@@ -216,7 +201,7 @@ def test_a_tick_of_an_agent_whose_file_was_deleted_fails_with_its_code(
     other = client.gateway.reconfigure(tmp_path / "other", "usd_to_eur: 0.5", "usd_to_eur: 0.6")
     (other.services.settings.agents / "plain.yaml").unlink()
     late = ManagedClient(other)
-    tick(late, entry, EIGHT)
+    tick(late.gateway, entry, EIGHT)
     (run,) = late.runs(agent)
     assert (run["status"], run["error"]["code"]) == ("failed", "agent_not_found")
     assert late.get(agent)["status"] == "error"
@@ -233,7 +218,7 @@ def test_a_tick_has_no_rights_of_an_admin_although_an_admin_made_the_agent(clien
     admin = ManagedClient(client.gateway, token="demo-admin-token")
     agent = admin.create(agent="orchestrator", model="small", tools=["memory_write"], schedule=HOURLY)
     (entry,) = entries(aws)
-    tick(client, entry, EIGHT)
+    tick(client.gateway, entry, EIGHT)
     first, second = client.gateway.model.requests
     assert first.tools == ()
     assert '"error"' in second.messages[-1].content

@@ -12,6 +12,7 @@ from openai import OpenAI
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.testing.faults import FaultPlan, inject
 from spass.testing.http_server import HttpAnswer, serve
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.managed_agents import AGENTS, ManagedClient, event_lines, execute, read_frames
@@ -177,6 +178,21 @@ def test_a_run_that_fails_in_the_middle_ends_with_error_and_without_done(client:
     assert frames[-1][1]["request_id"] == reply.headers["spass-request-id"]
     assert "[DONE]" not in reply.text
     assert_failed(client, agent, "upstream_error")
+
+
+def test_readers_that_see_the_error_of_a_run_find_it_ended(client: ManagedClient) -> None:
+    """Otherwise the next request of a follower would meet an active run."""
+    client.gateway.model.script = [ChatDelta("It is "), BackendError("The provider is down.")]
+    agent = client.create()
+    with inject(FaultPlan()) as plan:
+        stream(client, agent)
+    writes = [str(call.parameters) for call in plan.calls if not call.is_read]
+    run_ended, stream_ended = (
+        [number for number, write in enumerate(writes) if mark in write] for mark in ("('active_run',)", "StreamState.FAILED")
+    )
+    assert run_ended
+    assert stream_ended
+    assert run_ended < stream_ended
 
 
 def assert_failed(client: ManagedClient, agent: str, code: str) -> None:

@@ -1,6 +1,7 @@
 """The four axes of ``monitor_operative``, over the routes: what the model reads, what remains in memory, what a client gets."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -174,7 +175,7 @@ def test_edges_are_listed_merged_and_recalled_as_data(plant: Gateway) -> None:
     run(plant, "stuck valve?", retrieval_strategy="keyword")
     (found,) = [message for message in steps_of(plant)[-1].messages if "of earlier runs" in remove_marks(message.content)]
     assert found.role is Role.USER
-    assert found.content.startswith("<data")
+    assert re.fullmatch(r'## Notes of earlier runs\n\n<data mark="(.)">[^ ]*</data>', found.content)
     assert json.dumps(EDGE["cause"]) in json.loads(remove_marks(found.content).splitlines()[-1])["content"]
 
 

@@ -65,8 +65,9 @@ def test_a_later_run_finds_the_notes_of_an_earlier_one(harbour: Gateway) -> None
     assert operator.json["state"].keys() == {"input", "answer", "at"}
 
 
-def test_the_state_that_the_model_stored_is_shown_and_is_not_a_note(harbour: Gateway) -> None:
-    (result,) = run(harbour, store("Two ships wait.", "state"))
+@pytest.mark.parametrize("key", ["state", " state\u2003"])
+def test_the_state_that_the_model_stored_is_shown_and_is_not_a_note(harbour: Gateway, key: str) -> None:
+    (result,) = run(harbour, store("Two ships wait.", key))
     assert result == {"key": "state"}
     assert harbour.send("GET", OPERATOR, headers=owner()).json["state"] == "Two ships wait."
     assert notes(harbour) == []
@@ -86,7 +87,9 @@ def test_notes_are_those_of_one_user_and_one_operator(harbour: Gateway) -> None:
     ]
     for caller in strangers:
         for path in (OPERATOR, f"{OPERATOR}/notes"):
-            assert harbour.send("GET", path, **caller).code == "operator_not_found"
+            refused = harbour.send("GET", path, **caller)
+            assert refused.code == "operator_not_found"
+            assert "SPASS-User-Id" in refused.json["error"]["message"]
         assert harbour.send("DELETE", OPERATOR, **caller).json == {"deleted": False}
     for operator in ("harbou", "harbour2", "harbour:1", "Harbour"):
         assert harbour.send("GET", f"/v1/operators/{operator}", headers=owner()).code == "operator_not_found"

@@ -17,12 +17,12 @@ from spass.aws.leases import LEASE_SECONDS
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.managed.records import ManagedAgent
+from spass.managed.records import ManagedAgent, RunStatus, RunTrigger, Schedule
 from spass.sessions import commit
 from spass.testing.faults import Fault
 from tests.functions.managed_runs import ManagedGateway
-from tests.simulated.chats import Process, virtual_clocks, wait_while_paused
-from tests.simulated.managed_world import Reading
+from tests.simulated.chats import PausedProcess, Process, virtual_clocks, wait_while_paused
+from tests.simulated.managed_world import VISIBILITY_SECONDS, Reading
 from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
@@ -37,6 +37,10 @@ KINDS: Final = (
     "stopped",
     "stopped in the queue",
     "message in between",
+    "scheduled",
+    "scheduled with a message",
+    "scheduled, delivered five times",
+    "scheduled, two workers",
 )
 FAULTS: Final = [
     (Fault.CRASH_BEFORE, 1),
@@ -50,7 +54,8 @@ OUTAGES: Final = [(fault, times) for fault in (Fault.LOST_REPLY, Fault.THROTTLE,
 MODEL_SECONDS: Final = 22.0
 """Longer than the time between two renewals."""
 USAGE: Final = TokenUsage(10, 5)
-UNKNOWN: Final = ("crash", "storage_unavailable")
+SCHEDULE: Final = Schedule("rate(1 hour)", input="Report.")
+TICK: Final = "2026-12-01T08:00:00Z"
 
 
 @pytest.fixture
@@ -101,7 +106,7 @@ class RunOfAgent:
     @classmethod
     async def prepare(cls, gateway: ManagedGateway, kind: str) -> "RunOfAgent":
         gateway.begin_anew()
-        run = cls(gateway, kind, await gateway.create(tools=("calculator",)))
+        run = cls(gateway, kind, await gateway.create(tools=("calculator",), schedule=SCHEDULE))
         gateway.model.script = run.answer
         if kind != "first message":
             run.is_disturbed = False
@@ -133,7 +138,9 @@ class RunOfAgent:
     async def attempt(self, faults: Faulty) -> None:
         """Make the request, and let a worker take its message."""
         others = asyncio.create_task(self._disturb())
-        if "queue" in self.kind:
+        if self.is_scheduled:
+            await self._tick(faults)
+        elif "queue" in self.kind:
             self.sent.append("hello")
             await self.gateway.send(self.agent, "hello", Process())
             own_input = "Go on." if "input" in self.kind else None
@@ -142,6 +149,20 @@ class RunOfAgent:
         else:
             await self.send_stream("hello", faults.next(), "key-1" if "key" in self.kind else None)
         await others
+
+    @property
+    def is_scheduled(self) -> bool:
+        return self.kind.startswith("scheduled")
+
+    async def _tick(self, faults: Faulty) -> None:
+        """Let the schedule send a tick, and a worker, or two at once, take it."""
+        if "message" in self.kind:
+            self.sent.append("hello")
+            await self.gateway.send(self.agent, "hello", Process())
+        two_workers = "two workers" in self.kind
+        self.gateway.tick(self.agent, TICK, times=5 if "five times" in self.kind else 2 if two_workers else 1)
+        others = [self.gateway.work(Process())] if two_workers else []
+        await asyncio.gather(self.gateway.work(faults.next()), *others)
 
     async def _disturb(self) -> None:
         """Do meanwhile what belongs to the kind."""
@@ -195,10 +216,14 @@ class RunOfAgent:
 
     async def check(self) -> None:
         gateway, stored = self.gateway, [content for direction, content, _, _ in self.gateway.mailbox(self.agent)]
-        if "key" not in self.kind and "hello" not in stored:
+        if "key" not in self.kind and "hello" in self.sent and "hello" not in stored:
             self.sent.remove("hello")  # it was refused, or its request crashed before
         await gateway.check(self.agent, self.sent)
         assert not any(status == "pending" for _, _, status, _ in gateway.mailbox(self.agent))
+        if self.is_scheduled:
+            ticks = [run.status for run in gateway.stored_runs(self.agent) if run.trigger is RunTrigger.SCHEDULE]
+            assert ticks == [RunStatus.SUCCEEDED], "a tick is executed once, whatever fails"
+            assert gateway.dead == []
         for run in gateway.stored_runs(self.agent):
             first, second = [await gateway.follow(self.agent, run.id) for _ in range(2)]
             assert first is not None
@@ -233,3 +258,29 @@ async def test_each_message_is_answered_once_if_any_call_of_a_run_fails(
                 raise
             capsys.readouterr()
     record_property("points_tried", len(calls) * len(tries))
+
+
+async def test_a_tick_is_answered_once_if_its_worker_pauses_beyond_its_lease(
+    gateway: ManagedGateway, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker pauses before or after each of its calls. Meanwhile another one gets the tick, and records the turn."""
+    calls = await count_calls(gateway, "scheduled")
+    for point, call in enumerate(calls):
+        for after in (False, True):
+            run = await RunOfAgent.prepare(gateway, "scheduled")
+            process = PausedProcess(at=point, after=after)
+            gateway.tick(run.agent, TICK)
+            working = asyncio.create_task(gateway.work(process))
+            await process.paused.wait()
+            await asyncio.sleep(VISIBILITY_SECONDS)
+            await run.recover()
+            process.resumed.set()
+            await working
+            await run.recover()
+            try:
+                await run.check()
+            except Exception as error:
+                error.add_note(f"paused {'after' if after else 'before'} {point} of {len(calls)}: {call}")
+                raise
+            capsys.readouterr()
+    record_property("points_tried", 2 * len(calls))

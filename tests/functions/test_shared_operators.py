@@ -62,12 +62,17 @@ def test_a_session_that_its_user_compacts_is_continued_by_its_successor(harness:
             return str(chat(gateway, text).json["session_id"])
         return str(ask(gateway, text).json["metadata"]["session_id"])
 
+    def session_shown() -> str:
+        headers = {"SPASS-User-Id": "ada"}
+        return str(gateway.send("GET", f"/v1/operators/{operator}", headers=headers).json["session_id"])
+
     operator = "watch" if name == "watch" else "asked"
     session, *_ = [run(f"run {number}") for number in range(3)]
     reply = harness.compact(session, agent=name)
     assert reply.status == 200, reply.text
     successor = reply.json["successor_session_id"]
     assert state_of(gateway, operator)["input"] == "run 2", "a compaction changes no state"
+    assert (session_shown(), states(gateway)[f"ada#{operator}"]["session"]) == (successor, session)
     assert run("and now") == successor
     assert states(gateway)[f"ada#{operator}"]["session"] == successor
     assert (harness.model.summaries[0].messages[0].role, len(harness.model.summaries)) == (Role.SYSTEM, 1)

@@ -122,6 +122,14 @@ def test_a_dead_letter_and_an_old_message_raise_alarms(prod: Deployment) -> None
     }
 
 
+def test_a_tick_that_never_reaches_the_queue_raises_an_alarm(prod: Deployment) -> None:
+    alarms = [alarm["Properties"] for _, alarm in prod.resources("AWS::CloudWatch::Alarm")]
+    (dropped,) = [alarm for alarm in alarms if alarm.get("Namespace") == "AWS/Scheduler"]
+    ((group, _),) = prod.resources("AWS::Scheduler::ScheduleGroup")
+    assert (dropped["MetricName"], dropped["Statistic"], dropped["Threshold"]) == ("InvocationDroppedCount", "Sum", 1)
+    assert dropped["Dimensions"] == [{"Name": "ScheduleGroup", "Value": {"Ref": group}}]
+
+
 def _export_in(dimensions: str) -> str:
     (name,) = set(re.findall(r"spass-prod-\w+", dimensions))
     return str(name)

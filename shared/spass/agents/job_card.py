@@ -6,9 +6,9 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from spass.agents.chat_body import MessageName, TurnBody
-from spass.agents.spec import MAX_MESSAGE_BYTES, MessageText
+from spass.agents.spec import MAX_MESSAGE_BYTES
 from spass.agents.streams import StreamedMessage
-from spass.calls.defence import is_blank
+from spass.agents.visible_text import VisibleText
 from spass.core.errors import InvalidRequest
 from spass.core.ids import new_id
 from spass.core.json import dump_canonical
@@ -30,12 +30,6 @@ def _split_lines(value: object) -> object:
     return [line for text in texts for line in str(text).splitlines()]
 
 
-def _reject_invisible(text: str) -> str:
-    if is_blank(text):
-        raise ValueError("must hold a visible character")
-    return text
-
-
 _Line = Annotated[str, AfterValidator(reject_nul), AfterValidator(limit_bytes(MAX_MESSAGE_BYTES))]
 
 
@@ -48,7 +42,7 @@ class JobCard(TurnBody):
         AfterValidator(reject_blank),
         AfterValidator(limit_bytes(MAX_MESSAGE_BYTES)),
     ]
-    task: Annotated[MessageText, AfterValidator(_reject_invisible)]
+    task: VisibleText
     files: Annotated[
         tuple[str, ...], Field(strict=False, max_length=MAX_FILES, description="Paths of files in the workspace.")
     ] = ()

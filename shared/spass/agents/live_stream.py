@@ -32,7 +32,8 @@ ReportError: TypeAlias = Callable[[SpassError], Mapping[str, Json]]
 RunAgent: TypeAlias = Callable[[LoadHistory, ShortenHistory], AsyncGenerator[Event, None]]
 """Return the driver's events of one turn."""
 HandleFailure: TypeAlias = Callable[[SpassError, Mapping[str, Json]], Awaitable[None]]
-"""Do what must be done before readers learn that the turn failed. The second argument is the error as clients see it."""
+"""Do what must be done before readers learn that the turn failed. The second argument is the error as clients see it. If a commit
+with an unknown outcome took effect, this must have no effect."""
 RenderSession: TypeAlias = Callable[[SessionId | None], StreamRenderer]
 """Return the renderer of a turn that begins in this session."""
 
@@ -132,14 +133,14 @@ class LiveStream:
         """
         rendered = self._report(error)
         last = renderer.fail(rendered)
+        if self._on_failure is not None:
+            await self._on_failure(error, rendered)
         state = await self._writer.fail(last)
         if state is None:
             self._frames_in_journal = len(self.frames.events)
         await remove_if_session_is_deleted(self._claim.store, self._claim.head)
         if state is StreamState.DONE:
             self.error, last = None, self._last
-        elif self._on_failure is not None:
-            await self._on_failure(error, rendered)
         self._append(last)
 
     async def _respond(

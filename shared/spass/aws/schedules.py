@@ -17,7 +17,7 @@ _PUT_ATTEMPTS: Final = 3
 _PAGE: Final = 100
 _NO_PAGE: Final[Mapping[str, Any]] = {"Schedules": []}
 _MAX_AGE_SECONDS: Final = 3600
-"""Seconds for which the scheduler tries to send a tick. An older one would run at a time that nobody asked for."""
+"""Seconds for which the scheduler tries to send a tick. An older one would run at the wrong time."""
 
 
 class SchedulerClient(Protocol):
@@ -71,7 +71,7 @@ class Schedules:
                 return
             if await self._call("UpdateSchedule", self._client().update_schedule, parameters, _ABSENT) is not None:
                 return
-        raise StorageUnavailable("The schedule is being changed by other requests; try again.", retry_after=1)
+        raise _too_many_changes()
 
     async def delete(self, name: str) -> None:
         """Delete the entry, if there is one.
@@ -147,15 +147,23 @@ class Schedules:
         parameters: Mapping[str, object],
         expected: str | None = None,
     ) -> Mapping[str, Any] | None:
-        """Return the response, or None after an error with the code ``expected``."""
+        """Return the response, or None after an error with the code ``expected``. An unexpected conflict means that another
+        request changes the same entry at this moment."""
 
         def run() -> Mapping[str, Any] | None:
             with storage_errors():
                 try:
                     return method(**parameters)
                 except ClientError as error:
-                    if error.response["Error"]["Code"] != expected:
-                        raise
-                    return None
+                    code = error.response["Error"]["Code"]
+                    if code == expected:
+                        return None
+                    if code == _CONFLICT:
+                        raise _too_many_changes() from error
+                    raise
 
         return await retry_once(lambda: invoke(AwsCall("scheduler", operation, parameters), run))
+
+
+def _too_many_changes() -> StorageUnavailable:
+    return StorageUnavailable("The schedule is being changed by other requests; try again.", retry_after=1)

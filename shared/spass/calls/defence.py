@@ -52,7 +52,8 @@ def sanitize_request(request: ChatRequest) -> SanitizedRequest:
         marked = [
             message.rewritten(lambda text: wrap_as_data(text, mark)) if _is_data(message) else message for message in messages
         ]
-        return SanitizedRequest(replace(request, messages=_with_note(marked)), _DeltaMarkRemover(mark))
+        return SanitizedRequest(replace(request, messages=_with_note(_with_headings(marked))), _DeltaMarkRemover(mark))
+    messages = _with_headings(messages)
     if _same(messages, request.messages):
         return SanitizedRequest(request)
     return SanitizedRequest(replace(request, messages=tuple(messages)))
@@ -72,7 +73,11 @@ def _is_data(message: Message) -> bool:
 
 
 def _texts(message: Message) -> Sequence[str]:
-    return (message.content, *(call.arguments for call in message.tool_calls))
+    return (message.heading, message.content, *(call.arguments for call in message.tool_calls))
+
+
+def _with_headings(messages: Sequence[Message]) -> list[Message]:
+    return [message.with_heading_in_text() for message in messages]
 
 
 def _with_note(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -93,11 +98,13 @@ def _sanitize_message(message: Message) -> Message:
     content = clean_text(message.content)
     calls = tuple(_sanitize_call(call) for call in message.tool_calls)
     name, call_id = message.name and clean_text(message.name), message.tool_call_id and _clean_id(message.tool_call_id)
-    if content is message.content and _same((*calls, name, call_id), (*message.tool_calls, message.name, message.tool_call_id)):
+    heading = clean_text(message.heading)
+    before = (message.content, message.heading, *message.tool_calls, message.name, message.tool_call_id)
+    if _same((content, heading, *calls, name, call_id), before):
         return message
-    _check_visible(message, content)
+    _check_visible(message, heading + content)
     clean = message.rewritten(clean_text) if message.parts else replace(message, content=content)
-    return replace(clean, tool_calls=calls, name=name or None, tool_call_id=call_id)
+    return replace(clean, heading=heading, tool_calls=calls, name=name or None, tool_call_id=call_id)
 
 
 def _clean_id(identity: str) -> str:
@@ -105,9 +112,9 @@ def _clean_id(identity: str) -> str:
     return clean_text(identity) or "call"
 
 
-def _check_visible(message: Message, content: str) -> None:
+def _check_visible(message: Message, clean: str) -> None:
     has_image = any(isinstance(part, Image) for part in message.parts)
-    if message.role is Role.USER and not has_image and _is_invisible(content):
+    if message.role is Role.USER and not has_image and _is_invisible(clean):
         raise InputRefused("A message has no visible character.", param="messages", details={"reason": "nothing_visible"})
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from spass.calls.admission import Admission, CallReservation
 from spass.calls.answer_redaction import AnswerRedactor, build_redactor
 from spass.calls.call_price import price_call
-from spass.calls.defence import sanitize_request
+from spass.calls.defence import MAX_CHARACTERS, sanitize_request
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimate_tokens, expected_usage
 from spass.calls.json_calls import json_call_reader
@@ -20,7 +20,7 @@ from spass.calls.scope import MAX_CALLER_DEPTH, Scope
 from spass.calls.stable_text import stable_text
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cost import NO_COST, Cost, CostSource
-from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError
+from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError, UpstreamError
 from spass.core.messages import NO_TOKENS, TokenUsage
 from spass.llm.router import Router, RoutingRecord
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, ReplyBuilder
@@ -93,7 +93,7 @@ class Calls:
             redacted = AnswerRedactor(self.redactor)
             json_calls = json_call_reader(model, sanitized.request, sanitized.mark)
             # What came with the finish reason leaves with what is held until the end, so that a whole answer stays in one piece.
-            last = ChatDelta()
+            last, received = ChatDelta(), 0
 
             def redact(delta: ChatDelta) -> ChatDelta:
                 return redacted.feed(sanitized.feed(delta))
@@ -105,6 +105,8 @@ class Calls:
                 ):
                     call.routing = deltas.routing
                     async for raw in deltas:
+                        received += _count_characters(raw)
+                        _check_length(received)
                         delta = raw if json_calls is None else json_calls.feed(raw)
                         call.builder.add(delta)
                         piece = _text_of(await run_in_worker_thread(_count_characters(delta), redact, delta))
@@ -244,6 +246,17 @@ _KIND_NAMES: Final = {"chat": "a chat model", "embedding": "an embedding model"}
 
 def _count_characters(delta: ChatDelta) -> int:
     return len(delta.content) + len(delta.refusal) + sum(len(call.arguments) for call in delta.tool_calls)
+
+
+def _check_length(received: int) -> None:
+    """Check that the characters ``received`` of an answer fit in a message. In a session, a longer one would have all further
+    turns refused.
+
+    Raises:
+        UpstreamError: there are too many.
+    """
+    if received > MAX_CHARACTERS:
+        raise UpstreamError(f"The answer of the model has more than {MAX_CHARACTERS:,} characters.")
 
 
 def _join(first: ChatDelta, second: ChatDelta | None) -> ChatDelta:

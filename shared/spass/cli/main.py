@@ -100,5 +100,7 @@ def report(error: "SpassApiError") -> None:
     note(f"spass: {error}")
     if hint := _HINTS.get(error.code):
         note(hint)
+    for line in getattr(error, "__notes__", ()):
+        note(line)
     if error.request_id:
         note(f"request id: {error.request_id}")

@@ -9,7 +9,7 @@ from spass.cli.input import read_text
 from spass.cli.listing import print_rows
 from spass.cli.stream_printer import StreamPrinter
 from spass.cli.terminal import note, write
-from spass.sdk import Spass
+from spass.sdk import Spass, SpassApiError
 
 JsonObject: TypeAlias = dict[str, Any]
 
@@ -56,16 +56,24 @@ def _row(agent: JsonObject) -> tuple[str, str, str, str, str]:
     status = str(agent.get("status"))
     if isinstance(error, Mapping):
         status = f"{status} ({error.get('code')})"
-    when = str(schedule.get("expression")) if isinstance(schedule, Mapping) else ""
+    when = _when(schedule) if isinstance(schedule, Mapping) else ""
     return str(agent.get("id")), status, str(agent.get("agent")), str(agent.get("name")), when
+
+
+def _when(schedule: Mapping[str, Any]) -> str:
+    zone = schedule.get("timezone") or "UTC"
+    words = [
+        str(schedule.get("expression")),
+        "" if zone == "UTC" else str(zone),
+        "" if schedule.get("enabled", True) else "(disabled)",
+    ]
+    return " ".join(word for word in words if word)
 
 
 def _send(client: Spass, options: argparse.Namespace) -> None:
     content = read_text(options.text, "message")
-    if options.stream and not options.json:
-        StreamPrinter().print_all(_as_turn(client.managed.stream(options.id, content)))
-    elif options.stream:
-        _print_all_json(client.managed.stream(options.id, content))
+    if options.stream:
+        _send_and_stream(client, options, content)
     else:
         message = client.managed.send(options.id, content)
         if options.json:
@@ -73,6 +81,19 @@ def _send(client: Spass, options: argparse.Namespace) -> None:
         else:
             write(f"{message['id']}\n")
             note(f"The message waits for the next run. Start one: spass managed run {options.id}")
+
+
+def _send_and_stream(client: Spass, options: argparse.Namespace, content: str) -> None:
+    events = client.managed.stream(options.id, content)
+    try:
+        if options.json:
+            _print_all_json(events)
+        else:
+            StreamPrinter().print_all(_as_turn(events))
+    except SpassApiError as error:
+        if error.status == 200:  # inside the stream, so the message is stored; a failed run leaves it pending
+            error.add_note(f"The message is still in the mailbox. Start another run: spass managed run {options.id}")
+        raise
 
 
 def _run(client: Spass, options: argparse.Namespace) -> None:

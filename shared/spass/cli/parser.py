@@ -40,7 +40,7 @@ examples:
 """
 _MANAGED_EXAMPLES: Final = """
 A managed agent belongs to you. It keeps its conversation and a mailbox, and runs when you say so or by a schedule. `spass managed
-COMMAND --help` explains each command.
+COMMAND --help` explains each command. docs/managed.md tells how to change and pause agents, and to follow and stop runs.
 
 examples:
   ID=$(spass managed create reporter --agent operative)
@@ -105,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _add_ask(_add_command(commands, "ask", "ask one question; nothing is stored", _ASK_EXAMPLES))
+    _add_ask(_add_command(commands, "ask", "ask one question; nothing is stored, except for operators", _ASK_EXAMPLES))
     for name, text in _LISTS.items():
         _add_command(commands, name, text, f"\nexample:\n  spass {name}\n")
     chat = _add_command(commands, "chat", "talk to an agent in a session", _CHAT_EXAMPLES)
@@ -168,18 +168,18 @@ def _add_managed(managed: argparse.ArgumentParser) -> None:
     create.add_argument("--input", metavar="TEXT", help="the input of each scheduled run")
     _add_action(actions, "list", "list your managed agents, newest first", "\nexample:\n  spass managed list\n")
     send = _add_action(actions, "send", "send a message to a managed agent", _SEND_EXAMPLES)
-    send.add_argument("id", metavar="ID", help="the agent's id (agt_…)")
+    send.add_argument("id", metavar="ID", help="the agent's id (agt_…), as `spass managed list` shows it")
     send.add_argument("--stream", action="store_true", help="run the agent at once and print its answer as it arrives")
     send.add_argument("text", metavar="TEXT|-", help="the message; - reads it from standard input")
     run = _add_action(actions, "run", "run a managed agent in the background", _RUN_EXAMPLES)
-    run.add_argument("id", metavar="ID", help="the agent's id (agt_…)")
+    run.add_argument("id", metavar="ID", help="the agent's id (agt_…), as `spass managed list` shows it")
     run.add_argument("--input", metavar="TEXT|-", help="text that follows the waiting messages; - reads it from standard input")
     messages = _add_action(actions, "messages", "show the mailbox of a managed agent, oldest first", _MESSAGES_EXAMPLES)
-    messages.add_argument("id", metavar="ID", help="the agent's id (agt_…)")
+    messages.add_argument("id", metavar="ID", help="the agent's id (agt_…), as `spass managed list` shows it")
     delete = _add_action(
         actions, "delete", "delete a managed agent and all that belongs to it", "\nexample:\n  spass managed delete agt_…\n"
     )
-    delete.add_argument("id", metavar="ID", help="the agent's id (agt_…)")
+    delete.add_argument("id", metavar="ID", help="the agent's id (agt_…), as `spass managed list` shows it")
 
 
 def _add_action(

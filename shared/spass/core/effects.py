@@ -290,9 +290,10 @@ Steps: TypeAlias = Generator[Effect, Any, Answer]
 """The work of a kind. Each effect is sent its result."""
 
 
-def user(text: str, *, data: bool = False) -> Message:
-    """Return a user's message. ``data`` marks text that was looked up and that no participant wrote."""
-    return Message(Role.USER, text, data=data)
+def user(text: str, *, data: bool = False, heading: str = "") -> Message:
+    """Return a user's message. ``data`` marks text that was looked up and that no participant wrote; ``heading`` is our own line
+    in front of it."""
+    return Message(Role.USER, text, data=data, heading=heading)
 
 
 class MaxTurns(Exception):

@@ -65,7 +65,8 @@ class Message:
     distinguishes speakers of one role, if the provider supports it.
 
     A message with images has ``parts``: texts and images in order. Its ``content`` is the texts joined by line breaks. ``data``
-    is True for text that was looked up and that no participant wrote.
+    is True for text that was looked up and that no participant wrote. ``heading`` is our own line in front of such text: a model
+    reads it as it is, outside of what is marked as data.
     """
 
     role: Role
@@ -75,18 +76,26 @@ class Message:
     name: str | None = None
     parts: tuple[str | Image, ...] = ()
     data: bool = False
+    heading: str = ""
 
     def count_characters(self) -> int:
         """Return the length of the text and of the tool calls, and an equivalent for the images."""
         images = sum(isinstance(part, Image) for part in self.parts)
         calls = sum(len(call.name) + len(call.arguments) for call in self.tool_calls)
-        return len(self.content) + calls + images * _TOKENS_PER_IMAGE * CHARACTERS_PER_TOKEN
+        return len(self.heading) + len(self.content) + calls + images * _TOKENS_PER_IMAGE * CHARACTERS_PER_TOKEN
 
     def rewritten(self, change: Callable[[str], str]) -> "Message":
         """Return the message with ``change`` applied to each of its texts."""
         parts = tuple(change(part) if isinstance(part, str) else part for part in self.parts)
         content = "\n".join(part for part in parts if isinstance(part, str)) if parts else change(self.content)
         return replace(self, content=content, parts=parts)
+
+    def with_heading_in_text(self) -> "Message":
+        """Return the message with its heading as the first paragraph of its text."""
+        if not self.heading:
+            return self
+        parts = (self.heading, *self.parts) if self.parts else ()
+        return replace(self, content=f"{self.heading}\n\n{self.content}", parts=parts, heading="")
 
 
 @dataclass(frozen=True, slots=True)

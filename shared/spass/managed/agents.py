@@ -16,7 +16,7 @@ from spass.aws.log import failure_line, write_line
 from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import InvalidRequest, NoBackendAvailable, StorageUnavailable
+from spass.core.errors import InvalidRequest, NoBackendAvailable, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, ManagedAgentId, id_pattern, new_id
 from spass.core.page_size import PageSizeLimit
 from spass.core.time import Clock, Deadline, timestamp
@@ -33,7 +33,19 @@ if TYPE_CHECKING:  # functions that only read agents run none
     from spass.managed.sweep import Swept
 
 _POSITION: Final = re.compile(id_pattern("agt"))
-_CONFIG: Final = ("name", "model", "tools", "system_prompt", "params", "schedule", "paused", "token_id", "version", "updated_at")
+_CONFIG: Final = (
+    "name",
+    "model",
+    "tools",
+    "system_prompt",
+    "params",
+    "schedule",
+    "paused",
+    "token_id",
+    "depth",
+    "version",
+    "updated_at",
+)
 """The fields that a PATCH may write. Runs and messages change the others meanwhile."""
 _USED_BY_RUNS: Final = frozenset({"model", "tools", "system_prompt", "params", "schedule"})
 _PATCH_ATTEMPTS: Final = 8
@@ -95,6 +107,7 @@ class ManagedAgents:
             agent=body.agent,
             owner=scope.caller.owner,
             token_id=scope.caller.identity.token_id,
+            depth=scope.depth,
             model=body.model,
             tools=body.tools,
             system_prompt=body.system_prompt,
@@ -186,7 +199,7 @@ class ManagedAgents:
         """
         from spass.managed.deletion import delete_agent
 
-        await delete_agent(scope.store, scope.caller.owner, agent, self._schedules(), self._clock)
+        await delete_agent(scope.store, scope.caller.owner, agent, self._schedules(), scope.deadline, self._clock)
 
     async def send(self, scope: Scope, agent_id: ManagedAgentId, content: str, claim: Claim | None = None) -> MailboxMessage:
         """Put a message into the agent's mailbox, where it waits for the next run. With a ``claim``, the same transaction stores
@@ -232,7 +245,7 @@ class ManagedAgents:
         """Return ``agent`` after ``changes``, which are checked."""
         changed = replace(agent, **changes, version=agent.version + 1, updated_at=timestamp(self._clock()))
         if not _USED_BY_RUNS.isdisjoint(changes):
-            changed = replace(changed, token_id=scope.caller.identity.token_id)
+            changed = replace(changed, token_id=scope.caller.identity.token_id, depth=scope.depth)
             self._check_values(scope, changed, new_schedule="schedule" in changes)
         return changed
 
@@ -255,13 +268,14 @@ class ManagedAgents:
         return spec
 
     async def _apply_schedule(self, store: TenantStore, agent: ManagedAgent) -> None:
-        """Make the entry what the table says. If that fails, the sweep does it: the change is stored already."""
+        """Make the entry what the table says. If that fails, the sweep does it: the change is stored already. So this also holds
+        for an entry that the scheduler refuses; the sweep reports it every hour."""
         schedules = self._schedules()
         if schedules is None:
             return
         try:
             await schedules.apply(store, agent.id)
-        except StorageUnavailable as error:
+        except SpassError as error:
             write_line({**failure_line(error, ""), "event": "schedule_not_applied", "agent": agent.id})
 
     async def _ids_after(self, scope: Scope, after: ManagedAgentId | None) -> list[ManagedAgentId]:

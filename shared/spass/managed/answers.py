@@ -15,7 +15,7 @@ RunIdText = Annotated[RunId, WithJsonSchema({"type": "string", "pattern": f"^{id
 
 
 class ScheduleView(ResponseModel):
-    """When the agent runs by itself. `input` is that of these runs."""
+    """The times of scheduled runs. `input` is that of these runs."""
 
     expression: str
     timezone: str

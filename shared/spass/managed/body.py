@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field, ValidationError
 
 from spass.agents.ask import AgentChoice, ModelChoice, SystemPrompt, ToolNames
-from spass.agents.spec import MessageText
+from spass.agents.visible_text import VisibleText
 from spass.core.errors import InvalidRequest
 from spass.core.field_paths import field_path
 from spass.core.json import dump_bytes
@@ -24,7 +24,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(rejec
 
 
 class ScheduleBody(StrictBody):
-    """When the agent runs by itself. `input` is that of these runs, after the pending messages."""
+    """The times of scheduled runs. `input` is that of these runs, after the pending messages."""
 
     expression: Annotated[
         str,
@@ -35,7 +35,7 @@ class ScheduleBody(StrictBody):
         ),
     ]
     timezone: Annotated[str, Field(min_length=1, max_length=50)] = "UTC"
-    input: MessageText | None = None
+    input: VisibleText | None = None
     enabled: bool = True
 
     def schedule(self) -> Schedule:
@@ -76,14 +76,14 @@ class PatchManagedAgent(_Values):
 class SendMessage(StrictBody):
     """A message to a managed agent. With `stream`, the agent runs at once, and the answer is the stream of the run."""
 
-    content: MessageText
+    content: VisibleText
     stream: bool = False
 
 
 class RunManagedAgent(StrictBody):
     """A run. Its input is the pending messages and then `input`."""
 
-    input: MessageText | None = None
+    input: VisibleText | None = None
 
 
 def choice_of(agent: ManagedAgent) -> AgentChoice:

@@ -16,7 +16,7 @@ from spass.aws.tasks import run_concurrently
 from spass.aws.writes import ITEM_EXISTS, Absent, Delete, Put, Update, Write
 from spass.core.errors import CompactionInProgress, SessionBusy, SessionNotFound
 from spass.core.ids import ManagedAgentId, SessionId, UserId, random_suffix
-from spass.core.time import Clock, timestamp
+from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.agents import ScheduleWriter
 from spass.managed.lookup import agent_not_found, find_agent, run_active
 from spass.managed.records import ManagedAgent, decode_agent
@@ -32,22 +32,29 @@ _HIDE_ATTEMPTS: Final = 3
 
 
 async def delete_agent(
-    store: TenantStore, owner: UserId, agent_id: ManagedAgentId, schedules: ScheduleWriter | None, clock: Clock
+    store: TenantStore,
+    owner: UserId,
+    agent_id: ManagedAgentId,
+    schedules: ScheduleWriter | None,
+    deadline: Deadline,
+    clock: Clock,
 ) -> None:
     """Delete an agent of ``owner``. Errors are those of ``ManagedAgents.delete``. If another request holds the agent's session,
-    the sweep deletes the rest."""
+    or if the deadline comes, the sweep deletes the rest."""
     agent = await find_agent(store, agent_id)
     if agent is None or agent.owner != owner:
         raise agent_not_found()
     if agent.deleted_at is None:
         await _hide(store, agent, clock())
     with suppress(SessionBusy, CompactionInProgress):
-        await finish_deletion(store, agent_id, schedules, clock)
+        await finish_deletion(store, agent_id, schedules, deadline, clock)
 
 
-async def finish_deletion(store: TenantStore, agent_id: ManagedAgentId, schedules: ScheduleWriter | None, clock: Clock) -> None:
+async def finish_deletion(
+    store: TenantStore, agent_id: ManagedAgentId, schedules: ScheduleWriter | None, deadline: Deadline, clock: Clock
+) -> bool:
     """Remove everything that belongs to a hidden agent. A repeated call continues an interrupted one. An agent that is not hidden
-    stays as it is.
+    stays as it is. Return False if the deadline came before all was removed: a schedule may have left millions of runs.
 
     Raises:
         SessionBusy, CompactionInProgress: another request holds the agent's session.
@@ -55,17 +62,20 @@ async def finish_deletion(store: TenantStore, agent_id: ManagedAgentId, schedule
     """
     agent = await find_agent(store, agent_id)
     if agent is not None and agent.deleted_at is None:
-        return
+        return True
     if schedules is not None:
         await schedules.remove(store, agent_id)
     if agent is not None:
         sessions = await _fix_sessions(store, agent)
         await forget(store, agent.operator, clock)
-        await _delete_sessions(store, sessions, clock())
-    await _remove_items(store, agent_id)
+        if not await _delete_sessions(store, sessions, deadline, clock()):
+            return False
+    if not await _remove_items(store, agent_id, deadline):
+        return False
     await store.table.write(Delete(keys.open_schedule(store.tenant, agent_id)))
     await store.table.write(Delete(keys.managed_agent(store.tenant, agent_id)))
     await store.table.write(Delete(keys.open_deletion(store.tenant, agent_id)))
+    return True
 
 
 async def _hide(store: TenantStore, agent: ManagedAgent, now: float) -> None:
@@ -136,22 +146,29 @@ async def _chain(store: TenantStore, agent: ManagedAgent) -> Sequence[SessionId]
     return chain
 
 
-async def _delete_sessions(store: TenantStore, sessions: Sequence[SessionId], now: float) -> None:
-    """Delete all ``sessions``, and at last the heads that the members of a chain keep for their neighbours."""
+async def _delete_sessions(store: TenantStore, sessions: Sequence[SessionId], deadline: Deadline, now: float) -> bool:
+    """Delete all ``sessions``, and at last the heads that the members of a chain keep for their neighbours. Return False if the
+    deadline came."""
     for session in sessions:
+        if not deadline.remaining():
+            return False
         item = await store.table.get(keys.session_head(store.tenant, session))
         if item is not None:
             head = decode_session(item)
             with suppress(SessionNotFound):  # an earlier call has finished this one
                 await delete_session(store, session, head.agent, head.user, now)
     await run_concurrently([store.table.write(Delete(keys.session_head(store.tenant, session))) for session in sessions])
+    return True
 
 
-async def _remove_items(store: TenantStore, agent: ManagedAgentId) -> None:
-    """Remove the agent's messages, its runs, and all objects in its folder of the bucket."""
+async def _remove_items(store: TenantStore, agent: ManagedAgentId, deadline: Deadline) -> bool:
+    """Remove the agent's messages, its runs, and all objects in its folder of the bucket. Return False if the deadline came."""
     partition = keys.managed_partition(store.tenant, agent)
     for prefix in (keys.MESSAGE_PREFIX, keys.RUN_PREFIX):
         while items := await store.table.query(partition, prefix=prefix, limit=_ITEMS_PER_BATCH):
+            if not deadline.remaining():
+                return False
             await run_concurrently([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in items])
     if texts := await store.objects.list_keys(agent_folder(agent)):
         await store.objects.delete(texts)
+    return True

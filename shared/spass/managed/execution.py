@@ -29,7 +29,8 @@ class Execution:
     is_over: bool = False
 
     async def fail(self, error: SpassError, rendered: Mapping[str, Json]) -> None:
-        """End the run as failed. If the table does not answer, whoever meets the run later ends it."""
+        """End the run as failed. If the table does not answer, the next request, tick or sweep that reads the run ends
+        it."""
         is_passing = isinstance(error, _PASSING) or error is GATEWAY_STOPPED
         if is_passing and self.may_retry and self.run.attempts < MAX_ATTEMPTS:
             return

@@ -8,13 +8,13 @@ from typing import Final, Literal
 from spass.agents.following import FollowedStream
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
-from spass.core.errors import RunNotFound, StorageUnavailable, StreamNotFound, TurnLost
+from spass.core.errors import StorageUnavailable, StreamNotFound, TurnLost
 from spass.core.event_task import EventTask
 from spass.core.ids import ManagedAgentId, RunId
 from spass.journal.follower import FIRST_POLL_SECONDS, FIRST_POLLS, POLL_SECONDS, StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StopState, StreamHead, read_head, request_stop, stream_digest
-from spass.managed.lookup import read_agent
+from spass.managed.lookup import read_agent, run_not_found
 from spass.managed.records import ManagedAgent, Run
 from spass.managed.run_end import fail, run_lost, skip_queued
 from spass.managed.runs import is_lost, read_run, settle_lost
@@ -115,7 +115,7 @@ async def stop_run(scope: Scope, agent_id: ManagedAgentId, run_id: RunId) -> Run
     for _ in range(_STOP_POLLS):
         ended = await skip_queued(store, run, time.time())
         if ended is None:
-            raise RunNotFound("This agent has no such run.")
+            raise run_not_found()
         if not ended.status.is_final:
             if await _request_stop(store, agent, run_id):
                 return RunStopAnswer(status="cancelling")

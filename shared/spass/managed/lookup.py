@@ -7,12 +7,15 @@ from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.leases import RETRY_SECONDS
 from spass.aws.writes import OneOf
-from spass.core.errors import AgentNotFound, AgentPaused, SessionBusy
+from spass.core.errors import AgentNotFound, AgentPaused, RunNotFound, SessionBusy
 from spass.core.ids import ManagedAgentId, UserId
 from spass.managed.records import ManagedAgent, Run, RunStatus, decode_agent
 
 IS_OPEN: Final = OneOf("status", [RunStatus.QUEUED.value, RunStatus.RUNNING.value])
 """The condition on a run's item that the run has not ended."""
+NO_AGENT: Final = "You have no such managed agent. It belongs to the user of SPASS-User-Id, or without that header to the token."
+"""The message about an agent that does not exist or belongs to another owner: both read the same."""
+NO_RUN: Final = "This agent has no such run. GET /v1/managed-agents/{agent_id}/runs lists its runs."
 
 
 async def find_agent(store: TenantStore, agent: ManagedAgentId) -> ManagedAgent | None:
@@ -66,11 +69,15 @@ def run_key(store: TenantStore, run: Run) -> keys.Key:
 def run_active(agent: ManagedAgent) -> SessionBusy:
     """Return the error of a request that an active run of ``agent`` rules out."""
     return SessionBusy(
-        "A run of this agent is active; try again when it has ended, or follow or stop it.",
+        f"The run {agent.active_run} of this agent is active; try again when it has ended, or follow or stop it.",
         details={"run_id": agent.active_run},
         retry_after=RETRY_SECONDS,
     )
 
 
 def agent_not_found() -> AgentNotFound:
-    return AgentNotFound("You have no such managed agent.")
+    return AgentNotFound(NO_AGENT)
+
+
+def run_not_found() -> RunNotFound:
+    return RunNotFound(NO_RUN)

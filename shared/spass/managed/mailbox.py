@@ -127,7 +127,8 @@ async def pending(
 ) -> Sequence[MailboxMessage]:
     """Return the oldest pending messages: at most ``limit`` with at most ``max_bytes`` of UTF-8, but at least one of them.
 
-    ``agent`` is as it was read after the run had started: if it has no pending message, the mailbox is not read.
+    ``agent`` is as it was read right before the run started, or later. If it had no pending message, the mailbox is not read: a
+    message that came in since then waits for the next run.
 
     Raises:
         AgentNotFound: the agent is being deleted.

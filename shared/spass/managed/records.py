@@ -49,7 +49,7 @@ class MessageStatus(StrEnum):
 
 
 class RunTrigger(StrEnum):
-    """What started a run: a streamed message, ``POST …/run``, or the schedule."""
+    """The reason for a run: a streamed message, ``POST …/run``, or the schedule."""
 
     MESSAGE = "message"
     RUN = "run"
@@ -72,7 +72,7 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When an agent runs by itself: an expression of EventBridge Scheduler, and the ``input`` of these runs."""
+    """The times of an agent's scheduled runs, as an expression of EventBridge Scheduler, and the ``input`` of these runs."""
 
     expression: str
     timezone: str = "UTC"
@@ -83,8 +83,8 @@ class Schedule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedAgent:
     """An agent with a mailbox. ``agent`` is a kind or the name of an agent's file, and the five fields after it are those of a
-    question to it (``AgentChoice``). ``token_id`` is the token that last wrote what a run uses. The sessions are filed under
-    ``session_agent``.
+    question to it (``AgentChoice``). ``token_id`` is the token of the request that last wrote what a run uses, and ``depth`` the
+    number of gateway calls that led to it. The sessions are filed under ``session_agent``.
 
     ``pending`` counts the pending messages, whose numbers are above ``delivered_seq``. An agent with ``deleted_at`` is being
     deleted.
@@ -95,6 +95,7 @@ class ManagedAgent:
     agent: str
     owner: UserId
     token_id: str
+    depth: int = 0
     session_agent: AgentName | None = None
     model: str | None = None
     tools: tuple[str, ...] | None = None
@@ -127,7 +128,7 @@ class ManagedAgent:
 
     @property
     def stream_agent(self) -> AgentName:
-        """Return the name that stands for the agent's in the names of its streams."""
+        """Return what replaces the agent's name in the names of its streams."""
         return AgentName(self.id)
 
 
@@ -147,6 +148,7 @@ class MailboxMessage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run of the agent ``agent_id``, which acts as the token ``token_id``. Its input is that of the mailbox, then ``input``.
+    ``depth`` gateway calls led to the request for it: otherwise agents that call each other through it would never stop.
 
     ``scheduled_for`` is the time of a tick. ``attempts`` counts the times that it was begun, the last at ``begun_at`` by the
     worker ``begun_by``. ``sends`` counts the times that the sweep sent it again. ``turns``, ``usage`` and ``cost_usd`` (US
@@ -159,6 +161,7 @@ class Run:
     trigger: RunTrigger
     status: RunStatus
     token_id: str
+    depth: int = 0
     input: str | None = None
     scheduled_for: Timestamp | None = None
     turns: int = 0

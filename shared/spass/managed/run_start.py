@@ -14,7 +14,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Check, Equals, Put, Update, Write
-from spass.core.errors import IdempotencyKeyReused, StorageUnavailable
+from spass.core.errors import IdempotencyKeyReused, NothingToRun, StorageUnavailable
 from spass.core.ids import RunId, new_id, random_suffix
 from spass.core.time import timestamp
 from spass.managed.answers import RunView
@@ -29,18 +29,26 @@ from spass.managed.mailbox import (
     wait_for_number,
 )
 from spass.managed.records import Direction, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
-from spass.managed.runs import settle_lost, with_input
+from spass.managed.runs import begun, settle_lost, with_input
 from spass.managed.texts import delete_text, run_text_name, store_text
 
 _RUN, _AGENT = 0, 1  # positions in the transaction
 
 
 def new_run(
-    agent: ManagedAgent, trigger: RunTrigger, token_id: str, now: float, *, run: RunId | None = None, own_input: str | None = None
+    agent: ManagedAgent,
+    trigger: RunTrigger,
+    token_id: str,
+    now: float,
+    *,
+    depth: int = 0,
+    run: RunId | None = None,
+    own_input: str | None = None,
 ) -> Run:
-    """Return a run that begins ``now`` (seconds since the epoch). A streamed message is executed at once; other runs are queued.
+    """Return a run that is put ``now`` (seconds since the epoch). A streamed message is executed at once; other runs are queued.
 
-    ``run`` is an id that was derived from the request or the tick, else the id is new.
+    ``depth`` is the number of gateway calls that led to it. ``run`` is an id that was derived from the request or the tick, else
+    the id is new.
     """
     at = timestamp(now)
     queued = Run(
@@ -49,11 +57,11 @@ def new_run(
         trigger=trigger,
         status=RunStatus.QUEUED,
         token_id=token_id,
+        depth=depth,
         input=own_input,
         created_at=at,
     )
-    is_queued = trigger is not RunTrigger.MESSAGE
-    return queued if is_queued else replace(queued, status=RunStatus.RUNNING, attempts=1, begun_at=at)
+    return begun(queued, now) if trigger is RunTrigger.MESSAGE else queued
 
 
 async def start(
@@ -72,6 +80,7 @@ async def start(
     Raises:
         AgentNotFound, AgentPaused: the agent was deleted or is paused; nothing is stored.
         SessionBusy: another run is active (``details.run_id``); nothing is stored.
+        NothingToRun: the run has no input, and another one has just taken the pending messages; nothing is stored.
         IdempotencyKeyReused: the run belongs to a request with another body.
         LeaseLost: another attempt has the claim; nothing is stored.
         StorageUnavailable: the table or the bucket does not answer; whether the run has started is unknown.
@@ -145,6 +154,8 @@ class _NewRun:
         store, run = self.store, self.run
         values: dict[str, Value] = {"active_run": run.id}
         is_free = accepts_work() & Absent("active_run")
+        if not self._has_input:
+            is_free &= Equals("pending", agent.pending)
         writes: list[Write] = [
             Put(run_key(store, run), encode_run(replace(run, input=None)) | self.text, ITEM_ABSENT),
             Update(keys.managed_agent(store.tenant, agent.id), set=values, when=is_free),
@@ -168,11 +179,22 @@ class _NewRun:
     async def _check(self, agent: ManagedAgent) -> ManagedAgent:
         """Return the agent if the run may start after all, because its run was lost, or because another message was numbered."""
         check_not_paused(agent)
-        if agent.active_run is None:
-            return agent
-        if not await settle_lost(self.store, agent, self.now):
-            raise run_active(agent)
-        newest = await find_agent(self.store, agent.id)
-        if newest is None or newest.deleted_at is not None:
-            raise agent_not_found()
-        return newest
+        if agent.active_run is not None:
+            if not await settle_lost(self.store, agent, self.now):
+                raise run_active(agent)
+            newest = await find_agent(self.store, agent.id)
+            if newest is None or newest.deleted_at is not None:
+                raise agent_not_found()
+            agent = newest
+        if not (self._has_input or agent.pending):
+            raise nothing_to_run()
+        return agent
+
+    @property
+    def _has_input(self) -> bool:
+        """Return whether the run has something to do, whatever is pending. If not, another run may take its messages first."""
+        return self.run.input is not None or self.message is not None
+
+
+def nothing_to_run() -> NothingToRun:
+    return NothingToRun("There is nothing to run: the mailbox has no pending message. Send a message, or an input.")

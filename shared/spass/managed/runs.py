@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Final
 
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
@@ -12,18 +12,22 @@ from spass.aws.objects import ObjectMissing
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Absent, AtMost, Equals, Update
 from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import RunNotFound
 from spass.core.ids import ManagedAgentId, RunId, id_pattern, random_suffix
 from spass.core.page_size import PageSizeLimit
 from spass.core.time import epoch_s, timestamp
 from spass.journal.head import read_head, stream_digest
 from spass.managed.answers import RunPage, RunView
-from spass.managed.lookup import IS_OPEN, run_key
+from spass.managed.lookup import IS_OPEN, run_key, run_not_found
 from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
 from spass.managed.run_end import fail, run_lost
 from spass.managed.texts import load_texts
 
 _POSITION: Final = re.compile(id_pattern("run"))
+
+
+def begun(run: Run, now: float) -> Run:
+    """Return ``run`` as it is when this process begins it ``now``, in seconds since the epoch."""
+    return replace(run, status=RunStatus.RUNNING, attempts=run.attempts + 1, begun_at=timestamp(now), begun_by=random_suffix())
 
 
 async def begin(store: TenantStore, run: Run, now: float) -> Run | None:
@@ -33,32 +37,47 @@ async def begin(store: TenantStore, run: Run, now: float) -> Run | None:
     Raises:
         StorageUnavailable: the table does not answer; whether the run has begun is unknown.
     """
-    begun = replace(run, status=RunStatus.RUNNING, attempts=run.attempts + 1, begun_at=timestamp(now), begun_by=random_suffix())
+    new = begun(run, now)
     values: dict[str, Value] = {
-        name: value for name, value in encode_run(begun).items() if name in ("status", "attempts", "begun_at", "begun_by")
+        name: value for name, value in encode_run(new).items() if name in ("status", "attempts", "begun_at", "begun_by")
     }
     is_free = Absent("begun_at") | AtMost("begun_at", timestamp(now - LEASE_SECONDS))
     when = IS_OPEN & Equals("attempts", run.attempts) & is_free
     try:
         await store.table.write(Update(run_key(store, run), set=values, when=when))
     except ConditionFailed as failure:
-        is_mine = failure.item is not None and failure.item.get("begun_by") == begun.begun_by
-        return begun if is_mine else None
-    return begun
+        is_mine = failure.item is not None and failure.item.get("begun_by") == new.begun_by
+        return new if is_mine else None
+    return new
 
 
 async def read_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run:
-    """Return a run of the agent, with its input. The caller has checked the agent's owner.
+    """Return a run of the agent, without its input, which may be in the bucket. The caller has checked the agent's owner.
+
+    Raises:
+        RunNotFound: the agent has no such run.
+        StorageUnavailable: the table does not answer.
+    """
+    item = await store.table.get(keys.managed_run(store.tenant, agent, run))
+    if item is None:
+        raise run_not_found()
+    return decode_run(item)
+
+
+async def load_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run:
+    """Return a run of the agent, with its input.
 
     Raises:
         RunNotFound: the agent has no such run.
         StorageUnavailable: the table or the bucket does not answer.
     """
     item = await store.table.get(keys.managed_run(store.tenant, agent, run))
+    if item is None:
+        raise run_not_found()
     try:
-        return await with_input(store, item) if item is not None else _not_found()
+        return await with_input(store, item)
     except ObjectMissing:
-        return _not_found()
+        raise run_not_found() from None
 
 
 async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, limit: int) -> RunPage:
@@ -120,7 +139,3 @@ async def with_input(store: TenantStore, item: Item) -> Run:
     """Return the run in an item, with its input. Errors are those of ``load_texts``."""
     run = decode_run(item)
     return replace(run, input=(await load_texts(store, [item]))[0]) if "text_bytes" in item else run
-
-
-def _not_found() -> NoReturn:
-    raise RunNotFound("This agent has no such run.")

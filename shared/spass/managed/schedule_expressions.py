@@ -120,14 +120,17 @@ def _check_rate(value: int, unit: str) -> None:
 def _check_cron(fields: list[str], this_year: int) -> None:
     if len(fields) != 6:
         raise _invalid(
-            f"A cron schedule has 6 fields (minutes, hours, day of month, month, day of week, year); this one has {len(fields)}."
+            f"A cron schedule has 6 fields (minutes, hours, day of month, month, day of week, year), as in"
+            f" cron(0 9 * * ? *); this one has {len(fields)}."
         )
     minutes, hours, day, month, weekday, year = fields
     _MINUTE.values(minutes)
     _HOUR.values(hours)
     months = _MONTH.values(month)
     if (day == "?") == (weekday == "?"):
-        raise _invalid("Exactly one of the day of the month and the day of the week of a cron schedule must be ?.")
+        raise _invalid(
+            "Exactly one of the day of the month and the day of the week of a cron schedule must be ?, as in cron(0 9 * * ? *)."
+        )
     if weekday == "?":
         if _first_day(day) > max(_LAST_DAYS[number - 1] for number in months):
             raise _invalid("This cron schedule names a day that its months do not have.")
@@ -165,9 +168,13 @@ def _number(text: str) -> int | None:
 
 def _moment(text: str, zone: ZoneInfo) -> float:
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=zone).astimezone(UTC).timestamp()
+        local = datetime.fromisoformat(text)
+        moment = local.replace(tzinfo=zone).astimezone(UTC)
     except (ValueError, OverflowError):
         raise _invalid(f"at({text}) is not a date and time.") from None
+    if moment.astimezone(zone).replace(tzinfo=None) != local:
+        raise _invalid(f"at({text}) does not exist in {zone.key}: the clocks are put forward over it. Use another time.")
+    return moment.timestamp()
 
 
 @cache

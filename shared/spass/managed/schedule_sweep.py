@@ -94,10 +94,10 @@ class ScheduleSweep:
     async def _count_failure(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except SpassError as error:
+        except Exception as error:  # noqa: BLE001 (one entry's failure must not stop the others)
             self._failed(error)
 
-    def _failed(self, error: SpassError) -> None:
+    def _failed(self, error: Exception) -> None:
         write_line({**failure_line(error, ""), "event": "schedule_sweep_failed"})
         self.swept.failed += 1
 

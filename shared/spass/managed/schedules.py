@@ -2,7 +2,7 @@
 
 The table says which schedules exist. It is written first, and with an agent's schedule the item of its open work, which exists
 as long as the agent may have an entry. So a crash leaves only a difference that the hourly sweep can see
-(``schedule_sweep.py``). Whoever changes an entry reads the table again afterwards: of two concurrent changes, the last one
+(``schedule_sweep.py``). A request that has changed an entry reads the table again: of two concurrent changes, the last one
 finds what the table says.
 """
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SCHEDULED_TIME: Final = "<aws.scheduler.scheduled-time>"
 """The scheduler replaces this by the time of the tick, such as ``2026-04-30T08:00:00Z``."""
 _ATTEMPTS: Final = 4
+_FIRING_SECONDS: Final = 3 * 3600
+"""Seconds after the moment of an ``at(…)`` in which its tick may still be sent. The scheduler is precise to the minute, sends for
+an hour what the queue does not take, and may mean the second one of two hours that the clocks show twice."""
 
 
 class ScheduleWriter:
@@ -77,14 +80,16 @@ class ScheduleWriter:
         """Make the entry of an agent what the table says, if it differs. Return whether it did. ``is_listed``: the scheduler has
         an entry with its name.
 
-        An entry that does not differ is not written again: the scheduler would begin to count anew for a ``rate(…)``.
+        An entry that does not differ is not written: the scheduler would begin the interval of a ``rate(…)`` again. That of an
+        ``at(…)`` is not created after its moment: the scheduler has deleted it because it has fired.
 
         Raises:
             StorageUnavailable, InternalError: see ``apply``.
         """
-        entry = self.wanted(store.tenant, await find_agent(store, agent_id))
+        agent = await find_agent(store, agent_id)
+        entry = self.wanted(store.tenant, agent)
         found = await self._entries().get(entry_name(store.tenant, agent_id)) if is_listed else None
-        if entry is not None and found == entry:
+        if entry is not None and (found == entry or (found is None and self._has_passed(agent, 0))):
             return False
         await self.apply(store, agent_id)
         return entry != found
@@ -94,16 +99,19 @@ class ScheduleWriter:
         schedule = ticking_schedule(agent)
         if agent is None or schedule is None:
             return None
-        once = schedule.expression.startswith("at(")
-        if once and self._has_passed(schedule):
+        if self._has_passed(agent, _FIRING_SECONDS):
             return None
+        once = schedule.expression.startswith("at(")
         tick = Tick(tenant, agent.id, schedule_hash(schedule), SCHEDULED_TIME)
         return ScheduleEntry(entry_name(tenant, agent.id), schedule.expression, schedule.timezone, body_of(tick), once)
 
-    def _has_passed(self, schedule: Schedule) -> bool:
-        from spass.managed.schedule_expressions import has_passed
+    def _has_passed(self, agent: ManagedAgent | None, seconds: float) -> bool:
+        """Return whether the schedule of ``agent`` is an ``at(…)`` whose moment was ``seconds`` ago or longer."""
+        if agent is None or agent.schedule is None or not agent.schedule.expression.startswith("at("):
+            return False
+        from spass.managed.schedule_expressions import has_passed  # it imports time zones
 
-        return has_passed(schedule, self._clock())
+        return has_passed(agent.schedule, self._clock() - seconds)
 
     def _write(self, tenant: TenantId, agent_id: ManagedAgentId, entry: ScheduleEntry | None) -> "Awaitable[None]":
         entries = self._entries()

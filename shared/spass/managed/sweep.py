@@ -1,10 +1,12 @@
 """The hourly sweep of managed agents: runs that nothing executes, deletions that were interrupted, texts without an item.
 
-It reads the tenant's list of open work and the folder of long texts. So an idle agent costs nothing.
+It reads the tenant's list of open work, and lists the folder of long texts: a request per thousand of them. So an idle agent
+without long texts costs nothing.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +16,6 @@ from spass.aws.log import failure_line, write_line
 from spass.aws.objects import ObjectSummary
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Delete, Equals, Update
-from spass.core.errors import SpassError
 from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent
 from spass.core.time import Clock, Deadline, epoch_s
@@ -73,11 +74,17 @@ class ManagedSweep:
         async for name in self._open_work(prefix):
             if not self._deadline.remaining():
                 return
-            try:
+            async with self._counted_failure(f"{prefix}{name}"):
                 await work(name)
-            except SpassError as error:
-                write_line({**failure_line(error, ""), "event": "managed_sweep_failed", "work": f"{prefix}{name}"})
-                self.swept.failed += 1
+
+    @asynccontextmanager
+    async def _counted_failure(self, work: str) -> AsyncGenerator[None]:
+        """Log and count a failure of ``work``. An item that cannot be read is a failure too: it would stop each sweep."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (one entry's failure must not stop the others)
+            write_line({**failure_line(error, ""), "event": "managed_sweep_failed", "work": work})
+            self.swept.failed += 1
 
     async def _open_work(self, prefix: str) -> AsyncIterator[str]:
         """Yield the rest of the sort key of each item of open work."""
@@ -89,8 +96,8 @@ class ManagedSweep:
                 yield str(item["sk"]).removeprefix(prefix)
 
     async def _finish_deletion(self, name: str) -> None:
-        await finish_deletion(self._store, ManagedAgentId(name), self._schedules, self._clock)
-        self.swept.deleted += 1
+        if await finish_deletion(self._store, ManagedAgentId(name), self._schedules, self._deadline, self._clock):
+            self.swept.deleted += 1
 
     async def _look_after_run(self, name: str) -> None:
         """Send a run again that was never executed, or end it."""
@@ -133,11 +140,13 @@ class ManagedSweep:
         async for agent, texts in self._store.objects.list_folders(FOLDER):
             if not self._deadline.remaining():
                 return
-            unwritten = [
-                text.key for text in texts if self._is_old(text) and not await has_item(self._store, ManagedAgentId(agent), text)
-            ]
-            await self._store.objects.delete(unwritten)
-            self.swept.texts += len(unwritten)
+            async with self._counted_failure(f"{FOLDER}{agent}"):
+                await self._remove_unwritten(ManagedAgentId(agent), [text for text in texts if self._is_old(text)])
+
+    async def _remove_unwritten(self, agent: ManagedAgentId, texts: Sequence[ObjectSummary]) -> None:
+        unwritten = [text.key for text in texts if not await has_item(self._store, agent, text)]
+        await self._store.objects.delete(unwritten)
+        self.swept.texts += len(unwritten)
 
     def _is_old(self, text: ObjectSummary) -> bool:
         return UNWRITTEN_SECONDS <= self._clock() - text.modified < _LOOKBACK_SECONDS

@@ -25,7 +25,7 @@ FOLDER: Final = "managed/"
 _TEXT: Final = "text"
 _OBJECT: Final = "text_object"
 _READS_AT_ONCE: Final = 16
-_ITEMS_PER_READ: Final = 32
+_ITEMS_PER_READ: Final = 4
 _SECONDS_TO_NUMBER: Final = 3600
 """Seconds that no text waits for its item to be written."""
 

@@ -1,6 +1,7 @@
 """The memory of an operator during one turn: its notes, its state, and the state that the commit writes."""
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from spass.core.errors import OperatorNotFound, SpassError, UpstreamTimeout
 from spass.core.messages import Json
 from spass.core.time import Clock, timestamp
 from spass.memory.notebook import Notebook
-from spass.memory.notes import make_note, normalise_end
+from spass.memory.notes import StoredNote, make_note, normalise_end
 from spass.memory.operator import Operator
 from spass.memory.ranking import rank_by_meaning, rank_by_words
 from spass.memory.state import STATE_KEY, OperatorState, read_state, state_text
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # it imports numpy, which only a search by meaning and a new 
 
 _MAX_QUERY_CHARACTERS: Final = 2000
 """Characters of a query that are embedded. More text does not improve the search, and embedding it takes seconds."""
+_NOTES_PER_PART: Final = 128
+"""Notes whose missing vectors are computed and stored together: some requests to the embedding model at once."""
 
 
 class OperatorMemory:
@@ -41,6 +44,7 @@ class OperatorMemory:
         self._stored: OperatorState | None = None
         self._notebook: Notebook | None = None
         self._embeds_too_slowly = False
+        self._computing_failed = False
 
     def set_state(self, value: Json) -> None:
         """Remember the state that the commit of the turn writes."""
@@ -119,11 +123,34 @@ class OperatorMemory:
         return Recalled(rank_by_meaning(notes, vector, limit))
 
     async def _compute_missing(self, notebook: Notebook, model: "EmbeddingModel") -> None:
-        """Compute the vectors that are missing or were made by another model. If that fails, a later search does it."""
+        """Compute the vectors that are missing or were made by another model. What fails is left to the next turns.
+
+        Each part is stored before the next one is computed, so nothing is computed and paid for again. The order is random, and
+        half of a part that fails is tried once more: in the end only the notes that the model refuses have no vector.
+        """
+        if self._computing_failed:
+            return
         missing = [note for note in await notebook.read_all() if not note.has_vector(model)]
-        with suppress(SpassError):
-            vectors = await self._embed([note.content for note in missing]) if missing else []
-            await notebook.write_vectors(missing, vectors, model.name)
+        random.shuffle(missing)
+        try:
+            async with asyncio.timeout(self._scope.deadline.remaining() / 2):
+                for start in range(0, len(missing), _NOTES_PER_PART):
+                    part = missing[start : start + _NOTES_PER_PART]
+                    if not await self._compute(notebook, part, model):
+                        self._computing_failed = True
+                        await self._compute(notebook, part[: len(part) // 2], model)
+                        return
+        except TimeoutError:
+            self._computing_failed = True
+
+    async def _compute(self, notebook: Notebook, notes: Sequence[StoredNote], model: "EmbeddingModel") -> bool:
+        """Compute and store the vectors of ``notes``. Return False if the embedding model fails."""
+        try:
+            vectors = await self._embed([note.content for note in notes]) if notes else []
+        except SpassError:
+            return False
+        await notebook.write_vectors(notes, vectors, model.name)
+        return True
 
     async def _embed(self, texts: Sequence[str]) -> list[bytes]:
         """Return the vectors of ``texts``: float32, of length 1.

@@ -34,7 +34,7 @@ UNCHANGED: Final = _Unchanged.UNCHANGED
 
 @dataclass(frozen=True, slots=True)
 class OperatorState:
-    """What is stored of an operator.
+    """An operator as the table stores it.
 
     ``session`` is its session or an ancestor of it: its chain leads to the live one. The session is filed under ``agent``.
     ``state`` is None before the first commit. ``version`` counts the updates.

@@ -1,32 +1,20 @@
-"""An operator and its notes as a client sees them."""
+"""The notes of an operator as a client sees them."""
 
 import re
 from typing import Final
 
 from spass.aws import keys
+from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import OperatorNotFound
-from spass.core.ids import OperatorId
 from spass.core.page_size import PageSizeLimit
 from spass.memory.notes import StoredNote, decode_note
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
-from spass.tenancy.response_model import Count, DateTime, JsonValue, NextCursor, ResponseModel, SessionIdText
+from spass.tenancy.response_model import DateTime, NextCursor, ResponseModel
 
-_POSITION: Final = re.compile("[0-9a-f]{64}")
-_NOTES_PER_READ: Final = 100
-
-
-class OperatorView(ResponseModel):
-    """An operator. `state` is what its last run left for the next one: the text that the model stored, or an object with the
-    `input`, the `answer` and the time (`at`). It is null before the first run has ended. `notes` is their number."""
-
-    operator_id: OperatorId
-    session_id: SessionIdText
-    state: JsonValue
-    notes: Count
-    updated_at: DateTime
+_POSITION: Final = re.compile(r"[0-9T:.Z-]{24}\|[0-9a-f]{64}")
 
 
 class NoteView(ResponseModel):
@@ -39,64 +27,70 @@ class NoteView(ResponseModel):
 
 
 class NotePage(ResponseModel):
-    """A page of an operator's notes, in a fixed order."""
+    """A page of an operator's notes, oldest first. A note that is stored again becomes the newest."""
 
     notes: list[NoteView]
     next_cursor: NextCursor
 
 
-async def view_operator(store: TenantStore, operator: Operator) -> OperatorView:
-    """Return the operator with the number of its notes.
+async def count_notes(store: TenantStore, operator: Operator, generation: str) -> int:
+    """Return the number of notes that the ``generation`` of the operator has.
 
     Raises:
-        OperatorNotFound: it never ran, or was forgotten.
         StorageUnavailable: AWS throttled all retries or was unreachable.
     """
-    state = await _require_state(store, operator)
-    partition = keys.operator_partition(store.tenant, operator.user, operator.id)
-    items = await store.table.query(partition, prefix=keys.NOTE_PREFIX)
-    return OperatorView(
-        operator_id=operator.id,
-        session_id=state.session,
-        state=state.state,
-        notes=sum(item["generation"] == state.generation for item in items),
-        updated_at=state.updated_at,
-    )
+    return len(await _read_items(store, operator, generation))
 
 
 async def page_notes(store: TenantStore, operator: Operator, cursor: str | None, limit: int) -> NotePage:
-    """Return at most ``limit`` notes from ``cursor`` on.
+    """Return at most ``limit`` notes after ``cursor``, oldest first. The items are not sorted by time, so each page reads all of
+    them, as a search does.
 
     Raises:
         OperatorNotFound: the operator never ran, or was forgotten.
         InvalidRequest: the cursor does not belong to this list.
         StorageUnavailable: AWS throttled all retries or was unreachable.
     """
-    state = await _require_state(store, operator)
+    state = await require_state(store, operator)
     scope = f"notes|{store.tenant}|{operator.user}|{operator.id}|{state.generation}"
-    after = f"{keys.NOTE_PREFIX}{decode_cursor(scope, cursor, _POSITION)}" if cursor is not None else None
+    last = decode_cursor(scope, cursor, _POSITION) if cursor is not None else ""
+    notes = {_position(note): note for note in map(decode_note, await _read_items(store, operator, state.generation))}
     page: list[NoteView] = []
-    last = ""
     room = PageSizeLimit()
-    partition = keys.operator_partition(store.tenant, operator.user, operator.id)
-    while items := await store.table.query(partition, prefix=keys.NOTE_PREFIX, after=after, limit=_NOTES_PER_READ):
-        for note in map(decode_note, items):
-            if note.generation != state.generation:
-                continue
-            view = _view(note)
-            if len(page) == limit or not room.add(view.to_json()):
-                return NotePage(notes=page, next_cursor=encode_cursor(scope, last))
-            page.append(view)
-            last = note.digest
-        after = str(items[-1]["sk"])
+    for position in sorted(position for position in notes if position > last):
+        view = _view(notes[position])
+        if len(page) == limit or not room.add(view.to_json()):
+            return NotePage(notes=page, next_cursor=encode_cursor(scope, last))
+        page.append(view)
+        last = position
     return NotePage(notes=page, next_cursor=None)
 
 
-async def _require_state(store: TenantStore, operator: Operator) -> OperatorState:
+async def require_state(store: TenantStore, operator: Operator) -> OperatorState:
+    """Return what is stored of the operator.
+
+    Raises:
+        OperatorNotFound: it never ran, or was forgotten.
+        StorageUnavailable: AWS throttled all retries or was unreachable.
+    """
     state = await read_state(store, operator)
     if state is None:
-        raise OperatorNotFound("You have no such operator. It exists from its first run on.", param="operator_id")
+        raise OperatorNotFound(
+            "You have no such operator. It exists from its first run on, and belongs to the user of SPASS-User-Id, or without"
+            " that header to the token.",
+            param="operator_id",
+        )
     return state
+
+
+async def _read_items(store: TenantStore, operator: Operator, generation: str) -> list[Item]:
+    partition = keys.operator_partition(store.tenant, operator.user, operator.id)
+    items = await store.table.query(partition, prefix=keys.NOTE_PREFIX)
+    return [item for item in items if item["generation"] == generation]
+
+
+def _position(note: StoredNote) -> str:
+    return f"{note.created_at}|{note.digest}"
 
 
 def _view(note: StoredNote) -> NoteView:

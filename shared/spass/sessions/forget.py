@@ -2,29 +2,22 @@
 continues an interrupted one. The session stays, but no operator points to it any more."""
 
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import Absent, Check, Delete, Equals, Write
 from spass.core.errors import SessionBusy
-from spass.core.ids import SessionId, random_suffix
+from spass.core.ids import random_suffix
 from spass.core.time import Clock
 from spass.memory.garbage import remove_garbage
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
 from spass.sessions.hold import hold_error, not_held_by_others
-from spass.sessions.session import Session, decode_session
+from spass.sessions.newest import newest_session
 
 _ATTEMPTS: Final = 5
-
-
-class _Newest(NamedTuple):
-    """The newest session of a chain. ``head`` is None if the session is deleted without a trace."""
-
-    id: SessionId
-    head: Session | None
 
 
 async def forget(store: TenantStore, operator: Operator, clock: Clock = time.time) -> bool:
@@ -46,7 +39,7 @@ async def forget(store: TenantStore, operator: Operator, clock: Clock = time.tim
 
 async def _end(store: TenantStore, operator: Operator, state: OperatorState, now: float) -> bool:
     """End the operator's present generation. Return False if the operator or its session has changed meanwhile."""
-    newest = await _newest(store, state.session)
+    newest = await newest_session(store, state.session)
     if newest.head is not None and newest.head.hold is not None and newest.head.hold.live(now):
         raise hold_error(newest.head, now)
     is_same = Equals("generation", state.generation) & Equals("session", state.session)
@@ -59,12 +52,3 @@ async def _end(store: TenantStore, operator: Operator, state: OperatorState, now
     except TransactionFailed:
         return False
     return True
-
-
-async def _newest(store: TenantStore, session: SessionId) -> _Newest:
-    while True:
-        item = await store.table.get(keys.session_head(store.tenant, session))
-        head = decode_session(item) if item is not None else None
-        if head is None or head.successor_session_id is None:
-            return _Newest(session, head)
-        session = head.successor_session_id

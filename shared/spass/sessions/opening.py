@@ -19,6 +19,7 @@ from spass.core.messages import Message
 from spass.core.time import Clock
 from spass.sessions.hold import acquire_hold
 from spass.sessions.imported import imported_turn
+from spass.sessions.newest import newest_session
 from spass.sessions.record import TurnRecord, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
 
@@ -145,17 +146,9 @@ class SessionOpener:
         raise SessionBusy("Other requests keep compacting this session; try again.", retry_after=1)
 
     async def _newest(self, session: SessionId | None) -> SessionId | None:
-        """Return the newest session of the chain that continues with ``session``; None if it is deleted. A deleted member between
-        two others keeps its links."""
-        while session is not None:
-            item = await self._store.table.get(keys.session_head(self._store.tenant, session))
-            head = decode_session(item) if item is not None else None
-            if head is None or head.user != self._user:
-                return None
-            if head.successor_session_id is None:
-                return head.id if head.deleted_at is None else None
-            session = head.successor_session_id
-        return None
+        """Return the newest session of the chain that continues with ``session``; None if it is deleted."""
+        head = (await newest_session(self._store, session)).head if session is not None else None
+        return head.id if head is not None and head.user == self._user and head.deleted_at is None else None
 
     async def _create(
         self, template: Session, pointer: SessionPointer | None, imported: Sequence[Message]

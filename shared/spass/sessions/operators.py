@@ -21,7 +21,7 @@ from spass.sessions.turn_request import CommitWith
 
 @dataclass(slots=True)
 class OperatorPointer:
-    """What is stored of an ``operator``, as a ``SessionPointer``."""
+    """The stored item of an ``operator``, as a ``SessionPointer``."""
 
     store: TenantStore
     operator: Operator
@@ -43,7 +43,7 @@ class OperatorPointer:
 
 
 class OperatorOpening(NamedTuple):
-    """How a run of an operator opens its session, and the pointer that it uses."""
+    """The opening of the session for a run of an operator, and the pointer that it uses."""
 
     opening: Opening
     pointer: OperatorPointer

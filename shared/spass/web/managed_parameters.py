@@ -6,6 +6,7 @@ from fastapi import Path
 
 from spass.core.errors import AgentNotFound, RunNotFound
 from spass.core.ids import OPERATOR_ID, ManagedAgentId, OperatorId, RunId, id_pattern
+from spass.managed.lookup import NO_AGENT, NO_RUN
 from spass.web.routing import require_form
 
 # The caller chooses these ids, so a malformed one gets a 400.
@@ -13,10 +14,10 @@ OperatorParameter = Annotated[OperatorId, Path(pattern=OPERATOR_ID, description=
 ManagedAgentParameter = Annotated[
     ManagedAgentId,
     Path(description="A managed agent's id."),
-    require_form(id_pattern("agt"), AgentNotFound, "You have no such managed agent.", "agent_id"),
+    require_form(id_pattern("agt"), AgentNotFound, NO_AGENT, "agent_id"),
 ]
 RunParameter = Annotated[
     RunId,
     Path(description="A run's id."),
-    require_form(id_pattern("run"), RunNotFound, "This agent has no such run.", "run_id"),
+    require_form(id_pattern("run"), RunNotFound, NO_RUN, "run_id"),
 ]

@@ -16,6 +16,27 @@ def operator_of(exchange: Exchange, agent: "AgentSpec") -> Operator | None:
     return Operator(exchange.scope.caller.owner, agent.operator_id) if agent.operator_id is not None else None
 
 
+def agent_of_sessions(exchange: Exchange, name: AgentName) -> "AgentSpec":
+    """Return the agent ``name``, in whose sessions a client writes.
+
+    Raises:
+        AgentNotFound: there is neither an agent nor a kind of this name.
+        InvalidRequest: it is a kind, or runs as an operator. Such a session is found, not chosen: only runs continue it.
+    """
+    from spass.agents.kinds.registry import KINDS
+
+    if KINDS.contains(name):
+        message = (
+            f"'{name}' is a kind. Its sessions are those of operators and of managed agents, which only their runs continue: "
+        )
+        raise InvalidRequest(
+            f"{message}send the input to /v1/ask with params.operator_id, or to the managed agent.", param="name"
+        )
+    agent = exchange.services.agents.get(name)
+    refuse_sessions(agent)
+    return agent
+
+
 def refuse_sessions(agent: "AgentSpec") -> None:
     """Raise InvalidRequest if ``agent`` runs as an operator, whose session is found and not chosen."""
     if agent.operator_id is not None:

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from spass.core.code_calls import Sandbox
     from spass.llm.router import Router
     from spass.managed.agents import ManagedAgents
+    from spass.managed.run_turns import RunTurns
     from spass.managed.runner import ManagedRuns
     from spass.managed.schedules import ScheduleWriter
     from spass.managed.ticks import Ticks
+    from spass.managed.worker import RunWorker
     from spass.memory.operator import Operator
     from spass.memory.operator_memory import OperatorMemory
     from spass.rag.index.cache import ObjectCache
@@ -412,10 +414,22 @@ class Services:
         return Ticks(lambda: self.schedules, time.time)
 
     @cached_property
+    def run_turns(self) -> "RunTurns":
+        from spass.managed.run_turns import RunTurns
+
+        return RunTurns(self.managed_agents.check, self.streams)
+
+    @cached_property
     def managed_runs(self) -> "ManagedRuns":
         from spass.managed.runner import ManagedRuns
 
-        return ManagedRuns(self.managed_agents.check, self.streams, self.tokens, self.bus)
+        return ManagedRuns(self.run_turns)
+
+    @cached_property
+    def run_worker(self) -> "RunWorker":
+        from spass.managed.worker import RunWorker
+
+        return RunWorker(self.run_turns, self.ticks, self.tokens, self.bus)
 
     @cached_property
     def operator_turns(self) -> "OperatorTurns":

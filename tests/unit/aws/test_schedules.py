@@ -145,3 +145,26 @@ async def test_a_name_that_others_create_and_delete_all_the_time_is_unavailable(
     monkeypatch.setattr(aws.scheduler, "update_schedule", vanish)
     with pytest.raises(StorageUnavailable, match="other requests"):
         await aws.schedules.put(OTHER)
+
+
+@pytest.mark.parametrize("operation", ["update_schedule", "delete_schedule"])
+async def test_a_conflict_with_another_change_is_retried_and_then_unavailable(
+    aws: MemoryAws, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """The service answers so if two requests change one entry at the same moment."""
+    await aws.schedules.put(ENTRY)
+    call = aws.schedules.put(OTHER) if operation == "update_schedule" else aws.schedules.delete("a1")
+    original, conflicts = getattr(aws.scheduler, operation), [1, 1]
+
+    def conflict(**parameters: Any) -> Any:
+        if conflicts:
+            conflicts.pop()
+            raise ClientError({"Error": {"Code": "ConflictException", "Message": "inconsistent state"}}, operation)
+        return original(**parameters)
+
+    monkeypatch.setattr(aws.scheduler, operation, conflict)
+    with pytest.raises(StorageUnavailable, match="other requests"):
+        await call
+    conflicts.append(1)
+    await (aws.schedules.put(OTHER) if operation == "update_schedule" else aws.schedules.delete("a1"))
+    assert await aws.schedules.get("a1") == (OTHER if operation == "update_schedule" else None)

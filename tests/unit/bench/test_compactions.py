@@ -44,12 +44,14 @@ def test_a_thousand_compactions_cost_what_the_list_says() -> None:
         transitions=4,
         bucket_puts=1,
         bucket_gets=2,
+        schedules=6,
     )
     assert work.dollars(1000) == {
         "DynamoDB": Decimal("0.016775"),
         "Step Functions": Decimal("0.1"),
         "Lambda": Decimal("0.0410002"),
         "SQS": Decimal("0.0012"),
+        "EventBridge": Decimal("0.006"),
         "API Gateway": Decimal("0.0037"),
         "S3": Decimal("0.00626"),
     }

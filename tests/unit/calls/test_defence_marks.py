@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spass.calls.datamark import NOTE, remove_marks
 from spass.calls.defence import SanitizedRequest, sanitize_request
-from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallDelta
+from spass.core.messages import FinishReason, Image, Message, Role, ToolCall, ToolCallDelta
 from spass.llm.types import ChatDelta, ChatRequest, collect_deltas
 
 SYSTEM = Message(Role.SYSTEM, "Answer.")
@@ -33,6 +33,35 @@ def test_tool_results_and_retrieved_text_are_delimited_and_marked() -> None:
     assert messages[-1].content == '<data mark="ˆ">{"text":"DasˆTorˆsteht."}</data>'
     assert messages[-1].tool_call_id == "c1"
     assert messages[2:-1] == CONVERSATION
+
+
+def test_a_heading_precedes_the_data_and_keeps_its_blanks() -> None:
+    state = Message(Role.USER, "Two ships.", data=True, heading="## Last state")
+    (_, sent) = sanitize_request(ChatRequest("m", (SYSTEM, state))).request.messages
+    assert sent == Message(Role.USER, '## Last state\n\n<data mark="ˆ">Twoˆships.</data>', data=True)
+
+
+def test_a_heading_of_other_text_is_sent_too() -> None:
+    image = Image("https://example.com/a.png")
+    messages = (
+        Message(Role.USER, "Two ships.", heading="## A \u200bstate"),
+        Message(Role.USER, "Two ships.", heading="## State", parts=(image, "Two ships.")),
+    )
+    plain, with_image = sanitize_request(ChatRequest("m", messages)).request.messages
+    assert plain == Message(Role.USER, "## A state\n\nTwo ships.")
+    assert with_image.parts == ("## State", image, "Two ships.")
+
+
+def test_data_without_a_visible_character_is_sent_under_its_heading() -> None:
+    (_, sent) = sanitize_request(
+        ChatRequest("m", (Message(Role.USER, "\u200b", data=True, heading="## State"),))
+    ).request.messages
+    assert sent.content == '## State\n\n<data mark="ˆ"></data>'
+
+
+def test_a_mark_in_a_heading_is_not_used_for_data() -> None:
+    state = Message(Role.USER, "Two ships.", data=True, heading="## ˆ")
+    assert sanitize_request(ChatRequest("m", (state,))).mark == "ˇ"
 
 
 def test_one_note_at_the_end_of_the_system_prompt_explains_the_marks() -> None:

@@ -20,6 +20,11 @@ def test_an_image_counts_as_a_fixed_number_of_tokens() -> None:
     assert expected(ChatRequest("m", (with_images,), max_tokens=9), 5000) == TokenUsage(2100, 9)
 
 
+def test_a_heading_is_part_of_the_prompt() -> None:
+    state = Message(Role.USER, "a" * 400, data=True, heading="b" * 40)
+    assert expected(ChatRequest("m", (state,), max_tokens=9), 5000) == TokenUsage(110, 9)
+
+
 def test_the_expected_answer_is_at_most_the_context_window() -> None:
     request = ChatRequest("m", (Message(Role.USER, "a" * 400),), max_tokens=2**31 - 1)
     assert expected(request, 5000) == TokenUsage(100, 5000)

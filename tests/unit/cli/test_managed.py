@@ -93,6 +93,13 @@ def test_list_shows_all_pages_in_aligned_columns_with_errors_and_schedules() -> 
     )
 
 
+def test_list_shows_the_time_zone_of_a_schedule_and_whether_it_is_disabled() -> None:
+    schedule = {"expression": "cron(0 8 * * ? *)", "timezone": "Europe/Berlin", "input": None, "enabled": False}
+    with fake_gateway(lambda _: json_answer({"agents": [{**AGENT, "schedule": schedule}], "next_cursor": None})) as gateway:
+        output = spass(gateway.url, "managed", "list")
+    assert output.out == "agt_1  idle  operative  reporter  cron(0 8 * * ? *) Europe/Berlin (disabled)\n"
+
+
 def test_an_empty_list_prints_nothing() -> None:
     with fake_gateway(lambda _: json_answer({"agents": [], "next_cursor": None})) as gateway:
         assert spass(gateway.url, "managed", "list") == (0, "", "")
@@ -153,6 +160,14 @@ def test_a_run_that_fails_exits_with_1_without_an_answer() -> None:
         code, out, err = spass(gateway.url, "managed", "send", "agt_1", "--stream", "Hello")
     assert (code, out) == (1, "")
     assert "turn_lost: The worker died." in err
+    assert "still in the mailbox. Start another run: spass managed run agt_1" in err
+
+
+def test_a_refused_message_is_not_said_to_be_in_the_mailbox() -> None:
+    with fake_gateway(lambda _: error_answer(409, "session_busy", "The run run_1 is active.")) as gateway:
+        code, _, err = spass(gateway.url, "managed", "send", "agt_1", "--stream", "Hello")
+    assert (code, err.splitlines()[0]) == (1, "spass: session_busy: The run run_1 is active.")
+    assert "mailbox" not in err
 
 
 def test_run_prints_the_id_of_the_run() -> None:

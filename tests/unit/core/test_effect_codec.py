@@ -78,6 +78,7 @@ messages: Final = st.builds(
     st.none() | texts,
     tuples(parts),
     st.booleans(),
+    texts,
 )
 shows: Final = st.sampled_from([None, Hidden()]) | st.builds(ShowAfter, tuples(texts), tuples(texts))
 infers: Final = st.builds(

@@ -52,6 +52,7 @@ def test_a_question_for_another_tool_is_not_searched(question: str) -> None:
     "left",
     [
         "## Previous state\n\nThe pump was repaired on Tuesday.",
+        '## Previous state\n\n<data mark="ˆ">TheˆpumpˆwasˆrepairedˆonˆTuesday.</data>',
         '## Previous state\n\n{"input": "What happened?", "answer": "The pump was repaired on Tuesday.", "at": "2026-01-01"}',
         (
             '## Notes of earlier runs\n\n{"key": "gate", "content": "The gate is shut."}\n'

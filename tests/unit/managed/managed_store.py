@@ -20,7 +20,7 @@ from spass.managed.lookup import find_agent, read_agent
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, RunTrigger, encode_agent
 from spass.managed.run_end import finish_writes
 from spass.managed.run_start import new_run, start
-from spass.managed.runs import read_run
+from spass.managed.runs import load_run
 from spass.testing.aws import MemoryAws
 
 ANA = UserId("ana")
@@ -91,7 +91,7 @@ class ManagedStore:
 
     async def run(self, run: Run) -> Run:
         """Return the run as it is stored."""
-        return await read_run(self.store, run.agent_id, run.id)
+        return await load_run(self.store, run.agent_id, run.id)
 
     async def finish(self, run: Run, content: str, delivered: Sequence[MailboxMessage] = ()) -> bool:
         """Commit a run as a turn does: in one transaction, with newer writes if a message came in between. Return False if the

@@ -8,7 +8,7 @@ from typing import Any
 
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
-from spass.core.errors import InvalidRequest, StorageUnavailable
+from spass.core.errors import InvalidRequest, SpassError, StorageUnavailable
 from spass.core.ids import ManagedAgentId, RequestId, TenantId, UserId
 from spass.managed.agents import ManagedAgents
 from spass.managed.answers import ManagedAgentView
@@ -41,6 +41,7 @@ class RecordedSchedules:
 
     entries: dict[ManagedAgentId, Schedule] = field(default_factory=dict)
     fails: bool = False
+    error: SpassError = field(default_factory=lambda: StorageUnavailable("The scheduler does not answer."))
 
     def check(self, schedule: Schedule) -> None:
         if not schedule.expression.startswith("rate("):
@@ -48,7 +49,7 @@ class RecordedSchedules:
 
     async def apply(self, store: TenantStore, agent: ManagedAgentId) -> None:
         if self.fails:
-            raise StorageUnavailable("The scheduler does not answer.")
+            raise self.error
         found = await find_agent(store, agent)
         self.entries.pop(agent, None)
         if found is not None and found.schedule is not None:
@@ -56,7 +57,7 @@ class RecordedSchedules:
 
     async def remove(self, store: TenantStore, agent: ManagedAgentId) -> None:
         if self.fails:
-            raise StorageUnavailable("The scheduler does not answer.")
+            raise self.error
         self.entries.pop(agent, None)
 
 

@@ -8,11 +8,13 @@ from pydantic import ValidationError
 
 from spass.core.errors import (
     AgentNotFound,
+    InternalError,
     InvalidRequest,
     ModelNotAllowed,
     ModelNotFound,
     NoBackendAvailable,
     SpassError,
+    StorageUnavailable,
     ToolNotFound,
 )
 from spass.core.ids import ManagedAgentId
@@ -244,8 +246,9 @@ async def test_a_model_without_a_backend_is_stored_but_cannot_run(owned: OwnedAg
         owned.agents.check(owned.scope(models=("small",)), agent)
 
 
-async def test_the_table_is_written_before_the_schedulers_entry(owned: OwnedAgents) -> None:
-    owned.schedules.fails = True
+@pytest.mark.parametrize("error", [StorageUnavailable("no answer"), InternalError("refused")])
+async def test_the_table_is_written_before_the_schedulers_entry(owned: OwnedAgents, error: SpassError) -> None:
+    owned.schedules.fails, owned.schedules.error = True, error
     agent = await owned.create(schedule=HOURLY)
     assert agent.schedule == Schedule("rate(1 hour)", "UTC", "Look around.", True)
     assert [item["sk"] for item in owned.stored() if "OPENWORK" in str(item["pk"])] == [f"SCHEDULE#{agent.id}"]

@@ -2,6 +2,8 @@
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 import pytest
 
@@ -115,10 +117,38 @@ async def test_what_a_held_session_keeps_is_deleted_by_the_sweep(belongings: Bel
     assert belongings.items() == []
 
 
+@dataclass(frozen=True)
+class Countdown(Deadline):
+    """A deadline that comes after so many looks at it."""
+
+    looks: list[None] = field(default_factory=list)
+
+    def remaining(self) -> float:
+        return 1.0 if self.looks and self.looks.pop() is None else 0.0
+
+
+async def test_a_deletion_may_stop_at_its_deadline_anywhere_and_the_sweep_finishes_it(
+    belongings: Belongings, owned: OwnedAgents
+) -> None:
+    for looks in count():
+        agent = await belongings.agent(notes=3)
+        deadline = Countdown(0, [None] * looks)
+        await owned.agents.delete(replace(owned.scope(), deadline=deadline), agent.id)
+        with pytest.raises(AgentNotFound):
+            await owned.agents.get(owned.scope(), agent.id)
+        is_whole = belongings.items() == []
+        swept = await ManagedSweep(belongings.store, owned.schedules, Deadline.after(60), lambda: owned.now).run()
+        assert (swept.deleted, swept.failed) == (0 if is_whole else 1, 0)
+        assert belongings.items() == []
+        if is_whole:
+            break
+    assert looks >= 5, "it looks before each session and each batch of items"
+
+
 async def test_an_agent_that_is_not_hidden_is_not_removed_by_the_sweep(belongings: Belongings, owned: OwnedAgents) -> None:
     agent = await owned.create()
     before = belongings.items()
-    await finish_deletion(belongings.store, agent.id, owned.schedules, lambda: owned.now)
+    await finish_deletion(belongings.store, agent.id, owned.schedules, Deadline.after(60), lambda: owned.now)
     assert belongings.items() == before
 
 

@@ -115,13 +115,16 @@ class Race:
         run = new_run(
             found, RunTrigger.SCHEDULE, TOKEN, self.now, run=RunId(derived_id("run", minute * 60_000, f"{found.id}{minute}"))
         )
+        new = runs.begun(run, self.now)
         try:
-            await start(self.store, found, run, None, self.now)
+            stored = await start(self.store, found, new, None, self.now)
         except SpassError as error:
-            if error.code in ("session_busy", "agent_paused"):
+            if error.code in ("session_busy", "agent_paused", "nothing_to_run"):
                 await skip(self.store, run, self.now)
                 return
             raise
+        if stored.begun_by == new.begun_by:
+            await self.execute(stored)
 
     async def execute(self, run: Run) -> None:
         """Run a turn: read the mailbox, wait for a model, and commit, or fail."""
@@ -157,7 +160,7 @@ class Race:
         await ManagedSweep(self.store, None, Deadline.after(60), self.schedule.now).run()
 
     async def delete(self) -> None:
-        await delete_agent(self.store, OWNER, self.agent.id, None, self.schedule.now)
+        await delete_agent(self.store, OWNER, self.agent.id, None, Deadline.after(60), self.schedule.now)
 
     async def read(self) -> ManagedAgent:
         return await read_agent(self.store, OWNER, self.agent.id)

@@ -1,10 +1,12 @@
-"""Streams and runs race on one managed agent, under hundreds of schedules in which calls fail and processes crash.
+"""Streams, runs and ticks race on one managed agent, under hundreds of schedules in which calls fail and processes crash.
 
-At no time two runs are active. In the end each accepted message was read by one turn, whose answer is in the mailbox once.
+At no time two runs are active. In the end each accepted message was read by one turn, whose answer is in the mailbox once, and
+each tick has one run however often it was delivered.
 ``SPASS_SEED=7 pytest …`` runs one schedule only.
 """
 
 import asyncio
+import json
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -30,12 +32,17 @@ from spass.core.events import (
     TurnFinished,
     TurnStarted,
 )
+from spass.core.jobs import Tick, job_of
 from spass.core.messages import FinishReason, Message, Role, ToolCall
+from spass.core.time import timestamp
 from spass.jobs.runs import runs_handler
-from spass.managed.records import ManagedAgent
+from spass.managed.records import ManagedAgent, RunStatus, RunTrigger
+from spass.managed.records import Schedule as RunSchedule
+from spass.managed.run_turns import RunTurns
 from spass.managed.runner import ManagedRuns
 from spass.managed.schedules import ScheduleWriter
 from spass.managed.ticks import Ticks
+from spass.managed.worker import RunWorker
 from spass.sessions.service import Sessions
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Tokens
@@ -44,7 +51,7 @@ from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan
 from tests.simulated.managed_world import RUNS_QUEUE, TENANT, TOKEN, ManagedWorld, render_error
 from tests.simulated.racing_chats import ScriptedEngine
-from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, Schedule, run_schedule
+from tests.simulated.schedule import EPOCH, MANY_FAULTS, NO_FAULTS, Schedule, run_schedule
 
 SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 300
 SEEDS_PER_TEST: Final = 50
@@ -54,8 +61,8 @@ CLIENTS: Final = 8
 WORKERS: Final = 3
 RACE_SECONDS: Final = 60.0
 FINAL: Final = ("succeeded", "failed", "skipped")
-UNKNOWN: Final = ("crash", "storage_unavailable")
-MUST_HAPPEN: Final = ("succeeded", "failed", "refused", "stopped", "lost")
+MUST_HAPPEN: Final = ("succeeded", "failed", "skipped", "refused", "lost", "ticks that ran", "ticks that were skipped")
+TICKED: Final = RunSchedule("rate(1 minute)", input="Tick.")
 SPEC: Final = AgentSpec(name="orchestrator", model="talker")
 
 
@@ -82,10 +89,9 @@ class RunRace(ManagedWorld):
         clock, config = self.schedule.now, _config()
         sessions = Sessions(Cascade(config), lambda: (_ for _ in ()).throw(AssertionError), clock=clock)
         streams = Streams(ScriptedEngine(self._respond), sessions, config, clock)
-        runs = ManagedRuns(lambda _scope, _agent: SPEC, streams, Tokens(config), clock=clock)
-        self.serve(
-            runs, runs_handler(runs, Ticks(lambda: ScheduleWriter(lambda: self.aws.schedules, clock), clock), render_error)
-        )
+        turns = RunTurns(lambda _scope, _agent: SPEC, streams, clock)
+        ticks = Ticks(lambda: ScheduleWriter(lambda: self.aws.schedules, clock), clock)
+        self.serve(ManagedRuns(turns), runs_handler(RunWorker(turns, ticks, Tokens(config)), render_error))
 
     def plan(self) -> FaultPlan:
         return self.schedule.process(without_faults=True)
@@ -134,7 +140,8 @@ class RunRace(ManagedWorld):
         """Run all clients, and workers beside them."""
         self.schedule.fault_rates = MANY_FAULTS
         workers = [asyncio.create_task(self._work()) for _ in range(WORKERS)]
-        clients = [client(agent, number) for number in range(CLIENTS) for client in (self._send_stream, self._queue_run)]
+        work = (self._send_stream, self._queue_run, self._tick)
+        clients = [client(agent, number) for number in range(CLIENTS) for client in work]
         await asyncio.gather(*clients, self._stop_some(agent))
         await self.schedule.calm()
         await self._pass_hours(agent)
@@ -190,6 +197,11 @@ class RunRace(ManagedWorld):
                 return
             self.refused += 1
 
+    async def _tick(self, agent: ManagedAgent, number: int) -> None:
+        """Let the schedule send the tick of a minute, which the queue has once or several times."""
+        await asyncio.sleep(self.schedule.random_delay(RACE_SECONDS))
+        self.tick(agent, minute_of(number), self.schedule.rng.choice([1, 1, 2, 5]))
+
     async def _stop_some(self, agent: ManagedAgent) -> None:
         for _ in range(4):
             await asyncio.sleep(self.schedule.random_delay(RACE_SECONDS))
@@ -198,17 +210,26 @@ class RunRace(ManagedWorld):
                 await self.stop(agent, self.schedule.rng.choice(runs).id, self.schedule.process())
 
 
+def minute_of(number: int) -> str:
+    """Return the scheduled time of the tick ``number``."""
+    return timestamp(EPOCH + 60 * number)
+
+
 async def check(race: RunRace, agent: ManagedAgent) -> None:
     assert race.trespasses == []
     stored = [content for direction, content, _, _ in race.mailbox(agent) if direction == "user_to_agent"]
     assert race.accepted <= set(stored)
     assert len(set(stored)) == len(stored), "a message is stored once"
     await race.check(agent, stored)
+    ticked = [str(run.scheduled_for) for run in race.stored_runs(agent) if run.trigger is RunTrigger.SCHEDULE]
+    given_up = {job.at for job in map(job_of, (json.loads(message.body) for message in race.dead)) if isinstance(job, Tick)}
+    assert len(set(ticked)) == len(ticked), "a tick runs once"
+    assert {*map(minute_of, range(CLIENTS))} - given_up <= set(ticked)
     assert not any(status == "pending" for _, _, status, _ in race.mailbox(agent))
 
 
 @pytest.mark.parametrize("seeds", SEED_RANGES, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
-def test_streams_and_runs_that_race_answer_each_message_once(
+def test_streams_runs_and_ticks_that_race_answer_each_message_once(
     seeds: Sequence[int], record_property: Callable[[str, object], None]
 ) -> None:
     counts: Counter[str] = Counter()
@@ -216,18 +237,23 @@ def test_streams_and_runs_that_race_answer_each_message_once(
         race = RunRace(seed)
 
         async def story(race: RunRace = race) -> None:
-            agent = await race.create()
+            agent = await race.create(schedule=TICKED)
             await race.race(agent)
             await check(race, agent)
             runs = race.stored_runs(agent)
             counts.update(run.status.value for run in runs)
             counts.update({"refused": race.refused, "lost": sum((run.error or {}).get("code") == "turn_lost" for run in runs)})
+            ticks = [run.status for run in runs if run.trigger is RunTrigger.SCHEDULE]
+            counts.update(
+                {"ticks that ran": ticks.count(RunStatus.SUCCEEDED), "ticks that were skipped": ticks.count(RunStatus.SKIPPED)}
+            )
 
         try:
             run_schedule(race.schedule, story)
         except BaseException as error:
             error.add_note(f"SPASS_SEED={seed}")
             raise
+    assert len(seeds) < SEEDS_PER_TEST or not [name for name in MUST_HAPPEN if not counts[name]]
     record_property("schedules", len(seeds))
     for name, count in counts.items():
         record_property(name, count)

@@ -6,7 +6,15 @@ from dataclasses import replace
 import pytest
 
 from spass.aws.table import TransactionFailed
-from spass.core.errors import AgentPaused, IdempotencyKeyReused, InvalidRequest, RunNotFound, SessionBusy, SpassError
+from spass.core.errors import (
+    AgentPaused,
+    IdempotencyKeyReused,
+    InvalidRequest,
+    NothingToRun,
+    RunNotFound,
+    SessionBusy,
+    SpassError,
+)
 from spass.core.ids import RunId, derived_id
 from spass.core.messages import TokenUsage
 from spass.managed import mailbox, runs
@@ -137,7 +145,36 @@ async def test_the_input_of_a_run_is_kept_for_its_worker_however_long(managed: M
     for text in ("short", LONG):
         run = await managed.start(agent, own_input=text)
         assert (await managed.run(run)).input == text
+        with inject(FaultPlan()) as plan:
+            assert (await runs.read_run(managed.store, agent.id, run.id)).input is None
+        assert [call.operation for call in plan.calls] == ["GetItem"], "readers that poll do not load the input"
         await managed.finish(run, "read")
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_a_run_whose_messages_another_one_has_just_taken_does_not_start(managed: ManagedStore, is_over: bool) -> None:
+    agent = await managed.create()
+    await managed.put(agent, "hello")
+    before = await managed.agent(agent)
+    first = await managed.start(agent)
+    if is_over:
+        assert await managed.finish(first, "done", await mailbox.pending(managed.store, before))
+    with pytest.raises(NothingToRun if is_over else SessionBusy):
+        await start(managed.store, before, new_run(before, RunTrigger.RUN, TOKEN, managed.now), None, managed.now)
+    found = await managed.agent(agent)
+    assert (found.active_run, found.error) == (None if is_over else first.id, None)
+    with_input = new_run(before, RunTrigger.RUN, TOKEN, managed.now, own_input="And now?")
+    if is_over:
+        assert await start(managed.store, before, with_input, None, managed.now) is with_input
+
+
+async def test_a_run_takes_messages_that_come_in_while_it_starts(managed: ManagedStore) -> None:
+    agent = await managed.create()
+    await managed.put(agent, "hello")
+    before = await managed.agent(agent)
+    await managed.put(agent, "and more")
+    run = new_run(before, RunTrigger.RUN, TOKEN, managed.now)
+    assert await start(managed.store, before, run, None, managed.now) is run
 
 
 async def test_a_paused_agent_starts_no_run(managed: ManagedStore) -> None:

@@ -417,8 +417,8 @@ def test_another_time_zone_is_refused_with_its_parameter(zone: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        ("cron(0 9 * * ?)", ["6 fields", "has 5"]),
-        ("cron(0 9 * * * *)", ["Exactly one", "must be ?"]),
+        ("cron(0 9 * * ?)", ["6 fields", "cron(0 9 * * ? *)", "has 5"]),
+        ("cron(0 9 * * * *)", ["Exactly one", "must be ?", "cron(0 9 * * ? *)"]),
         ("cron(0 25 * * ? *)", ['"25"', "hours", "0-23"]),
         ("cron(0 9 ? * MONDAY *)", ['"MONDAY"', "1-7 or SUN-SAT", "MON-FRI"]),
         ("cron(0 9 * Jan ? *)", ['"Jan"', "1-12 or JAN-DEC"]),
@@ -438,6 +438,17 @@ def test_one_moment_is_read_in_its_time_zone() -> None:
     check_schedule(Schedule("at(2026-11-23T10:00:01)", "Europe/Berlin"), NOW)
     check_schedule(Schedule("at(2026-11-23T04:00:01)", "America/New_York"), NOW)
     assert "passed" in refusal("at(2026-11-23T04:00:00)", "America/New_York").message
+
+
+def test_a_time_that_the_clocks_skip_is_refused() -> None:
+    """The scheduler never fires at it."""
+    assert "does not exist in Europe/Berlin" in refusal("at(2027-03-28T02:30:00)", "Europe/Berlin").message
+    for zone in ("Europe/London", "UTC"):
+        check_schedule(Schedule("at(2027-03-28T02:30:00)", zone), NOW)
+
+
+def test_a_time_that_the_clocks_show_twice_is_accepted() -> None:
+    check_schedule(Schedule("at(2027-10-31T02:30:00)", "Europe/Berlin"), NOW)
 
 
 def test_the_year_counts_in_the_schedules_time_zone() -> None:

@@ -166,6 +166,29 @@ async def test_one_moment_has_an_entry_until_it_has_passed(scheduled: Scheduled)
     assert (scheduled.expressions(), scheduled.open_work()) == ({}, set())
 
 
+async def test_an_entry_whose_moment_is_now_stays_until_the_scheduler_has_sent_its_tick(scheduled: Scheduled) -> None:
+    """The scheduler is precise to the minute, and tries for an hour to send a tick."""
+    agent = await scheduled.create(ONCE)
+    scheduled.now = 1_801_440_000 - 1
+    await scheduled.writer.apply(scheduled.store(), agent)
+    for scheduled.now in (1_801_440_000, 1_801_440_000 + 3600):
+        await scheduled.writer.apply(scheduled.store(), agent)
+        await scheduled.sweep()
+        assert scheduled.expressions() == expected((agent, ONCE))
+
+
+async def test_an_entry_that_has_fired_is_not_created_again(scheduled: Scheduled) -> None:
+    agent = await scheduled.create(ONCE)
+    await scheduled.writer.apply(scheduled.store(), agent)
+    scheduled.now = 1_801_440_000 + 30
+    scheduled.aws.scheduler.entries.clear()  # as the scheduler does
+    assert await scheduled.sweep() == SweptSchedules()
+    assert scheduled.expressions() == {}
+    scheduled.now += 4 * 3600
+    await scheduled.sweep()
+    assert (scheduled.expressions(), scheduled.open_work()) == ({}, set())
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(
     ("before", "after"),
@@ -270,6 +293,13 @@ async def test_one_agent_that_cannot_be_swept_does_not_stop_the_others(
 
     monkeypatch.setattr(scheduled.aws.schedules, "put", put)
     assert await scheduled.sweep() == SweptSchedules(corrected=4, failed=1)
+
+
+async def test_an_agent_that_cannot_be_read_does_not_stop_the_others(scheduled: Scheduled) -> None:
+    """A version before or after this one may have written it."""
+    agents = [await scheduled.create(HOURLY) for _ in range(3)]
+    await scheduled.store().table.write(Update(keys.managed_agent(DEMO, agents[1]), set={"schedule": {"every": "day"}}))
+    assert await scheduled.sweep() == SweptSchedules(corrected=2, failed=1)
 
 
 async def test_a_sweep_ends_at_its_deadline(scheduled: Scheduled) -> None:

@@ -5,16 +5,18 @@ import json
 import pytest
 
 from spass.aws.job_targets import JobTargets
+from spass.aws.writes import Update
 from spass.core.errors import AgentPaused
 from spass.core.ids import SessionId
 from spass.core.jobs import RunAgent, job_of
 from spass.core.time import Deadline
 from spass.journal.head import claim, stream_digest
 from spass.managed import mailbox, runs
+from spass.managed.lookup import run_key
 from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, RunStatus, RunTrigger
 from spass.managed.run_end import run_lost
 from spass.managed.sweep import RESEND_SECONDS, UNWRITTEN_SECONDS, ManagedSweep, Swept
-from spass.managed.texts import INLINE_BYTES
+from spass.managed.texts import FOLDER, INLINE_BYTES
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.managed.managed_store import ManagedStore
@@ -152,4 +154,20 @@ async def test_one_failure_does_not_stop_the_sweep(managed: ManagedStore, sent: 
     with inject(FaultPlan(Fault.THROTTLE, 1, times=2)):
         swept = await sweep(managed)
     assert (swept.failed, swept.resent) == (1, 2)
+    assert len(sent) == 2
+
+
+async def test_what_cannot_be_read_does_not_stop_the_sweep(managed: ManagedStore, sent: list[object]) -> None:
+    """A version before or after this one may have written it. It would stop every sweep of the tenant."""
+    agents = [await managed.create() for _ in range(3)]
+    started = [await managed.start(agent) for agent in agents]
+    key = run_key(managed.store, started[1])
+    await managed.store.table.write(Update(key, set={"status": "dreaming"}))
+    for name in ("readme.txt", "x/y"):
+        await managed.store.objects.put(f"{FOLDER}{agents[0].id}/{name}", b"by hand")
+    idle = await managed.agent(agents[2])
+    with pytest.raises(Crash), inject(FaultPlan(Fault.CRASH_AFTER)):
+        await mailbox.put(managed.store, idle, LONG, managed.now)
+    managed.now += UNWRITTEN_SECONDS
+    assert await sweep(managed) == Swept(resent=2, texts=1, failed=2)
     assert len(sent) == 2

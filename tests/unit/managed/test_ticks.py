@@ -9,15 +9,17 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.job_targets import JobTargets
-from spass.aws.writes import Put
+from spass.aws.writes import Delete, Put
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import RunId
 from spass.core.jobs import Tick
 from spass.core.time import timestamp
+from spass.managed import mailbox
+from spass.managed.lookup import run_key
 from spass.managed.records import ManagedAgent, Run, RunStatus, RunTrigger, Schedule, decode_run, encode_agent
 from spass.managed.run_end import fail
 from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name, schedule_hash
-from spass.managed.ticks import Ticks
+from spass.managed.ticks import ClaimedRun, Ticks
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.managed.managed_store import ANA, ManagedStore
@@ -52,6 +54,12 @@ class Ticking(ManagedStore):
         return changed
 
     async def claim(self, agent: ManagedAgent, at: str = AT, sent: float = 0.0, schedule: Schedule = DAILY) -> RunId | None:
+        claimed = await self.claim_run(agent, at, sent, schedule)
+        return claimed.run.id if claimed is not None else None
+
+    async def claim_run(
+        self, agent: ManagedAgent, at: str = AT, sent: float = 0.0, schedule: Schedule = DAILY
+    ) -> ClaimedRun | None:
         return await self.ticks.claim(self.store, Tick(self.tenant, agent.id, schedule_hash(schedule), at), sent)
 
     def has_entry(self, agent: ManagedAgent) -> bool:
@@ -71,7 +79,7 @@ async def test_a_tick_starts_a_run_with_the_input_and_the_token_of_the_agent(tic
     agent = await ticking.scheduled()
     run_id = await ticking.claim(agent)
     (run,) = ticking.runs(agent)
-    assert (run.id, run.trigger, run.status) == (run_id, RunTrigger.SCHEDULE, RunStatus.QUEUED)
+    assert (run.id, run.trigger, run.status) == (run_id, RunTrigger.SCHEDULE, RunStatus.RUNNING)
     assert (run.token_id, run.scheduled_for) == (agent.token_id, timestamp(1_796_112_000))
     assert (await ticking.agent(agent)).active_run == run_id
 
@@ -80,14 +88,20 @@ async def test_a_tick_that_is_delivered_again_claims_the_same_run(ticking: Ticki
     agent = await ticking.scheduled()
     claimed = {await ticking.claim(agent) for _ in range(3)} | {*await asyncio.gather(*(ticking.claim(agent) for _ in range(3)))}
     assert len(claimed) == 1
-    assert len(ticking.runs(agent)) == 1
+    assert [run.attempts for run in ticking.runs(agent)] == [1]
+    again = await ticking.claim_run(agent)
+    assert again is not None
+    assert (again.is_begun, again.run.input) == (False, "Report.")
 
 
-async def test_concurrent_deliveries_of_the_first_tick_claim_one_run(ticking: Ticking) -> None:
+async def test_of_concurrent_deliveries_of_a_tick_one_begins_its_run(ticking: Ticking) -> None:
     agent = await ticking.scheduled()
-    claimed = await asyncio.gather(*(ticking.claim(agent) for _ in range(8)))
-    assert None not in claimed
-    assert [{*claimed}] == [{run.id for run in ticking.runs(agent)}]
+    claimed = [claim for claim in await asyncio.gather(*(ticking.claim_run(agent) for _ in range(8))) if claim is not None]
+    assert len(claimed) == 8
+    assert [{claim.run.id for claim in claimed}] == [{run.id for run in ticking.runs(agent)}]
+    assert [claim.is_begun for claim in claimed].count(True) == 1
+    assert {claim.agent.active_run for claim in claimed} == {claimed[0].run.id}
+    assert {claim.run.attempts for claim in claimed} == {1}, "a claim that lost spends no attempt"
 
 
 async def test_a_run_that_is_over_is_not_claimed_again(ticking: Ticking) -> None:
@@ -133,6 +147,23 @@ async def test_a_tick_that_cannot_run_is_a_skipped_run(ticking: Ticking, reason:
     assert [run.status for run in skipped] == [RunStatus.SKIPPED]
 
 
+async def test_a_tick_whose_messages_another_run_has_just_taken_is_skipped(
+    ticking: Ticking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await ticking.scheduled(replace(DAILY, input=None))
+    await ticking.put(agent, "hello")
+    before = await ticking.agent(agent)
+    await ticking.finish(await ticking.start(agent), "Done.", await mailbox.pending(ticking.store, before))
+
+    async def read(*_: object) -> ManagedAgent:
+        return before
+
+    monkeypatch.setattr("spass.managed.ticks.find_agent", read)
+    assert await ticking.claim(agent) is None
+    assert sorted(run.status for run in ticking.runs(agent)) == [RunStatus.SKIPPED, RunStatus.SUCCEEDED]
+    assert (await ticking.agent(agent)).error is None
+
+
 async def test_a_skipped_tick_stays_skipped_when_the_agent_is_idle_again(ticking: Ticking) -> None:
     agent = await ticking.scheduled()
     await ticking.pause(agent)
@@ -161,6 +192,14 @@ async def test_a_deleted_agent_has_no_run_and_loses_its_entry(ticking: Ticking) 
     await ticking.change(agent, deleted_at=timestamp(ticking.now))
     assert await ticking.claim(agent) is None
     assert (ticking.has_entry(agent), ticking.runs(agent)) == (False, [])
+
+
+async def test_a_tick_whose_run_is_deleted_between_two_reads_is_dropped(ticking: Ticking) -> None:
+    agent = await ticking.scheduled()
+    await ticking.claim(agent)
+    (run,) = ticking.runs(agent)
+    await ticking.store.table.write(Delete(run_key(ticking.store, run)))
+    assert await ticking.claim(agent) is None
 
 
 async def test_the_tick_of_an_earlier_schedule_does_nothing(ticking: Ticking) -> None:

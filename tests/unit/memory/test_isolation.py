@@ -18,8 +18,9 @@ from spass.core.time import timestamp
 from spass.memory.operator import Operator
 from spass.memory.operator_memory import OperatorMemory
 from spass.memory.state import read_state, state_update
-from spass.memory.views import page_notes, view_operator
+from spass.memory.views import page_notes
 from spass.sessions.forget import forget
+from spass.sessions.operator_view import view_operator
 from tests.unit.memory.operators import Operators
 
 pytestmark = pytest.mark.anyio

@@ -1,17 +1,22 @@
 """The vectors of notes: computed when a note is written, and again when they are missing or of another model."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws.writes import Update
+from spass.calls.scope import Scope
 from spass.core.effects import CallError, Keep, Recall, Recalled
+from spass.core.errors import UpstreamError
 from spass.core.time import Timestamp
+from spass.llm.types import EmbeddingReply
 from spass.memory.notes import StoredNote, note_digest, note_key
 from spass.memory.ranking import rank_by_meaning
 from spass.testing.faults import Fault, FaultPlan, inject
-from tests.unit.memory.operators import NEWS, Operators
+from tests.unit.memory.operators import NEWS, LetterCalls, Operators
 
 pytestmark = pytest.mark.anyio
 
@@ -128,3 +133,35 @@ def test_the_ranking_is_that_of_the_exact_cosines(rows: list[list[float]], query
         assert note_found.score == pytest.approx(exact[note_found.key], abs=1e-5)
         better = [key for key, score in exact.items() if score > note_found.score + 1e-5]
         assert len(better) <= ranked.index(note_found)
+
+
+class RefusingCalls(LetterCalls):
+    """Embedding calls that fail if one of the texts is ``poison``. ``begun`` counts the texts that the model has read."""
+
+    begun = 0
+
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
+        self.begun += len(texts)
+        if "poison" in texts:
+            raise UpstreamError("The embedding model answered with numbers that are not finite.")
+        return await super().embed(scope, texts)
+
+
+async def test_a_note_that_the_model_refuses_does_not_make_the_others_cost_again() -> None:
+    operators = Operators()
+    memory = await operators.started()
+    operators.calls.broken = True
+    for content in ("poison", *(f"silent {number}" for number in range(300))):
+        await memory.keep(Keep(content))
+    calls = operators.calls = RefusingCalls()
+    for _ in range(60):  # each turn halves what is left with a probability of a half
+        memory = operators.memory()
+        for _ in range(3):
+            await memory.recall(LISTEN)
+    assert len((await operators.memory().recall(Recall("listen", "semantic", 1000))).notes) == 300
+    assert calls.texts.count("silent 7") == 1
+    calls.begun = 0
+    memory = operators.memory()
+    for _ in range(5):
+        await memory.recall(LISTEN)
+    assert calls.begun == 6  # the query each time, and the refused note once

@@ -10,7 +10,8 @@ from spass.core.errors import InvalidRequest, OperatorNotFound
 from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.memory.state import state_update
-from spass.memory.views import page_notes, view_operator
+from spass.memory.views import page_notes
+from spass.sessions.operator_view import view_operator
 from tests.unit.memory.operators import NEWS, Operators
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +56,7 @@ async def test_a_note_is_shown_with_its_key_content_ends_and_time(operators: Ope
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100, 249, 250, 1000])
-async def test_pages_hold_every_note_once(operators: Operators, limit: int) -> None:
+async def test_pages_hold_every_note_once_and_the_oldest_first(operators: Operators, limit: int) -> None:
     memory = await operators.started()
     for number in range(250):
         await memory.keep(Keep(f"tea {number}"))
@@ -67,8 +68,31 @@ async def test_pages_hold_every_note_once(operators: Operators, limit: int) -> N
         if cursor is None:
             break
         assert len(page.notes) == limit
-    assert sorted(found) == sorted(f"tea {number}" for number in range(250))
+    assert found == [f"tea {number}" for number in range(250)]
     assert pages == -(-250 // limit)
+
+
+async def test_a_note_that_is_stored_again_between_two_pages_is_not_missed(operators: Operators) -> None:
+    memory = await operators.started()
+    for number in range(6):
+        await memory.keep(Keep(f"tea {number}", f"k{number}"))
+    first = await page_notes(operators.store(), NEWS, None, 3)
+    await memory.keep(Keep("tea, hot", "k4"))
+    await memory.keep(Keep("tea, new", "k6"))
+    rest = await page_notes(operators.store(), NEWS, first.next_cursor, 9)
+    assert [note.key for note in (*first.notes, *rest.notes)] == ["k0", "k1", "k2", "k3", "k5", "k4", "k6"]
+
+
+async def test_notes_of_the_same_moment_are_paged_one_by_one(operators: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Operators, "clock", lambda self: self.now)
+    memory = await operators.started()
+    for number in range(5):
+        await memory.keep(Keep(f"tea {number}", f"k{number}"))
+    found, cursor = list[str](), None
+    for _ in range(5):
+        page = await page_notes(operators.store(), NEWS, cursor, 1)
+        found, cursor = [*found, *(note.key for note in page.notes)], page.next_cursor
+    assert (sorted(found), cursor) == ([f"k{number}" for number in range(5)], None)
 
 
 async def test_a_page_of_the_longest_notes_ends_at_four_mebibytes(operators: Operators) -> None:

@@ -18,9 +18,10 @@ from spass.core.ids import AgentName, OperatorId, SessionId, UserId
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 from spass.memory.state import read_state, state_update
-from spass.memory.views import page_notes, view_operator
+from spass.memory.views import page_notes
 from spass.sessions.forget import forget
 from spass.sessions.hold import new_hold
+from spass.sessions.operator_view import view_operator
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.memory.operators import ANA, NEWS, Operators

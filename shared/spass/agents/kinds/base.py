@@ -118,11 +118,12 @@ class BaseAgent(ABC):
         results = tuple(map(ToolResult.of, outcome.tool_calls))
         return AgentResult(outcome.content, results, outcome.turns, outcome.metadata)
 
-    def opening(self, input: str, context: AgentContext, *data: str) -> tuple[Message, ...]:
+    def opening(self, input: str, context: AgentContext, *data: Message) -> tuple[Message, ...]:
         """Return the messages of the first model call: system prompt, conversation, memory results and other ``data``, input."""
         system = (Message(Role.SYSTEM, self.system_prompt),) if self.system_prompt.strip() else ()
         texts = [result if isinstance(result, str) else dump(result) for result in context.memory_results]
-        return (*system, *context.conversation, *(user(text, data=True) for text in (*texts, *data)), Message(Role.USER, input))
+        results = [user(text, data=True) for text in texts]
+        return (*system, *context.conversation, *results, *data, Message(Role.USER, input))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from spass.agents.kinds.axes.retrieval import RetrievalStrategy, retrieve
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls
 from spass.agents.kinds.base import MAX_TURNS, AgentContext, parameter
 from spass.agents.kinds.remembering import RememberingAgent
-from spass.core.effects import Note, Steps, ToolOutcome
+from spass.core.effects import Note, Steps, ToolOutcome, user
 from spass.core.json import dump
-from spass.core.messages import MAX_OUTPUT_TOKENS, ToolSpec
+from spass.core.messages import MAX_OUTPUT_TOKENS, Message, ToolSpec
 
 MONITOR_SYSTEM_PROMPT: Final = """\
 You work on long tasks with tools, over several runs. Use your tools to find out what you do not know, check what you find, and
@@ -50,7 +50,7 @@ class MonitorOperativeAgent(RememberingAgent):
             return observed
 
         agent = replace(self, system_prompt=self._prompt(context.specs))
-        answer = yield from agent.remember(input, context, *_notes_text(notes), observe=observe)
+        answer = yield from agent.remember(input, context, *_recalled_notes(notes), observe=observe)
         side_calls = {"side_calls": calls.failures} if calls.failures else {}
         return replace(answer, metadata={**answer.metadata, **side_calls})
 
@@ -74,7 +74,7 @@ def _describe_tools(specs: Sequence[ToolSpec]) -> str:
     return "\n".join(("Your tools:", *lines)) if lines else ""
 
 
-def _notes_text(notes: Sequence[Note]) -> tuple[str, ...]:
-    """Return the notes as one text, or none."""
+def _recalled_notes(notes: Sequence[Note]) -> tuple[Message, ...]:
+    """Return the notes as one message, or none."""
     lines = [dump({"key": note.key, "content": note.content, "created_at": note.created_at}) for note in notes]
-    return ("\n".join(("## Notes of earlier runs", "", *lines)),) if lines else ()
+    return (user("\n".join(lines), data=True, heading="## Notes of earlier runs"),) if lines else ()

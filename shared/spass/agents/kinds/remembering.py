@@ -6,9 +6,10 @@ from typing import ClassVar, Final
 
 from spass.agents.kinds.axes.side_calls import Effects
 from spass.agents.kinds.base import NATIVE_CALLS, AgentContext, Observe, ToolUsingAgent, observe_as_they_are, parameter
-from spass.core.effects import Recall, Recalled, SetState, Steps, ToolOutcome
+from spass.core.effects import Recall, Recalled, SetState, Steps, ToolOutcome, user
 from spass.core.ids import OPERATOR_ID
 from spass.core.json import InvalidJson, read_object
+from spass.core.messages import Message
 
 STATE: Final = "state"
 """The key of the state: ``memory_store`` with this key sets it."""
@@ -26,11 +27,11 @@ class RememberingAgent(ToolUsingAgent):
         None, "The operator whose session, state and notes a run uses. Without it, nothing is stored.", pattern=OPERATOR_ID
     )
 
-    def remember(self, input: str, context: AgentContext, *data: str, observe: Observe = observe_as_they_are) -> Steps:
+    def remember(self, input: str, context: AgentContext, *data: Message, observe: Observe = observe_as_they_are) -> Steps:
         """Run the tool loop after the state of the run before, and set the next state, unless the model has stored one. ``data``
         precedes the state."""
         recalled: Recalled = yield Recall(STATE, "key", 1)
-        state = [f"## Previous state\n\n{note.content}" for note in recalled.notes]
+        state = [user(note.content, data=True, heading="## Previous state") for note in recalled.notes]
         stored: list[str] = []
 
         def set_state(outcomes: Sequence[ToolOutcome]) -> Effects[Sequence[ToolOutcome]]:
@@ -46,12 +47,13 @@ class RememberingAgent(ToolUsingAgent):
 
 
 def _stored_state(outcome: ToolOutcome) -> str | None:
-    """Return the state that a call of ``memory_store`` has stored, or None if it stored something else."""
-    if not outcome.ok or outcome.call.name != "memory_store":
+    """Return the state that a call of ``memory_store`` has stored, or None if it stored something else. The tool's result tells,
+    because the tool strips blanks around a key."""
+    if not outcome.ok or outcome.call.name != "memory_store" or outcome.result != {"key": STATE}:
         return None
     try:
         arguments = read_object(outcome.call.arguments)
     except InvalidJson:
         return None
     content = arguments.get("content")
-    return content if arguments.get("key") == STATE and isinstance(content, str) else None
+    return content if isinstance(content, str) else None

@@ -41,7 +41,7 @@ class OperatorRun:
     @property
     def data(self) -> list[str]:
         """Return the data before the input."""
-        return [message.content for message in self.own[0].messages if message.data]
+        return [message.with_heading_in_text().content for message in self.own[0].messages if message.data]
 
     def results(self) -> list[str]:
         """Return the tool messages that the last model call read."""

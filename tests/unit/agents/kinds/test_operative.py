@@ -19,9 +19,10 @@ CONTEXT = AgentContext(
 )
 
 
-def store(arguments: str, *, ok: bool = True, name: str = "memory_store") -> tuple[CallTools, ToolOutcome]:
+def store(arguments: str, *, ok: bool = True, name: str = "memory_store", key: str = "state") -> tuple[CallTools, ToolOutcome]:
+    """Return a call and its outcome: the tool answers with the ``key``, without blanks around it."""
     call = ToolCall("c1", name, arguments)
-    result: Json = {"key": "state"} if ok else {"error": {"code": "no_operator", "message": "There is no operator."}}
+    result: Json = {"key": key} if ok else {"error": {"code": "no_operator", "message": "There is no operator."}}
     return CallTools((call,)), ToolOutcome(call, {}, result, Message(Role.TOOL, json.dumps(result), tool_call_id="c1"), 1, ok)
 
 
@@ -34,7 +35,7 @@ def test_a_run_by_hand_recalls_the_state_calls_the_model_and_sets_the_next_state
             Message(Role.SYSTEM, "Report."),
             *CONTEXT.conversation,
             user("a passage", data=True),
-            user('## Previous state\n\n{"input":"a","answer":"b"}', data=True),
+            user('{"input":"a","answer":"b"}', data=True, heading="## Previous state"),
             user("What is new?"),
         )
     )
@@ -61,8 +62,8 @@ def test_what_the_model_stores_under_the_key_state_is_the_state() -> None:
     steps = OperativeAgent().steps("Hi", AgentContext())
     next(steps)
     steps.send(Recalled())
-    for content in ("one", "two"):
-        step, outcome = store(json.dumps({"content": content, "key": "state"}))
+    for content, key in (("one", "state"), ("two", " state\u2003")):
+        step, outcome = store(json.dumps({"content": content, "key": key}))
         assert steps.send(AssistantReply("", step.calls)) == step
         assert steps.send((outcome,)) == SetState(content)
         steps.send(None)
@@ -74,8 +75,9 @@ def test_what_the_model_stores_under_the_key_state_is_the_state() -> None:
 @pytest.mark.parametrize(
     ("step", "outcome"),
     [
-        store('{"content": "x", "key": "other"}'),
-        store('{"content": "x"}'),
+        store('{"content": "x", "key": "other"}', key="other"),
+        store('{"content": "x", "key": "State"}', key="State"),
+        store('{"content": "x"}', key="note-1"),
         store('{"content": "x", "key": "state"}', ok=False),
         store('{"content": "x", "key": "state"}', name="memory_write"),
         store('{"content": 1, "key": "state"}'),

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls, read_reply
@@ -11,6 +12,8 @@ from spass.core.messages import Json
 
 MAX_NOTE_BYTES: Final = 4096
 MAX_TOKENS: Final = 1024
+_JSON_BYTES: Final = 3
+"""Bytes that a text takes in a list of JSON besides its own: quotes and a comma."""
 FACTS_PROMPT: Final = """\
 Extract from the result of a tool what is worth remembering for the task below and for later tasks of its kind. Reply with one
 JSON object and nothing else:
@@ -61,5 +64,8 @@ def _fit(entities: Json, facts: Json) -> str:
 
 
 def _texts(items: Json) -> list[str]:
+    """Return the different texts of ``items``, no more than could fit in a note alone: ``_fit`` drops the rest one by one."""
     texts = [item if isinstance(item, str) else dump(item) for item in items] if isinstance(items, Sequence) else []
-    return [*dict.fromkeys(text.strip() for text in texts if text.strip())]
+    different = dict.fromkeys(text.strip() for text in texts if text.strip())
+    sizes = accumulate(len(text.encode("utf-8", "replace")) + _JSON_BYTES for text in different)
+    return [text for text, size in zip(different, sizes, strict=True) if size <= MAX_NOTE_BYTES]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.agents.kinds.axes.causality_graph import MAX_EDGES, Edge
+from spass.agents.kinds.axes.causality_graph import MAX_EDGES, MAX_END_BYTES, Edge
 from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
 from spass.core.json import dump, read_object
 from spass.core.messages import Json
@@ -33,7 +33,8 @@ async def run(*replies: str) -> OperatorRun:
 
 
 def edge(cause: str, effect: str, **fields: Json) -> str:
-    return dump({"edges": [{"cause": cause, "effect": effect, **fields}]})
+    """Return a reply with one edge. Bars are escaped, because the scripted model splits its replies there."""
+    return dump({"edges": [{"cause": cause, "effect": effect, **fields}]}).replace("|", "\\u007c")
 
 
 @pytest.mark.anyio
@@ -84,6 +85,12 @@ async def test_edges_are_read_in_every_usual_form(reply: str) -> None:
         ('{"edges": [{"cause": "\\u200b", "effect": " "}]}', "unreadable_reply"),
         ('{"edges": [{"cause": "rust", "effect": "le', "unreadable_reply"),
         ("[" * 100_000, "unreadable_reply"),
+        ('{"edges": ' + "[" * 70 + "]" * 70 + "}", "unreadable_reply"),
+        ('{"edges": [' + "null," * 20_000 + "null]}", "unreadable_reply"),
+        ('{"edges": [], "edges": [{"cause": "rust", "effect": "leak"}]}', "unreadable_reply"),
+        ('{"edges": [{"cause": "rust", "effect": "leak", "confidence": 1e999}]}', "unreadable_reply"),
+        ('{"edges": [{"cause": "rust", "effect": "leak", "confidence": ' + "9" * 10_000 + "}]}", "unreadable_reply"),
+        ('{"edges": [{"cause": "rust", "effect": "leak", "evidence": "\\ud800"}]}', "unreadable_reply"),
     ],
 )
 async def test_a_reply_without_edges_keeps_nothing_and_is_named(reply: str, code: str) -> None:
@@ -104,6 +111,24 @@ async def test_of_five_hundred_causes_the_first_ten_are_kept() -> None:
     causes = [json.loads(note.content)["cause"] for note in found.memory.notes.values()]
     assert causes == [f"cause {number}" for number in range(MAX_EDGES)]
     assert found.side_calls == [("memory_extraction", "too_many_edges")]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", ["state", "STATE", "note-1", "x" * 1_000_000, "a\x00b\x1b[8mc\u202ed\u0085e", "|" * 9, '"}]}'])
+async def test_no_end_and_no_evidence_makes_another_key_or_a_long_note(end: str) -> None:
+    found = await run(
+        edge(end, "leak", key="state", content="x", evidence="e" * 1_000_000),
+        edge("leak", end, confidence=-1e300, evidence="|x" * 500_000),
+        edge(end, end, confidence=10**60, evidence=f"{end}|{end}"),
+    )
+    assert (found.outcome.content, found.side_calls) == ("Done.", [])
+    assert len(found.memory.notes) == 3
+    for note in found.memory.notes.values():
+        assert (note.key[:5], len(note.key)) == ("edge:", 37)
+        assert len(note.content.encode()) <= MAX_NOTE_BYTES
+        assert all(text.isprintable() and len(text) <= MAX_END_BYTES for text in note.ends)
+        assert json.loads(note.content)["confidence"] in (None, 0.0, 1.0)
+    assert found.memory.states == [{"input": "Find the cause", "answer": "Done."}]
 
 
 @given(edges, edges)

@@ -76,3 +76,35 @@ async def test_too_many_facts_are_cut_to_a_note() -> None:
     assert kept["entities"] == ["valve", '{"name":"pump"}', "7"]
     assert kept["facts"][0].startswith("0 ")
     assert 3900 < len(note.content.encode()) <= 4096
+
+
+@pytest.mark.parametrize("length", [1, 90, 100_000])
+async def test_of_ten_thousand_facts_those_that_fit_are_kept(length: int) -> None:
+    items: list[Json] = [f"{number} {'x' * length}" for number in range(10_000 if length < 100 else 10)]
+    found = await run(TEXT, dump({"entities": items, "facts": items}))
+    assert found.side_calls == []
+    notes = [note.content for note in found.memory.notes.values()]
+    assert [len(note.encode()) <= 4096 for note in notes] == ([True] if length < 100 else [])
+    kept = [json.loads(note) for note in notes]
+    assert [(note["entities"], note["facts"]) for note in kept] == [
+        (items[: len(note["entities"])], items[: len(note["facts"])]) for note in kept
+    ]
+    assert all(abs(len(note["entities"]) - len(note["facts"])) <= 1 for note in kept)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        ["\x00\x1b[8m\u202estate\u0085"],
+        [{"key": "state", "content": "x"}, {"key": "k" * 500}],
+        [[[[["deep"]]]], None, True, 1.5],
+        ["\U0001f642" * 500, "short"],
+    ],
+)
+async def test_odd_facts_are_kept_under_the_key_of_their_text(items: list[Json]) -> None:
+    found = await run(TEXT, dump({"entities": [], "facts": items, "key": "state", "content": "x"}))
+    (note,) = found.memory.notes.values()
+    assert note.key.startswith("facts:")
+    assert len(note.content.encode()) <= 4096
+    assert json.loads(note.content).keys() == {"entities", "facts"}
+    assert found.memory.states == [{"input": "Find the cause", "answer": "Done."}]

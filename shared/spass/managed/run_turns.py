@@ -1,0 +1,96 @@
+"""Execute a run that has begun: as a turn of the agent's session, in a stream that has the run's id.
+
+The turn's commit also ends the run. A run that fails is ended before the last event of its stream. Two processes never execute
+one run: its stream has a lease.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from spass.agents.following import FollowedStream
+from spass.agents.live_stream import LiveStream, ReportError
+from spass.agents.render.chunks import AnswerHead
+from spass.agents.render.events import StreamName
+from spass.agents.render.managed_frames import ManagedFrames
+from spass.agents.spec import AgentSpec
+from spass.agents.streams import StreamedMessage, Streams
+from spass.aws.clients import TenantStore
+from spass.calls.scope import Scope
+from spass.core.errors import InternalError, NothingToRun, SpassError, internal_error
+from spass.core.ids import RequestId, SessionId
+from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.time import Clock, epoch_s
+from spass.journal.head import read_head, stream_digest
+from spass.managed import mailbox
+from spass.managed.execution import Execution
+from spass.managed.records import MailboxMessage, ManagedAgent, Run
+from spass.managed.run_end import finish_writes
+from spass.sessions.turn_request import CommitWith
+
+CheckAgent: TypeAlias = Callable[[Scope, ManagedAgent], AgentSpec]
+"""Return the agent that runs for a managed agent now. Raise what refuses it: an unknown name, a right, a missing backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTurns:
+    """The turns of all runs. A process has one object of this class. ``clock`` returns seconds since the epoch."""
+
+    check: CheckAgent
+    streams: Streams
+    clock: Clock = time.time
+
+    async def open(
+        self, scope: Scope, agent: ManagedAgent, spec: AgentSpec, execution: Execution, report: ReportError
+    ) -> LiveStream | FollowedStream:
+        """Begin the turn of a run, or follow the stream if another process has begun it. ``agent`` is as it was read right
+        before the run started, or later.
+
+        Raises:
+            SpassError: the turn was refused. The run has failed, unless it is executed again.
+        """
+        store, run = scope.store, execution.run
+        try:
+            messages = await mailbox.pending(store, agent)
+            texts = [*(message.content for message in messages), *([run.input] if run.input is not None else [])]
+            if not texts:
+                raise NothingToRun("The run had no input, and the mailbox no pending message.")
+            message = StreamedMessage(
+                message_id=run.id,
+                body_hash="",
+                content="\n\n".join(texts),
+                session=None,
+                operator=agent.operator,
+                filed_under=agent.stream_agent,
+                participant=partial(self._finish, store, run, messages),
+                on_failure=execution.fail,
+                render=partial(_render, run),
+            )
+            stream = await self.streams.open(scope, spec, message, report)
+        except Exception as failure:
+            error = failure if isinstance(failure, SpassError) else internal_error(failure)
+            await execution.fail(error, report(error))
+            raise error from failure
+        if isinstance(stream, TurnOutcome):
+            raise InternalError("A run without an Idempotency-Key was recorded before.")
+        return stream
+
+    async def is_live(self, store: TenantStore, agent: ManagedAgent, run: Run) -> bool:
+        """Return whether a process executes ``run`` now, as far as the lease of its stream tells.
+
+        Raises:
+            StorageUnavailable: the table does not answer.
+        """
+        head = await read_head(store, stream_digest(agent.owner, agent.stream_agent, run.id))
+        return head is not None and head.is_live(self.clock())
+
+    async def _finish(
+        self, store: TenantStore, run: Run, delivered: Sequence[MailboxMessage], outcome: TurnOutcome
+    ) -> CommitWith:
+        return await finish_writes(store, run, outcome, delivered, self.clock())
+
+
+def _render(run: Run, request_id: RequestId, _session: SessionId | None, _name: StreamName, agent_run: AgentRun) -> ManagedFrames:
+    return ManagedFrames(AnswerHead(run.id, epoch_s(run.created_at), agent_run.model), request_id)

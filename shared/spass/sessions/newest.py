@@ -1,0 +1,30 @@
+"""Follow a session's chain of compactions to its newest session."""
+
+from typing import NamedTuple
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.core.ids import SessionId
+from spass.sessions.session import Session, decode_session
+
+
+class NewestSession(NamedTuple):
+    """The newest session of a chain. ``head`` is None if the session is deleted without a trace."""
+
+    id: SessionId
+    head: Session | None
+
+
+async def newest_session(store: TenantStore, session: SessionId) -> NewestSession:
+    """Return the newest session of the chain that continues with ``session``. A deleted member between two others keeps its
+    links.
+
+    Raises:
+        StorageUnavailable: AWS throttled all retries or was unreachable.
+    """
+    while True:
+        item = await store.table.get(keys.session_head(store.tenant, session))
+        head = decode_session(item) if item is not None else None
+        if head is None or head.successor_session_id is None:
+            return NewestSession(session, head)
+        session = head.successor_session_id

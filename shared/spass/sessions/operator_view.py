@@ -1,0 +1,36 @@
+"""An operator as a client sees it."""
+
+from spass.aws.clients import TenantStore
+from spass.core.ids import OperatorId
+from spass.memory.operator import Operator
+from spass.memory.views import count_notes, require_state
+from spass.sessions.newest import newest_session
+from spass.tenancy.response_model import Count, DateTime, JsonValue, ResponseModel, SessionIdText
+
+
+class OperatorView(ResponseModel):
+    """An operator. `state` is what its last run left for the next one: the text that the model stored, or an object with the
+    `input`, the `answer` and the time (`at`). It is null before the first run has ended. `notes` is their number."""
+
+    operator_id: OperatorId
+    session_id: SessionIdText
+    state: JsonValue
+    notes: Count
+    updated_at: DateTime
+
+
+async def view_operator(store: TenantStore, operator: Operator) -> OperatorView:
+    """Return the operator with its session, which is the newest of its chain, and with the number of its notes.
+
+    Raises:
+        OperatorNotFound: it never ran, or was forgotten.
+        StorageUnavailable: AWS throttled all retries or was unreachable.
+    """
+    state = await require_state(store, operator)
+    return OperatorView(
+        operator_id=operator.id,
+        session_id=(await newest_session(store, state.session)).id,
+        state=state.state,
+        notes=await count_notes(store, operator, state.generation),
+        updated_at=state.updated_at,
+    )
