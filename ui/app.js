@@ -3,6 +3,7 @@
 import { createApprovals } from "./approvals.js";
 import { createChat } from "./chat.js";
 import { Client } from "./client.js";
+import { readWaiting, waitingCount } from "./decisions.js";
 import { ApiError } from "./errors.js";
 import { createIndices } from "./indices.js";
 import { fragment, place } from "./router.js";
@@ -69,6 +70,7 @@ function enter(token, user) {
   views = new Map();
   current = "";
   show();
+  void readWaiting({ client, store, changed, refused, go });
 }
 
 /** @param {string | null} [reason] */
@@ -114,7 +116,7 @@ function page() {
       <a class="skip" href="#main" @click=${skip}>Skip to the content</a>
       <strong>Spass</strong>
       <nav aria-label="Views">
-        ${Object.entries(VIEWS).map(([name, { title }]) => html`<a href=${fragment(name)} aria-current=${name === current ? "page" : "false"}>${title}</a>`)}
+        ${Object.entries(VIEWS).map(([name, { title }]) => html`<a href=${fragment(name)} aria-current=${name === current ? "page" : "false"}>${title}${name === "approvals" ? waitingBadge() : ""}</a>`)}
       </nav>
       <span class="user">${store.get("user")}</span>
       <button type="button" @click=${switchTheme}>${theme() === "dark" ? "Light" : "Dark"}</button>
@@ -122,6 +124,11 @@ function page() {
     </header>
     ${store.holds ? "" : html`<p class="state failed" role="alert">The browser's storage for this tab is full: drafts are lost when you reload.</p>`}
     <main id="main" class=${current} tabindex="-1">${views.get(current)?.render()}</main>`;
+}
+
+function waitingBadge() {
+  const count = client ? waitingCount(client) : 0;
+  return count ? html` <span class="badge pending">${count}<span class="unseen"> waiting</span></span>` : "";
 }
 
 /** @param {Event} event */

@@ -1,13 +1,130 @@
-/** A call that waits for the user's decision. */
+/** A call that waits for the user's decision, or what came of it. */
 
-import { html } from "./vendor-lit-html.js";
+import { announce } from "./announce.js";
+import { Decision, decisionOf } from "./decisions.js";
+import { when } from "./format.js";
+import { long } from "./long.js";
+import { failure } from "./resource.js";
+import { richBlock } from "./rich.js";
+import { html, render } from "./vendor-lit-html.js";
+
+/** @type {Record<string, string>} */
+export const STATUSES = { pending: "Waits for you", executed: "Executed", denied: "Denied", failed: "Failed", expired: "Expired" };
+
+/** @type {Record<string, string>} what an outcome means */
+const MEANINGS = {
+  denied: "Nothing was changed.",
+  failed: "It was approved, but nothing was changed.",
+  expired: "Nobody decided in time, so nothing was changed. Ask the agent again if you still want it.",
+};
+const MAX_SHOWN = 2000; // characters of a preview
 
 /**
- * @param {import("./app.js").App} _app
+ * @param {import("./app.js").App} app
  * @param {any} approval as `GET /a1/approvals/{id}` answers
- * @param {(approval: any) => void} _decided is called with the approval after a decision
+ * @param {(approval: any) => void} decided is called with the approval after a decision
  * @returns {import("./resource.js").Content}
  */
-export function approvalCard(_app, approval, _decided) {
-  return html`<p>${approval.status}</p>`;
+export function approvalCard(app, approval, decided) {
+  const decision = decisionOf(app, approval);
+  decision.tell(decided);
+  return html`<approval-card .decision=${decision}></approval-card>`;
+}
+
+/** Renders itself when its decision changes, so its surroundings need not. */
+class ApprovalCard extends HTMLElement {
+  /** @type {Decision | null} */
+  #decision = null;
+  #status = ""; // as it was shown last
+  #stop = () => {};
+
+  /** @param {Decision} decision */
+  set decision(decision) {
+    if (decision !== this.#decision) {
+      this.#decision = decision;
+      this.#status = decision.approval.status;
+      this.#watch();
+    }
+    this.#render();
+  }
+
+  connectedCallback() {
+    this.#watch();
+    this.#render();
+  }
+
+  disconnectedCallback() {
+    this.#stop();
+  }
+
+  #watch() {
+    this.#stop();
+    const stop = this.#decision?.watch(() => this.#render());
+    this.#stop = () => void stop?.();
+  }
+
+  #render() {
+    const decision = this.#decision;
+    if (!decision || !this.isConnected) return;
+    const hadFocus = this.contains(document.activeElement);
+    render(card(decision), this);
+    const { status, tool } = decision.approval;
+    const ended = status !== this.#status;
+    this.#status = status;
+    if (!ended) return;
+    announce(`${tool}: ${STATUSES[status] ?? status}.`);
+    if (hadFocus) /** @type {HTMLElement | null} */ (this.querySelector(".title"))?.focus(); // the buttons are gone
+  }
+}
+
+customElements.define("approval-card", ApprovalCard);
+
+/** @param {Decision} decision */
+function card(decision) {
+  const { approval, busy, error, note } = decision;
+  const { status } = approval;
+  return html`<section class="approval ${status}" aria-label="Approval of ${approval.tool}" aria-busy=${busy !== null}>
+    <p class="title" tabindex="-1"><span class="badge ${status}">${STATUSES[status] ?? status}</span> <bdi class="tool">${approval.tool}</bdi>
+      <span class="quiet">by <bdi>${approval.agent}</bdi> · ${status === "pending" ? `expires ${when(approval.expires_at)}` : when(approval.decided_at ?? approval.expires_at)}</span></p>
+    ${approval.rich?.length ? approval.rich.map(richBlock) : json("Preview", approval.preview)}
+    ${long("Arguments", () => (approval.arguments === null ? html`<p class="quiet">They are no longer stored.</p>` : pre(approval.arguments)))}
+    ${status === "pending" ? choice(decision) : outcome(approval)}
+    ${note ? html`<p role="status">${note}</p>` : ""} ${error ? failure(error, () => void decision.read()) : ""}
+  </section>`;
+}
+
+/** @param {Decision} decision */
+function choice(decision) {
+  const { busy, reason, isOpen, isTooLong } = decision;
+  return html`<label class="reason">Reason <span class="hint">(optional; the agent reads it)</span>
+      <input type="text" autocomplete="off" .value=${reason} ?disabled=${!isOpen}
+        @input=${(/** @type {Event} */ event) => decision.setReason(/** @type {HTMLInputElement} */ (event.target).value)}></label>
+    ${isTooLong ? html`<p class="state failed" role="alert">A reason may have 4 KB. Shorten it.</p>` : ""}
+    <p class="choice">
+      <button type="button" class="primary" ?disabled=${!isOpen || isTooLong} @click=${() => decision.decide("approve")}>${busy === "approve" ? "Approving …" : "Approve"}</button>
+      <button type="button" ?disabled=${!isOpen || isTooLong} @click=${() => decision.decide("deny")}>${busy === "deny" ? "Denying …" : "Deny"}</button>
+      ${busy === "read" ? html`<span class="quiet" role="status">Reading what came of it …</span>` : ""}
+    </p>`;
+}
+
+/** @param {any} approval */
+function outcome({ status, reason, result, error }) {
+  return html`${MEANINGS[status] ? html`<p>${MEANINGS[status]}</p>` : ""}
+    ${error ? html`<p class="bad"><bdi>${error.message ?? error.code}</bdi> ${error.code === "workspace_conflict" ? "A file has changed since the preview. Ask the agent again." : ""}</p>` : ""}
+    ${reason ? html`<p>Reason: <bdi>${reason}</bdi></p>` : ""} ${status === "executed" ? long("Result", () => pre(result)) : ""}`;
+}
+
+/**
+ * Show a value, or its beginning with a way to see all of it.
+ * @param {string} title
+ * @param {unknown} value
+ */
+function json(title, value) {
+  const text = JSON.stringify(value, null, 2) ?? "";
+  return text.length > MAX_SHOWN ? html`<pre class="json">${text.slice(0, MAX_SHOWN)} …</pre>${long(`Whole ${title.toLowerCase()}`, () => pre(value))}` : pre(value);
+}
+
+/** @param {unknown} value */
+function pre(value) {
+  return html`<pre class="json" tabindex="0" role="region" aria-label="Value">${JSON.stringify(value, null, 2)}</pre>`;
 }

@@ -3,7 +3,7 @@
 import { approvalCard } from "./approval-card.js";
 import { long } from "./long.js";
 import { richBlock } from "./rich.js";
-import { approvalId } from "./turn.js";
+import { approvalId, callApprovals } from "./turn.js";
 import { html } from "./vendor-lit-html.js";
 
 /**
@@ -45,6 +45,8 @@ function card(call, context) {
   const id = approvalId(call.result);
   const approval = id ? (context.approvals.get(id) ?? call.approval) : null;
   const state = approval && approval.status !== "pending" ? approval.status : STATES[call.state];
+  const within = call.calls.flatMap(callApprovals);
+  const delegated = callApprovals(call).filter((one) => one !== id && !within.includes(one)).flatMap((one) => context.approvals.get(one) ?? []);
   const time = call.durationMs === null ? "" : html`<span class="quiet">${(call.durationMs / 1000).toFixed(1)} s</span>`;
   return html`<section class="call ${call.state}" aria-label="Call of ${call.tool}">
     <header>
@@ -53,8 +55,9 @@ function card(call, context) {
     </header>
     ${call.progress ? html`<p class="quiet">${call.progress}</p>` : ""}
     ${approval ? approvalCard(context.app, approval, context.decided) : call.rich.map(richBlock)}
+    ${delegated.map((one) => approvalCard(context.app, one, context.decided))}
     ${call.calls.length ? html`<div class="within">${callCards(call.calls, context)}</div>` : ""}
-    ${details("Arguments", call.args)} ${call.state === "running" ? "" : details("Result", call.result)}
+    ${approval ? "" : details("Arguments", call.args)} ${call.state === "running" ? "" : details("Result", call.result)}
   </section>`;
 }
 

@@ -17,7 +17,6 @@ import { html } from "./vendor-lit-html.js";
  * @property {Conversation} conversation
  * @property {SessionList} sessions
  * @property {Map<string, TurnView>} views by the key of their turns
- * @property {number} revision grows when approvals have changed
  * @property {number | null} scroll distance from the top, or null at the end
  * @property {string} listed what the list of sessions has to show; it is read again when this changes
  */
@@ -71,7 +70,7 @@ export function createChat(app) {
     app.store.set(`open:${name}`, sessionId);
     const listed = agents.value?.find((/** @type {any} */ one) => one.name === name) ?? { name, description: "", workspace: null };
     const conversation = new Conversation(app, listed, sessionId);
-    desks.set(name, { conversation, sessions, views: new Map(), revision: 0, scroll: null, listed: `${sessionId} false` });
+    desks.set(name, { conversation, sessions, views: new Map(), scroll: null, listed: `${sessionId} false` });
     app.changed();
   }
 
@@ -107,6 +106,11 @@ export function createChat(app) {
     if (event.key === "Escape") void desks.get(current)?.conversation.stop();
   }
 
+  /** Show what was decided elsewhere. */
+  function refreshApprovals() {
+    if (!document.hidden) void desks.get(current)?.conversation.refreshApprovals();
+  }
+
   /** @param {Desk} desk */
   function log(desk) {
     const { conversation } = desk;
@@ -117,15 +121,15 @@ export function createChat(app) {
       app,
       approvals: conversation.approvals,
       decided: (/** @type {any} */ approval) => {
-        conversation.approvals.set(approval.id, approval);
-        desk.revision++;
+        conversation.keepApproval(approval);
         app.changed();
       },
     };
+    const revision = [...conversation.approvals.values()].map(({ status }) => status).join();
     return turns.map((turn) => {
       let view = desk.views.get(turn.key);
       if (!view) desk.views.set(turn.key, (view = new TurnView()));
-      view.update(turn, context, desk.revision);
+      view.update(turn, context, revision);
       return view.element;
     });
   }
@@ -202,10 +206,13 @@ export function createChat(app) {
   return {
     open(params) {
       addEventListener("keydown", press);
+      document.addEventListener("visibilitychange", refreshApprovals);
       show(params);
+      refreshApprovals();
     },
     close() {
       removeEventListener("keydown", press);
+      document.removeEventListener("visibilitychange", refreshApprovals);
       saveScroll();
     },
     render: () => agents.show((list) => html`${picker(list)} ${desks.has(current) ? conversationView(/** @type {Desk} */ (desks.get(current))) : ""}`, {

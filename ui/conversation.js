@@ -162,14 +162,23 @@ export class Conversation {
     }
   }
 
-  /** Read what became of the approvals of this session. */
+  /** Read what became of the approvals that wait in this session. */
   async refreshApprovals() {
+    if (![...this.approvals.values()].some(({ status }) => status === "pending")) return;
     try {
       await this.#readApprovals();
     } catch (error) {
       this.#fail(error);
     }
     this.#app.changed();
+  }
+
+  /**
+   * Take over what the gateway says of an approval. One that has ended does not wait again, in whatever order the answers arrive.
+   * @param {any} approval
+   */
+  keepApproval(approval) {
+    if ((this.approvals.get(approval.id)?.status ?? "pending") === "pending") this.approvals.set(approval.id, approval);
   }
 
   /** Stop reading. The turn goes on. */
@@ -309,7 +318,7 @@ export class Conversation {
   async #readApprovals() {
     if (!this.turns.some((turn) => approvalsOf(turn).length)) return;
     for await (const page of this.#app.client.pages(`a1/approvals?session_id=${this.sessionId}`)) {
-      for (const approval of page.approvals) this.approvals.set(approval.id, approval);
+      for (const approval of page.approvals) this.keepApproval(approval);
     }
   }
 

@@ -25,7 +25,7 @@ export class TurnView {
   #wasLive = false;
   /** @type {Turn | null} */
   #turn = null;
-  #revision = -1;
+  #revision = "";
 
   constructor() {
     this.element.className = "turn";
@@ -35,7 +35,7 @@ export class TurnView {
    * Show a turn. A turn that has ended is rendered once, until `revision` changes.
    * @param {Turn} turn
    * @param {import("./calls.js").CallContext} context
-   * @param {number} revision grows when approvals have changed
+   * @param {string} revision changes when approvals have changed
    */
   update(turn, context, revision) {
     if (turn === this.#turn && revision === this.#revision && !turn.running) return;

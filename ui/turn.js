@@ -232,10 +232,11 @@ export function approvalsOf(turn) {
 }
 
 /**
+ * Return the ids of the approvals of a call, with those of the calls that delegates made within it.
  * @param {Call} call
  * @returns {string[]}
  */
-function callApprovals(call) {
+export function callApprovals(call) {
   const own = approvalId(call.result);
   const delegated = /** @type {any} */ (call.result)?.approvals;
   const ids = Array.isArray(delegated) ? delegated.map((one) => one?.approval_id).filter((id) => typeof id === "string") : [];

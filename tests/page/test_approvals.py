@@ -1,0 +1,145 @@
+"""Calls that wait for a person: decided in the chat, in the list and in another tab."""
+
+import json
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+
+from tests.e2e.conftest import Gateway
+from tests.page.tab import Tab
+
+DELETE = "Delete the file docs/old-notes.md"
+
+
+def ask(tab: Tab, text: str) -> None:
+    box = tab.page.get_by_label("Message", exact=True)
+    box.fill(text)
+    expect(tab.page.get_by_role("button", name="Send")).to_be_enabled()
+    box.press("Enter")
+
+
+def card(page: Page, number: int = 0) -> Locator:
+    return page.get_by_role("region", name="Approval of aider_edit").nth(number)
+
+
+@pytest.fixture
+def files(standin: Gateway) -> Gateway:
+    """The gateway, with the file that the tests want to delete."""
+    with standin.client() as client:
+        content = {"Content-Type": "application/octet-stream"}
+        client.put("/a1/workspaces/default/file?path=docs/old-notes.md", content=b"old\n", headers=content).raise_for_status()
+    return standin
+
+
+def holds(gateway: Gateway, path: str) -> bool:
+    with gateway.client() as client:
+        return client.get("/a1/workspaces/default/file", params={"path": path}).is_success
+
+
+def test_a_deletion_is_denied_asked_again_and_approved(tab: Tab, files: Gateway) -> None:
+    tab.sign_in(user="decider", fragment="#/chat/dir-code")
+    ask(tab, DELETE)
+    expect(card(tab.page)).to_contain_text("Waits for you")
+    expect(card(tab.page)).to_contain_text("docs/old-notes.md")
+    expect(tab.page.get_by_role("link", name="Approvals")).to_contain_text("1 waiting")
+    card(tab.page).get_by_label("Reason").fill("I still need it")
+    card(tab.page).get_by_role("button", name="Deny").click()
+    expect(card(tab.page)).to_contain_text("Denied")
+    expect(card(tab.page)).to_contain_text("I still need it")
+    expect(tab.page.get_by_role("link", name="Approvals")).not_to_contain_text("waiting")
+    assert holds(files, "docs/old-notes.md")
+
+    ask(tab, DELETE)
+    card(tab.page, 1).get_by_role("button", name="Approve").click()
+    expect(card(tab.page, 1)).to_contain_text("Executed")
+    assert not holds(files, "docs/old-notes.md")
+
+    tab.page.reload()
+    expect(card(tab.page, 0)).to_contain_text("Denied")
+    expect(card(tab.page, 1)).to_contain_text("Executed")
+    tab.page.get_by_role("button", name="Tell the agent to continue").click()
+    expect(tab.page.get_by_text("Continue: what waited has been decided.")).to_be_visible()
+
+
+def test_a_delegates_deletion_is_decided_after_a_reload(tab: Tab, files: Gateway) -> None:
+    tab.sign_in(user="delegator", fragment="#/chat/architect")
+    ask(tab, "Ask the code director to delete the file docs/old-notes.md")
+    expect(card(tab.page)).to_contain_text("Waits for you")
+    expect(tab.page.get_by_role("button", name="Send")).to_be_visible()
+    tab.page.reload()
+    card(tab.page).get_by_role("button", name="Deny").click()
+    expect(card(tab.page)).to_contain_text("Denied")
+    expect(tab.page.get_by_role("button", name="Tell the agent to continue")).to_be_visible()
+    assert holds(files, "docs/old-notes.md")
+
+
+def test_the_list_shows_what_waits_and_then_its_outcome_in_place(tab: Tab, files: Gateway) -> None:
+    ids = [waiting(files, "lister-2"), waiting(files, "lister-2")]
+    assert len(set(ids)) == 2
+    tab.sign_in(user="lister-2", fragment="#/approvals")
+    expect(tab.page.get_by_role("link", name="Approvals")).to_contain_text("2 waiting")
+    first = card(tab.page, 0)
+    first.get_by_label("Reason").fill("no")
+    first.get_by_role("button", name="Deny").click()
+    expect(first).to_contain_text("Denied")
+    expect(card(tab.page, 1)).to_contain_text("Waits for you")
+    tab.page.get_by_role("button", name="Refresh").click()
+    decided = tab.page.get_by_role("region", name="Decided")
+    expect(decided.get_by_role("region", name="Approval of aider_edit")).to_contain_text("Reason: no")
+    tab.page.get_by_label("Show").select_option("Executed")
+    expect(decided).to_contain_text("No approval is executed.")
+    tab.page.get_by_role("link", name="open the session").first.click()
+    expect(card(tab.page)).to_contain_text("aider_edit")
+    expect(tab.page.locator("main.chat")).to_be_visible()
+
+
+def test_an_approval_decided_in_another_tab_shows_its_outcome(tab: Tab, new: Callable[[str], Tab], files: Gateway) -> None:
+    approval = waiting(files, "two-tabs")
+    tab.sign_in(user="two-tabs", fragment="#/approvals")
+    other = new(files.url)
+    other.expects_failed_requests = True
+    other.page.route(f"**/a1/approvals/{approval}", lambda route: decide_elsewhere(route, files))
+    other.sign_in(user="two-tabs", fragment="#/approvals")
+    card(other.page).get_by_role("button", name="Approve").click()
+    expect(card(other.page)).to_contain_text("Denied")
+    expect(card(other.page)).to_contain_text("It was decided elsewhere.")
+    expect(card(tab.page)).to_contain_text("Denied")  # the first tab looks again by itself
+
+
+def decide_elsewhere(route: Route, gateway: Gateway) -> None:
+    """Deny the approval before the tab's own decision reaches the gateway."""
+    if route.request.method == "POST":
+        with gateway.client(user="two-tabs") as client:
+            client.post(route.request.url.removeprefix(gateway.url), json={"decision": "deny"})
+    route.continue_()
+
+
+def test_a_lost_reply_is_followed_by_reading_the_outcome(tab: Tab, files: Gateway) -> None:
+    approval = waiting(files, "lost")
+    tab.expects_failed_requests = True
+    decisions: list[str] = []
+
+    def lose(route: Route) -> None:
+        if route.request.method == "POST":
+            decisions.append(route.request.post_data or "")
+            route.fetch()
+            route.abort()
+        else:
+            route.continue_()
+
+    tab.page.route(f"**/a1/approvals/{approval}", lose)
+    tab.sign_in(user="lost", fragment="#/approvals")
+    card(tab.page).get_by_role("button", name="Deny").dblclick()
+    expect(card(tab.page)).to_contain_text("Denied")
+    assert [json.loads(body) for body in decisions] == [{"decision": "deny"}]
+
+
+def waiting(gateway: Gateway, user: str) -> str:
+    """Ask dir-code for a deletion and return the id of the approval for which it waits."""
+    with gateway.client(user=user) as client:
+        message = {"message_id": f"m-{uuid4()}", "messages": [{"role": "user", "content": DELETE}]}
+        client.post("/c1/agents/dir-code/chat", json=message).raise_for_status()
+        listed = client.get("/a1/approvals").raise_for_status().json()["approvals"]
+    return str(listed[0]["id"])
