@@ -169,6 +169,7 @@ class _Connection:
         self.ended = asyncio.Event()
         self._cut = cut
         self._incoming: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        path, _, query = path.partition("?")
         self._scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -178,7 +179,7 @@ class _Connection:
             "raw_path": path.encode(),
             "root_path": "",
             "scheme": "http",
-            "query_string": b"",
+            "query_string": query.encode(),
             "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
             "server": ("gateway", 80),
             "client": ("client", 1),

@@ -87,7 +87,9 @@ def test_the_source_keeps_all_messages_and_the_successor_copies_the_last_ones(ha
     assert (first["role"], first["content"]) == ("assistant", f"[compaction summary from session {session}] {SUMMARY}")
     assert (first["compacted_at"], first["tool_calls"], first["tool_call_id"]) == (None, [], None)
     renumbered = [{**message, "id": None, "seq": message["seq"] + 3} for message in kept_messages]
-    assert renumbered == [{**message, "id": None} for message in before[4:]]
+    # A copied turn was paid for once, in the source.
+    assert renumbered == [{**message, "id": None, "usage": None, "cost_usd": None} for message in before[4:]]
+    assert before[5]["usage"] is not None
     assert not {message["id"] for message in successor_messages} & {message["id"] for message in before}
     reply = harness.say(successor, "And then?")
     assert (reply.status, reply.json["session_id"], reply.json["message"]["seq"]) == (200, successor, 5)

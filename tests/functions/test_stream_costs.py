@@ -1,4 +1,4 @@
-"""What a stream says that its turn has cost is the sum of its audit records, also if the turn was compacted or stopped."""
+"""What a stream and the history say that a turn has cost is the sum of its audit records, also if it was compacted or stopped."""
 
 import asyncio
 from collections import Counter
@@ -51,6 +51,9 @@ async def check_cost(worker: Worker, gateway: Gateway, number: int, seen: Counte
     calls = await audited(worker, done["request_id"])
     assert sum(Decimal(call["cost_usd"] or 0) for call in calls) == Decimal(usage["cost"]["usd"]), number
     assert float(usage["cost"]["usd"]) == usage["cost_usd"]
+    history = await worker.send("GET", f"/a1/agents/{agent_of(turn.kind)}/sessions/{done['session_id']}/messages?limit=1000")
+    last = history.json["messages"][-1]
+    assert (last["id"], last["usage"], last["cost_usd"]) == (done["message"]["id"], usage["usage"], usage["cost"]["usd"])
     seen[done["finish_reason"]] += 1
     seen["compaction"] += done["compaction"] is not None
     seen["compaction and stop"] += done["compaction"] is not None and done["finish_reason"] == "cancelled"

@@ -9,6 +9,7 @@ from spass.agents.spec import GRANTS, AgentSpec
 from spass.core.ids import MessageId, RequestId
 from spass.core.messages import FinishReason, Json
 from spass.core.outcome import ToolRecord, TurnOutcome
+from spass.llm.answers import TurnUsage
 from spass.tenancy.response_model import (
     Count,
     DateTime,
@@ -92,14 +93,6 @@ class ExecutedCall(ResponseModel):
         return cls(name=tool.name, arguments=tool.arguments, result=tool.result, duration_ms=tool.duration_ms)
 
 
-class ReplyUsage(ResponseModel):
-    """The tokens of all model calls of the turn."""
-
-    prompt_tokens: Count
-    completion_tokens: Count
-    total_tokens: Count
-
-
 class ReplyCompaction(ResponseModel):
     """The compaction before the turn."""
 
@@ -123,7 +116,7 @@ class Reply(ResponseModel):
     session_id: SessionIdText | None
     message: ReplyMessage
     tool_calls: list[ExecutedCall]
-    usage: ReplyUsage
+    usage: TurnUsage
     turns: Count
     finish_reason: _FinishReason
     compaction: ReplyCompaction | None
@@ -139,7 +132,7 @@ class Reply(ResponseModel):
             session_id=outcome.session_id,
             message=ReplyMessage(id=outcome.message_id, seq=outcome.seq, content=outcome.content, created_at=outcome.created_at),
             tool_calls=[ExecutedCall.of(tool) for tool in outcome.tools],
-            usage=ReplyUsage.model_validate(outcome.usage, from_attributes=True),
+            usage=TurnUsage.model_validate(outcome.usage, from_attributes=True),
             turns=outcome.turns,
             finish_reason=outcome.finish_reason,
             compaction=ReplyCompaction(
@@ -184,7 +177,7 @@ class AskAnswer(ResponseModel):
     tool_results: list[AskToolResult]
     turns: Count
     finish_reason: _FinishReason
-    usage: ReplyUsage
+    usage: TurnUsage
     metadata: JsonObject
 
     @classmethod
@@ -198,6 +191,6 @@ class AskAnswer(ResponseModel):
             tool_results=[AskToolResult.of(tool) for tool in outcome.tools],
             turns=outcome.turns,
             finish_reason=outcome.finish_reason,
-            usage=ReplyUsage.model_validate(outcome.usage, from_attributes=True),
+            usage=TurnUsage.model_validate(outcome.usage, from_attributes=True),
             metadata=ask_metadata(outcome),
         )

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from spass.tenancy.response_model import ResponseModel
+from spass.tenancy.response_model import Count, ResponseModel
 
 
 class CalledFunction(ResponseModel):
@@ -18,3 +18,11 @@ class FunctionCall(ResponseModel):
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
+
+
+class TurnUsage(ResponseModel):
+    """The tokens of all model calls of a turn."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count

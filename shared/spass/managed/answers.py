@@ -7,6 +7,7 @@ from pydantic import WithJsonSchema
 
 from spass.core.ids import ManagedAgentId, MessageId, RunId, id_pattern
 from spass.core.messages import Json
+from spass.llm.answers import TurnUsage
 from spass.managed.records import AgentStatus, Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, RunStatus, RunTrigger
 from spass.tenancy.response_model import Count, DateTime, DecimalText, JsonObject, ModelName, NextCursor, ResponseModel
 
@@ -97,14 +98,6 @@ class MessagePage(ResponseModel):
     next_cursor: NextCursor
 
 
-class RunUsage(ResponseModel):
-    """The tokens of all model calls of a run."""
-
-    prompt_tokens: Count
-    completion_tokens: Count
-    total_tokens: Count
-
-
 class RunView(ResponseModel):
     """A run. `scheduled_for` is the time of a tick. `usage` and `cost_usd` are null if nothing was recorded."""
 
@@ -113,7 +106,7 @@ class RunView(ResponseModel):
     trigger: RunTrigger
     scheduled_for: DateTime | None
     turns: Count
-    usage: RunUsage | None
+    usage: TurnUsage | None
     cost_usd: DecimalText | None
     error: RunError | None
     created_at: DateTime
@@ -127,7 +120,7 @@ class RunView(ResponseModel):
             trigger=run.trigger,
             scheduled_for=run.scheduled_for,
             turns=run.turns,
-            usage=RunUsage.model_validate(run.usage, from_attributes=True) if run.usage is not None else None,
+            usage=TurnUsage.model_validate(run.usage, from_attributes=True) if run.usage is not None else None,
             cost_usd=run.cost_usd,
             error=RunError.of(run.error),
             created_at=run.created_at,

@@ -13,10 +13,10 @@ from spass.core.ids import MessageId
 from spass.core.messages import Json, Role
 from spass.core.page_size import PageSizeLimit
 from spass.core.time import Timestamp
-from spass.llm.answers import FunctionCall
+from spass.llm.answers import FunctionCall, TurnUsage
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message_json
 from spass.sessions.session import Session, read_session
-from spass.tenancy.response_model import Count, DateTime, JsonObject, NextCursor, ResponseModel
+from spass.tenancy.response_model import Count, DateTime, DecimalText, JsonObject, NextCursor, ResponseModel
 
 RichBlocks: TypeAlias = Annotated[
     list[JsonObject] | None, Field(description="Blocks for people: `diff`, `file_tree` and `file` (docs/workspaces.md).")
@@ -30,7 +30,8 @@ _POSITION: Final = re.compile(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}")
 
 class MessageView(ResponseModel):
     """A message as a client sees it. `rich` are blocks for people, of a tool's result. `compacted_at` is null while the message
-    is live."""
+    is live. `usage` and `cost_usd` are those of the whole turn and stand in its last message; they are null in all others, and in
+    turns that were recorded before they were stored."""
 
     id: MessageId
     seq: Count
@@ -41,10 +42,21 @@ class MessageView(ResponseModel):
     tool_call_id: str | None
     rich: RichBlocks
     compacted_at: DateTime | None
+    usage: TurnUsage | None
+    cost_usd: DecimalText | None
 
     @classmethod
-    def of(cls, stored: StoredMessage, rich: Sequence[Json], compacted_at: Timestamp | None) -> "MessageView":
-        return cls.model_validate({**message_json(stored), "rich": [*rich] or None, "compacted_at": compacted_at})
+    def of(cls, turn: TurnRecord, stored: StoredMessage, rich: Sequence[Json], compacted_at: Timestamp | None) -> "MessageView":
+        has_usage = stored is turn.answer and turn.cost_usd is not None
+        return cls.model_validate(
+            {
+                **message_json(stored),
+                "rich": [*rich] or None,
+                "compacted_at": compacted_at,
+                "usage": TurnUsage.model_validate(turn.usage, from_attributes=True) if has_usage else None,
+                "cost_usd": turn.cost_usd if has_usage else None,
+            }
+        )
 
 
 class HistoryPage(ResponseModel):
@@ -74,7 +86,7 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
                 if stored.seq < seq:
                     continue
                 compacted_at = session.archived_at if stored.seq < session.compacted_before else None
-                message = MessageView.of(stored, rich.get(stored.message.tool_call_id or "", ()), compacted_at)
+                message = MessageView.of(turn, stored, rich.get(stored.message.tool_call_id or "", ()), compacted_at)
                 if len(messages) == limit or not room.add(message.to_json()):
                     return HistoryPage(
                         messages=messages, next_cursor=encode_cursor(cursor_scope, f"{turn.first_seq}:{stored.seq}")

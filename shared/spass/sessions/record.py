@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
+from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.effects import ToolOutcome
 from spass.core.events import Event, Outcome
 from spass.core.ids import ApprovalId, MessageId, SessionId, new_id
@@ -61,7 +62,11 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """A finished turn: the user's message, the messages that follow it, and the usage."""
+    """A finished turn: the user's message, the messages that follow it, and the usage.
+
+    ``cost_usd`` is the cost of the request in US dollars, as exact decimal text. It is None in records that are not a turn of
+    their own (imported messages, the beginning of a successor), and in those that an earlier release wrote.
+    """
 
     id: str
     messages: tuple[StoredMessage, ...]
@@ -69,6 +74,7 @@ class TurnRecord:
     turns: int
     finish_reason: FinishReason
     tools: tuple[ToolRun, ...] = ()
+    cost_usd: str | None = None
 
     @property
     def first_seq(self) -> int:
@@ -107,8 +113,8 @@ class TurnRecorder:
         if index is not None:
             self._arrivals.insert(index + 1, self._arrival())
 
-    def record(self, first_seq: int) -> TurnRecord:
-        """Return the turn so far, with messages numbered from ``first_seq`` on."""
+    def record(self, first_seq: int, cost: Cost = NO_COST) -> TurnRecord:
+        """Return the turn so far, with messages numbered from ``first_seq`` on, and the ``cost`` of its request."""
         outcome = self.outcome
         messages = tuple(
             StoredMessage(arrival.id, seq, arrival.at, message)
@@ -117,7 +123,7 @@ class TurnRecorder:
             )
         )
         tools = tuple(map(ToolRun.of, outcome.tool_calls))
-        return TurnRecord(self._id, messages, outcome.usage, outcome.turns, outcome.finish_reason, tools)
+        return TurnRecord(self._id, messages, outcome.usage, outcome.turns, outcome.finish_reason, tools, decimal_text(cost.usd))
 
     def _arrival(self) -> _Arrival:
         return _Arrival(MessageId(new_id("msg")), timestamp(self._clock()))
@@ -175,6 +181,7 @@ def _encode(record: TurnRecord) -> bytes:
         "turns": record.turns,
         "finish_reason": record.finish_reason.value,
         "tools": [run.to_json() for run in record.tools],
+        "cost_usd": record.cost_usd,
     }
     return dump_bytes(body)
 
@@ -193,6 +200,7 @@ def _decode(turn_id: str, body: str | bytes) -> TurnRecord:
         stored["turns"],
         FinishReason(stored["finish_reason"]),
         tuple(ToolRun.from_json(*run) for run in stored["tools"]),
+        stored.get("cost_usd"),
     )
 
 

@@ -269,7 +269,7 @@ class Turn:
     def _record(self, held: HeldSession, recorder: TurnRecorder) -> _Recorded:
         if not recorder.outcome.messages:
             raise InternalError("The turn ended without an answer.")
-        turn = recorder.record(held.session.next_seq)
+        turn = recorder.record(held.session.next_seq, self._scope.tally.total)
         session = replace(held.session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
         return _Recorded(session, turn, self._outcome(session.id, turn, recorder))
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spass.core.cost import decimal_text
 from spass.core.events import InferenceFinished
 from spass.core.ids import AgentName, MessageId, SessionId, SummaryId, UserId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
@@ -36,6 +37,7 @@ TURN = st.builds(
     COUNT,
     st.sampled_from(FinishReason),
     st.lists(st.builds(ToolRun, TEXT, TEXT, COUNT), max_size=3).map(tuple),
+    st.one_of(st.none(), st.decimals(0, 10**6, places=9).map(decimal_text)),
 )
 SESSION = st.builds(
     Session,

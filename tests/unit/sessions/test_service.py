@@ -179,6 +179,8 @@ async def test_pages_of_any_size_contain_the_whole_history_in_order(
         "tool_calls",
         "tool_call_id",
         "rich",
+        "usage",
+        "cost_usd",
     }
 
 
