@@ -1,7 +1,8 @@
 /** The live region: tells people who do not see the page what an answer says, sentence by sentence. */
 
 const region = /** @type {HTMLElement} */ (document.getElementById("announcements"));
-const SENTENCE = /[^.!?\n]*[.!?\n]+(?=\s|$)/g;
+const SENTENCE_END = /(?<=[.!?])\s|\n/g;
+const MARKS = /[*_`#>|~]+/g; // of Markdown
 const KEPT = 20; // sentences
 
 /** @param {string} text */
@@ -21,11 +22,14 @@ export class SentenceAnnouncer {
    * @param {boolean} complete
    */
   update(text, complete) {
-    const rest = text.slice(this.#said);
-    const whole = complete ? [rest] : (rest.match(SENTENCE) ?? []);
-    for (const sentence of whole) {
-      this.#said += sentence.length;
-      if (sentence.trim()) announce(sentence.trim());
+    if (text.length < this.#said) this.#said = 0; // a new attempt
+    let end = this.#said;
+    for (const { index } of text.slice(this.#said).matchAll(SENTENCE_END)) end = this.#said + index + 1;
+    if (complete) end = text.length;
+    for (const sentence of text.slice(this.#said, end).split(SENTENCE_END)) {
+      const words = sentence.replaceAll(MARKS, "").trim();
+      if (words) announce(words);
     }
+    this.#said = end;
   }
 }

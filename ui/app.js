@@ -4,7 +4,9 @@ import { createApprovals } from "./approvals.js";
 import { createChat } from "./chat.js";
 import { Client } from "./client.js";
 import { readWaiting, waitingCount } from "./decisions.js";
+import { closeDialogs } from "./dialog.js";
 import { ApiError } from "./errors.js";
+import { helpOnKey, showHelp } from "./help.js";
 import { createIndices } from "./indices.js";
 import { fragment, place } from "./router.js";
 import { createSignIn } from "./sign-in.js";
@@ -76,6 +78,7 @@ function enter(token, user) {
 /** @param {string | null} [reason] */
 function signOut(reason = null) {
   client?.close();
+  closeDialogs();
   client = null;
   for (const view of views.values()) view.close();
   views = new Map();
@@ -119,9 +122,11 @@ function page() {
         ${Object.entries(VIEWS).map(([name, { title }]) => html`<a href=${fragment(name)} aria-current=${name === current ? "page" : "false"}>${title}${name === "approvals" ? waitingBadge() : ""}</a>`)}
       </nav>
       <span class="user">${store.get("user")}</span>
+      <button type="button" aria-label="Keys" title="Keys (?)" @click=${showHelp}>?</button>
       <button type="button" @click=${switchTheme}>${theme() === "dark" ? "Light" : "Dark"}</button>
       <button type="button" @click=${() => signOut()}>Sign out</button>
     </header>
+    ${navigator.onLine ? "" : html`<p class="state offline" role="status">You are offline. The page goes on when the connection is back.</p>`}
     ${store.holds ? "" : html`<p class="state failed" role="alert">The browser's storage for this tab is full: drafts are lost when you reload.</p>`}
     <main id="main" class=${current} tabindex="-1">${views.get(current)?.render()}</main>`;
 }
@@ -154,6 +159,9 @@ function applyTheme() {
 applyTheme();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (applyTheme(), changed()));
 addEventListener("hashchange", show);
+addEventListener("online", changed);
+addEventListener("offline", changed);
+addEventListener("keydown", (event) => client && helpOnKey(event));
 signIn = createSignIn(BASE, null, changed, enter);
 const [token, user] = [store.get("token"), store.get("user")];
 if (token && user) enter(token, user);

@@ -8,13 +8,16 @@ const ENCODER = new TextEncoder();
 /**
  * @param {import("./conversation.js").Conversation} conversation
  * @param {() => void} changed
+ * @param {() => void} sent is called before a message is sent
  * @returns {import("./resource.js").Content}
  */
-export function composer(conversation, changed) {
+export function composer(conversation, changed, sent) {
   const { draft, busy, stopping } = conversation;
   const tooLong = draft.text.length > MAX_BYTES / 4 && ENCODER.encode(draft.text).length > MAX_BYTES;
   const send = () => {
-    if (!tooLong) void conversation.send(conversation.draft.text);
+    if (tooLong) return;
+    sent();
+    void conversation.send(draft.text);
   };
   /** @param {KeyboardEvent} event */
   const press = (event) => {
@@ -27,7 +30,7 @@ export function composer(conversation, changed) {
     ${tooLong ? html`<p class="state failed" role="alert">A message may have 256 KB. Shorten it, or put the text into a workspace or an index.</p>` : ""}
     <label class="unseen" for="message">Message</label>
     <textarea id="message" rows="3" placeholder="Write a message" aria-describedby="keys" .value=${draft.text} @keydown=${press}
-      @input=${(/** @type {Event} */ event) => (conversation.setDraft(/** @type {HTMLTextAreaElement} */ (event.target).value), changed())}></textarea>
+      @input=${(/** @type {Event} */ event) => (draft.write(/** @type {HTMLTextAreaElement} */ (event.target).value), changed())}></textarea>
     <div class="buttons">
       <span id="keys" class="hint"><kbd>Enter</kbd> sends, <kbd>Shift</kbd>+<kbd>Enter</kbd> breaks a line, <kbd>Esc</kbd> stops</span>
       ${busy

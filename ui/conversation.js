@@ -1,67 +1,143 @@
-/** One agent's open session: its history, the turn that runs in it, and the draft of the next message. */
+/** One agent's open session: its history, and the turn that runs in it. */
 
 import { ApiError } from "./errors.js";
+import { History } from "./history.js";
+import { Resource } from "./resource.js";
 import { TurnStream } from "./stream.js";
-import { approvalsOf, TurnReducer, turnsOf } from "./turn.js";
+import { TurnReducer } from "./turn.js";
 
 /**
  * @typedef {import("./turn.js").Turn} Turn
+ * @typedef {import("./draft.js").Sent} Sent
  * @typedef {import("./app.js").App} App
  *
- * @typedef {object} Draft
- * @property {string} text
- * @property {{messageId: string, text: string} | null} returned the message that came back, which keeps its id if it is sent as it was
- *
- * @typedef {object} Agent as `GET /a1/agents/{name}` answers
+ * @typedef {object} Agent as `GET /a1/agents/{name}` answers; the list of agents has name and description only
  * @property {string} name
  * @property {string} description
- * @property {string | null} workspace
+ * @property {string | null} [workspace]
  * @property {string | null} [operator_id]
  */
 
-const PAGE = 200; // messages
 const MAX_TITLE = 80; // characters
 
 export class Conversation {
-  /** @type {any} metadata of the session, or null before the first message */
-  session = null;
-  /** @type {Turn[]} */
-  turns = [];
-  /** @type {Turn | null} the turn that runs */
+  /** @type {Turn | null} the turn that runs, or that has ended and is not read from the history yet */
   live = null;
-  /** @type {TurnStream | null} */
+  /** @type {TurnStream | null} its stream */
   stream = null;
-  /** @type {unknown} why the history could not be read, or the last message not be sent */
+  /** @type {unknown} why the last message was not sent, or not answered */
   error = null;
-  loading = false;
   stopping = false;
-  /** @type {Map<string, any>} */
-  approvals = new Map();
-  /** @type {Draft} */
-  draft;
   /** @type {string | null} the workspace of a session to be created */
   workspace = null;
-  /** @type {{cursor: string | null, messages: any[]}[]} */
-  #pages = [];
-  /** @type {Map<string, Turn>} the turns whose streams this tab has read, by key */
-  #ended = new Map();
+  /** @type {Sent | null} what this tab sent and `stream` answers */
+  #sent = null;
   #app;
   #closed = false;
   #sending = false;
-  #opened;
+  #described = false;
 
   /**
    * @param {App} app
    * @param {Agent} agent as the list of agents has it
    * @param {string | null} sessionId null for a session that the first message creates
+   * @param {import("./draft.js").Draft} draft the agent's
    */
-  constructor(app, agent, sessionId) {
+  constructor(app, agent, sessionId, draft) {
     this.#app = app;
     this.agent = agent;
     this.sessionId = sessionId;
-    this.draft = JSON.parse(app.store.get(`draft:${agent.name}`) ?? "null") ?? { text: "", returned: null };
-    this.#opened = this.#open();
-    void this.#resume();
+    this.draft = draft;
+    this.history = new History(app.client);
+    this.record = new Resource(
+      () => this.#read(),
+      (error) => this.#settle(error),
+    );
+    void this.record.load();
+  }
+
+  get session() {
+    return this.history.session;
+  }
+
+  get turns() {
+    return this.history.turns;
+  }
+
+  /** True while a message is sent or answered, and until its answer is read from the history. */
+  get busy() {
+    return this.#sending || this.stream !== null;
+  }
+
+  /** Look whether another tab or device has changed the session. */
+  refresh() {
+    if (this.sessionId && !this.busy && this.record.value && !this.record.error) void this.record.load();
+  }
+
+  /**
+   * Send a message. If it is refused, or its turn fails or is lost, it returns to the draft.
+   * @param {string} text
+   */
+  async send(text) {
+    if (this.busy || !text.trim()) return;
+    const messageId = this.draft.take(text, this.sessionId);
+    this.#sending = true;
+    this.#remember({ messageId, sessionId: this.sessionId, place: this.sessionId, text, after: this.turns.at(-1)?.answerId ?? null });
+    this.#begin(messageId, text);
+    try {
+      await this.#describe();
+      const session = this.agent.operator_id ? {} : { session_id: await this.#ensureSession(messageId, text) };
+      await this.stream?.send({ message_id: messageId, messages: [{ role: "user", content: text }], ...session });
+      this.#end();
+    } catch (error) {
+      this.#giveBack(error);
+    }
+    this.#sending = false;
+    this.#app.changed();
+  }
+
+  /**
+   * Read the stream of a turn to its end.
+   * @param {string} messageId
+   * @param {string | null} [text] what was asked, if this tab knows it
+   */
+  async follow(messageId, text = null) {
+    if (this.busy) return;
+    this.#begin(messageId, text);
+    try {
+      await this.stream?.follow();
+      this.#end();
+    } catch (error) {
+      this.#clear();
+      this.#fail(error);
+    }
+    this.#app.changed();
+  }
+
+  /**
+   * Stop a turn, which this tab need not follow. What it has so far is kept.
+   * @param {string} [messageId] default: that of the turn that is shown
+   */
+  async stop(messageId) {
+    if (messageId && !this.busy) void this.follow(messageId);
+    if (!this.stream || this.stream.ended) return;
+    this.stopping = true;
+    this.#app.changed();
+    try {
+      await this.stream.stop();
+    } catch (error) {
+      if (error instanceof ApiError && error.code === "stream_not_found") return; // it has not begun: its first event stops it
+      this.stopping = false;
+      this.#fail(error);
+      this.#app.changed();
+    }
+  }
+
+  /** Stop reading. The turn goes on. */
+  close() {
+    this.#closed = true;
+    this.record.close();
+    this.stream?.close();
   }
 
   /** The path of the agent's sessions. */
@@ -69,122 +145,76 @@ export class Conversation {
     return `a1/agents/${encodeURIComponent(this.agent.name)}/sessions`;
   }
 
-  /** True while a message is being answered or sent. */
-  get busy() {
-    return this.#sending || (this.stream !== null && !this.stream.ended);
+  async #read() {
+    await this.#describe();
+    if (this.agent.operator_id && !this.sessionId) await this.#findSession(this.agent.operator_id);
+    if (this.sessionId) await this.history.read(this.#sessions, this.sessionId);
+    return true;
   }
 
-  /** Read what the agent is, and the session. */
-  async #open() {
+  /** Read what the agent is, once. */
+  async #describe() {
+    if (this.#described) return;
+    this.agent = await this.#app.client.call(`a1/agents/${encodeURIComponent(this.agent.name)}`);
+    this.#described = true;
+  }
+
+  /**
+   * Open the one session of an operator, which exists from its first run on.
+   * @param {string} operatorId
+   */
+  async #findSession(operatorId) {
     try {
-      this.agent = await this.#app.client.call(`a1/agents/${encodeURIComponent(this.agent.name)}`);
+      const operator = await this.#app.client.call(`v1/operators/${encodeURIComponent(operatorId)}`);
+      this.sessionId = operator.session_id;
     } catch (error) {
-      this.#fail(error);
-      this.#app.changed();
-      return;
+      if (!(error instanceof ApiError && error.code === "operator_not_found")) throw error;
     }
-    await this.reload();
   }
 
-  /** Follow the turn that runs in the session, or the one that this tab was sending when it was reloaded. */
-  async #resume() {
-    const pending = JSON.parse(this.#app.store.get(`pending:${this.agent.name}`) ?? "null");
-    await this.#opened;
-    if (this.#closed || this.busy) return;
+  /**
+   * After a reading of the history: let it take the place of the turn that ended, or follow the one that runs.
+   * @param {unknown} error
+   */
+  #settle(error) {
+    if ((this.#closed || this.#app.client.closed) || (error && this.#app.refused(error))) return;
+    const passes = error instanceof ApiError && error.passes;
+    if (!passes && this.stream?.ended) this.#replace();
+    else if (!error && !this.busy) this.#resume();
+    this.#app.changed();
+  }
+
+  #resume() {
+    const sent = this.draft.sentTo(this.sessionId);
     const active = this.session?.active_turn;
-    if (pending && pending.sessionId === this.sessionId) await this.#follow(pending.messageId, pending.text);
-    else if (active) await this.#follow(active.message_id, null);
+    if (sent) {
+      this.#sent = sent;
+      void this.follow(sent.messageId, sent.text);
+    } else if (active) void this.follow(active.message_id);
   }
 
-  /** Read what has changed in the session. */
-  async reload() {
-    if (!this.sessionId) return;
-    this.loading = true;
-    this.#app.changed();
-    try {
-      // A turn that ends between the two reads is then in the history; the other order could miss it.
-      this.session = await this.#app.client.call(`${this.#sessions}/${this.sessionId}`);
-      await this.#readMessages();
-      await this.#readApprovals();
-      this.error = null;
-    } catch (error) {
-      this.#fail(error);
-    }
-    this.loading = false;
-    this.#app.changed();
+  /** Show the history in the place of the turn that has ended. A message that it does not hold returns to the draft. */
+  #replace() {
+    const sent = this.#sent;
+    const isLost = this.stream?.status === "gone" && sent && (this.record.error || !this.history.holds(sent.text, sent.after));
+    if (isLost) this.#giveBack(this.record.error ?? new ApiError(404, "message_unknown", "The message did not arrive, or its answer was not recorded."));
+    else this.#clear();
   }
 
-  /** @param {string} text */
-  setDraft(text) {
-    this.draft = { ...this.draft, text };
-    this.#storeDraft();
-  }
-
-  /**
-   * Send a message. If it is refused, or its turn fails or is lost, it returns to the draft. It is never sent twice: a message that
-   * returned and is sent as it was keeps its id, and under one id the gateway runs one turn.
-   * @param {string} text
-   */
-  async send(text) {
-    if (this.busy || !text.trim()) return;
-    const { returned } = this.draft;
-    const messageId = returned?.text === text ? returned.messageId : crypto.randomUUID();
-    this.draft = { text: "", returned: null };
-    this.#storeDraft();
-    this.#sending = true;
-    this.error = null;
-    this.#begin(messageId, text);
-    this.#storePending({ messageId, sessionId: this.sessionId, text });
-    try {
-      await this.#opened;
-      const session = this.agent.operator_id ? {} : { session_id: await this.#ensureSession(messageId, text) };
-      this.#storePending({ messageId, sessionId: this.sessionId, text });
-      const body = { message_id: messageId, messages: [{ role: "user", content: text }], ...session };
-      await this.stream?.send(body);
-      await this.#finish(text);
-    } catch (error) {
-      this.#return(messageId, text, error);
-    }
-    this.#sending = false;
-    this.#app.changed();
-  }
-
-  /** Stop the turn. What it has so far is kept. */
-  async stop() {
-    if (!this.stream || this.stream.ended) return;
-    this.stopping = true;
-    this.#app.changed();
-    try {
-      await this.stream.stop();
-    } catch (error) {
-      this.stopping = false;
-      this.#fail(error);
-    }
-  }
-
-  /** Read what became of the approvals that wait in this session. */
-  async refreshApprovals() {
-    if (![...this.approvals.values()].some(({ status }) => status === "pending")) return;
-    try {
-      await this.#readApprovals();
-    } catch (error) {
-      this.#fail(error);
-    }
-    this.#app.changed();
-  }
-
-  /**
-   * Take over what the gateway says of an approval. One that has ended does not wait again, in whatever order the answers arrive.
-   * @param {any} approval
-   */
-  keepApproval(approval) {
-    if ((this.approvals.get(approval.id)?.status ?? "pending") === "pending") this.approvals.set(approval.id, approval);
-  }
-
-  /** Stop reading. The turn goes on. */
-  close() {
-    this.#closed = true;
-    this.stream?.close();
+  /** Take over what the stream that has ended says. */
+  #end() {
+    const { stream, live } = this;
+    if (!stream || !live || (this.#closed || this.#app.client.closed)) return;
+    if (stream.status === "failed" || stream.status === "lost") {
+      const { code, message } = live.error ?? { code: "internal_error", message: "The turn failed." };
+      const error = new ApiError(stream.status === "lost" ? 503 : 502, code, message);
+      if (this.#sent) this.#giveBack(error);
+      else {
+        this.#clear();
+        this.#fail(error);
+      }
+    } else if (stream.status === "done") this.history.keep(live);
+    void this.record.load();
   }
 
   /**
@@ -194,28 +224,11 @@ export class Conversation {
    */
   async #ensureSession(messageId, text) {
     if (this.sessionId) return this.sessionId;
-    const line = text.trim().split("\n", 1)[0];
-    const title = line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
-    const json = { title, ...(this.workspace ? { workspace: this.workspace } : {}) };
-    this.session = await this.#app.client.call(this.#sessions, { method: "POST", json, headers: { "Idempotency-Key": `page-${messageId}` } });
-    this.#move(this.session.id);
-    return this.session.id;
-  }
-
-  /**
-   * @param {string} messageId
-   * @param {string | null} text what was asked, if this tab knows it
-   */
-  async #follow(messageId, text) {
-    this.#begin(messageId, text);
-    try {
-      await this.stream?.follow();
-      await this.#finish(text);
-    } catch (error) {
-      this.#fail(error);
-      this.#clear();
-    }
-    this.#app.changed();
+    const json = { title: titleOf(text), ...(this.workspace ? { workspace: this.workspace } : {}) };
+    const session = await this.#app.client.call(this.#sessions, { method: "POST", json, headers: { "Idempotency-Key": `page-${messageId}` } });
+    this.sessionId = session.id;
+    if (this.#sent) this.#remember({ ...this.#sent, sessionId: session.id, place: session.id });
+    return session.id;
   }
 
   /**
@@ -224,117 +237,64 @@ export class Conversation {
    */
   #begin(messageId, text) {
     const reducer = new TurnReducer(messageId, text);
+    this.error = null;
     this.stopping = false;
     this.live = reducer.turn;
-    this.stream = new TurnStream(this.#app.client, this.agent.name, messageId, () => {
-      this.live = reducer.read(this.stream?.events ?? []);
-      if (this.live.sessionId && this.live.sessionId !== this.sessionId) this.#move(this.live.sessionId);
+    const stream = new TurnStream(this.#app.client, this.agent.name, messageId, () => {
+      if (this.stream !== stream) return;
+      const isFirst = stream.events.length === 1;
+      this.live = reducer.read(stream.events);
+      if (this.live.sessionId) this.#move(this.live.sessionId);
+      if (this.stopping && isFirst) void this.stop();
       this.#app.changed();
     });
+    this.stream = stream;
     this.#app.changed();
   }
 
-  /**
-   * Take over what the ended stream says.
-   * @param {string | null} text
-   */
-  async #finish(text) {
-    const { stream, live } = this;
-    if (!stream || !live || this.#closed) return;
-    if (stream.status === "done") {
-      this.#ended.set(live.key, live);
-      await this.reload();
-      if (this.error === null) this.#clear();
-      return;
-    }
-    const known = stream.status === "gone" && (text === null || this.turns.some((turn) => turn.question === text));
-    if (text !== null && !known) {
-      const { code, message } = live.error ?? { code: "stream_not_found", message: "It is not known whether the message arrived." };
-      this.#return(stream.messageId, text, new ApiError(409, code, message));
-    } else {
-      this.#clear();
-      await this.reload();
-    }
+  /** @param {Sent} sent */
+  #remember(sent) {
+    this.#sent = sent;
+    this.draft.remember(sent);
   }
 
   /**
-   * Put a message back into the draft, before what was typed meanwhile.
-   * @param {string} messageId
-   * @param {string} text
-   * @param {unknown} error
+   * Put the message back into the draft.
+   * @param {unknown} error why
    */
-  #return(messageId, text, error) {
-    if (this.#closed) return;
-    const typed = this.draft.text.trim();
-    this.draft = { text: typed ? `${text}\n\n${typed}` : text, returned: { messageId, text } };
-    this.#storeDraft();
+  #giveBack(error) {
+    if (this.#closed || this.#app.client.closed) return;
+    if (this.#sent) this.draft.giveBack(this.#sent);
     this.#clear();
     this.#fail(error);
   }
 
   #clear() {
+    if (this.#sent) this.draft.forget(this.#sent.messageId);
+    this.#sent = null;
     this.live = null;
     this.stream = null;
     this.stopping = false;
-    this.#storePending(null);
-  }
-
-  /** @param {string} sessionId */
-  #move(sessionId) {
-    this.sessionId = sessionId;
-    this.#pages = [];
-    this.#app.store.set(`open:${this.agent.name}`, sessionId);
-  }
-
-  async #readMessages() {
-    const { client } = this.#app;
-    const kept = this.#pages.slice(0, -1);
-    for (let cursor = this.#pages.at(-1)?.cursor ?? null; ; ) {
-      const after = cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
-      const page = await client.call(`${this.#sessions}/${this.sessionId}/messages?limit=${PAGE}${after}`);
-      kept.push({ cursor, messages: page.messages });
-      if (!page.next_cursor) break;
-      cursor = page.next_cursor;
-    }
-    this.#pages = kept;
-    this.turns = turnsOf(kept.flatMap((page) => page.messages));
-    for (const turn of this.turns) this.#recall(turn);
   }
 
   /**
-   * Give a recorded turn what only its stream had: the key under which it is shown, and the calls that delegates made.
-   * @param {Turn} recorded
+   * Follow the turn into the session in which it runs: a compaction may move it.
+   * @param {string} sessionId
    */
-  #recall(recorded) {
-    for (const live of this.#ended.values()) {
-      if (live.answerId !== recorded.answerId) continue;
-      recorded.key = live.key;
-      const calls = new Map(live.steps.flatMap((step) => step.calls.map((call) => [call.id, call.calls])));
-      for (const call of recorded.steps.flatMap((step) => step.calls)) call.calls = calls.get(call.id) ?? [];
-    }
-  }
-
-  /** Read the approvals of this session, if a turn names one. */
-  async #readApprovals() {
-    if (!this.turns.some((turn) => approvalsOf(turn).length)) return;
-    for await (const page of this.#app.client.pages(`a1/approvals?session_id=${this.sessionId}`)) {
-      for (const approval of page.approvals) this.keepApproval(approval);
-    }
+  #move(sessionId) {
+    this.sessionId = sessionId;
+    if (this.#sent && this.#sent.place !== sessionId) this.#remember({ ...this.#sent, place: sessionId });
   }
 
   /** @param {unknown} error */
   #fail(error) {
-    if (this.#closed || (error instanceof DOMException && error.name === "AbortError")) return;
+    if ((this.#closed || this.#app.client.closed) || (error instanceof DOMException && error.name === "AbortError")) return;
     if (!this.#app.refused(error)) this.error = error;
   }
+}
 
-  #storeDraft() {
-    const empty = !this.draft.text && !this.draft.returned;
-    this.#app.store.set(`draft:${this.agent.name}`, empty ? null : JSON.stringify(this.draft));
-  }
-
-  /** @param {{messageId: string, sessionId: string | null, text: string} | null} pending */
-  #storePending(pending) {
-    this.#app.store.set(`pending:${this.agent.name}`, pending && JSON.stringify(pending));
-  }
+/** @param {string} text */
+function titleOf(text) {
+  const line = text.trim().split("\n", 1)[0];
+  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
 }

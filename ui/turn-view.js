@@ -19,13 +19,13 @@ const FINISHES = {
 
 export class TurnView {
   element = document.createElement("article");
-  /** @type {Markdown[]} */
+  /** @type {{markdown: Markdown, text: string, complete: boolean}[]} by the number of the step */
   #texts = [];
   #announcer = new SentenceAnnouncer();
   #wasLive = false;
   /** @type {Turn | null} */
   #turn = null;
-  #revision = "";
+  #revision = -1;
 
   constructor() {
     this.element.className = "turn";
@@ -35,7 +35,7 @@ export class TurnView {
    * Show a turn. A turn that has ended is rendered once, until `revision` changes.
    * @param {Turn} turn
    * @param {import("./calls.js").CallContext} context
-   * @param {string} revision changes when approvals have changed
+   * @param {number} revision grows when approvals have changed
    */
   update(turn, context, revision) {
     if (turn === this.#turn && revision === this.#revision && !turn.running) return;
@@ -80,9 +80,15 @@ export class TurnView {
    */
   #text(index, text, complete) {
     if (!text) return "";
-    const markdown = (this.#texts[index] ??= new Markdown());
-    markdown.update(text, complete);
-    return markdown.element;
+    let shown = this.#texts[index];
+    // What was complete may differ from what the history holds, and a new attempt begins anew.
+    if (!shown || !text.startsWith(shown.text) || (shown.complete && text !== shown.text)) {
+      shown = this.#texts[index] = { markdown: new Markdown(), text: "", complete: false };
+    }
+    shown.markdown.update(text, complete);
+    shown.text = text;
+    shown.complete = complete;
+    return shown.markdown.element;
   }
 }
 

@@ -9,9 +9,9 @@ from tests.page.tab import Tab
 
 def test_a_user_signs_in_reloads_and_signs_out(tab: Tab) -> None:
     tab.sign_in()
-    expect(tab.page.locator("header")).to_contain_text("ada")
+    expect(tab.page.get_by_role("banner")).to_contain_text("ada")
     tab.page.reload()
-    expect(tab.page.locator("header")).to_contain_text("ada")
+    expect(tab.page.get_by_role("banner")).to_contain_text("ada")
     tab.page.get_by_role("button", name="Sign out").click()
     expect(tab.page.get_by_label("Token")).to_be_visible()
     assert json.loads(tab.page.evaluate("JSON.stringify(sessionStorage)")) == {}

@@ -1,0 +1,114 @@
+/** The open conversation: what it is, its turns, what went wrong, and the field for the next message. */
+
+import { composer } from "./composer.js";
+import { ApiError } from "./errors.js";
+import { count, money, number, sum } from "./format.js";
+import { failure } from "./resource.js";
+import { fragment } from "./router.js";
+import { html } from "./vendor-lit-html.js";
+
+/**
+ * @typedef {import("./conversation.js").Conversation} Conversation
+ * @typedef {import("./resource.js").Content} Content
+ */
+
+const CONTINUE = "Continue: what waited has been decided.";
+
+/**
+ * @param {Conversation} conversation
+ * @param {import("./log.js").Log} log
+ * @param {() => void} changed
+ * @returns {Content}
+ */
+export function conversationView(conversation, log, changed) {
+  const { record, session } = conversation;
+  const isGone = record.error instanceof ApiError && record.error.status === 404;
+  const isEmpty = !conversation.turns.length && !conversation.live;
+  return html`<section class="conversation" aria-label="Conversation">
+    ${head(conversation)}
+    <div id="log" tabindex="0" role="group" aria-label="Messages" @scroll=${() => log.saveScroll()}>
+      ${isEmpty && !record.value && !record.error ? html`<p class="state" role="status">Loading …</p>` : ""} ${log.elements()}
+      ${isEmpty && record.value && !session?.message_count ? welcome(conversation) : ""}
+    </div>
+    <div class="notices">${notices(conversation, log, changed)}</div>
+    ${session?.archived_at ? archived(conversation) : isGone ? "" : composer(conversation, changed, () => log.scrollToEnd())}
+  </section>`;
+}
+
+/** @param {Conversation} conversation */
+function head({ agent, session, turns }) {
+  const costs = turns.flatMap((turn) => turn.cost ?? []);
+  const tokens = turns.reduce((total, turn) => total + (turn.usage?.total_tokens ?? 0), 0);
+  return html`<header>
+    <h1><bdi>${session?.title || agent.name}</bdi></h1>
+    <p class="quiet facts">
+      <span>${session?.title ? html`<bdi>${agent.name}</bdi>: ` : ""}${agent.description}</span>
+      ${session?.workspace ? html`<span>Workspace <a href=${fragment("workspaces", session.workspace)}><bdi>${session.workspace}</bdi></a></span>` : ""}
+      ${tokens ? html`<span>Session: ${number(tokens)} tokens${costs.length ? ` · ${money(sum(costs))}` : ""}</span>` : ""}
+      ${session?.parent_session_id ? html`<span><a href=${fragment("chat", agent.name, session.parent_session_id)}>Earlier part</a></span>` : ""}
+    </p>
+  </header>`;
+}
+
+/** @param {Conversation} conversation */
+function welcome({ agent }) {
+  return html`<div class="welcome quiet">
+    <p>Write a message to begin.</p>
+    ${agent.operator_id ? html`<p>This agent goes on in one session, which begins with your first message.</p>` : ""}
+  </div>`;
+}
+
+/** @param {Conversation} conversation */
+function archived({ agent, session }) {
+  return html`<p class="state">This session is archived: its messages can be read, but not answered.
+    ${session.successor_session_id ? html`<a href=${fragment("chat", agent.name, session.successor_session_id)}>It continues here.</a>` : ""}</p>`;
+}
+
+/**
+ * @param {Conversation} conversation
+ * @param {import("./log.js").Log} log
+ * @param {() => void} changed
+ */
+function notices(conversation, log, changed) {
+  const { error, record, stream, live } = conversation;
+  const isBroken = stream?.status === "reconnecting";
+  return html`
+    ${live && live.question === null && live.running ? html`<p class="state" role="status">A message from another tab or device is being answered.</p>` : ""}
+    ${isBroken ? html`<p class="state reconnecting" role="status">The connection broke off. Reconnecting … The agent goes on meanwhile.</p>` : ""}
+    ${record.error && !isBroken ? unread(conversation) : ""} ${error ? refused(conversation, changed) : ""}
+    ${log.canContinue
+      ? html`<p class="state">Everything that waited is decided.
+          <button type="button" @click=${() => conversation.send(CONTINUE)}>Tell the agent to continue</button></p>`
+      : ""}`;
+}
+
+/** @param {Conversation} conversation */
+function unread({ agent, draft, record }) {
+  const isGone = record.error instanceof ApiError && record.error.code === "session_not_found";
+  return html`${failure(record.error, isGone ? null : () => record.load())}
+    ${isGone
+      ? html`<p class="state">${draft.text ? "Your draft is kept. " : ""}<a href=${fragment("chat", agent.name, "new")}>Begin a new session</a> or choose another one.</p>`
+      : ""}`;
+}
+
+/**
+ * @param {Conversation} conversation
+ * @param {() => void} changed
+ */
+function refused(conversation, changed) {
+  const { error, draft } = conversation;
+  const busyWith = error instanceof ApiError && error.code === "session_busy" ? error.details.message_id : null;
+  const dismiss = () => {
+    conversation.error = null;
+    changed();
+  };
+  return html`${failure(error)}
+    <p class="actions">
+      ${busyWith
+        ? html`<button type="button" @click=${() => conversation.follow(busyWith)}>Follow it</button>
+            <button type="button" @click=${() => conversation.stop(busyWith)}>Stop it</button>`
+        : ""}
+      <button type="button" @click=${dismiss}>Close this notice</button>
+      ${draft.returned ? html`<span class="quiet">Your message (${count(draft.returned.text.length, "character")}) is back in the field below.</span>` : ""}
+    </p>`;
+}

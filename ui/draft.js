@@ -1,0 +1,91 @@
+/** What the tab keeps of an agent over a reload: the draft of the next message, and the messages that are being answered. */
+
+/**
+ * @typedef {object} Sent a message whose end this tab has not seen
+ * @property {string} messageId
+ * @property {string | null} sessionId to which it is sent; null before its session is created
+ * @property {string | null} place the session in which its turn runs: that one, or a successor
+ * @property {string} text
+ * @property {string | null} after the id of the answer before it
+ */
+
+export class Draft {
+  text = "";
+  /** @type {{messageId: string, sessionId: string | null, text: string} | null} the message that came back */
+  returned = null;
+  /** @type {Sent[]} */
+  #sent = [];
+  #app;
+  #agent;
+
+  /**
+   * @param {import("./app.js").App} app
+   * @param {string} agent
+   */
+  constructor(app, agent) {
+    this.#app = app;
+    this.#agent = agent;
+    Object.assign(this, JSON.parse(app.store.get(`draft:${agent}`) ?? "{}"));
+    this.#sent = JSON.parse(app.store.get(`sent:${agent}`) ?? "[]");
+  }
+
+  /** @param {string} text */
+  write(text) {
+    this.text = text;
+    this.#store();
+  }
+
+  /**
+   * Take a message out of the draft and return its id. A message that came back keeps its id if it is sent as it was, and under one
+   * id the gateway runs one turn.
+   * @param {string} text
+   * @param {string | null} sessionId
+   */
+  take(text, sessionId) {
+    const { returned } = this;
+    if (text === this.text) {
+      this.text = "";
+      this.returned = null;
+      this.#store();
+    }
+    return returned && returned.text === text && returned.sessionId === sessionId ? returned.messageId : crypto.randomUUID();
+  }
+
+  /**
+   * Put a message back, before what was typed meanwhile.
+   * @param {Sent} message
+   */
+  giveBack({ messageId, sessionId, text }) {
+    const typed = this.text.trim();
+    this.text = typed && typed !== text.trim() ? `${text}\n\n${typed}` : text;
+    this.returned = { messageId, sessionId, text };
+    this.#store();
+  }
+
+  /**
+   * Return the message that this tab was sending when it was reloaded, or null.
+   * @param {string | null} place
+   */
+  sentTo(place) {
+    return this.#sent.find((one) => one.place === place) ?? null;
+  }
+
+  /** @param {Sent} message */
+  remember(message) {
+    this.#sent = [...this.#sent.filter((one) => one.messageId !== message.messageId), message];
+    this.#store();
+  }
+
+  /** @param {string} messageId */
+  forget(messageId) {
+    this.#sent = this.#sent.filter((one) => one.messageId !== messageId);
+    this.#store();
+  }
+
+  #store() {
+    if (this.#app.client.closed) return; // the user has signed out, and nothing remains
+    const { text, returned } = this;
+    this.#app.store.set(`draft:${this.#agent}`, text || returned ? JSON.stringify({ text, returned }) : null);
+    this.#app.store.set(`sent:${this.#agent}`, this.#sent.length ? JSON.stringify(this.#sent) : null);
+  }
+}
