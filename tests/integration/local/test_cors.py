@@ -1,0 +1,68 @@
+"""Browsers of the laptop's page may post uploads to the emulated bucket, also in a home that an earlier release created."""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Final
+
+import boto3
+import httpx
+import pytest
+
+from local.emulator import TEMPLATE, provision
+from local.home import Home
+from spass.aws.clients import Aws
+from spass.aws.upload_origin import upload_origin
+from spass.aws.uploads import PresignedPost
+from spass.core.ids import TenantId
+from tests.integration.local.emulated_laptop import running
+
+ORIGIN: Final = "http://127.0.0.1:3000"
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the bucket of an emulator that an earlier release has set up, without the rule, and this one has updated."""
+    folder = tmp_path_factory.mktemp("laptop")
+    earlier = folder / "earlier.json"
+    template = json.loads(TEMPLATE.read_text())
+    (stored,) = [one for one in template["Resources"].values() if one["Type"] == "AWS::S3::Bucket"]
+    assert stored["Properties"].pop("CorsConfiguration")
+    earlier.write_text(json.dumps(template))
+    with running(Home(folder / "home"), {}, earlier) as laptop:
+        before = laptop.stores
+        boto3.client("s3").put_object(Bucket=before.bucket, Key="T/kept", Body=b"kept")
+        assert provision() == before
+        yield before.bucket
+
+
+def form_of(bucket: str) -> PresignedPost:
+    store = Aws(table="unused", bucket=bucket).for_tenant(TenantId("demo"))
+    return store.uploads.presign("notes/upl_1/a.md", size=10, content_type="text/markdown", seconds=60)
+
+
+def test_the_rule_reaches_the_bucket_which_keeps_its_objects(bucket: str) -> None:
+    (rule,) = boto3.client("s3").get_bucket_cors(Bucket=bucket)["CORSRules"]
+    assert (rule["AllowedMethods"], rule["AllowedOrigins"], rule.get("AllowedHeaders")) == (["POST"], ["*"], None)
+    assert boto3.client("s3").get_object(Bucket=bucket, Key="T/kept")["Body"].read() == b"kept"
+
+
+def test_a_browser_may_post_a_form_from_the_pages_origin(bucket: str) -> None:
+    form = form_of(bucket)
+    asked = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
+    preflight = httpx.options(form.url, headers=asked, trust_env=False)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] in ("*", ORIGIN)
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    posted = httpx.post(
+        form.url, data=dict(form.fields), files={"file": ("a.md", b"hello")}, headers={"Origin": ORIGIN}, trust_env=False
+    )
+    assert posted.is_success
+    assert posted.headers["access-control-allow-origin"] in ("*", ORIGIN)
+    assert boto3.client("s3").get_object(Bucket=bucket, Key=form.fields["key"])["Body"].read() == b"hello"
+
+
+def test_the_policy_of_the_page_names_the_emulators_origin(bucket: str) -> None:
+    origin = upload_origin(os.environ)
+    assert origin is not None
+    assert form_of(bucket).url.startswith(f"{origin}/")
