@@ -135,6 +135,15 @@ def test_the_page_needs_no_token_and_takes_no_notice_of_one(gateway: Gateway) ->
         assert gateway.send("GET", "/ui", token=token).status == 200
 
 
+@pytest.mark.parametrize("path", ["/", "/ui", "/ui/app.js"])
+def test_other_methods_are_refused(gateway: Gateway, path: str) -> None:
+    client = TestClient(LambdaEdge(create_app([module.router for module in MODULES.values()], gateway.services)))
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        answer = client.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+        assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
 def _addresses(text: str) -> list[str]:
     return re.findall(r'(?:src|href)="([^"#]+)"', text)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from infra.environments import DEV, Environment
-from infra.routes import NO_SUCH_ROUTE, ROUTE_HINTS, ROUTES, Permission, Route, Surface
+from infra.routes import MIN_COMPRESSED_BYTES, NO_SUCH_ROUTE, ROUTE_HINTS, ROUTES, Permission, Route, Surface
 from infra.workers import WORKERS, Worker
 
 from .conftest import Deployment, function_name
@@ -141,6 +141,20 @@ def test_every_path_of_the_api_has_an_answer_for_every_method(dev: Deployment) -
     paths_with_any = {path for verb, path in dev.methods() if verb == "ANY"}
     assert {"/", "/{path+}", "/v1", "/a1", "/a1/rag", "/v1/chat", "/c1", "/c1/agents"} <= paths_with_any
     assert {path for _, path in dev.methods()} == paths_with_any
+
+
+def test_the_refused_methods_of_the_root_are_in_the_stack_of_the_api(dev: Deployment) -> None:
+    """CloudFormation would create a method of a nested stack before it deletes the one of an earlier release."""
+    root = dev.methods()["ANY", "/"]
+    assert root in dev.api["Resources"].values()
+    assert {verb for verb, path in dev.methods() if path == "/"} == {"ANY", "GET", "HEAD"}
+
+
+def test_buffered_answers_are_compressed_from_a_kibibyte_on(dev: Deployment) -> None:
+    ((_, api),) = dev.resources("AWS::ApiGateway::RestApi")
+    assert api["Properties"]["MinimumCompressionSize"] == MIN_COMPRESSED_BYTES == 1024
+    largest = [json.dumps(resource["Properties"]) for _, resource in dev.resources("AWS::ApiGateway::GatewayResponse")]
+    assert max(map(len, largest)) < MIN_COMPRESSED_BYTES, "API Gateway's own errors are not compressed"
 
 
 def test_only_the_methods_of_rows_may_invoke_a_function(dev: Deployment) -> None:
