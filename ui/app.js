@@ -1,19 +1,16 @@
 /** The page: sign-in, header and the view that the address fragment names. */
 
-import { createApprovals } from "./approvals.js";
 import { createChat } from "./chat.js";
 import { Client } from "./client.js";
 import { readWaiting, waitingCount } from "./decisions.js";
 import { closeDialogs } from "./dialog.js";
 import { ApiError } from "./errors.js";
 import { helpOnKey, showHelp } from "./help.js";
-import { createIndices } from "./indices.js";
+import { failure } from "./resource.js";
 import { fragment, place } from "./router.js";
 import { createSignIn } from "./sign-in.js";
 import { Store } from "./store.js";
-import { createUsage } from "./usage.js";
 import { html, render } from "./vendor-lit-html.js";
-import { createWorkspaces } from "./workspaces.js";
 
 /**
  * What a view gets.
@@ -32,13 +29,16 @@ import { createWorkspaces } from "./workspaces.js";
  * @property {() => void} close is called when another view is shown. What streams goes on
  */
 
-/** @type {Record<string, {title: string, create: (app: App) => View}>} */
+/**
+ * The views. The others than the chat are loaded at their first use.
+ * @type {Record<string, {title: string, create: (app: App) => View | Promise<View>}>}
+ */
 const VIEWS = {
   chat: { title: "Chat", create: createChat },
-  approvals: { title: "Approvals", create: createApprovals },
-  workspaces: { title: "Workspaces", create: createWorkspaces },
-  indices: { title: "Indices", create: createIndices },
-  usage: { title: "Usage", create: createUsage },
+  approvals: { title: "Approvals", create: async (app) => (await import("./approvals.js")).createApprovals(app) },
+  workspaces: { title: "Workspaces", create: async (app) => (await import("./workspaces.js")).createWorkspaces(app) },
+  indices: { title: "Indices", create: async (app) => (await import("./indices.js")).createIndices(app) },
+  usage: { title: "Usage", create: async (app) => (await import("./usage.js")).createUsage(app) },
 };
 
 const BASE = new URL(".", document.baseURI).href;
@@ -51,6 +51,7 @@ let client = null;
 /** @type {Map<string, View>} */
 let views = new Map();
 let current = "";
+let broken = false;
 /** @type {{render: () => import("./resource.js").Content}} */
 let signIn;
 
@@ -101,11 +102,30 @@ function show() {
   const name = view in VIEWS ? view : "chat";
   if (name !== current) views.get(current)?.close();
   current = name;
+  broken = false;
   const app = { client, store, changed, refused, go };
-  if (!views.has(name)) views.set(name, VIEWS[name].create(app));
-  views.get(name)?.open(name === view ? params : []);
+  const shown = views.get(name);
+  if (shown) shown.open(name === view ? params : []);
+  else void load(name, app);
   document.title = `${VIEWS[name].title} – Spass`;
   changed();
+}
+
+/**
+ * Create a view, and show it if it is still the one that the address names.
+ * @param {string} name
+ * @param {App} app
+ */
+async function load(name, app) {
+  try {
+    const view = await VIEWS[name].create(app);
+    if (app.client !== client || views.has(name)) return;
+    views.set(name, view);
+    if (name === current) show();
+  } catch {
+    if (name === current) broken = true; // its file did not arrive
+    changed();
+  }
 }
 
 /** @param {string} address */
@@ -128,7 +148,11 @@ function page() {
     </header>
     ${navigator.onLine ? "" : html`<p class="state offline" role="status">You are offline. The page goes on when the connection is back.</p>`}
     ${store.holds ? "" : html`<p class="state failed" role="alert">The browser's storage for this tab is full: drafts are lost when you reload.</p>`}
-    <main id="main" class=${current} tabindex="-1">${views.get(current)?.render()}</main>`;
+    <main id="main" class=${current} tabindex="-1">${views.get(current)?.render() ?? notLoaded()}</main>`;
+}
+
+function notLoaded() {
+  return broken ? failure(new ApiError(0, "offline", "The view did not arrive."), show) : html`<p class="state" role="status">Loading …</p>`;
 }
 
 function waitingBadge() {

@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from playwright.sync_api import Browser, Playwright
+
 ROOT: Final = Path(__file__).resolve().parents[2]
+_ARGUMENTS: Final = ("--headless=shell", "--no-sandbox", "--no-zygote", "--disable-gpu")
+"""It starts with these also as root in a container."""
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 _PLACES: Final = (
     Path("/opt/google/chrome/chrome"),
@@ -43,6 +47,17 @@ class Chromium:
 
 class NoChromium(Exception):
     """There is no Chromium on this machine."""
+
+
+def launch_chromium(playwright: Playwright) -> Browser:
+    """Start a headless Chromium. Close it after its use.
+
+    Raises:
+        NoChromium: there is none; the message says what to install.
+    """
+    chromium = find_chromium()
+    environment: dict[str, str | float | bool] = {**os.environ, **chromium.environment}
+    return playwright.chromium.launch(executable_path=chromium.path, args=list(_ARGUMENTS), env=environment)
 
 
 def find_chromium() -> Chromium:

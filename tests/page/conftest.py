@@ -1,24 +1,19 @@
 """A headless Chromium, a gateway with a scripted upstream, and tabs in which nothing forbidden may happen."""
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 from tests.e2e.conftest import Gateway
-from tests.page.chromium import find_chromium
+from tests.page.chromium import launch_chromium
 from tests.page.tab import Tab, new_tab
-
-_ARGUMENTS = ("--headless=shell", "--no-sandbox", "--no-zygote", "--disable-gpu")
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        chromium = find_chromium()
-        environment: dict[str, str | float | bool] = {**os.environ, **chromium.environment}
-        browser = playwright.chromium.launch(executable_path=chromium.path, args=list(_ARGUMENTS), env=environment)
+        browser = launch_chromium(playwright)
         yield browser
         browser.close()
 
