@@ -9,6 +9,7 @@ import { Resource } from "./resource.js";
 import { fragment } from "./router.js";
 import { SessionList } from "./sessions.js";
 import { html } from "./vendor-lit-html.js";
+import { workspaceField } from "./workspace-field.js";
 
 /**
  * @typedef {import("./app.js").App} App
@@ -198,7 +199,7 @@ export function createChat(app) {
       const desk = desks.get(current);
       if (desk) follow(desk);
       queueMicrotask(settle);
-      return agents.show((list) => html`${picker(list)} ${desk ? conversationView(desk.open.conversation, desk.open.log, app.changed) : ""}`, {
+      return agents.show((list) => html`${picker(list)} ${desk ? conversationView(desk.open.conversation, desk.open.log, app.changed, workspaceField(app, desk.open.conversation)) : ""}`, {
         empty: (list) => (list.length ? null : html`<p class="state">This gateway has no agents. Your operator adds them as YAML files.</p>`),
       });
     },

@@ -18,9 +18,10 @@ const CONTINUE = "Continue: what waited has been decided.";
  * @param {Conversation} conversation
  * @param {import("./log.js").Log} log
  * @param {() => void} changed
+ * @param {Content} choice what the user may choose before the first message
  * @returns {Content}
  */
-export function conversationView(conversation, log, changed) {
+export function conversationView(conversation, log, changed, choice) {
   const { record, session } = conversation;
   const isGone = record.error instanceof ApiError && record.error.status === 404;
   const isEmpty = !conversation.turns.length && !conversation.live;
@@ -31,7 +32,7 @@ export function conversationView(conversation, log, changed) {
       ${isEmpty && record.value && !session?.message_count ? welcome(conversation) : ""}
     </div>
     <div class="notices">${notices(conversation, log, changed)}</div>
-    ${session?.archived_at ? archived(conversation) : isGone ? "" : composer(conversation, changed, () => log.scrollToEnd())}
+    ${choice} ${session?.archived_at ? archived(conversation) : isGone ? "" : composer(conversation, changed, () => log.scrollToEnd())}
   </section>`;
 }
 
