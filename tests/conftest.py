@@ -30,6 +30,8 @@ _FIRST = (
     "e2e/test_managed_schedules.py",
     "e2e/test_ingest_restarts.py",
     "e2e/test_life.py",
+    "page/test_bad_streams.py",
+    "page/test_hostile.py",
     "e2e/test_compaction.py",
     "e2e/test_chat.py",
     "e2e/test_directors_with_models.py",

@@ -1,7 +1,7 @@
 /** The open conversation: what it is, its turns, what went wrong, and the field for the next message. */
 
 import { composer } from "./composer.js";
-import { ApiError } from "./errors.js";
+import { ApiError, problem } from "./errors.js";
 import { count, money, number, sum } from "./format.js";
 import { failure } from "./resource.js";
 import { fragment } from "./router.js";
@@ -75,7 +75,7 @@ function notices(conversation, log, changed) {
   const isBroken = stream?.status === "reconnecting";
   return html`
     ${live && live.question === null && live.running ? html`<p class="state" role="status">A message from another tab or device is being answered.</p>` : ""}
-    ${isBroken ? html`<p class="state reconnecting" role="status">The connection broke off. Reconnecting … The agent goes on meanwhile.</p>` : ""}
+    ${isBroken ? html`<p class="state reconnecting" role="status">${whyBroken(stream.error)} Reconnecting … The agent goes on meanwhile.</p>` : ""}
     ${record.error && !isBroken ? unread(conversation) : ""} ${error ? refused(conversation, changed) : ""}
     ${log.canContinue
       ? html`<p class="state">Everything that waited is decided.
@@ -112,4 +112,11 @@ function refused(conversation, changed) {
       <button type="button" @click=${dismiss}>Close this notice</button>
       ${draft.returned ? html`<span class="quiet">Your message (${count(draft.returned.text.length, "character")}) is back in the field below.</span>` : ""}
     </p>`;
+}
+
+/** @param {import("./errors.js").ApiError | null} error */
+function whyBroken(error) {
+  if (!error || error.status === 0) return "The connection broke off.";
+  const { title, advice } = problem(error);
+  return `${title} ${advice}`;
 }

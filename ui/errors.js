@@ -43,6 +43,8 @@ const ADVICE = {
   rate_limited: "Too many requests at once.",
   no_backend_available: "No provider serves this model now. Choose another agent or try later.",
   storage_unavailable: "The gateway's storage does not answer. Try again in a moment.",
+  message_unknown: "It is back in the draft. Send it again as it is: the gateway answers it only once.",
+  stream_not_found: "The gateway does not have this answer any more. Reload the session.",
   turn_lost: "The process that answered has died, and nothing was recorded. Send the message again if you still want it.",
   admin_required: "This token may not do this. Sign in with a token that may, or ask your operator.",
   model_not_allowed: "This token may not use the agent's model. Choose another agent, or ask your operator.",
@@ -59,5 +61,11 @@ export function problem(error) {
   }
   const wait = error.retryAfter ? `Try again in ${error.retryAfter} seconds.` : "";
   const id = error.status >= 500 && error.requestId ? `(Request ${error.requestId})` : "";
-  return { title: error.message, advice: [ADVICE[error.code] ?? "", wait, id].filter(Boolean).join(" ") };
+  return { title: error.message, advice: [ADVICE[error.code] ?? fallback(error), wait, id].filter(Boolean).join(" ") };
+}
+
+/** @param {ApiError} error */
+function fallback({ status, retryAfter }) {
+  if (status === 403) return "This token may not do this. Sign in with a token that may, or ask your operator.";
+  return status >= 500 && !retryAfter ? "Try again in a moment." : "";
 }

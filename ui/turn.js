@@ -122,7 +122,7 @@ export class TurnReducer {
         this.#wait(event.approval);
         break;
       case "usage":
-        turn.usage = event.usage ?? null;
+        if (typeof event.usage?.total_tokens === "number") turn.usage = event.usage;
         turn.cost = text(event.cost?.usd) ?? (typeof event.cost_usd === "number" ? String(event.cost_usd) : null);
         break;
       case "done":

@@ -1,0 +1,159 @@
+"""Streams that are cut, out of order or not streams at all: one turn, one message id, and a message that says what to do."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.conftest import Gateway
+from tests.page.scripted import Answer, Event, Script, answer_is, frames, html, no_answer, no_content, refusal, stream, turn
+from tests.page.tab import Tab
+
+TEXT = "Grüße aus dem Fluß 🚀 und zurück"
+WHOLE = turn(TEXT[:9], TEXT[9:20], TEXT[20:])
+"""Seven events: planning, three tokens, complete, usage, done."""
+
+
+def begin(tab: Tab, chats: Sequence[Answer], recorded: str | None = TEXT) -> Script:
+    """Sign in to a scripted gateway and send a message."""
+    tab.expects_failed_requests = True
+    script = Script(tab.page, chats, recorded)
+    tab.sign_in(fragment="#/chat/helper/new")
+    script.ask()
+    return script
+
+
+def within(character: str, body: bytes) -> bytes:
+    """Return the body up to the middle of a character."""
+    return body[: body.index(character.encode()) + 1]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [*WHOLE[:2], "{broken", "", *WHOLE[2:]],
+        [*WHOLE[:2], "null", "[]", '"text"', "7", *WHOLE[2:]],
+        [*WHOLE[:2], {"type": "sparkle", "content": "no"}, {"content": "no type"}, {"type": 7}, *WHOLE[2:]],
+        [
+            *WHOLE[:2],
+            {"type": "token"},
+            {"type": "token", "content": 7, "step": "x"},
+            {"type": "tool_call"},
+            {"type": "status_update", "tool_call": 7},
+            {"type": "status_update", "tool_call_id": "unknown", "progress": None},
+            {"type": "approval"},
+            {"type": "usage"},
+            {"type": "usage", "usage": 3, "cost": 4},
+            {"type": "usage", "usage": {"total_tokens": "many"}, "cost": {"usd": {}}},
+            *WHOLE[2:],
+        ],
+    ],
+    ids=["not JSON", "not an object", "unknown types", "missing fields"],
+)
+def test_events_that_cannot_be_read_are_skipped(tab: Tab, events: list[Event | str]) -> None:
+    script = begin(tab, [stream(frames(events))])
+    answer_is(tab.page, TEXT)
+    assert script.requests == 1
+    expect(tab.page.locator(".turn")).not_to_contain_text("NaN")
+
+
+@pytest.mark.parametrize(
+    ("bodies", "last_ids"),
+    [
+        ([frames(WHOLE[:3]), frames(WHOLE[3:], 4)], ["1-3"]),
+        ([within("ü", frames(WHOLE)), frames(WHOLE[1:], 2)], ["1-1"]),
+        ([frames(WHOLE[:2]) + within("🚀", frames(WHOLE[2:], 3)), frames(WHOLE[2:], 3)], ["1-2"]),
+        ([frames(WHOLE[:2]) + frames(WHOLE[4:], 5), frames(WHOLE[2:], 3)], ["1-2"]),
+        ([frames(WHOLE[:2]) + frames(WHOLE[3:4], 4) + frames(WHOLE[2:3], 3), frames(WHOLE[2:], 3)], ["1-2"]),
+        ([frames(WHOLE[:3]) + frames(WHOLE[1:3], 2) + frames(WHOLE[3:], 4)], []),
+        ([frames(WHOLE[:2]), frames(WHOLE)], ["1-2"]),
+        ([b"", frames(WHOLE)], [None]),
+        ([frames(WHOLE[:2]) + b"id: none\ndata: {}\n\nid: 1-x\ndata: {}\n\n" + frames(WHOLE[2:], 3)], []),
+    ],
+    ids=[
+        "a cut",
+        "a cut character",
+        "a cut character later",
+        "a gap",
+        "out of order",
+        "repeated",
+        "from the start",
+        "empty",
+        "bad ids",
+    ],
+)
+def test_a_broken_stream_is_read_on_from_its_last_good_event(tab: Tab, bodies: list[bytes], last_ids: list[str | None]) -> None:
+    script = begin(tab, [stream(body) for body in bodies])
+    answer_is(tab.page, TEXT)
+    assert script.last_event_ids == last_ids
+    assert len(script.posts) == 1
+
+
+@pytest.mark.parametrize(
+    "chats",
+    [
+        [no_answer, no_answer, stream(frames(WHOLE))],
+        [html(502), stream(frames(WHOLE))],
+        [
+            stream(frames(WHOLE[:2])),
+            no_answer,
+            refusal(503, "storage_unavailable", Retry_After="1"),
+            stream(frames(WHOLE[2:], 3)),
+        ],
+        [stream(frames(WHOLE[:2])), html(), stream(frames(WHOLE[2:], 3))],
+        [stream(frames(WHOLE[:2])), refusal(429, "rate_limited", Retry_After="1"), stream(frames(WHOLE[2:], 3))],
+    ],
+    ids=["before the first byte", "a proxy before the first byte", "after the first byte", "a proxy", "a rate limit"],
+)
+def test_a_failing_connection_is_repeated_under_one_message_id(tab: Tab, chats: list[Answer]) -> None:
+    script = begin(tab, chats)
+    expect(tab.page.locator(".state.reconnecting")).to_be_visible()
+    answer_is(tab.page, TEXT)
+    assert script.requests == len(chats)
+    assert all(post == script.posts[0] for post in script.posts)
+
+
+@pytest.mark.parametrize(
+    ("chats", "advice"),
+    [
+        ([html()], "a proxy or a sign-in page"),
+        ([refusal(404, "agent_not_found")], "Choose another one"),
+        ([refusal(404, "session_not_found")], "begin a new session"),
+        ([refusal(409, "session_busy")], "Follow or stop it"),
+        ([refusal(413, "payload_too_large")], "Shorten it"),
+        ([refusal(429, "rate_limited", Retry_After="7")], "Try again in 7 seconds"),
+        ([refusal(503, "no_backend_available")], "try later"),
+        ([no_content], "a proxy or a sign-in page"),
+        ([stream(frames(WHOLE[:2])), no_content], "did not arrive, or its answer was not recorded"),
+        ([stream(frames(WHOLE[:2])), refusal(404, "stream_not_found")], "did not arrive, or its answer was not recorded"),
+    ],
+    ids=["HTML", "agent gone", "session gone", "busy", "too large", "rate limit", "no backend", "204", "204 later", "404 later"],
+)
+def test_a_refused_message_returns_to_the_draft_with_advice(tab: Tab, chats: list[Answer], advice: str) -> None:
+    script = begin(tab, chats, recorded=None)
+    expect(tab.page.get_by_role("alert")).to_contain_text(advice)
+    expect(tab.page.get_by_label("Message", exact=True)).to_have_value("Hello?")
+    assert len({post["message_id"] for post in script.posts}) == 1
+    script.asked.clear()  # the same answers for the second attempt
+    tab.page.get_by_role("button", name="Send").click()
+    expect(tab.page.get_by_role("alert")).to_contain_text(advice)
+    assert len({post["message_id"] for post in script.posts}) == 1
+
+
+def test_a_recorded_turn_whose_stream_is_gone_is_not_offered_again(tab: Tab) -> None:
+    script = begin(tab, [stream(frames(WHOLE[:2])), refusal(404, "stream_not_found")])
+    answer_is(tab.page, TEXT)
+    expect(tab.page.get_by_label("Message", exact=True)).to_have_value("")
+    assert len(script.posts) == 1
+
+
+def test_a_token_revoked_in_mid_stream_signs_out_with_a_reason(tab: Tab) -> None:
+    begin(tab, [stream(frames(WHOLE[:2])), refusal(401, "invalid_token")])
+    expect(tab.page.get_by_role("alert")).to_contain_text("Sign in again")
+    expect(tab.page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_proxy_that_stays_is_named_while_the_page_reconnects(new: Callable[[str], Tab], standin: Gateway) -> None:
+    tab = new(standin.url)
+    begin(tab, [stream(frames(WHOLE[:2])), html()])
+    expect(tab.page.locator(".state.reconnecting")).to_contain_text("a proxy or a sign-in page")
