@@ -46,6 +46,9 @@ const ADVICE = {
   message_unknown: "It is back in the draft. Send it again as it is: the gateway answers it only once.",
   stream_not_found: "The gateway does not have this answer any more. Reload the session.",
   turn_lost: "The process that answered has died, and nothing was recorded. Send the message again if you still want it.",
+  upload_refused: "Send the file again: the page asks for a new form.",
+  upload_lost: "Check the connection, then send the file again. Nothing is ingested twice.",
+  embedding_model_mismatch: "The index was built with another embedding model. Ask your operator, or use a new index.",
   admin_required: "This token may not do this. Sign in with a token that may, or ask your operator.",
   model_not_allowed: "This token may not use the agent's model. Choose another agent, or ask your operator.",
 };
