@@ -63,6 +63,7 @@ def test_the_root_leads_to_the_page_behind_any_prefix(gateway: Gateway, path: st
     for method in ("GET", "HEAD"):
         answer = invoke(gateway, path, full_path, resource="/", method=method)
         assert (answer["statusCode"], answer["headers"]["location"], answer["body"]) == (302, location, "")
+        assert (answer["headers"]["cache-control"], answer["headers"]["referrer-policy"]) == ("no-cache", "no-referrer")
 
 
 @pytest.mark.parametrize(("path", "full_path"), [("/ui", "/dev/ui"), ("/ui", "/ui"), ("/gw/ui", "/gw/ui")])

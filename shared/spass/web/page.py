@@ -22,12 +22,13 @@ _MEDIA_TYPES: Final[Mapping[str, str]] = {
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
-_HEADERS: Final[Mapping[str, str]] = {
+HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-cache",
     "Vary": "Accept-Encoding",  # API Gateway compresses files
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+"""The headers of every answer of the page's routes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def _answer(request: Request, name: str, headers: Mapping[str, str]) -> Response
     if request.scope["raw_path"].endswith(b"/"):
         raise RouteNotFound("The address ends with a slash; GET /ui shows the page.")
     file = _load(name)
-    headers = {**_HEADERS, **headers, "ETag": etag(file.sha256)}
+    headers = {**HEADERS, **headers, "ETag": etag(file.sha256)}
     if has_content(request.headers, file.sha256):
         return Response(status_code=304, headers=headers)
     return Response(file.content, media_type=_MEDIA_TYPES[Path(name).suffix], headers=headers)
