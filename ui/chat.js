@@ -160,12 +160,13 @@ export function createChat(app) {
     const desk = desks.get(current);
     const isListed = list.some(({ name }) => name === current);
     return html`<aside class="side" aria-label="Agent and sessions">
-      <label>Agent
-        <select .value=${current} @change=${(/** @type {Event} */ event) => app.go(fragment("chat", /** @type {HTMLSelectElement} */ (event.target).value))}>
+      <div class="picker">
+        <label for="agent">Agent</label>
+        <select id="agent" .value=${current} @change=${(/** @type {Event} */ event) => app.go(fragment("chat", /** @type {HTMLSelectElement} */ (event.target).value))}>
           ${isListed ? "" : html`<option value=${current} selected>${current} (gone)</option>`}
           ${list.map(({ name }) => html`<option value=${name} ?selected=${name === current}>${name}${desks.get(name)?.open.conversation.busy ? " (answering)" : ""}</option>`)}
         </select>
-      </label>
+      </div>
       <div class="buttons">
         ${desk?.open.conversation.agent.operator_id ? "" : html`<a class="button" href=${fragment("chat", current, NEW)}>New session</a>`}
         <button type="button" class="disclosure" aria-expanded=${isListOpen} aria-controls="sessions"

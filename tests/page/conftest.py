@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, BrowserContext, sync_playwright
 from tests.e2e.conftest import Gateway
 from tests.page.chromium import launch_chromium
 from tests.page.tab import Tab, new_tab
+from tests.page.writer import Writer, serving_writer
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +26,13 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     gateway.start()
     yield gateway
     gateway.stop()
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writer]:
+    """A gateway whose model writes what a test lets it write. Each test has users of its own."""
+    with serving_writer(tmp_path_factory.mktemp("writer")) as writer:
+        yield writer
 
 
 @pytest.fixture

@@ -1,0 +1,156 @@
+"""A gateway whose model writes what a test lets it write, when the test lets it."""
+
+import hashlib
+import json
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
+from tests.e2e.conftest import Gateway, running_gateway
+
+TOKEN: Final = "writer-token"
+OTHER_TOKEN: Final = "second-writer-token"
+MAX_SILENCE: Final = 60.0  # seconds
+PAUSE: Final = 0.03  # seconds before each word of an answer to `words <number>`
+
+_CONFIG: Final = """
+llm:
+  retries: 0
+  backends:
+    - {{name: writer, provider: openai, base_url: "{upstream}/v1", supported_models: [writer]}}
+    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
+models:
+  - {{name: writer, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
+  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
+defaults: {{compact_summary_model: writer}}
+tenants:
+  - id: page
+    tokens: [{tokens}]
+"""
+_AGENTS: Final = {
+    "poet": "name: poet\nmodel: writer\ndescription: Writes.\nsystem_prompt: Write.\ntools: [calculator]\n",
+    "clerk": "name: clerk\nmodel: writer\ndescription: Answers.\nsystem_prompt: Answer.\n",
+    "diary": "name: diary\nkind: operative\nmodel: writer\ndescription: Goes on.\nsystem_prompt: Write.\n",
+}
+
+
+@dataclass
+class Story:
+    """An answer that a test writes piece by piece."""
+
+    pieces: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
+
+    def write(self, text: str) -> None:
+        self.pieces.put(text)
+
+    def end(self) -> None:
+        self.pieces.put(None)
+
+    def __iter__(self) -> Iterator[str]:
+        while (piece := self.pieces.get(timeout=MAX_SILENCE)) is not None:
+            yield piece
+
+
+@dataclass
+class Model:
+    """A provider in OpenAI's format. To ``words 100`` it answers slowly with a hundred words, to a question of ``stories`` as the
+    test writes, to ``calculate`` by a call of the calculator, and to any other question at once."""
+
+    stories: dict[str, Story] = field(default_factory=dict)
+    questions: list[str] = field(default_factory=list)
+
+    def begin(self, question: str) -> Story:
+        """Let the test write the next answer to this question."""
+        self.stories[question] = Story()
+        return self.stories[question]
+
+    def respond(self, request: HttpRequest) -> HttpAnswer | None:
+        if request.method == "GET":  # the gateway looks whether the provider answers
+            return json_answer({"data": []})
+        body = request.json
+        question = next(message["content"] for message in reversed(body["messages"]) if message["role"] == "user")
+        self.questions.append(question)
+        if not body.get("stream"):
+            message = {"role": "assistant", "content": "A summary."}
+            return json_answer(
+                {
+                    "id": "1",
+                    "object": "chat.completion",
+                    "created": 1,
+                    "model": "writer",
+                    "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                    "usage": _usage(),
+                }
+            )
+        return HttpAnswer(_events(self._deltas(question, body["messages"][-1]["role"])), content_type="text/event-stream")
+
+    def _deltas(self, question: str, last_role: str) -> Iterator[dict[str, Any]]:
+        if question.startswith("calculate") and last_role == "user":
+            function = {"name": "calculator", "arguments": json.dumps({"expression": question.removeprefix("calculate ")})}
+            yield {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
+        elif question in self.stories:
+            yield from ({"content": piece} for piece in self.stories.pop(question))
+        elif question.startswith("words "):
+            for number in range(int(question.split()[1])):
+                time.sleep(PAUSE)
+                yield {"content": f"word{number} "}
+        else:
+            yield {"content": f"You said: {question}."}
+
+
+@dataclass
+class Writer:
+    """A gateway with the agents poet (calls the calculator), clerk and diary (an operator), and their model."""
+
+    gateway: Gateway
+    model: Model
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    def history(self, agent: str, user: str = "ada") -> list[list[tuple[str, str]]]:
+        """Return role and text of the messages of each of the user's sessions, the newest session first."""
+        with self.gateway.client(TOKEN, user) as client:
+            path = f"/a1/agents/{agent}/sessions"
+            sessions = client.get(path).raise_for_status().json()["sessions"]
+            pages = [client.get(f"{path}/{session['id']}/messages").raise_for_status().json() for session in sessions]
+        return [[(message["role"], message["content"]) for message in page["messages"]] for page in pages]
+
+
+def _usage() -> dict[str, int]:
+    return {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+def _events(deltas: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+    reason = "stop"
+    for delta in deltas:
+        reason = "tool_calls" if "tool_calls" in delta else "stop"
+        yield _event({"index": 0, "delta": delta, "finish_reason": None})
+    yield _event({"index": 0, "delta": {}, "finish_reason": reason}, usage=_usage())
+    yield b"data: [DONE]\n\n"
+
+
+def _event(choice: dict[str, Any], **more: object) -> bytes:
+    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "writer", "choices": [choice], **more}
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+@contextmanager
+def serving_writer(folder: Path) -> Iterator[Writer]:
+    """Serve a model and a gateway with it until the block ends. Its two tokens are ``TOKEN`` and ``OTHER_TOKEN``."""
+    model = Model()
+    tokens = ", ".join(
+        f"{{id: {name}, sha256: {hashlib.sha256(token.encode()).hexdigest()}}}"
+        for name, token in (("writer", TOKEN), ("second", OTHER_TOKEN))
+    )
+    with (
+        serve(model.respond) as upstream,
+        running_gateway(folder, _CONFIG.format(upstream=upstream, tokens=tokens), _AGENTS) as gateway,
+    ):
+        yield Writer(gateway, model)
