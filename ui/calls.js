@@ -4,6 +4,7 @@ import { approvalCard } from "./approval-card.js";
 import { long } from "./long.js";
 import { richBlock } from "./rich.js";
 import { approvalId, callApprovals } from "./turn.js";
+import { visible } from "./visible.js";
 import { html } from "./vendor-lit-html.js";
 
 /**
@@ -50,7 +51,7 @@ function card(call, context) {
   const time = call.durationMs === null ? "" : html`<span class="quiet">${(call.durationMs / 1000).toFixed(1)} s</span>`;
   return html`<section class="call ${call.state}" aria-label="Call of ${call.tool}">
     <header>
-      <bdi class="tool">${call.tool}</bdi> ${call.agent ? html`<span class="quiet">by <bdi>${call.agent}</bdi></span>` : ""}
+      <bdi class="tool">${visible(call.tool)}</bdi> ${call.agent ? html`<span class="quiet">by <bdi>${call.agent}</bdi></span>` : ""}
       <span class="badge">${state}</span> ${time}
     </header>
     ${call.progress ? html`<p class="quiet">${call.progress}</p>` : ""}
@@ -66,5 +67,5 @@ function card(call, context) {
  * @param {unknown} value
  */
 function details(title, value) {
-  return long(title, () => html`<pre class="json">${typeof value === "string" ? value : JSON.stringify(value, null, 2)}</pre>`);
+  return long(title, () => html`<pre class="json">${visible(typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? ""))}</pre>`);
 }

@@ -2,6 +2,7 @@
 
 import { long } from "./long.js";
 import { sanitize } from "./sanitize.js";
+import { visible } from "./visible.js";
 import { html, render } from "./vendor-lit-html.js";
 
 const MAX_HIGHLIGHTED = 50_000; // characters
@@ -23,16 +24,17 @@ export function codeBlock(text, language, firstLine) {
   element.className = "code";
   const code = document.createElement("code");
   const isLong = text.length > MAX_SHOWN || hasLongLine(text);
-  code.textContent = isLong ? shorten(text) : text;
+  const shown = visible(isLong ? shorten(text) : text);
+  code.textContent = shown;
   const copy = () => void navigator.clipboard?.writeText(text);
-  const lines = firstLine === undefined ? "" : html`<span class="lines" aria-hidden="true">${numbers(firstLine, code.textContent)}</span>`;
+  const lines = firstLine === undefined ? "" : html`<span class="lines" aria-hidden="true">${numbers(firstLine, shown)}</span>`;
   render(
     html`<div class="head"><bdi class="quiet">${language.slice(0, 40)}</bdi><button type="button" class="link" @click=${copy}>Copy</button></div>
       <pre tabindex="0" role="region" aria-label="Code">${lines}${code}</pre>
       ${isLong ? html`<p class="quiet">Shortened.</p>${long("Show all", () => html`<pre class="plain">${text}</pre>`)}` : ""}`,
     element,
   );
-  if (language && !isLong && text.length <= MAX_HIGHLIGHTED) void highlight(code, text, language);
+  if (language && !isLong && text.length <= MAX_HIGHLIGHTED) void highlight(code, shown, language);
   return element;
 }
 

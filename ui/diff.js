@@ -1,6 +1,7 @@
 /** Unified diffs with line numbers. */
 
 import { long } from "./long.js";
+import { visible } from "./visible.js";
 import { html } from "./vendor-lit-html.js";
 
 const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@(.*)$/;
@@ -16,7 +17,7 @@ const MAX_WIDTH = 2_000; // characters
 export function diff(file) {
   const lines = parse(String(file.unified ?? ""));
   return html`<figure class="diff">
-    <figcaption><bdi>${file.path}</bdi> <span class="quiet">${file.status}</span> <span class="added">+${file.added}</span> <span class="removed">−${file.removed}</span></figcaption>
+    <figcaption><bdi>${visible(String(file.path))}</bdi> <span class="quiet">${file.status}</span> <span class="added">+${file.added}</span> <span class="removed">−${file.removed}</span></figcaption>
     ${lines.length ? table(lines.slice(0, MAX_LINES)) : html`<p class="quiet">There is no diff: the file is not text, or too large.</p>`}
     ${lines.length > MAX_LINES ? long(`Show the other ${lines.length - MAX_LINES} lines`, () => table(lines.slice(MAX_LINES))) : ""}
     ${file.truncated ? html`<p class="quiet">The diff was cut.</p>` : ""}
@@ -34,7 +35,7 @@ function table(lines) {
 function row({ kind, before, after, text }) {
   const sign = kind === "added" ? "+" : kind === "removed" ? "−" : "";
   return html`<tr class=${kind}><td class="figure">${before ?? ""}</td><td class="figure">${after ?? ""}</td><td>${sign}</td>
-    <td><code>${text.length > MAX_WIDTH ? `${text.slice(0, MAX_WIDTH)} …` : text}</code></td></tr>`;
+    <td><code>${visible(text.length > MAX_WIDTH ? `${text.slice(0, MAX_WIDTH)} …` : text)}</code></td></tr>`;
 }
 
 /**

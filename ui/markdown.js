@@ -8,6 +8,7 @@
 import { codeBlock } from "./code.js";
 import { long } from "./long.js";
 import { sanitize } from "./sanitize.js";
+import { visible } from "./visible.js";
 import { html, render } from "./vendor-lit-html.js";
 import MarkdownIt from "./vendor-markdown-it.js";
 
@@ -20,6 +21,17 @@ const parser = new MarkdownIt({ html: false, linkify: true, breaks: false, maxNe
 // An autolink needs its scheme: a word that ends like a domain is not one.
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
 parser.validateLink = isSafeLink;
+/**
+ * Write the alignment of a cell as a class: the page's policy forbids the style attribute that it would be.
+ * @type {NonNullable<typeof parser.renderer.rules.text>}
+ */
+const align = (tokens, index, options, _, renderer) => {
+  const cell = tokens[index];
+  const side = /^text-align:(left|center|right)$/.exec(String(cell.attrGet("style") ?? ""))?.[1];
+  cell.attrs = side ? [["class", `align-${side}`]] : null;
+  return renderer.renderToken(tokens, index, options);
+};
+parser.renderer.rules.th_open = parser.renderer.rules.td_open = align;
 
 /** A text that grows. Put `element` into the page, and call `update` with the whole text so far. */
 export class Markdown {
@@ -127,7 +139,7 @@ function wrap(table) {
 }
 
 /**
- * Show where a link leads, whatever its text says.
+ * Show where a link leads, whatever its text says, and keep the text from changing how the host is read.
  * @param {HTMLAnchorElement} link
  */
 function showHost(link) {
@@ -141,7 +153,11 @@ function showHost(link) {
   const shown = document.createElement("span");
   shown.className = "host";
   shown.textContent = ` (${host})`;
-  link.append(shown);
+  const label = document.createElement("bdi");
+  label.append(...link.childNodes);
+  const texts = document.createTreeWalker(label, NodeFilter.SHOW_TEXT);
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) text.nodeValue = visible(text.nodeValue ?? "");
+  link.append(label, shown);
 }
 
 /** @param {string} text */

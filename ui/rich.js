@@ -3,6 +3,7 @@
 import { codeBlock } from "./code.js";
 import { diff } from "./diff.js";
 import { fileTree } from "./tree.js";
+import { visible } from "./visible.js";
 import { html } from "./vendor-lit-html.js";
 
 /** @type {WeakMap<object, import("./resource.js").Content>} a block does not change, and its code is highlighted once */
@@ -30,7 +31,7 @@ function show(block) {
     case "file_tree":
       return fileTree(String(block.root ?? ""), Array.isArray(block.entries) ? block.entries : [], block.truncated === true);
     case "file":
-      return html`<figure class="file"><figcaption><bdi>${block.path}</bdi></figcaption>
+      return html`<figure class="file"><figcaption><bdi>${visible(String(block.path))}</bdi></figcaption>
         ${codeBlock(String(block.text ?? ""), String(block.language ?? ""), Number(block.start_line) || 1)}
         ${block.truncated ? html`<p class="quiet">The file goes on.</p>` : ""}</figure>`;
     default:

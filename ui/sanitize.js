@@ -8,11 +8,8 @@ const TAGS = [
 ];
 const ATTRIBUTES = ["href", "class", "start"];
 const CLASS = /^(?:language-[\w+#.-]{1,40}|hljs-[\w-]{1,40}(?: [\w-]{1,40}_?)*|align-(?:left|center|right))$/;
-const ALIGNMENT = /^text-align:(left|center|right)$/;
 
-DOMPurify.addHook("uponSanitizeAttribute", (element, data) => {
-  const alignment = data.attrName === "style" ? ALIGNMENT.exec(data.attrValue)?.[1] : null;
-  if (alignment) element.className = `align-${alignment}`;
+DOMPurify.addHook("uponSanitizeAttribute", (_, data) => {
   if (data.attrName === "class" && !CLASS.test(data.attrValue)) data.keepAttr = false;
 });
 

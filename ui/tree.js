@@ -2,6 +2,7 @@
 
 import { size } from "./format.js";
 import { long } from "./long.js";
+import { visible } from "./visible.js";
 import { html } from "./vendor-lit-html.js";
 
 /**
@@ -20,7 +21,7 @@ const MAX_ENTRIES = 500; // of one folder
  */
 export function fileTree(root, entries, truncated, link = null) {
   const top = nest(entries, root);
-  return html`<div class="tree">${root ? html`<p><bdi>${root}</bdi></p>` : ""} ${top.children.size ? folder(top, link) : html`<p class="quiet">Empty.</p>`}
+  return html`<div class="tree">${root ? html`<p><bdi>${visible(root)}</bdi></p>` : ""} ${top.children.size ? folder(top, link) : html`<p class="quiet">Empty.</p>`}
     ${truncated ? html`<p class="quiet">The list was cut.</p>` : ""}</div>`;
 }
 
@@ -43,9 +44,9 @@ function folder(node, link) {
  */
 function item(node, link) {
   const isFolder = node.children.size > 0 || node.entry?.type === "directory";
-  if (isFolder) return node.children.size ? long(`${node.name}/`, () => folder(node, link)) : html`<bdi>${node.name}/</bdi>`;
+  if (isFolder) return node.children.size ? long(`${visible(node.name)}/`, () => folder(node, link)) : html`<bdi>${visible(node.name)}/</bdi>`;
   const bytes = typeof node.entry?.size === "number" ? html` <span class="quiet">${size(node.entry.size)}</span>` : "";
-  return html`${link ? html`<a href=${link(node.path)}><bdi>${node.name}</bdi></a>` : html`<bdi>${node.name}</bdi>`}${bytes}`;
+  return html`${link ? html`<a href=${link(node.path)}><bdi>${visible(node.name)}</bdi></a>` : html`<bdi>${visible(node.name)}</bdi>`}${bytes}`;
 }
 
 /**
