@@ -62,9 +62,9 @@ export class IndexView {
   }
 
   render() {
-    return html`<div class=${this.#isDropTarget ? "index dropping" : "index"} @dragover=${this.#drag} @dragleave=${this.#leave} @drop=${this.#drop}>
+    return html`<div class=${this.#isDropTarget ? "panel dropping" : "panel"} @dragover=${this.#drag} @dragleave=${this.#leave} @drop=${this.#drop}>
       <p><a href=${fragment("indices")}>All indices</a></p>
-      <h1><bdi>${this.#id}</bdi></h1>
+      <header class="panel-head"><h1><bdi>${this.#id}</bdi></h1><button type="button" @click=${() => this.open()}>Refresh</button></header>
       ${this.#description.show(({ index }) => (index ? facts(index) : html`<p class="state">There is no index of this name yet. Upload a file to create it.</p>`))}
       ${this.#description.value?.index ? html`<section aria-labelledby="search"><h2 id="search">Search</h2>${this.#search.render()}</section>` : ""}
       <section aria-labelledby="files">

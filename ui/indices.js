@@ -49,9 +49,8 @@ export function createIndices(app) {
 
   /** @param {any[]} indices */
   function table(indices) {
-    return html`<div class="scroll">
-      <table class="wide">
-        <caption class="unseen">Indices</caption>
+    return html`<div class="wide" tabindex="0" role="region" aria-label="Indices">
+      <table class="full">
         <thead>
           <tr>
             <th scope="col">Index</th><th scope="col" class="figure">Documents</th><th scope="col" class="figure">Text</th><th scope="col" class="figure">Version</th>
@@ -63,7 +62,7 @@ export function createIndices(app) {
             (index) => html`<tr>
               <th scope="row"><a href=${fragment("indices", index.id)}><bdi>${index.id}</bdi></a></th>
               <td class="figure">${number(index.doc_count)}</td><td class="figure">${size(index.total_text_bytes)}</td><td class="figure">${number(index.version)}</td>
-              <td><bdi>${index.embedding_model}</bdi></td><td>${when(index.created_at)}</td><td>${when(index.updated_at)}</td>
+              <td><bdi>${index.embedding_model}</bdi></td><td><time datetime=${index.created_at}>${when(index.created_at)}</time></td><td><time datetime=${index.updated_at}>${when(index.updated_at)}</time></td>
             </tr>`,
           )}
         </tbody>
@@ -72,23 +71,27 @@ export function createIndices(app) {
   }
 
   function all() {
-    return html`<h1>Indices</h1>
-      <p>Agents find passages of your company's documents in these indices. Open one to search it or to add files.</p>
+    return html`<div class="panel">
+      <header class="panel-head"><h1>Indices</h1><button type="button" @click=${() => list.load()}>Refresh</button></header>
+      <p class="quiet">Agents find passages of your company's documents in these indices. Open one to search it or to add files.</p>
       ${list.show(table, html`<p class="state">There are no indices yet. Name a new one, then add files to it.</p>`)}
       <form class="new-index" @submit=${create}>
         <label>New index <input name="id" required maxlength="128" pattern="[A-Za-z0-9][A-Za-z0-9._:\\-]*" title=${RULE} autocomplete="off" spellcheck="false"></label>
         <button>Open</button>
       </form>
-      <p class="hint">An index is created by its first file.</p>`;
+      <p class="hint">Its first file creates it.</p>
+    </div>`;
   }
 
   function render() {
     const view = current === null ? null : views.get(current);
     if (view) return view.render();
     if (current === null) return all();
-    return html`<p><a href=${fragment("indices")}>All indices</a></p>
+    return html`<div class="panel">
+      <p><a href=${fragment("indices")}>All indices</a></p>
       <h1>Not an index</h1>
-      <p class="state failed" role="alert">An index cannot have the name “<bdi>${current.slice(0, 200)}</bdi>”: a name has ${RULE}.</p>`;
+      <p class="state failed" role="alert">An index cannot have the name “<bdi>${current.slice(0, 200)}</bdi>”: a name has ${RULE}.</p>
+    </div>`;
   }
 
   return { open, close, render };

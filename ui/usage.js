@@ -108,7 +108,8 @@ export function createUsage(app) {
   }
 
   function render() {
-    return html`<h1>Usage</h1>
+    return html`<div class="panel">
+      <header class="panel-head"><h1>Usage</h1><button type="button" @click=${() => open([String(days), agent])}>Refresh</button></header>
       <p class="quiet">Calls of models of the whole tenant, from ${dates.at(-1)} to ${dates[0]} (UTC). A turn in which an agent uses tools has several.</p>
       <nav class="periods" aria-label="Period">
         ${PERIODS.map((period) => html`<a href=${agent ? fragment("usage", String(period), agent) : fragment("usage", String(period))} aria-current=${period === days ? "true" : "false"}>${period} days</a>`)}
@@ -120,7 +121,8 @@ export function createUsage(app) {
       <section aria-labelledby="by-day">
         <h2 id="by-day">By day</h2>
         ${filter()} ${byDay?.report.show(daysTable)}
-      </section>`;
+      </section>
+    </div>`;
   }
 
   return { open, close, render };
@@ -134,8 +136,8 @@ export function createUsage(app) {
  */
 function table(caption, heading, rows, total) {
   const most = Math.max(1, ...rows.map(({ figures }) => figures.total_tokens));
-  return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0">
-    <table class="usage">
+  return html`<div class="wide" role="region" aria-label=${caption} tabindex="0">
+    <table class="full">
       <caption class="unseen">${caption}</caption>
       <thead>
         <tr>
