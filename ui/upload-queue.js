@@ -17,6 +17,8 @@ import { html } from "./vendor-lit-html.js";
  * @property {AbortController} abort
  */
 
+const ANSWER_MS = 30_000; // the gateway answers within 29 seconds
+
 export class UploadQueue {
   #app;
   #path;
@@ -84,17 +86,16 @@ export class UploadQueue {
   #item(sending) {
     const { file, state, sent } = sending;
     const bytes = size(file.size);
+    const isActive = state === "waiting" || state === "sending";
     return html`<li>
       <p><bdi><strong>${file.name}</strong></bdi> <span class="quiet">${LABELS[state]}${state === "sending" ? `, ${size(sent)} of ${bytes}` : `, ${bytes}`}</span></p>
       ${state === "sending" ? html`<progress aria-label=${`Sent of ${file.name}`} max=${file.size} .value=${sent}></progress>` : ""}
       ${sending.error ? failure(sending.error) : ""}
       <p class="actions">
-        ${
-          state === "waiting" || state === "sending"
-            ? html`<button type="button" aria-label=${`Cancel ${file.name}`} @click=${() => this.#cancel(sending)}>Cancel</button>`
-            : html`<button type="button" aria-label=${`Send ${file.name} again`} @click=${() => this.#retry(sending)}>Send again</button>
-                <button type="button" aria-label=${`Remove ${file.name}`} @click=${() => this.#remove(sending)}>Remove</button>`
-        }
+        <button type="button" aria-label=${isActive ? `Cancel ${file.name}` : `Send ${file.name} again`} @click=${() => (isActive ? this.#cancel(sending) : this.#retry(sending))}>
+          ${isActive ? "Cancel" : "Send again"}
+        </button>
+        ${isActive ? "" : html`<button type="button" aria-label=${`Remove ${file.name}`} @click=${() => this.#remove(sending)}>Remove</button>`}
       </p>
     </li>`;
   }
@@ -138,7 +139,8 @@ export class UploadQueue {
     try {
       if (!(await this.#hasArrived(sending))) {
         const headers = { "Idempotency-Key": sending.key };
-        const form = await this.#app.client.call(this.#path, { method: "POST", json: description(file), headers, signal: abort.signal });
+        const signal = AbortSignal.any([abort.signal, AbortSignal.timeout(ANSWER_MS)]);
+        const form = await this.#app.client.call(this.#path, { method: "POST", json: description(file), headers, signal });
         sending.uploadId = String(form.upload_id);
         await sendForm(form, file, (sent) => ((sending.sent = sent), this.#app.changed()), abort.signal);
       }
@@ -159,7 +161,8 @@ export class UploadQueue {
    */
   async #hasArrived({ uploadId, abort }) {
     if (!uploadId) return false;
-    const upload = await this.#app.client.call(`${this.#path}/${encodeURIComponent(uploadId)}`, { signal: abort.signal });
+    const signal = AbortSignal.any([abort.signal, AbortSignal.timeout(ANSWER_MS)]);
+    const upload = await this.#app.client.call(`${this.#path}/${encodeURIComponent(uploadId)}`, { signal });
     return upload.status !== "waiting";
   }
 }

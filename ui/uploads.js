@@ -1,5 +1,6 @@
 /** The uploads of an index as the gateway knows them. Those that are not over are polled. */
 
+import { announce } from "./announce.js";
 import { ApiError } from "./errors.js";
 import { count, number, size } from "./format.js";
 import { Pages } from "./pages.js";
@@ -25,11 +26,12 @@ import { html, render } from "./vendor-lit-html.js";
  * @property {number} shown how many of them
  * @property {number} polls how often a file that may never arrive was asked for
  * @property {boolean} mine this page has sent the file
- * @property {boolean} gone the gateway does not know the upload any more
+ * @property {boolean} stopped the gateway refused to tell its state; a refresh asks again
  */
 
 const POLL_MS = 2000;
 const MAX_DELAY_MS = 30_000;
+const ANSWER_MS = 30_000; // the gateway answers within 29 seconds
 const MAX_WAITING_POLLS = 60; // of a file that this page has not sent: most of those never arrive
 const MAX_POLLED = 10;
 const FIRST_ERRORS = 5;
@@ -78,6 +80,8 @@ export class Uploads {
 
   open() {
     this.#isOpen = true;
+    this.#error = null;
+    for (const row of this.#rows.values()) row.stopped = false;
     document.addEventListener("visibilitychange", this.#wake);
     void this.#list.load();
     this.#schedule(POLL_MS);
@@ -116,7 +120,7 @@ export class Uploads {
   /** @param {string} id */
   #row(id) {
     let row = this.#rows.get(id);
-    if (!row) this.#rows.set(id, (row = { element: document.createElement("li"), open: false, shown: ERRORS_STEP, polls: 0, mine: false, gone: false }));
+    if (!row) this.#rows.set(id, (row = { element: document.createElement("li"), open: false, shown: ERRORS_STEP, polls: 0, mine: false, stopped: false }));
     return row;
   }
 
@@ -171,7 +175,7 @@ export class Uploads {
     const active = this.#list.entries.filter(({ id, status }) => {
       if (status === "succeeded" || status === "failed" || this.#holds(id)) return false;
       const row = this.#row(id);
-      return !row.gone && (status !== "waiting" || row.mine || row.polls < MAX_WAITING_POLLS);
+      return !row.stopped && (status !== "waiting" || row.mine || row.polls < MAX_WAITING_POLLS);
     });
     return active.slice(0, MAX_POLLED);
   }
@@ -188,14 +192,14 @@ export class Uploads {
     for (const upload of this.#polled()) {
       if (!this.#isOpen) break;
       try {
-        this.#update(upload, await this.#app.client.call(`${this.#path}/${encodeURIComponent(upload.id)}`));
+        this.#update(upload, await this.#app.client.call(`${this.#path}/${encodeURIComponent(upload.id)}`, { signal: AbortSignal.timeout(ANSWER_MS) }));
         this.#error = null;
         this.#failures = 0;
       } catch (error) {
         if (this.#app.refused(error)) break;
         this.#error = error;
-        if (error instanceof ApiError && error.status === 404) this.#row(upload.id).gone = true;
-        else this.#failures++;
+        if (error instanceof ApiError && error.passes) this.#failures++;
+        else this.#row(upload.id).stopped = true;
         break;
       }
     }
@@ -212,7 +216,9 @@ export class Uploads {
     this.#row(upload.id).polls++;
     const isFirst = upload.documents_ingested === 0 && state.documents_ingested > 0;
     Object.assign(upload, state);
-    if (isFirst || state.status === "succeeded" || state.status === "failed") this.#progressed();
+    const isOver = state.status === "succeeded" || state.status === "failed";
+    if (isOver) announce(`${upload.filename}: ${STATUS[state.status]}, ${count(upload.documents_ingested, "document")} ingested.`);
+    if (isFirst || isOver) this.#progressed();
   }
 }
 

@@ -12,6 +12,7 @@ from playwright.sync_api import FilePayload, Request, Route, expect
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from tests.e2e.conftest import Gateway
 from tests.e2e.upload_client import upload, wait_for_upload
+from tests.page.axe import findings
 from tests.page.tab import Tab
 
 GUIDE = b"# Travel\n\nTrips are paid within 30 days.\n\n# Leave\n\nParents may take a year of leave.\n"
@@ -74,6 +75,7 @@ def test_files_become_a_new_index_that_is_searched(tab: Tab, standin: Gateway, i
     animals = uploads.filter(has=tab.page.get_by_text("animals.csv"))
     expect(guide).to_contain_text("succeeded", timeout=60_000)
     expect(animals.first).to_contain_text("2 documents ingested, 1 failed", timeout=60_000)
+    expect(tab.page.locator("#announcements")).to_contain_text("animals.csv: succeeded, 2 documents ingested.")
     expect(animals.first).to_contain_text("Line 3")
     expect(animals.first).to_contain_text("csv_bad_row")
     expect(tab.page.get_by_role("list", name="Documents")).to_contain_text("bees")
@@ -179,6 +181,7 @@ def test_files_are_sent_one_after_another_and_can_be_cancelled(tab: Tab, standin
     tab.page.get_by_role("button", name="Cancel first.md").focus()
     tab.page.keyboard.press("Enter")
     expect(files.nth(0)).to_contain_text("cancelled")
+    expect(tab.page.get_by_role("button", name="Send first.md again")).to_be_focused()
     expect(files.nth(1)).to_contain_text("cancelled")
     tab.page.get_by_role("button", name="Remove second.md").click()
     expect(files).to_have_count(1)
@@ -279,3 +282,58 @@ def test_an_upload_is_polled_until_the_view_closes(tab: Tab, standin: Gateway, i
     seen = len(polls)
     tab.page.wait_for_timeout(2500)
     assert len(polls) == seen
+
+
+def test_files_can_be_dropped(tab: Tab, index: str) -> None:
+    tab.sign_in(fragment=f"#/indices/{index}")
+    expect(tab.page.locator("main")).to_contain_text("There is no index of this name yet")
+    make = "const data = new DataTransfer(); data.items.add(new File(['Bees live in hives.'], 'bees.txt')); return data;"
+    dropped = tab.page.evaluate_handle(f"() => {{ {make} }}")
+    tab.page.get_by_role("heading", name=index).dispatch_event("drop", {"dataTransfer": dropped})
+    expect(tab.page.get_by_role("list", name="Uploads")).to_contain_text("bees.txt")
+    expect(tab.page.get_by_role("list", name="Documents")).to_contain_text("Bees live in hives.", timeout=60_000)
+
+
+def test_a_tenant_without_indices_is_told_how_to_begin(tab: Tab) -> None:
+    empty = json.dumps({"indices": [], "next_cursor": None})
+    tab.page.route("**/a1/rag/indices?*", lambda route: route.fulfill(body=empty, content_type="application/json"))
+    tab.sign_in(fragment="#/indices")
+    expect(tab.page.locator("main")).to_contain_text("There are no indices yet.")
+
+
+def test_a_token_that_may_not_upload_is_told_so(tab: Tab, index: str) -> None:
+    refusal = {"code": "model_not_allowed", "message": "This token may not use all-minilm-l6-v2.", "details": {}}
+    body = json.dumps({"error": refusal, "request_id": "req_1"})
+
+    def refuse(route: Route) -> None:
+        if route.request.method == "POST":
+            route.fulfill(status=403, body=body, content_type="application/json")
+        else:
+            route.continue_()
+
+    tab.page.route("**/uploads*", refuse)
+    tab.sign_in(fragment=f"#/indices/{index}")
+    add(tab, file("guide.md", GUIDE))
+    expect(tab.page.get_by_role("alert")).to_contain_text("This token may not use all-minilm-l6-v2.")
+    expect(tab.page.get_by_role("button", name="Send guide.md again")).to_be_visible()
+
+
+def test_a_name_that_no_index_can_have_is_refused(tab: Tab) -> None:
+    tab.sign_in(fragment="#/indices/%2Fetc")
+    expect(tab.page.get_by_role("alert")).to_contain_text("An index cannot have the name “/etc”")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_views_have_no_serious_finding(tab: Tab, standin: Gateway, index: str, width: int) -> None:
+    append(standin, index, {"one": "A text.", "two": "Another text. " * 100})
+    tab.page.set_viewport_size({"width": width, "height": 800})
+    tab.sign_in(fragment="#/indices")
+    expect(tab.page.get_by_role("link", name=index)).to_be_visible()
+    assert findings(tab) == []
+    tab.page.get_by_role("link", name=index).click()
+    add(tab, file("animals.csv", ANIMALS), file("photo.png", b"x"))
+    expect(tab.page.get_by_role("list", name="Uploads")).to_contain_text("csv_bad_row", timeout=60_000)
+    tab.page.get_by_label("Search for").fill("text")
+    tab.page.keyboard.press("Enter")
+    expect(tab.page.get_by_role("list", name="Results")).to_be_visible()
+    assert findings(tab) == []

@@ -1,13 +1,14 @@
 """The usage view: its figures are those of ``GET /v1/usage``."""
 
+import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.e2e.conftest import Gateway
+from tests.page.axe import findings
 from tests.page.tab import Tab
 
 
@@ -92,22 +93,18 @@ def test_a_gateway_that_does_not_answer_is_asked_again(tab: Tab, standin: Gatewa
     expect(tab.page.get_by_role("alert")).to_have_count(0)
 
 
-AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
+def test_a_period_without_calls_is_said_so(tab: Tab) -> None:
+    none = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": "0"}
+    body = json.dumps({"usage": [], "total": none})
+    tab.page.route("**/v1/usage*", lambda route: route.fulfill(body=body, content_type="application/json"))
+    tab.sign_in(fragment="#/usage")
+    expect(tab.page.locator("main")).to_contain_text("No calls in this period.")
 
 
-@pytest.mark.parametrize("view", ["usage", "indices", "indices/reachable"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_views_have_no_serious_finding(tab: Tab, standin: Gateway, view: str, width: int) -> None:
-    documents = [{"id": "one", "text": "A text.", "metadata": {"place": "shelf"}}]
-    with standin.client() as client:
-        client.post("/a1/rag/indices/reachable/documents", json={"documents": documents}).raise_for_status()
+def test_the_view_has_no_serious_finding(tab: Tab, standin: Gateway, width: int) -> None:
+    ask(standin, "concise-de")
     tab.page.set_viewport_size({"width": width, "height": 800})
-    tab.sign_in(fragment=f"#/{view}")
-    expect(tab.page.get_by_role("list", name="Documents") if "/" in view else tab.page.get_by_role("table").last).to_be_visible()
-    tab.page.evaluate(AXE.read_text())
-    for theme in ("Dark", "Light"):
-        tab.page.get_by_role("button", name=theme).click()
-        expect(tab.page.get_by_role("button", name=theme)).to_have_count(0)
-        violations = tab.page.evaluate("async () => (await axe.run()).violations")
-        found = [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")]
-        assert found == []
+    tab.sign_in(fragment="#/usage")
+    expect(tab.page.get_by_role("region", name="Usage by day")).to_be_visible()
+    assert findings(tab) == []
