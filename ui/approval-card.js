@@ -7,6 +7,7 @@ import { long } from "./long.js";
 import { failure } from "./resource.js";
 import { richBlock } from "./rich.js";
 import { html, render } from "./vendor-lit-html.js";
+import { visible } from "./visible.js";
 
 /** @type {Record<string, string>} */
 export const STATUSES = { pending: "Waits for you", executed: "Executed", denied: "Denied", failed: "Failed", expired: "Expired" };
@@ -83,20 +84,20 @@ customElements.define("approval-card", ApprovalCard);
 function card(decision) {
   const { approval, busy, error, note } = decision;
   const { status } = approval;
-  return html`<section class="approval ${status}" aria-label="Approval of ${approval.tool}" aria-busy=${busy !== null}>
+  return html`<article class="approval ${status}" aria-label="Approval of ${approval.tool}" aria-busy=${busy !== null}>
     <p class="title" tabindex="-1"><span class="badge ${status}">${STATUSES[status] ?? status}</span> <bdi class="tool">${approval.tool}</bdi>
       <span class="quiet">by <bdi>${approval.agent}</bdi> · ${status === "pending" ? `expires ${when(approval.expires_at)}` : when(approval.decided_at ?? approval.expires_at)}</span></p>
     ${approval.rich?.length ? approval.rich.map(richBlock) : json("Preview", approval.preview)}
     ${long("Arguments", () => (approval.arguments === null ? html`<p class="quiet">They are no longer stored.</p>` : pre(approval.arguments)))}
     ${status === "pending" ? choice(decision) : outcome(approval)}
     ${note ? html`<p role="status">${note}</p>` : ""} ${error ? failure(error, () => void decision.read()) : ""}
-  </section>`;
+  </article>`;
 }
 
 /** @param {Decision} decision */
 function choice(decision) {
   const { busy, reason, isOpen, isTooLong } = decision;
-  return html`<label class="reason">Reason <span class="hint">(optional; the agent reads it)</span>
+  return html`<label class="reason"><span>Reason <span class="hint">(optional; the agent reads it)</span></span>
       <input type="text" autocomplete="off" .value=${reason} ?disabled=${!isOpen}
         @input=${(/** @type {Event} */ event) => decision.setReason(/** @type {HTMLInputElement} */ (event.target).value)}></label>
     ${isTooLong ? html`<p class="state failed" role="alert">A reason may have 4 KB. Shorten it.</p>` : ""}
@@ -110,8 +111,8 @@ function choice(decision) {
 /** @param {any} approval */
 function outcome({ status, reason, result, error }) {
   return html`${MEANINGS[status] ? html`<p>${MEANINGS[status]}</p>` : ""}
-    ${error ? html`<p class="bad"><bdi>${error.message ?? error.code}</bdi> ${error.code === "workspace_conflict" ? "A file has changed since the preview. Ask the agent again." : ""}</p>` : ""}
-    ${reason ? html`<p>Reason: <bdi>${reason}</bdi></p>` : ""} ${status === "executed" ? long("Result", () => pre(result)) : ""}`;
+    ${error ? html`<p class="bad"><bdi>${visible(String(error.message ?? error.code))}</bdi> ${error.code === "workspace_conflict" ? "A file has changed since the preview. Ask the agent again." : ""}</p>` : ""}
+    ${reason ? html`<p>Reason: <bdi>${visible(reason)}</bdi></p>` : ""} ${status === "executed" ? long("Result", () => pre(result)) : ""}`;
 }
 
 /**
@@ -120,11 +121,11 @@ function outcome({ status, reason, result, error }) {
  * @param {unknown} value
  */
 function json(title, value) {
-  const text = JSON.stringify(value, null, 2) ?? "";
+  const text = visible(JSON.stringify(value, null, 2) ?? "");
   return text.length > MAX_SHOWN ? html`<pre class="json">${text.slice(0, MAX_SHOWN)} …</pre>${long(`Whole ${title.toLowerCase()}`, () => pre(value))}` : pre(value);
 }
 
 /** @param {unknown} value */
 function pre(value) {
-  return html`<pre class="json" tabindex="0" role="region" aria-label="Value">${JSON.stringify(value, null, 2)}</pre>`;
+  return html`<pre class="json" tabindex="0" role="region" aria-label="Value">${visible(JSON.stringify(value, null, 2) ?? "")}</pre>`;
 }

@@ -105,7 +105,7 @@ export class ArchiveForm {
   fields(hasFiles = true) {
     const mode = (/** @type {"merge" | "replace"} */ value, /** @type {string} */ label) => html`<label class="check">
       <input type="radio" name="mode" value=${value} .checked=${this.#mode === value} ?disabled=${this.#busy} @change=${() => ((this.#mode = value), this.#app.changed())}> ${label}</label>`;
-    return html`<label>Zip <span class="hint">(at most 4 MB)</span>
+    return html`<label><span>Zip <span class="hint">(at most 4 MB)</span></span>
         <input type="file" accept=".zip,application/zip" ?disabled=${this.#busy} @change=${(/** @type {Event} */ event) => this.#choose(event)}></label>
       ${hasFiles
         ? html`<fieldset><legend>The files that are there</legend>

@@ -6,7 +6,8 @@ import { ApiError } from "./errors.js";
 
 const ENCODER = new TextEncoder();
 const MAX_REASON = 4096; // bytes
-const READS = [0, 1, 2, 4, 8, 15]; // seconds before each attempt to read what came of a decision
+const READS = [0, 1, 1, 3, 6]; // seconds before each attempt to read what came of a decision
+const MAX_PENDING = 3; // answers that it still waits
 
 /** An approval, and the decision that the user is making. */
 export class Decision {
@@ -110,12 +111,14 @@ export class Decision {
   async #read(note, lost) {
     this.#begin("read");
     let error = lost;
+    let pending = 0;
     for (const seconds of lost ? READS : [0]) {
       await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
       try {
         const approval = await this.#app.client.call(this.#path);
         if (approval.status !== "pending") return this.#end(approval, note);
         error = null;
+        if (++pending === MAX_PENDING) break;
       } catch (failed) {
         error = failed;
         if (!(failed instanceof ApiError && failed.passes)) break;

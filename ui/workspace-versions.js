@@ -9,6 +9,7 @@ import { richBlock } from "./rich.js";
 import { fragment } from "./router.js";
 import { sessionLink } from "./session-link.js";
 import { html } from "./vendor-lit-html.js";
+import { visible } from "./visible.js";
 
 const MAX_OPEN = 20; // diffs that are shown at once
 const MAX_PAGE = 1000;
@@ -62,7 +63,7 @@ export class VersionList {
   #item(version, isNewest) {
     const name = String(version.version);
     return html`<li>
-      <h3><a href=${fragment("workspaces", this.#id, "versions", name)}>Version ${number(version.version)}</a> ${isNewest ? html`<span class="badge">newest</span>` : ""}</h3>
+      <h2><a href=${fragment("workspaces", this.#id, "versions", name)}>Version ${number(version.version)}</a> ${isNewest ? html`<span class="badge">newest</span>` : ""}</h2>
       ${origin(this.#app, version)}
       <p class="quiet">${changes(version)} · <a href=${fragment("workspaces", this.#id, "at", name)}>its files</a></p>
     </li>`;
@@ -157,7 +158,7 @@ export class VersionDetails {
  * @param {Version} version
  */
 function origin(app, { message, user, agent, session_id: session, created_at: created }) {
-  return html`${message ? html`<p class="message"><bdi>${message}</bdi></p>` : ""}
+  return html`${message ? html`<p class="message"><bdi>${visible(message)}</bdi></p>` : ""}
     <p class="quiet"><time datetime=${created}>${when(created)}</time>${user ? html` · by <bdi>${user}</bdi>` : ""}${agent ? html` with <bdi>${agent}</bdi>` : ""}${agent && session
       ? html` · ${sessionLink(app, agent, session, "open the chat")}`
       : ""}</p>`;

@@ -67,7 +67,7 @@ export function createWorkspaces(app) {
       ${list.show(table, html`<p class="state">There are no workspaces yet. Make one from a zip below, or ask an agent that has one to write a file.</p>`)}
       <details class="create"><summary>New workspace from a zip</summary>
         <form class="fields" @submit=${create}>
-          <label>Name <span class="hint">(letters, digits, and . _ : -)</span>
+          <label><span>Name <span class="hint">(letters, digits, and . _ : -)</span></span>
             <input type="text" required maxlength="128" pattern=${ID} autocomplete="off" spellcheck="false" .value=${newId}
               @input=${(/** @type {Event} */ event) => (newId = /** @type {HTMLInputElement} */ (event.target).value)}></label>
           ${form.fields(false)} ${error ? failure(error) : ""}

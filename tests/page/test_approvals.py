@@ -21,7 +21,7 @@ def ask(tab: Tab, text: str) -> None:
 
 
 def card(page: Page, number: int = 0) -> Locator:
-    return page.get_by_role("region", name="Approval of aider_edit").nth(number)
+    return page.get_by_role("article", name="Approval of aider_edit").nth(number)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_the_list_shows_what_waits_and_then_its_outcome_in_place(tab: Tab, files
     expect(card(tab.page, 1)).to_contain_text("Waits for you")
     tab.page.get_by_role("button", name="Refresh").click()
     decided = tab.page.get_by_role("region", name="Decided")
-    expect(decided.get_by_role("region", name="Approval of aider_edit")).to_contain_text("Reason: no")
+    expect(decided.get_by_role("article", name="Approval of aider_edit")).to_contain_text("Reason: no")
     tab.page.get_by_label("Show").select_option("Executed")
     expect(decided).to_contain_text("No approval is executed.")
     tab.page.get_by_role("link", name="open the session").first.click()
@@ -143,3 +143,52 @@ def waiting(gateway: Gateway, user: str) -> str:
         client.post("/c1/agents/dir-code/chat", json=message).raise_for_status()
         listed = client.get("/a1/approvals").raise_for_status().json()["approvals"]
     return str(listed[0]["id"])
+
+
+def test_a_decision_that_did_not_arrive_can_be_made_again(tab: Tab, files: Gateway) -> None:
+    approval = waiting(files, "unheard")
+    tab.expects_failed_requests = True
+    tab.page.route(f"**/a1/approvals/{approval}", lambda route: route.abort(), times=2)  # the decision, and the first look
+    tab.sign_in(user="unheard", fragment="#/approvals")
+    card(tab.page).get_by_label("Reason").fill("because")
+    card(tab.page).get_by_role("button", name="Deny").click()
+    expect(card(tab.page)).to_contain_text("the call still waits", timeout=20_000)
+    expect(card(tab.page).get_by_label("Reason")).to_have_value("because")
+    card(tab.page).get_by_role("button", name="Deny").click()
+    expect(card(tab.page)).to_contain_text("Reason: because")
+
+
+def test_a_call_whose_file_has_changed_is_shown_as_failed(tab: Tab, files: Gateway) -> None:
+    waiting(files, "conflict")
+    tab.sign_in(user="conflict", fragment="#/approvals")
+    expect(card(tab.page)).to_contain_text("Waits for you")
+    with files.client() as client:
+        content = {"Content-Type": "application/octet-stream"}
+        client.put("/a1/workspaces/default/file?path=docs/old-notes.md", content=b"new\n", headers=content).raise_for_status()
+    card(tab.page).get_by_role("button", name="Approve").click()
+    expect(card(tab.page)).to_contain_text("Failed")
+    expect(card(tab.page)).to_contain_text("A file has changed since the preview.")
+    assert holds(files, "docs/old-notes.md")
+
+
+def test_typing_and_focus_stay_when_another_call_begins_to_wait(tab: Tab, files: Gateway) -> None:
+    waiting(files, "typist")
+    tab.sign_in(user="typist", fragment="#/approvals")
+    reason = card(tab.page, 0).get_by_label("Reason")
+    reason.fill("half a rea")
+    waiting(files, "typist")
+    expect(card(tab.page, 1)).to_contain_text("Waits for you")
+    expect(reason).to_have_value("half a rea")
+    expect(reason).to_be_focused()
+    expect(card(tab.page, 1).get_by_label("Reason")).to_have_value("")
+
+
+def test_the_list_says_that_nothing_waits_and_recovers_from_an_outage(tab: Tab, standin: Gateway) -> None:
+    tab.expects_failed_requests = True
+    tab.sign_in(user="idle", fragment="#/usage")
+    tab.page.route("**/a1/approvals?**", lambda route: route.abort())
+    main = tab.view("Approvals")
+    expect(main.get_by_text("The gateway does not answer.").first).to_be_visible()
+    tab.page.unroute("**/a1/approvals?**")
+    expect(main).to_contain_text("Nothing waits.")
+    expect(main).to_contain_text("Nothing has been decided in the last 30 days.")
