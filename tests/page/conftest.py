@@ -1,12 +1,14 @@
 """A headless Chromium, a gateway with a scripted upstream, and tabs in which nothing forbidden may happen."""
 
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 from tests.e2e.conftest import Gateway
 from tests.page.chromium import launch_chromium
+from tests.page.filling import bucket_of
 from tests.page.tab import Tab, new_tab
 from tests.page.writer import Writer, serving_writer
 
@@ -59,3 +61,18 @@ def new(context: BrowserContext) -> Iterator[Callable[[str], Tab]]:
 @pytest.fixture
 def tab(new: Callable[[str], Tab], standin: Gateway) -> Tab:
     return new(standin.url)
+
+
+@pytest.fixture
+def index() -> str:
+    """The id of an index that does not exist yet."""
+    return f"handbook-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def sender(new: Callable[[str], Tab], standin: Gateway) -> Tab:
+    """A tab that may send to the bucket. The page asks for an index that may not exist, which the console reports."""
+    tab = new(standin.url)
+    tab.allowed_origins.add(bucket_of(standin))
+    tab.expects_failed_requests = True
+    return tab
