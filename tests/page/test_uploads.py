@@ -117,6 +117,17 @@ def test_signing_out_stops_a_file_that_is_being_sent(sender: Tab, standin: Gatew
         sender.page.get_by_role("button", name="Sign out").click()
 
 
+def test_a_file_of_bad_lines_ends_with_the_first_errors(sender: Tab, index: str) -> None:
+    sender.sign_in(fragment=f"#/indices/{index}")
+    add(sender, file("bad.jsonl", b"not a document\n" * 10_000))
+    bad = sender.page.get_by_role("list", name="Uploads").locator("> li")
+    expect(bad).to_contain_text("0 documents ingested, 10,000 failed", timeout=60_000)
+    expect(bad.locator(".badge")).to_have_text("failed")
+    expect(bad).to_contain_text("The gateway keeps the first 100 of 10,000 errors.")
+    bad.get_by_text("95 more errors").click()
+    expect(bad).to_contain_text("Line 100:")
+
+
 def test_ten_thousand_errors_are_shown_in_steps(sender: Tab, standin: Gateway, index: str) -> None:
     append(standin, index, {"one": "A text."})
     errors = [{"line": line, "code": "csv_bad_row", "message": "A row with too many cells."} for line in range(1, 10_001)]
