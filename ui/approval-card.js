@@ -44,6 +44,7 @@ class ApprovalCard extends HTMLElement {
     if (decision !== this.#decision) {
       this.#decision = decision;
       this.#status = decision.approval.status;
+      render("", this); // what was opened belongs to the other call
       this.#watch();
     }
     this.#render();

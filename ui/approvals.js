@@ -47,8 +47,9 @@ export function createApprovals(app) {
     if (isOpen && !document.hidden && open.length) timer = setTimeout(load, POLL);
   }
 
+  /** Read everything again. What has been decided moves to the other list. */
   function refresh() {
-    shown.clear();
+    for (const [id, approval] of shown) if (decisionOf(app, approval).approval.status !== "pending") shown.delete(id);
     load();
   }
 

@@ -20,6 +20,7 @@ export function count(value, noun) {
 
 /** @param {number} bytes */
 export function size(bytes) {
+  if (bytes === 1) return "1 byte";
   let unit = 0;
   for (; bytes >= 1024 && unit < UNITS.length - 1; unit++) bytes /= 1024;
   return `${unit && bytes < 10 ? bytes.toFixed(1) : Math.round(bytes)} ${UNITS[unit]}`;

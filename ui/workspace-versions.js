@@ -8,7 +8,7 @@ import { Resource } from "./resource.js";
 import { richBlock } from "./rich.js";
 import { fragment } from "./router.js";
 import { sessionLink } from "./session-link.js";
-import { html } from "./vendor-lit-html.js";
+import { html, render } from "./vendor-lit-html.js";
 import { visible } from "./visible.js";
 
 const MAX_OPEN = 20; // diffs that are shown at once
@@ -76,6 +76,7 @@ export class VersionDetails {
   #details;
   /** @type {Set<string>} */
   #chosen = new Set();
+  #element = document.createElement("div"); // of its own, so what is opened in it does not stay for another version
   #app;
   #id;
   #restore;
@@ -119,17 +120,28 @@ export class VersionDetails {
   }
 
   render() {
-    return this.#details.show(({ about, from, files }) => {
-      const blocks = (/** @type {any[]} */ some) => some.map((file) => this.#file(file));
-      return html`<h2>Version ${this.version}</h2>
+    render(this.#content(), this.#element);
+    return html`${this.#element}`;
+  }
+
+  #content() {
+    return this.#details.show(({ about, from, files }) => html`<h2>Version ${this.version}</h2>
         ${about ? origin(this.#app, about) : ""}
         <p class="choice"><a href=${fragment("workspaces", this.#id, "at", this.version)}>Its files</a>
           ${this.#restoreButton(Number(this.version), "Restore this version")} ${from ? this.#restoreButton(from, `Go back to version ${from}`) : ""}</p>
         <h3>${from ? `Changes since version ${number(from)}` : "Changes"}</h3>
         ${files.length > 1 ? html`<p class="quiet">${count(files.length, "file")}. Choose files to restore only these.</p>` : ""}
         ${files.length ? "" : html`<p class="quiet">No file differs.</p>`}
-        ${blocks(files.slice(0, MAX_OPEN))} ${files.length > MAX_OPEN ? long(`${number(files.length - MAX_OPEN)} more files`, () => blocks(files.slice(MAX_OPEN))) : ""}`;
-    });
+        ${this.#files(files)}`);
+  }
+
+  /**
+   * @param {any[]} files
+   * @returns {import("./resource.js").Content}
+   */
+  #files(files) {
+    return html`${files.slice(0, MAX_OPEN).map((file) => this.#file(file))}
+      ${files.length > MAX_OPEN ? long(`${number(files.length - MAX_OPEN)} more files`, () => this.#files(files.slice(MAX_OPEN))) : ""}`;
   }
 
   /**

@@ -85,7 +85,11 @@ def test_the_list_shows_what_waits_and_then_its_outcome_in_place(tab: Tab, files
     first.get_by_role("button", name="Deny").click()
     expect(first).to_contain_text("Denied")
     expect(card(tab.page, 1)).to_contain_text("Waits for you")
+    first.get_by_text("Arguments").click()
+    expect(first.locator("details[open]")).to_have_count(1)
     tab.page.get_by_role("button", name="Refresh").click()
+    expect(first).to_contain_text("Waits for you")  # the second one has taken its place, and nothing of it is open
+    expect(first.locator("details[open]")).to_have_count(0)
     decided = tab.page.get_by_role("region", name="Decided")
     expect(decided.get_by_role("article", name="Approval of aider_edit")).to_contain_text("Reason: no")
     tab.page.get_by_label("Show").select_option("Executed")

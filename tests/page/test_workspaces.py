@@ -197,3 +197,19 @@ def test_a_new_session_works_in_the_chosen_workspace(tab: Tab, standin: Gateway)
     expect(tab.page.get_by_label("Call of list_directory")).to_contain_text("only-here.txt")
     expect(tab.page.get_by_role("link", name="chosen")).to_be_visible()
     expect(field).to_have_count(0)
+
+
+def test_what_was_opened_in_one_version_is_not_shown_for_another(tab: Tab, standin: Gateway) -> None:
+    for text in ("one", "two"):
+        archive = zipped({f"{text}-{number:02}.txt": text for number in range(45)})
+        with standin.client() as client:
+            headers = {"Content-Type": "application/zip"}
+            client.put("/a1/workspaces/many/archive?mode=merge", content=archive, headers=headers).raise_for_status()
+    tab.sign_in(user="opener", fragment="#/workspaces/many/versions/1")
+    tab.page.get_by_text("25 more files").click()
+    tab.page.get_by_text("5 more files", exact=True).click()
+    expect(tab.page.get_by_text("one-44.txt").first).to_be_visible()
+    tab.page.goto(f"{tab.url}/ui#/workspaces/many/versions/2")
+    tab.page.get_by_text("25 more files").click()
+    expect(tab.page.get_by_text("two-30.txt").first).to_be_visible()
+    expect(tab.page.get_by_text("one-30.txt")).to_have_count(0)
