@@ -73,7 +73,7 @@ export class Workspace {
   }
 
   render() {
-    return html`<div class="panel wide-panel">
+    return html`<div class="panel">
       <p><a href=${fragment("workspaces")}>All workspaces</a></p>
       <header class="panel-head"><h1><bdi>${this.id}</bdi></h1><button type="button" @click=${() => this.reload()}>Refresh</button></header>
       ${this.#summary.show((summary) => this.#content(summary))}
