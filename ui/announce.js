@@ -2,7 +2,7 @@
 
 const region = /** @type {HTMLElement} */ (document.getElementById("announcements"));
 const SENTENCE_END = /(?<=[.!?])\s|\n/g;
-const MARKS = /[*_`#>|~]+/g; // of Markdown
+const MARKS = /\*\*|~~|`+|^[#>|\s]+/g; // of Markdown
 const KEPT = 20; // sentences
 
 /** @param {string} text */

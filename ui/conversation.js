@@ -1,6 +1,7 @@
 /** One agent's open session: its history, and the turn that runs in it. */
 
 import { ApiError } from "./errors.js";
+import { shorten } from "./format.js";
 import { History } from "./history.js";
 import { Resource } from "./resource.js";
 import { TurnStream } from "./stream.js";
@@ -36,6 +37,7 @@ export class Conversation {
   #closed = false;
   #sending = false;
   #described = false;
+  #ended = ""; // id of the last message whose stream has ended: the session may still name it for a while
 
   /**
    * @param {App} app
@@ -190,7 +192,7 @@ export class Conversation {
     if (sent) {
       this.#sent = sent;
       void this.follow(sent.messageId, sent.text);
-    } else if (active) void this.follow(active.message_id);
+    } else if (active && active.message_id !== this.#ended) void this.follow(active.message_id);
   }
 
   /** Show the history in the place of the turn that has ended. A message that it does not hold returns to the draft. */
@@ -204,7 +206,8 @@ export class Conversation {
   /** Take over what the stream that has ended says. */
   #end() {
     const { stream, live } = this;
-    if (!stream || !live || (this.#closed || this.#app.client.closed)) return;
+    if (!stream || !live || this.#closed || this.#app.client.closed) return;
+    this.#ended = stream.messageId;
     if (stream.status === "failed" || stream.status === "lost") {
       const { code, message } = live.error ?? { code: "internal_error", message: "The turn failed." };
       const error = new ApiError(stream.status === "lost" ? 503 : 502, code, message);
@@ -224,10 +227,11 @@ export class Conversation {
    */
   async #ensureSession(messageId, text) {
     if (this.sessionId) return this.sessionId;
-    const json = { title: titleOf(text), ...(this.workspace ? { workspace: this.workspace } : {}) };
+    const json = { title: shorten(text.trim().split("\n", 1)[0], MAX_TITLE), ...(this.workspace ? { workspace: this.workspace } : {}) };
     const session = await this.#app.client.call(this.#sessions, { method: "POST", json, headers: { "Idempotency-Key": `page-${messageId}` } });
     this.sessionId = session.id;
     if (this.#sent) this.#remember({ ...this.#sent, sessionId: session.id, place: session.id });
+    this.#app.changed();
     return session.id;
   }
 
@@ -291,10 +295,4 @@ export class Conversation {
     if ((this.#closed || this.#app.client.closed) || (error instanceof DOMException && error.name === "AbortError")) return;
     if (!this.#app.refused(error)) this.error = error;
   }
-}
-
-/** @param {string} text */
-function titleOf(text) {
-  const line = text.trim().split("\n", 1)[0];
-  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
 }

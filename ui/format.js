@@ -53,3 +53,12 @@ export function sum(amounts) {
   const digits = total.toString().padStart(places + 1, "0");
   return places ? `${digits.slice(0, -places)}.${digits.slice(-places)}`.replace(/\.?0+$/, "") : digits;
 }
+
+/**
+ * Return a text of at most `length` characters, with an ellipsis if something is missing.
+ * @param {string} text
+ * @param {number} length
+ */
+export function shorten(text, length) {
+  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
+}
