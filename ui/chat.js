@@ -151,7 +151,9 @@ export function createChat(app) {
   function settle() {
     const chooses = document.activeElement instanceof HTMLSelectElement;
     desks.get(current)?.open.log.restoreScroll();
-    if (wantsFocus && !chooses && !document.querySelector("dialog")) (document.getElementById("message") ?? document.getElementById("log"))?.focus();
+    // On a touch screen the field would open the keyboard over the messages.
+    const target = matchMedia("(pointer: coarse)").matches ? null : document.getElementById("message");
+    if (wantsFocus && !chooses && !document.querySelector("dialog")) (target ?? document.getElementById("log"))?.focus();
     if (document.getElementById("log")) wantsFocus = false;
   }
 

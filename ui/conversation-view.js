@@ -2,7 +2,7 @@
 
 import { composer } from "./composer.js";
 import { ApiError, problem } from "./errors.js";
-import { count, money, number, sum } from "./format.js";
+import { money, number, sum } from "./format.js";
 import { failure } from "./resource.js";
 import { fragment } from "./router.js";
 import { html } from "./vendor-lit-html.js";
@@ -110,7 +110,7 @@ function refused(conversation, changed) {
             <button type="button" @click=${() => conversation.stop(busyWith)}>Stop it</button>`
         : ""}
       <button type="button" @click=${dismiss}>Close this notice</button>
-      ${draft.returned ? html`<span class="quiet">Your message (${count(draft.returned.text.length, "character")}) is back in the field below.</span>` : ""}
+      ${draft.returned ? html`<span class="quiet">Your message is back in the field below.</span>` : ""}
     </p>`;
 }
 
