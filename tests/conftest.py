@@ -32,6 +32,7 @@ _FIRST = (
     "e2e/test_life.py",
     "page/test_bad_streams.py",
     "page/test_loosened_page.py",
+    "page/test_huge_outputs.py",
     "page/test_hostile.py",
     "e2e/test_compaction.py",
     "e2e/test_chat.py",

@@ -4,11 +4,12 @@ const region = /** @type {HTMLElement} */ (document.getElementById("announcement
 const SENTENCE_END = /(?<=[.!?])\s|\n/g;
 const MARKS = /\*\*|~~|`+|^[#>|\s]+/g; // of Markdown
 const KEPT = 20; // sentences
+const MAX_LENGTH = 1_000; // characters of one
 
 /** @param {string} text */
 export function announce(text) {
   const line = document.createElement("p");
-  line.textContent = text;
+  line.textContent = text.length > MAX_LENGTH ? `${text.slice(0, MAX_LENGTH)} …` : text;
   region.append(line);
   while (region.childElementCount > KEPT) region.firstElementChild?.remove();
 }

@@ -34,7 +34,7 @@ export function callCards(calls, context) {
   const cards = (some) => some.map((call) => card(call, context));
   const hidden = calls.length - MAX_CALLS;
   if (hidden <= 0) return html`${cards(calls)}`;
-  return html`${long(`${hidden} earlier calls`, () => cards(calls.slice(0, hidden)))}${cards(calls.slice(hidden))}`;
+  return html`${long(`${hidden} earlier calls`, () => callCards(calls.slice(0, hidden), context))}${cards(calls.slice(hidden))}`;
 }
 
 /**

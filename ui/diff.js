@@ -1,11 +1,13 @@
 /** Unified diffs with line numbers. */
 
+import { number } from "./format.js";
 import { long } from "./long.js";
 import { visible } from "./visible.js";
 import { html } from "./vendor-lit-html.js";
 
 const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@(.*)$/;
-const MAX_LINES = 500;
+const FIRST_LINES = 500;
+const MORE_LINES = 2_000;
 const MAX_WIDTH = 2_000; // characters
 
 /** @typedef {{kind: "added" | "removed" | "same" | "hunk", before: number | null, after: number | null, text: string}} Line */
@@ -18,10 +20,21 @@ export function diff(file) {
   const lines = parse(String(file.unified ?? ""));
   return html`<figure class="diff">
     <figcaption><bdi>${visible(String(file.path))}</bdi> <span class="quiet">${file.status}</span> <span class="added">+${file.added}</span> <span class="removed">−${file.removed}</span></figcaption>
-    ${lines.length ? table(lines.slice(0, MAX_LINES)) : html`<p class="quiet">There is no diff: the file is not text, or too large.</p>`}
-    ${lines.length > MAX_LINES ? long(`Show the other ${lines.length - MAX_LINES} lines`, () => table(lines.slice(MAX_LINES))) : ""}
+    ${lines.length ? part(lines, FIRST_LINES) : html`<p class="quiet">There is no diff: the file is not text, or too large.</p>`}
     ${file.truncated ? html`<p class="quiet">The diff was cut.</p>` : ""}
   </figure>`;
+}
+
+/**
+ * Return the first lines, and offer the others part by part.
+ * @param {Line[]} lines
+ * @param {number} size
+ * @returns {import("./resource.js").Content}
+ */
+function part(lines, size) {
+  const others = lines.length - size;
+  if (others <= 0) return table(lines);
+  return html`${table(lines.slice(0, size))}${long(`Show more of the other ${number(others)} lines`, () => part(lines.slice(size), MORE_LINES))}`;
 }
 
 /** @param {Line[]} lines */

@@ -13,8 +13,10 @@ import { html, render } from "./vendor-lit-html.js";
 import MarkdownIt from "./vendor-markdown-it.js";
 
 const MAX_BLOCK = 16_000; // characters of a block that is rendered again while it grows
-const MAX_SHOWN = 200_000; // characters that are shown before the user asks for all
-const MAX_NESTING = 20;
+const MAX_SHOWN = 120_000; // characters that are shown before the user asks for all
+const MAX_NESTING = 40;
+const MAX_COLUMNS = 40; // of a table
+const MAX_ROWS = 200;
 const REFERENCE = /^ {0,3}\[[^\]]+\]:/m;
 
 const parser = new MarkdownIt({ html: false, linkify: true, breaks: false, maxNesting: MAX_NESTING }).disable("image");
@@ -31,6 +33,7 @@ const align = (tokens, index, options, _, renderer) => {
   cell.attrs = side ? [["class", `align-${side}`]] : null;
   return renderer.renderToken(tokens, index, options);
 };
+parser.core.ruler.before("inline", "shorten_tables", shortenTables);
 parser.renderer.rules.th_open = parser.renderer.rules.td_open = align;
 
 /** A text that grows. Put `element` into the page, and call `update` with the whole text so far. */
@@ -41,6 +44,7 @@ export class Markdown {
   /** @type {Node[]} what shows the rest */
   #rest = [];
   #complete = false;
+  #isCut = false;
   #text = "";
 
   constructor() {
@@ -57,6 +61,8 @@ export class Markdown {
     if (!text.startsWith(this.#text.slice(0, this.#finished))) this.#reset();
     this.#text = text;
     const isCut = text.length > MAX_SHOWN;
+    if (isCut && this.#isCut && !complete) return;
+    this.#isCut = isCut;
     // A link may be defined after its use, so such a text is read once more as a whole.
     if (complete && !isCut && this.#finished && REFERENCE.test(text)) this.#reset();
     this.#render(isCut ? text.slice(0, MAX_SHOWN) : text, complete);
@@ -84,7 +90,7 @@ export class Markdown {
       this.#finished += done.length;
     }
     if (!growing) return;
-    this.#rest = growing.length > MAX_BLOCK ? [plain(growing)] : blocks(growing);
+    this.#rest = growing.length > MAX_BLOCK ? [plain(`… ${growing.slice(-MAX_BLOCK)}`)] : blocks(growing);
     this.element.append(...this.#rest);
   }
 
@@ -116,7 +122,11 @@ function lastBlock(source) {
  * @returns {Node[]}
  */
 function blocks(source) {
-  const fragment = sanitize(parser.render(source));
+  /** @type {{cut?: [number, number][]}} */
+  const env = {};
+  const tokens = parser.parse(source, env);
+  if (tokens.some((token) => token.level >= MAX_NESTING - 1)) return nested(source, tokens);
+  const fragment = sanitize(parser.renderer.render(tokens, parser.options, env));
   for (const link of fragment.querySelectorAll("a")) showHost(link);
   for (const pre of fragment.querySelectorAll("pre")) {
     const code = pre.querySelector("code");
@@ -124,7 +134,57 @@ function blocks(source) {
     pre.replaceWith(codeBlock((code ?? pre).textContent ?? "", language));
   }
   for (const table of fragment.querySelectorAll("table")) wrap(table);
+  for (const [first, last] of env.cut ?? []) fragment.append(whole("The table is shortened.", source.split("\n").slice(first, last).join("\n")));
   return [...fragment.childNodes];
+}
+
+/**
+ * Return the blocks of a text of which one is nested too deeply: markdown-it would leave out what is in it.
+ * @param {string} source
+ * @param {ReturnType<typeof parser.parse>} tokens
+ * @returns {Node[]}
+ */
+function nested(source, tokens) {
+  const lines = source.split("\n");
+  const tops = tokens.flatMap((token) => (token.level === 0 && token.map && token.nesting >= 0 ? [token.map] : []));
+  if (tops.length > 1) return tops.flatMap(([first, last]) => blocks(lines.slice(first, last).join("\n")));
+  return [source.length > MAX_BLOCK ? whole("The text is nested too deeply.", source) : plain(source)];
+}
+
+/**
+ * Leave out the cells of a table beyond its first rows and columns, and note its lines in `env.cut`.
+ * @param {any} state of markdown-it
+ */
+function shortenTables(state) {
+  const { tokens, env } = state;
+  if (!tokens.some((/** @type {any} */ token) => token.type === "table_open")) return;
+  let row = 0;
+  let column = 0;
+  /** @type {any} */
+  let table = null;
+  state.tokens = tokens.filter((/** @type {any} */ token) => {
+    if (token.type === "table_open") [table, row] = [token, 0];
+    if (token.type === "tr_open") [row, column] = [row + 1, 0];
+    if (token.type === "th_open" || token.type === "td_open") column++;
+    const isCell = table && (token.level > table.level + 1);
+    const isLeftOut = isCell && (row > MAX_ROWS || (column > MAX_COLUMNS && token.type !== "tr_close" && token.type !== "tr_open"));
+    if (isLeftOut && table.map) ((env.cut ??= []), env.cut.at(-1)?.[0] !== table.map[0] && env.cut.push(table.map));
+    if (token.type === "table_close") table = null;
+    return !isLeftOut;
+  });
+}
+
+/**
+ * @param {string} reason
+ * @param {string} source
+ */
+function whole(reason, source) {
+  const place = document.createElement("div");
+  render(
+    html`<p class="quiet">${reason}</p>${long("Show all of it as plain text", () => html`<pre class="plain">${source}</pre>`)}`,
+    place,
+  );
+  return place;
 }
 
 /** @param {HTMLTableElement} table */

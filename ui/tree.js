@@ -1,6 +1,6 @@
 /** File trees that open folder by folder. */
 
-import { size } from "./format.js";
+import { number, size } from "./format.js";
 import { long } from "./long.js";
 import { visible } from "./visible.js";
 import { html } from "./vendor-lit-html.js";
@@ -31,11 +31,19 @@ export function fileTree(root, entries, truncated, link = null) {
  * @returns {import("./resource.js").Content}
  */
 function folder(node, link) {
-  const children = [...node.children.values()];
-  /** @param {Node[]} some */
-  const items = (some) => html`<ul>${some.map((child) => html`<li>${item(child, link)}</li>`)}</ul>`;
-  if (children.length <= MAX_ENTRIES) return items(children);
-  return html`${items(children.slice(0, MAX_ENTRIES))}${long(`${children.length - MAX_ENTRIES} more`, () => items(children.slice(MAX_ENTRIES)))}`;
+  return items([...node.children.values()], link);
+}
+
+/**
+ * Return the first nodes, and offer the others part by part.
+ * @param {Node[]} nodes
+ * @param {((path: string) => string) | null} link
+ * @returns {import("./resource.js").Content}
+ */
+function items(nodes, link) {
+  const others = nodes.length - MAX_ENTRIES;
+  return html`<ul>${nodes.slice(0, MAX_ENTRIES).map((child) => html`<li>${item(child, link)}</li>`)}</ul>
+    ${others > 0 ? long(`${number(others)} more`, () => items(nodes.slice(MAX_ENTRIES), link)) : ""}`;
 }
 
 /**

@@ -2,7 +2,8 @@
 
 import { SentenceAnnouncer } from "./announce.js";
 import { callCards } from "./calls.js";
-import { money, number, when } from "./format.js";
+import { count, money, number, when } from "./format.js";
+import { long } from "./long.js";
 import { Markdown } from "./markdown.js";
 import { html, render } from "./vendor-lit-html.js";
 
@@ -16,6 +17,8 @@ const FINISHES = {
   max_turns: "The agent reached its greatest number of steps.",
   content_filter: "The provider cut the answer.",
 };
+
+const MAX_STEPS = 100; // that are shown at once
 
 export class TurnView {
   element = document.createElement("article");
@@ -56,21 +59,34 @@ export class TurnView {
    * @param {import("./calls.js").CallContext} context
    */
   #content(turn, context) {
-    const last = turn.steps.length - 1;
     return html`
       ${turn.question === null ? "" : html`<div class="question"><h3 class="unseen">You</h3><div class="text">${turn.question}</div></div>`}
       <div class="answer" aria-busy=${turn.running}>
         <h3 class="unseen">Answer</h3>
-        ${turn.steps.map(
-          (step, index) => html`<div class=${index === last ? "step last" : "step"}>
-            ${this.#text(index, step.text, !turn.running || index < last)} ${callCards(step.calls, context)}
-          </div>`,
-        )}
+        ${this.#steps(turn, context, turn.steps.length)}
         ${turn.running ? html`<p class="progress quiet" role="status">${turn.progress ?? (turn.steps.length ? "…" : "Thinking …")}</p>` : ""}
         ${turn.finishReason && FINISHES[turn.finishReason] ? html`<p class="quiet">${FINISHES[turn.finishReason]}</p>` : ""}
       </div>
       <footer class="quiet">${cost(turn)} ${turn.askedAt ? html`<time datetime=${turn.askedAt}>${when(turn.askedAt)}</time>` : ""}
         ${turn.compacted ? "summarised" : ""}</footer>`;
+  }
+
+  /**
+   * Return the last steps before `end`, and offer the earlier ones.
+   * @param {Turn} turn
+   * @param {import("./calls.js").CallContext} context
+   * @param {number} end
+   * @returns {import("./resource.js").Content}
+   */
+  #steps(turn, context, end) {
+    const first = Math.max(0, end - MAX_STEPS);
+    const last = turn.steps.length - 1;
+    return html`${first ? long(count(first, "earlier step"), () => this.#steps(turn, context, first)) : ""}
+      ${turn.steps.slice(first, end).map(
+        (step, offset) => html`<div class=${first + offset === last ? "step last" : "step"}>
+          ${this.#text(first + offset, step.text, !turn.running || first + offset < last)} ${callCards(step.calls, context)}
+        </div>`,
+      )}`;
   }
 
   /**
