@@ -26,7 +26,7 @@ export PYTHONPATH := shared:.
 # The tests start hundreds of processes. Where byte code is not kept, each of them compiles every module that it imports: a gateway then takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak dev check format bench bench-env validate openapi synth template lock clean node
+.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak dev check format bench bench-env validate screenshots openapi synth template lock clean node
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ bench: bench-env ## measure overhead, agent kinds, operators, managed agents, de
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate
+
+screenshots: $(ENV)/dev.stamp $(EDITOR)/editor.stamp node_modules/.stamp ## write the pictures of the page in docs/images/
+	$(PY) -m tests.page.screenshots
 
 openapi: $(ENV)/local.stamp ## write docs/openapi.json from the routes
 	$(PY) -m local.openapi
