@@ -14,6 +14,12 @@ from tests.page.tab import Tab
 IMAGES: Final = ROOT / "docs" / "images"
 QUESTIONS: Final = ("What files are in src/?", "What is in src/main.py?", "Add a docstring to main() in src/main.py")
 DELETE: Final = "Delete the file docs/old-notes.md"
+TO_LAST_CALL: Final = """
+(log) => {
+  const call = [...log.querySelectorAll(".call")].at(-1);
+  log.scrollTop += call.getBoundingClientRect().top - log.getBoundingClientRect().top;
+}
+"""
 DOCUMENT: Final = "Berlin has 3.9 million inhabitants and lies on the Spree."
 
 
@@ -51,7 +57,7 @@ def _walk(page: Page, gateway: Gateway) -> None:
     tab.sign_in(fragment="#/chat/dir-code")
     for number, question in enumerate(QUESTIONS):
         _ask(page, question, number + 1)
-    page.get_by_label("Call of aider_edit").last.evaluate("(card) => card.scrollIntoView()")
+    page.locator("#log").evaluate(TO_LAST_CALL)
     _save(page, "chat")
     page.get_by_role("button", name="Dark", exact=True).click()
     _save(page, "chat-dark")
