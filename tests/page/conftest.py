@@ -13,8 +13,9 @@ from tests.page.tab import Tab, new_tab
 from tests.page.writer import Writer, serving_writer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Playwright keeps an event loop running in this thread until it is closed, so no asynchronous test may run meanwhile."""
     with sync_playwright() as playwright:
         browser = launch_chromium(playwright)
         yield browser
