@@ -53,7 +53,7 @@ from tests.simulated.managed_world import RUNS_QUEUE, TENANT, TOKEN, ManagedWorl
 from tests.simulated.racing_chats import ScriptedEngine
 from tests.simulated.schedule import EPOCH, MANY_FAULTS, NO_FAULTS, Schedule, run_schedule
 
-SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 300
+SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 150
 SEEDS_PER_TEST: Final = 50
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
 SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]
