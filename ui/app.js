@@ -2,7 +2,7 @@
 
 import { createChat } from "./chat.js";
 import { Client } from "./client.js";
-import { readWaiting, waitingCount } from "./decisions.js";
+import { readWaiting, waitingDecisions } from "./decisions.js";
 import { closeDialogs } from "./dialog.js";
 import { ApiError } from "./errors.js";
 import { helpOnKey, showHelp } from "./help.js";
@@ -13,7 +13,7 @@ import { Store } from "./store.js";
 import { html, render } from "./vendor-lit-html.js";
 
 /**
- * What a view gets.
+ * The shell, as a view uses it.
  * @typedef {object} App
  * @property {Client} client
  * @property {Store} store
@@ -73,7 +73,16 @@ function enter(token, user) {
   views = new Map();
   current = "";
   show();
-  void readWaiting({ client, store, changed, refused, go });
+  void readWaiting(appOf(client));
+}
+
+/**
+ * Return what a view gets. An error of this client does not sign out the user of a later one.
+ * @param {Client} client
+ * @returns {App}
+ */
+function appOf(client) {
+  return { client, store, changed, refused: (error) => refused(error, client), go };
 }
 
 /** @param {string | null} [reason] */
@@ -84,26 +93,30 @@ function signOut(reason = null) {
   for (const view of views.values()) view.close();
   views = new Map();
   store.clear();
+  applyTheme();
   history.replaceState(null, "", location.pathname);
   signIn = createSignIn(BASE, reason, changed, enter);
   changed();
 }
 
-/** @param {unknown} error */
-function refused(error) {
+/**
+ * @param {unknown} error
+ * @param {Client} from
+ */
+function refused(error, from) {
   if (!(error instanceof ApiError) || error.status !== 401) return false;
-  if (client) signOut("The gateway does not accept the token any more. Sign in again.");
+  if (client === from) signOut("The gateway does not accept the token any more. Sign in again.");
   return true;
 }
 
 function show() {
   if (!client) return;
   const { view, params } = place();
-  const name = view in VIEWS ? view : "chat";
+  const name = Object.hasOwn(VIEWS, view) ? view : "chat";
   if (name !== current) views.get(current)?.close();
   current = name;
   broken = false;
-  const app = { client, store, changed, refused, go };
+  const app = appOf(client);
   const shown = views.get(name);
   if (shown) shown.open(name === view ? params : []);
   else void load(name, app);
@@ -147,16 +160,26 @@ function page() {
       <button type="button" @click=${() => signOut()}>Sign out</button>
     </header>
     ${navigator.onLine ? "" : html`<p class="state offline" role="status">You are offline. The page goes on when the connection is back.</p>`}
-    ${store.holds ? "" : html`<p class="state failed" role="alert">The browser's storage for this tab is full: drafts are lost when you reload.</p>`}
-    <main id="main" class=${current} tabindex="-1">${views.get(current)?.render() ?? notLoaded()}</main>`;
+    ${store.holds ? "" : html`<p class="state failed" role="alert">The browser's storage for this tab is full or switched off: drafts are lost when you reload.</p>`}
+    <main id="main" class=${current} tabindex="-1">${content()}</main>`;
+}
+
+/** Return what the view shows. A view that fails leaves a message, so that the header stays and leads to the others. */
+function content() {
+  try {
+    return views.get(current)?.render() ?? notLoaded();
+  } catch (error) {
+    console.error(error);
+    return failure(error);
+  }
 }
 
 function notLoaded() {
-  return broken ? failure(new ApiError(0, "offline", "The view did not arrive."), show) : html`<p class="state" role="status">Loading …</p>`;
+  return broken ? failure(new ApiError(0, "offline", "This part of the page did not load."), show) : html`<p class="state" role="status">Loading …</p>`;
 }
 
 function waitingBadge() {
-  const count = client ? waitingCount(client) : 0;
+  const count = client ? waitingDecisions(client).length : 0;
   return count ? html` <span class="badge pending">${count}<span class="unseen"> waiting</span></span>` : "";
 }
 

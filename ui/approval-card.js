@@ -10,7 +10,7 @@ import { html, render } from "./vendor-lit-html.js";
 import { visible } from "./visible.js";
 
 /** @type {Record<string, string>} */
-export const STATUSES = { pending: "Waits for you", executed: "Executed", denied: "Denied", failed: "Failed", expired: "Expired" };
+export const STATUSES = { pending: "Waits for you", executed: "Executed", denied: "Denied", failed: "Failed", expired: "Expired", deleted: "Deleted" };
 
 /** @type {Record<string, string>} what an outcome means */
 const MEANINGS = {

@@ -1,7 +1,7 @@
 /** The approvals view: what waits for the user, and what was decided. */
 
 import { approvalCard, STATUSES } from "./approval-card.js";
-import { decisionOf } from "./decisions.js";
+import { decisionOf, waitingDecisions } from "./decisions.js";
 import { when } from "./format.js";
 import { Pages } from "./pages.js";
 import { sessionLink } from "./session-link.js";
@@ -41,7 +41,8 @@ export function createApprovals(app) {
   function settle() {
     for (const approval of waiting.entries.toReversed()) if (!shown.has(approval.id)) shown.set(approval.id, approval);
     const waits = new Set(waiting.entries.map(({ id }) => id));
-    const open = [...shown.values()].map((approval) => decisionOf(app, approval)).filter(({ approval }) => approval.status === "pending");
+    for (const approval of shown.values()) decisionOf(app, approval);
+    const open = waitingDecisions(app.client).filter(({ approval: { id } }) => waits.has(id) || shown.has(id) || waiting.isComplete);
     for (const decision of open) if (!waits.has(decision.approval.id)) void decision.read();
     clearTimeout(timer);
     if (isOpen && !document.hidden && open.length) timer = setTimeout(load, POLL);

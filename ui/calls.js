@@ -16,7 +16,7 @@ const STATES = { running: "running", done: "done", failed: "failed", waiting: "w
 const MAX_CALLS = 100;
 
 /**
- * What the cards of a session share.
+ * The values that the cards of a session share.
  * @typedef {object} CallContext
  * @property {import("./app.js").App} app
  * @property {Map<string, any>} approvals by id, as the gateway answered last
@@ -51,10 +51,10 @@ function card(call, context) {
   const time = call.durationMs === null ? "" : html`<span class="quiet">${(call.durationMs / 1000).toFixed(1)} s</span>`;
   return html`<section class="call ${call.state}" aria-label="Call of ${call.tool}">
     <header>
-      <bdi class="tool">${visible(call.tool)}</bdi> ${call.agent ? html`<span class="quiet">by <bdi>${call.agent}</bdi></span>` : ""}
+      <bdi class="tool">${visible(call.tool)}</bdi> ${call.agent ? html`<span class="quiet">by <bdi>${visible(call.agent)}</bdi></span>` : ""}
       <span class="badge">${state}</span> ${time}
     </header>
-    ${call.progress ? html`<p class="quiet">${call.progress}</p>` : ""}
+    ${call.progress ? html`<p class="quiet"><bdi>${visible(call.progress)}</bdi></p>` : ""}
     ${approval ? approvalCard(context.app, approval, context.decided) : call.rich.map(richBlock)}
     ${delegated.map((one) => approvalCard(context.app, one, context.decided))}
     ${call.calls.length ? html`<div class="within">${callCards(call.calls, context)}</div>` : ""}

@@ -39,6 +39,7 @@ export function createChat(app) {
   let current = "";
   /** @type {string[]} */
   let wanted = [];
+  let seen = ""; // the address that `wanted` is of: another one is on its way to `open`
   let isListOpen = false;
   let wantsFocus = true;
   /** @type {number | undefined} */
@@ -80,7 +81,8 @@ export function createChat(app) {
    */
   function start(name, draft, sessionId) {
     const agent = agents.value?.find((/** @type {any} */ one) => one.name === name) ?? { name, description: "" };
-    const conversation = new Conversation(app, agent, sessionId, draft);
+    const changed = () => (follow(name), app.changed());
+    const conversation = new Conversation({ ...app, changed }, agent, sessionId, draft);
     return { conversation, log: new Log(app, conversation) };
   }
 
@@ -92,11 +94,12 @@ export function createChat(app) {
    */
   function openSession(name, desk, sessionId) {
     const { open } = desk;
-    if (open.conversation.busy) desk.answering.push(open);
-    else open.conversation.close();
-    const answering = desk.answering.find(({ conversation }) => conversation.sessionId === sessionId);
-    desk.answering = desk.answering.filter((one) => one !== answering);
+    const others = [...desk.answering, open];
+    const answering = others.find(({ conversation }) => conversation.busy && conversation.sessionId === sessionId);
+    for (const { conversation } of others) if (!conversation.busy) conversation.close();
+    desk.answering = others.filter((one) => one !== answering && one.conversation.busy);
     desk.open = answering ?? start(name, desk.draft, sessionId);
+    follow(name);
     isListOpen = false;
     wantsFocus = true;
   }
@@ -131,16 +134,19 @@ export function createChat(app) {
   }
 
   /**
-   * Let the address and the list of sessions follow the conversation, whose first message creates a session.
-   * @param {Desk} desk
+   * Let what is stored, the address and the list of sessions follow the conversation, whose first message creates a session. This
+   * does not wait for a frame: a hidden tab has none, and a reload must find the session.
+   * @param {string} name of the agent
    */
-  function follow(desk) {
+  function follow(name) {
+    const desk = desks.get(name);
+    if (!desk || app.client.closed) return;
     const { sessionId, busy } = desk.open.conversation;
-    app.store.set(`open:${current}`, sessionId);
-    const address = sessionId ? fragment("chat", current, sessionId) : null;
-    if (address && location.hash !== address) {
-      history.replaceState(null, "", address);
-      wanted = [current, /** @type {string} */ (sessionId)];
+    app.store.set(`open:${name}`, sessionId);
+    if (timer && name === current && sessionId && location.hash === seen) {
+      seen = fragment("chat", name, sessionId);
+      if (location.hash !== seen) history.replaceState(null, "", seen);
+      wanted = [name, sessionId];
     }
     const listed = `${sessionId} ${busy}`;
     if (listed !== desk.listed) desk.sessions.reload();
@@ -181,6 +187,7 @@ export function createChat(app) {
   return {
     open(params) {
       wanted = params;
+      seen = location.hash;
       if (!timer) {
         addEventListener("keydown", press);
         addEventListener("focus", refresh);
@@ -200,7 +207,7 @@ export function createChat(app) {
     },
     render() {
       const desk = desks.get(current);
-      if (desk) follow(desk);
+      if (desk) follow(current);
       queueMicrotask(settle);
       return agents.show((list) => html`${picker(list)} ${desk ? conversationView(desk.open.conversation, desk.open.log, app.changed, workspaceField(app, desk.open.conversation)) : ""}`, {
         empty: (list) => (list.length ? null : html`<p class="state">This gateway has no agents. Your operator adds them as YAML files.</p>`),

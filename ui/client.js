@@ -9,7 +9,10 @@ import { ApiError } from "./errors.js";
  * @property {BodyInit} [body] a body, sent as it is
  * @property {Record<string, string>} [headers]
  * @property {AbortSignal} [signal]
+ * @property {number | null} [seconds] until an answer must begin; null: any number. Default: 40 for GET, else null
  */
+
+const GET_SECONDS = 40; // the gateway answers such a request within 29 seconds, also with a stream
 
 /** A client of one token and one user. */
 export class Client {
@@ -45,10 +48,12 @@ export class Client {
    * @returns {Promise<Response>}
    * @throws {ApiError} the gateway refused the request or did not answer
    */
-  async send(path, { method = "GET", json, body, headers = {}, signal } = {}) {
+  async send(path, { method = "GET", json, body, headers = {}, signal, seconds = method === "GET" ? GET_SECONDS : null } = {}) {
     /** @type {Record<string, string>} */
     const content = json === undefined ? {} : { "Content-Type": "application/json" };
-    const signals = signal ? [signal, this.#closing.signal] : [this.#closing.signal];
+    const silence = new AbortController();
+    const timer = seconds === null ? undefined : setTimeout(() => silence.abort(new DOMException("No answer.", "TimeoutError")), seconds * 1000);
+    const signals = [silence.signal, this.#closing.signal, ...(signal ? [signal] : [])];
     let response;
     try {
       response = await fetch(this.base + path, {
@@ -63,6 +68,8 @@ export class Client {
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") throw error;
       throw new ApiError(0, "offline", "The gateway does not answer.");
+    } finally {
+      clearTimeout(timer);
     }
     if (!response.ok) throw await readError(response);
     return response;

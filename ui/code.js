@@ -1,5 +1,6 @@
 /** Code with highlighting. The highlighter is loaded with the first code that needs it. */
 
+import { announce } from "./announce.js";
 import { long } from "./long.js";
 import { sanitize } from "./sanitize.js";
 import { visible } from "./visible.js";
@@ -26,7 +27,7 @@ export function codeBlock(text, language, firstLine) {
   const isLong = text.length > MAX_SHOWN || hasLongLine(text);
   const shown = visible(isLong ? shorten(text) : text);
   code.textContent = shown;
-  const copy = () => void navigator.clipboard?.writeText(text);
+  const copy = () => void navigator.clipboard?.writeText(text).then(() => announce("Copied."), () => announce("The browser did not allow it to copy."));
   const lines = firstLine === undefined ? "" : html`<span class="lines" aria-hidden="true">${numbers(firstLine, shown)}</span>`;
   render(
     html`<div class="head"><bdi class="quiet">${language.slice(0, 40)}</bdi><button type="button" class="link" @click=${copy}>Copy</button></div>

@@ -3,7 +3,7 @@
 import { composer } from "./composer.js";
 import { ApiError, problem } from "./errors.js";
 import { money, number, sum } from "./format.js";
-import { failure } from "./resource.js";
+import { failure, RETRIES } from "./resource.js";
 import { fragment } from "./router.js";
 import { html } from "./vendor-lit-html.js";
 
@@ -86,7 +86,7 @@ function notices(conversation, log, changed) {
 /** @param {Conversation} conversation */
 function unread({ agent, draft, record }) {
   const isGone = record.error instanceof ApiError && record.error.code === "session_not_found";
-  return html`${failure(record.error, isGone ? null : () => record.load())}
+  return html`${failure(record.error, isGone ? null : () => record.load(), RETRIES)}
     ${isGone
       ? html`<p class="state">${draft.text ? "Your draft is kept. " : ""}<a href=${fragment("chat", agent.name, "new")}>Begin a new session</a> or choose another one.</p>`
       : ""}`;

@@ -110,8 +110,7 @@ export class Conversation {
       await this.stream?.follow();
       this.#end();
     } catch (error) {
-      this.#clear();
-      this.#fail(error);
+      this.#giveBack(error);
     }
     this.#app.changed();
   }
@@ -211,11 +210,7 @@ export class Conversation {
     if (stream.status === "failed" || stream.status === "lost") {
       const { code, message } = live.error ?? { code: "internal_error", message: "The turn failed." };
       const error = new ApiError(stream.status === "lost" ? 503 : 502, code, message);
-      if (this.#sent) this.#giveBack(error);
-      else {
-        this.#clear();
-        this.#fail(error);
-      }
+      this.#giveBack(error);
     } else if (stream.status === "done") this.history.keep(live);
     void this.record.load();
   }
@@ -228,7 +223,7 @@ export class Conversation {
   async #ensureSession(messageId, text) {
     if (this.sessionId) return this.sessionId;
     const json = { title: shorten(text.trim().split("\n", 1)[0], MAX_TITLE), ...(this.workspace ? { workspace: this.workspace } : {}) };
-    const session = await this.#app.client.call(this.#sessions, { method: "POST", json, headers: { "Idempotency-Key": `page-${messageId}` } });
+    const session = await this.#app.client.call(this.#sessions, { method: "POST", json, headers: { "Idempotency-Key": `page-${messageId}-${this.workspace ?? ""}` } });
     this.sessionId = session.id;
     if (this.#sent) this.#remember({ ...this.#sent, sessionId: session.id, place: session.id });
     this.#app.changed();
@@ -263,7 +258,7 @@ export class Conversation {
   }
 
   /**
-   * Put the message back into the draft.
+   * End without an answer, and put the message back into the draft if this tab has sent it.
    * @param {unknown} error why
    */
   #giveBack(error) {

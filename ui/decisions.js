@@ -153,7 +153,9 @@ export class Decision {
     this.busy = null;
     const closed = error instanceof DOMException && error.name === "AbortError";
     if (!closed && !this.#app.refused(error)) this.error = error;
+    if (error instanceof ApiError && error.code === "approval_not_found") this.approval = { ...this.approval, status: "deleted" };
     this.#changed();
+    this.#app.changed();
   }
 
   #changed() {
@@ -181,11 +183,11 @@ export function decisionOf(app, approval) {
 }
 
 /**
- * Return how many of the approvals that this tab has seen wait for the user.
+ * Return the decisions of the approvals that, as far as this tab knows, wait for the user.
  * @param {import("./client.js").Client} client
  */
-export function waitingCount(client) {
-  return [...decisions(client).values()].filter(({ approval }) => approval.status === "pending").length;
+export function waitingDecisions(client) {
+  return [...decisions(client).values()].filter(({ approval }) => approval.status === "pending");
 }
 
 /**

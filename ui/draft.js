@@ -1,4 +1,4 @@
-/** What the tab keeps of an agent over a reload: the draft of the next message, and the messages that are being answered. */
+/** The part of an agent that the tab keeps over a reload: the draft of the next message, and the messages that are being answered. */
 
 /**
  * @typedef {object} Sent a message whose end this tab has not seen
@@ -25,8 +25,8 @@ export class Draft {
   constructor(app, agent) {
     this.#app = app;
     this.#agent = agent;
-    Object.assign(this, JSON.parse(app.store.get(`draft:${agent}`) ?? "{}"));
-    this.#sent = JSON.parse(app.store.get(`sent:${agent}`) ?? "[]");
+    ({ text: this.text, returned: this.returned } = app.store.json(`draft:${agent}`, isDraft, { text: "", returned: null }));
+    this.#sent = app.store.json(`sent:${agent}`, (value) => Array.isArray(value) && value.every(isMessage), []);
   }
 
   /** @param {string} text */
@@ -88,4 +88,17 @@ export class Draft {
     this.#app.store.set(`draft:${this.#agent}`, text || returned ? JSON.stringify({ text, returned }) : null);
     this.#app.store.set(`sent:${this.#agent}`, this.#sent.length ? JSON.stringify(this.#sent) : null);
   }
+}
+
+/**
+ * True if a stored value is a draft: an older page, or a person, may have stored something else.
+ * @param {any} value
+ */
+function isDraft(value) {
+  return typeof value?.text === "string" && (value.returned === null || isMessage(value.returned));
+}
+
+/** @param {any} value */
+function isMessage(value) {
+  return typeof value?.messageId === "string" && typeof value.text === "string";
 }

@@ -1,5 +1,7 @@
 /** Errors of the gateway and of the way to it, and what the user can do about them. */
 
+import { duration } from "./format.js";
+
 /**
  * @typedef {object} Problem
  * @property {string} title what is wrong
@@ -31,7 +33,7 @@ export class ApiError extends Error {
 
 /** @type {Record<string, string>} */
 const ADVICE = {
-  offline: "Check the connection. The page tries again by itself.",
+  offline: "Check the connection.",
   not_json: "Something between this page and the gateway answered, for example a proxy or a sign-in page. Reload, or ask your operator.",
   session_busy: "Another message of this session is being answered. Follow or stop it, then send again.",
   compaction_in_progress: "The session is being summarised. Wait a moment, then send again.",
@@ -65,7 +67,7 @@ export function problem(error) {
   if (!(error instanceof ApiError)) {
     return { title: "The page failed.", advice: `Reload it. (${error instanceof Error ? error.message : String(error)})` };
   }
-  const wait = error.retryAfter ? `Try again in ${error.retryAfter} seconds.` : "";
+  const wait = error.retryAfter ? `Try again in ${duration(error.retryAfter)}.` : "";
   const id = error.status >= 500 && error.requestId ? `(Request ${error.requestId})` : "";
   return { title: error.message, advice: [ADVICE[error.code] ?? fallback(error), wait, id].filter(Boolean).join(" ") };
 }

@@ -18,6 +18,17 @@ export function count(value, noun) {
   return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
+const LENGTHS = /** @type {const} */ ([[86_400, "day"], [3600, "hour"], [60, "minute"]]);
+
+/**
+ * Return e.g. `7 seconds` or `3 days`, never less than the time that is meant.
+ * @param {number} seconds
+ */
+export function duration(seconds) {
+  const [length, noun] = LENGTHS.find(([length]) => seconds >= 2 * length) ?? [1, "second"];
+  return count(Math.ceil(seconds / length), noun);
+}
+
 /** @param {number} bytes */
 export function size(bytes) {
   if (bytes === 1) return "1 byte";

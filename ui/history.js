@@ -1,8 +1,11 @@
-/** What the gateway has recorded of a session: its metadata, its turns, and what became of their approvals. */
+/** The record that the gateway has of a session: its metadata, its turns, and what became of their approvals. */
 
 import { approvalsOf, turnsOf } from "./turn.js";
 
-/** @typedef {import("./turn.js").Turn} Turn */
+/**
+ * @typedef {import("./turn.js").Turn} Turn
+ * @typedef {import("./turn.js").Call} Call
+ */
 
 const PAGE = 200; // messages
 
@@ -17,7 +20,7 @@ export class History {
   revision = 0;
   /** @type {{cursor: string | null, messages: any[]}[]} */
   #pages = [];
-  /** @type {Map<string, Turn>} turns whose streams this tab has read, by key */
+  /** @type {Map<string | null, {key: string, finishReason: string | null, calls: Map<string, Call[]>}>} what the messages lack, by the answer's id */
   #streamed = new Map();
   #client;
 
@@ -34,10 +37,10 @@ export class History {
    */
   async read(path, sessionId) {
     // A turn that ends between the two reads is then in the messages; the other order could miss it.
-    const session = await this.#client.call(`${path}/${sessionId}`);
+    const session = await this.#client.call(`${path}/${encodeURIComponent(sessionId)}`);
     const before = this.session;
     if (before?.id !== session.id || before.updated_at !== session.updated_at || before.message_count !== session.message_count) {
-      await this.#readMessages(`${path}/${sessionId}/messages`, before?.id === session.id);
+      await this.#readMessages(`${path}/${encodeURIComponent(sessionId)}/messages`, before?.id === session.id);
     }
     this.session = session;
     await this.#readApprovals();
@@ -67,8 +70,9 @@ export class History {
    * Keep what only a turn's stream has, until the history names the turn: its key, and the calls that delegates made.
    * @param {Turn} turn
    */
-  keep(turn) {
-    this.#streamed.set(turn.key, turn);
+  keep({ key, answerId, finishReason, steps }) {
+    const calls = new Map(steps.flatMap((step) => step.calls.map((call) => [call.id, call.calls])));
+    this.#streamed.set(answerId, { key, finishReason, calls });
   }
 
   /**
@@ -100,12 +104,10 @@ export class History {
 
   /** @param {Turn} recorded */
   #recall(recorded) {
-    for (const live of this.#streamed.values()) {
-      if (live.answerId !== recorded.answerId) continue;
-      recorded.key = live.key;
-      recorded.finishReason = live.finishReason;
-      const calls = new Map(live.steps.flatMap((step) => step.calls.map((call) => [call.id, call.calls])));
-      for (const call of recorded.steps.flatMap((step) => step.calls)) call.calls = calls.get(call.id) ?? [];
-    }
+    const streamed = this.#streamed.get(recorded.answerId);
+    if (!streamed) return;
+    recorded.key = streamed.key;
+    recorded.finishReason = streamed.finishReason;
+    for (const call of recorded.steps.flatMap((step) => step.calls)) call.calls = streamed.calls.get(call.id) ?? [];
   }
 }

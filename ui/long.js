@@ -1,10 +1,10 @@
-/** What is rendered only when the user asks for it. */
+/** Content that is rendered only when the user asks for it. */
 
 import { html, render } from "./vendor-lit-html.js";
 
 /**
  * Return a summary that opens to `content`, which is called when it is opened.
- * @param {string} summary
+ * @param {import("./resource.js").Content} summary
  * @param {() => import("./resource.js").Content | import("./resource.js").Content[]} content
  */
 export function long(summary, content) {

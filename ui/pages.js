@@ -43,6 +43,11 @@ export class Pages {
     return this.#list.value?.entries ?? [];
   }
 
+  /** True if no page is missing. */
+  get isComplete() {
+    return this.#list.value?.next === null;
+  }
+
   /** Read as many pages as are shown. */
   load() {
     return this.#list.load();
@@ -51,6 +56,7 @@ export class Pages {
   close() {
     this.#list.close();
     this.#more.close();
+    this.#isReading = false;
   }
 
   /**

@@ -59,5 +59,5 @@ function metadataList(fields) {
 /** @param {string} value */
 function shown(value) {
   if (value.length <= VALUE_CHARACTERS) return html`<bdi>${value}</bdi>`;
-  return long(`${value.slice(0, VALUE_CHARACTERS)} …`, () => html`<bdi>${value}</bdi>`);
+  return long(html`<bdi>${value.slice(0, VALUE_CHARACTERS)}</bdi> …`, () => html`<bdi>${value}</bdi>`);
 }

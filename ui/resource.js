@@ -5,8 +5,12 @@ import { html } from "./vendor-lit-html.js";
 
 /** @typedef {import("./vendor-lit-html.js").TemplateResult | symbol | string} Content */
 
+/** Follows the message about a value that did not arrive. */
+export const RETRIES = "The page tries again automatically.";
+
 const FIRST_DELAY = 1000;
 const MAX_DELAY = 30_000;
+const MAX_WAIT = 3_600_000; // a timer of more than 24 days would end at once
 
 /**
  * A value that is loaded once, reloaded on demand, and tried again while the gateway does not answer.
@@ -47,7 +51,7 @@ export class Resource {
       if (run !== this.#run || (error instanceof DOMException && error.name === "AbortError")) return;
       this.error = error;
       if (error instanceof ApiError && error.passes) {
-        const delay = error.retryAfter ? error.retryAfter * 1000 : Math.min(FIRST_DELAY * 2 ** this.#failures++, MAX_DELAY);
+        const delay = error.retryAfter ? Math.min(error.retryAfter * 1000, MAX_WAIT) : Math.min(FIRST_DELAY * 2 ** this.#failures++, MAX_DELAY);
         this.#timer = setTimeout(() => this.load(), delay * (0.75 + Math.random() / 2));
       }
     }
@@ -67,9 +71,10 @@ export class Resource {
    * @returns {Content}
    */
   show(ready, { empty = () => null, loading = "Loading …" } = {}) {
-    if (this.value === null) return this.error ? failure(this.error, () => this.load()) : html`<p class="state" role="status">${loading}</p>`;
+    const problem = this.error ? failure(this.error, () => this.load(), RETRIES) : "";
+    if (this.value === null) return problem || html`<p class="state" role="status">${loading}</p>`;
     const content = empty(this.value) ?? ready(this.value);
-    return this.error ? html`${failure(this.error, () => this.load())}${content}` : content;
+    return problem ? html`${problem}${content}` : content;
   }
 }
 
@@ -77,13 +82,14 @@ export class Resource {
  * Return a message about an error, with what to do.
  * @param {unknown} error
  * @param {(() => void) | null} [retry]
+ * @param {string} [offline] what the page does if the gateway does not answer
  * @returns {Content}
  */
-export function failure(error, retry = null) {
+export function failure(error, retry = null, offline = "") {
   const { title, advice } = problem(error);
   const kind = error instanceof ApiError && error.status === 0 ? "offline" : error instanceof ApiError && error.status === 403 ? "forbidden" : "failed";
   return html`<div class="state ${kind}" role="alert">
-    <p><strong>${title}</strong> ${advice}</p>
+    <p><strong>${title}</strong> ${advice} ${kind === "offline" ? offline : ""}</p>
     ${retry ? html`<button type="button" @click=${retry}>Try again</button>` : ""}
   </div>`;
 }

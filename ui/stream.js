@@ -19,6 +19,8 @@ import { readEvents } from "./sse.js";
 const FIRST_DELAY = 500; // ms
 const MAX_DELAY = 15_000;
 const MAX_SILENCE = 40_000; // the gateway sends a comment after 15 s
+const POST_SECONDS = 60; // until the stream begins. A turn begins once, so the request may be repeated
+const MAX_WAIT = 3_600_000; // ms. A timer of more than 24 days would end at once
 const MAX_POSTS_WITHOUT_GATEWAY = 3;
 const ENDS = new Set(["done", "failed", "lost", "gone"]);
 
@@ -34,6 +36,7 @@ export class TurnStream {
   #attempt = 0;
   #number = 0;
   #failures = 0;
+  #hasTried = false;
   #closing = new AbortController();
   #client;
   #path;
@@ -65,9 +68,10 @@ export class TurnStream {
    */
   async send(body) {
     let strange = 0;
+    this.#hasTried = true;
     for (;;) {
       try {
-        const response = await this.#client.send(this.#path, { method: "POST", json: body, signal: this.#closing.signal });
+        const response = await this.#client.send(this.#path, { method: "POST", json: body, signal: this.#closing.signal, seconds: POST_SECONDS });
         await this.#read(response);
         break;
       } catch (error) {
@@ -84,7 +88,8 @@ export class TurnStream {
   /** Read the stream of a turn that has begun, from the last event read, to its end. */
   async follow() {
     while (!this.ended) {
-      if (this.#number > 0 || this.#failures > 0) await this.#wait(this.error);
+      if (this.#hasTried) await this.#wait(this.error);
+      this.#hasTried = true;
       try {
         /** @type {Record<string, string>} */
         const headers = this.#number ? { "Last-Event-ID": `${this.#attempt}-${this.#number}` } : {};
@@ -97,13 +102,12 @@ export class TurnStream {
         this.error = error;
         if (error.status === 404) this.#end("gone");
         else if (!error.passes && error.code !== "not_json") throw error;
-        else this.#failures++;
       }
     }
   }
 
   /**
-   * Ask the gateway to stop the turn. The stream then ends by itself.
+   * Ask the gateway to stop the turn. The end of the stream then says so.
    * @throws {ApiError}
    */
   async stop() {
@@ -125,6 +129,7 @@ export class TurnStream {
       for await (const event of readEvents(body)) {
         clearTimeout(timer);
         timer = setTimeout(() => silence.abort(), MAX_SILENCE);
+        this.#resume();
         if (event && !this.#take(event)) return;
       }
     } catch (error) {
@@ -164,6 +169,14 @@ export class TurnStream {
     return true;
   }
 
+  /** Note that the connection is there, although the agent may be silent. */
+  #resume() {
+    if (this.status !== "reconnecting") return;
+    this.status = "streaming";
+    this.error = null;
+    this.#changed();
+  }
+
   #skip() {
     this.skipped++;
     this.#changed();
@@ -185,14 +198,17 @@ export class TurnStream {
     this.status = "reconnecting";
     this.error = error;
     this.#changed();
-    const delay = (error?.retryAfter ?? 0) * 1000 || Math.min(FIRST_DELAY * 2 ** this.#failures++, MAX_DELAY) * (0.5 + Math.random());
-    const { signal } = this.#closing;
+    const backoff = Math.min(FIRST_DELAY * 2 ** this.#failures++, MAX_DELAY) * (0.5 + Math.random());
+    const delay = error?.retryAfter ? Math.min(error.retryAfter * 1000, MAX_WAIT) : backoff;
+    const over = new AbortController(); // removes the listeners
     await new Promise((resolve) => {
       const timer = setTimeout(resolve, delay);
-      addEventListener("online", resolve, { once: true, signal });
-      signal.addEventListener("abort", () => (clearTimeout(timer), resolve(null)), { once: true });
+      addEventListener("online", resolve, { signal: over.signal });
+      this.#closing.signal.addEventListener("abort", resolve, { signal: over.signal });
+      over.signal.addEventListener("abort", () => clearTimeout(timer));
     });
-    signal.throwIfAborted();
+    over.abort();
+    this.#closing.signal.throwIfAborted();
   }
 }
 

@@ -52,7 +52,7 @@ function items(nodes, link) {
  */
 function item(node, link) {
   const isFolder = node.children.size > 0 || node.entry?.type === "directory";
-  if (isFolder) return node.children.size ? long(`${visible(node.name)}/`, () => folder(node, link)) : html`<bdi>${visible(node.name)}/</bdi>`;
+  if (isFolder) return node.children.size ? long(html`<bdi>${visible(node.name)}/</bdi>`, () => folder(node, link)) : html`<bdi>${visible(node.name)}/</bdi>`;
   const bytes = typeof node.entry?.size === "number" ? html` <span class="quiet">${size(node.entry.size)}</span>` : "";
   return html`${link ? html`<a href=${link(node.path)}><bdi>${visible(node.name)}</bdi></a>` : html`<bdi>${visible(node.name)}</bdi>`}${bytes}`;
 }

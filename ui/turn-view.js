@@ -11,10 +11,10 @@ import { html, render } from "./vendor-lit-html.js";
 
 /** @type {Record<string, string>} */
 const FINISHES = {
-  cancelled: "Stopped. What is here was kept.",
-  deadline: "The time was up. What is here was kept.",
-  length: "The answer reached its greatest length.",
-  max_turns: "The agent reached its greatest number of steps.",
+  cancelled: "Stopped. The answer so far was kept.",
+  deadline: "The time limit was reached. The answer so far was kept.",
+  length: "The answer reached the maximum length.",
+  max_turns: "The agent reached its maximum number of steps.",
   content_filter: "The provider cut the answer.",
 };
 
@@ -97,7 +97,7 @@ export class TurnView {
   #text(index, text, complete) {
     if (!text) return "";
     let shown = this.#texts[index];
-    // What was complete may differ from what the history holds, and a new attempt begins anew.
+    // The history may differ from a complete text, and a new attempt starts from the beginning.
     if (!shown || !text.startsWith(shown.text) || (shown.complete && text !== shown.text)) {
       shown = this.#texts[index] = { markdown: new Markdown(), text: "", complete: false };
     }

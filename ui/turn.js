@@ -1,4 +1,4 @@
-/** What the page shows of a turn: computed from the events of its stream, or from its messages in the history. */
+/** A turn as the page shows it: computed from the events of its stream, or from its messages in the history. */
 
 /**
  * @typedef {import("./stream.js").TurnEvent} TurnEvent
@@ -23,7 +23,7 @@
  * @typedef {object} Turn
  * @property {string} key
  * @property {string | null} answerId the id of the answer's message, once there is one
- * @property {string | null} question null for a summary, which nobody asked for
+ * @property {string | null} question null for a summary, which answers no question
  * @property {string | null} askedAt
  * @property {Step[]} steps the last one's text is the answer
  * @property {boolean} running
@@ -85,7 +85,7 @@ export class TurnReducer {
   }
 
   /**
-   * Read the events that are new, and return the turn. A list that begins anew is that of a new attempt.
+   * Read the events that are new, and return the turn. A list that starts from the beginning is that of a new attempt.
    * @param {TurnEvent[]} events
    */
   read(events) {

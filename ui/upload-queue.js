@@ -149,9 +149,10 @@ export class UploadQueue {
     } catch (error) {
       if (abort.signal.aborted) return; // and `#cancel` or `#retry` has set the state
       sending.state = "failed";
-      if (this.#app.refused(error)) return;
+      const isBucket = error instanceof ApiError && error.code === "upload_refused"; // it knows no token, so its 401 does not sign the user out
+      if (!isBucket && this.#app.refused(error)) return;
       sending.error = error;
-      if (error instanceof ApiError && error.code === "upload_refused") sending.key = crypto.randomUUID(); // the next form is a new one
+      if (isBucket) sending.key = crypto.randomUUID(); // the next form is a new one
     }
   }
 

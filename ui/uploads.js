@@ -4,7 +4,7 @@ import { announce } from "./announce.js";
 import { ApiError } from "./errors.js";
 import { count, number, size } from "./format.js";
 import { Pages } from "./pages.js";
-import { failure } from "./resource.js";
+import { failure, RETRIES } from "./resource.js";
 import { html, render } from "./vendor-lit-html.js";
 
 /**
@@ -109,7 +109,7 @@ export class Uploads {
   }
 
   render() {
-    return html`${this.#error ? failure(this.#error) : ""}${this.#list.show(
+    return html`${this.#error ? failure(this.#error, null, RETRIES) : ""}${this.#list.show(
       (uploads) => html`<ul class="uploads" aria-label="Uploads">
         ${uploads.filter(({ id }) => !this.#holds(id)).map((upload) => this.#item(upload))}
       </ul>`,

@@ -1,4 +1,4 @@
-/** Characters that nobody sees, and that change how others are read: in names, links, code and diffs they are shown. */
+/** Invisible characters, and those that change how others are read: in names, links, code and diffs they are shown. */
 
 // Zero-width and soft characters, and controls of the direction of text (https://trojansource.codes). A joiner within an emoji stays.
 const HIDDEN = /(?<!\p{Extended_Pictographic}\uFE0F?)\u200D|[\u00AD\u061C\u180E\u200B\u200C\u200E\u200F\u202A-\u202E\u2060-\u2069\uFEFF]/gu;

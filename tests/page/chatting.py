@@ -1,4 +1,4 @@
-"""What a user does in the chat view, and what it shows."""
+"""Chat as a user does, and read the chat view."""
 
 from typing import Any
 

@@ -49,15 +49,15 @@ class NoChromium(Exception):
     """There is no Chromium on this machine."""
 
 
-def launch_chromium(playwright: Playwright) -> Browser:
-    """Start a headless Chromium. Close it after its use.
+def launch_chromium(playwright: Playwright, *more: str) -> Browser:
+    """Start a headless Chromium, with ``more`` arguments. Close it after its use.
 
     Raises:
         NoChromium: there is none; the message says what to install.
     """
     chromium = find_chromium()
     environment: dict[str, str | float | bool] = {**os.environ, **chromium.environment}
-    return playwright.chromium.launch(executable_path=chromium.path, args=list(_ARGUMENTS), env=environment)
+    return playwright.chromium.launch(executable_path=chromium.path, args=[*_ARGUMENTS, *more], env=environment)
 
 
 def find_chromium() -> Chromium:

@@ -1,4 +1,4 @@
-"""What a model, a file or a document may write to attack the page, and how a tab is checked for what it did.
+"""Hostile texts of models, files and documents, and checks of the effects that they must not have.
 
 Every text that would run, run calls ``pwned()`` or loads something from ``evil.example``.
 """

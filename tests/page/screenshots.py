@@ -1,6 +1,5 @@
 """Write the pictures of the page that the guide shows: `make screenshots`."""
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.e2e.conftest import Gateway
-from tests.page.chromium import ROOT, find_chromium
+from tests.page.chromium import ROOT, launch_chromium
 from tests.page.tab import Tab
 
 IMAGES: Final = ROOT / "docs" / "images"
@@ -25,17 +24,11 @@ DOCUMENT: Final = "Berlin has 3.9 million inhabitants and lies on the Spree."
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    chromium = find_chromium()
-    environment: dict[str, str | float | bool] = {**os.environ, **chromium.environment}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         gateway = Gateway(Path(folder) / "home")
         gateway.start()
         try:
-            browser = playwright.chromium.launch(
-                executable_path=chromium.path,
-                args=["--headless=shell", "--no-sandbox", "--no-zygote", "--disable-gpu", "--font-render-hinting=none"],
-                env=environment,
-            )
+            browser = launch_chromium(playwright, "--font-render-hinting=none")
             page = browser.new_page(viewport={"width": 1000, "height": 860}, color_scheme="light")
             _walk(page, gateway)
             browser.close()

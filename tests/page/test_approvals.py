@@ -8,16 +8,11 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.e2e.conftest import Gateway
+from tests.page.accessibility import grave_findings
+from tests.page.chatting import ask
 from tests.page.tab import Tab
 
 DELETE = "Delete the file docs/old-notes.md"
-
-
-def ask(tab: Tab, text: str) -> None:
-    box = tab.page.get_by_label("Message", exact=True)
-    box.fill(text)
-    expect(tab.page.get_by_role("button", name="Send")).to_be_enabled()
-    box.press("Enter")
 
 
 def card(page: Page, number: int = 0) -> Locator:
@@ -109,7 +104,7 @@ def test_an_approval_decided_in_another_tab_shows_its_outcome(tab: Tab, new: Cal
     card(other.page).get_by_role("button", name="Approve").click()
     expect(card(other.page)).to_contain_text("Denied")
     expect(card(other.page)).to_contain_text("It was decided elsewhere.")
-    expect(card(tab.page)).to_contain_text("Denied")  # the first tab looks again by itself
+    expect(card(tab.page)).to_contain_text("Denied")  # the first tab polls
 
 
 def decide_elsewhere(route: Route, gateway: Gateway) -> None:
@@ -118,6 +113,45 @@ def decide_elsewhere(route: Route, gateway: Gateway) -> None:
         with gateway.client(user="two-tabs") as client:
             client.post(route.request.url.removeprefix(gateway.url), json={"decision": "deny"})
     route.continue_()
+
+
+def test_what_was_decided_or_deleted_elsewhere_is_not_counted_any_more(tab: Tab, files: Gateway) -> None:
+    tab.expects_failed_requests = True
+    ids = [waiting(files, "counter"), waiting(files, "counter")]
+    tab.sign_in(user="counter", fragment="#/usage")
+    badge = tab.page.get_by_role("link", name="Approvals")
+    expect(badge).to_contain_text("2 waiting")
+    with files.client(user="counter") as client:
+        client.post(f"/a1/approvals/{ids[0]}", json={"decision": "deny"}).raise_for_status()
+        session = client.get(f"/a1/approvals/{ids[1]}").raise_for_status().json()["session_id"]
+        client.delete(f"/a1/agents/dir-code/sessions/{session}").raise_for_status()
+    main = tab.view("Approvals")
+    expect(main).to_contain_text("Nothing waits.")
+    expect(badge).not_to_contain_text("waiting")
+
+
+def test_the_approvals_have_no_serious_finding(tab: Tab, files: Gateway) -> None:
+    denied = waiting(files, "judge")
+    waiting(files, "judge")
+    with files.client(user="judge") as client:
+        client.post(f"/a1/approvals/{denied}", json={"decision": "deny"}).raise_for_status()
+    tab.sign_in(user="judge", fragment="#/approvals")
+    expect(tab.page.get_by_role("region", name="Decided")).to_contain_text("Denied")
+    expect(tab.page.get_by_role("button", name="Approve")).to_be_visible()
+    assert grave_findings(tab.page) == []
+
+
+def test_a_page_that_was_left_while_it_loaded_more_can_be_asked_again(tab: Tab) -> None:
+    page = json.dumps({"approvals": [], "next_cursor": "c"})
+    tab.page.route("**/a1/approvals?*", lambda route: route.fulfill(body=page, content_type="application/json"))
+    tab.page.route("**/a1/approvals?*cursor=c*", lambda route: None)
+    tab.sign_in(user="leaver", fragment="#/approvals")
+    tab.page.get_by_role("button", name="Show more").first.click()
+    expect(tab.page.get_by_role("button", name="Loading …")).to_be_disabled()
+    tab.view("Usage")
+    tab.view("Approvals")
+    expect(tab.page.get_by_role("button", name="Show more")).to_have_count(2)
+    tab.page.unroute_all(behavior="ignoreErrors")
 
 
 def test_a_lost_reply_is_followed_by_reading_the_outcome(tab: Tab, files: Gateway) -> None:

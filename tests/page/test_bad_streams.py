@@ -1,5 +1,6 @@
 """Streams that are cut, out of order or not streams at all: one turn, one message id, and a message that says what to do."""
 
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -157,3 +158,21 @@ def test_a_proxy_that_stays_is_named_while_the_page_reconnects(new: Callable[[st
     tab = new(standin.url)
     begin(tab, [stream(frames(WHOLE[:2])), html()])
     expect(tab.page.locator(".state.reconnecting")).to_contain_text("a proxy or a sign-in page")
+
+
+@pytest.mark.parametrize("body", [b"", frames(WHOLE[2:], 3)], ids=["nothing", "a gap"])
+def test_a_stream_that_never_gets_further_is_asked_for_ever_more_slowly(tab: Tab, body: bytes) -> None:
+    script = begin(tab, [stream(body)])
+    expect(tab.page.locator(".state.reconnecting")).to_be_visible()
+    tab.page.wait_for_timeout(1500)
+    assert 2 <= script.requests <= 5
+
+
+def test_a_message_whose_stream_is_refused_after_a_reload_returns_to_the_draft(tab: Tab) -> None:
+    script = begin(tab, [lambda route: None, refusal(403, "model_not_allowed")], recorded=None)
+    expect(tab.page.locator(".question")).to_contain_text("Hello?")
+    expect(tab.page).to_have_url(re.compile("ses_"))
+    tab.page.reload()
+    expect(tab.page.get_by_role("alert")).to_contain_text("may not use the agent's model")
+    expect(tab.page.get_by_label("Message", exact=True)).to_have_value("Hello?")
+    assert script.asked == ["POST", "GET"]

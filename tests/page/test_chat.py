@@ -179,6 +179,7 @@ def test_refused_messages_return_to_the_draft_with_what_to_do(new: New, writer: 
     tab.sign_in(TOKEN, "refused", "#/chat/poet")
     answers = [
         (429, "rate_limited", {"Retry-After": "7"}, "Try again in 7 seconds."),
+        (429, "budget_exceeded", {"Retry-After": "2678400"}, "Try again in 31 days."),
         (413, "payload_too_large", {}, "Shorten it"),
         (503, "storage_unavailable", {}, "Try again in a moment."),
     ]
@@ -233,7 +234,7 @@ def test_sessions_are_listed_by_pages_opened_and_deleted(new: New, writer: Write
     tab.sign_in(TOKEN, "collector", "#/chat/clerk")
     sessions = tab.page.get_by_role("navigation", name="Sessions")
     expect(sessions.get_by_role("listitem")).to_have_count(50)
-    sessions.get_by_role("button", name="More sessions").click()
+    sessions.get_by_role("button", name="Show more").click()
     expect(sessions.get_by_role("listitem")).to_have_count(52)
     sessions.get_by_role("link", name="Session 51.").click()
     expect(tab.page.get_by_role("heading", name="Session 51.")).to_be_visible()

@@ -66,7 +66,7 @@ def test_a_whole_chat_works_by_keyboard_alone(new: New, writer: Writer) -> None:
     expect(log(tab).get_by_text("Half a")).to_be_visible()
     keyboard.press("Escape")
     await_end(tab)
-    expect(log(tab).get_by_text("Stopped. What is here was kept.")).to_be_visible()
+    expect(log(tab).get_by_text("Stopped. The answer so far was kept.")).to_be_visible()
     assert shown(tab)[-1] == writer.history("poet", "typist")[0][-1]
     tab_to(tab, ".sessions button", "Shift+Tab")
     keyboard.press("Enter")

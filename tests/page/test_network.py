@@ -53,6 +53,25 @@ def test_an_outage_while_an_answer_streams_is_told_and_survived(new: New, writer
     assert [len(history) for history in writer.history("poet", user)] == [2]
 
 
+def test_a_connection_is_not_called_broken_while_the_agent_is_silent(new: New, writer: Writer) -> None:
+    with wire_to(writer.gateway.port) as wire:
+        tab = new(wire.url)
+        tab.expects_failed_requests = True
+        story = writer.model.begin("Think long")
+        tab.sign_in(TOKEN, "thinker", "#/chat/poet")
+        ask(tab, "Think long")
+        story.write("Hm, ")
+        expect(log(tab).get_by_text("Hm,")).to_be_visible()
+        wire.cut()
+        expect(tab.page.get_by_text("The connection broke off.")).to_be_visible()
+        wire.mend()
+        expect(tab.page.get_by_text("The connection broke off.")).to_have_count(0)
+        story.write("yes.")
+        story.end()
+        await_end(tab)
+        assert shown(tab) == [("user", "Think long"), ("assistant", "Hm, yes.")]
+
+
 def test_a_message_whose_request_is_cut_is_sent_again_under_its_id(new: New, writer: Writer) -> None:
     with wire_to(writer.gateway.port) as wire:
         tab = new(wire.url)
@@ -125,7 +144,7 @@ def test_the_message_of_a_killed_worker_returns_and_runs_once_if_sent_again(new:
 
 
 def _end_lease(endpoint: str, user: str, message_id: str) -> None:
-    """Let the lease of the stream's attempt end now. It would end by itself after a minute."""
+    """End the lease of the stream's attempt, which would last up to a minute more."""
     key = keys.stream_head(TenantId("page"), stream_digest(UserId(user), AgentName("poet"), message_id))
     table = boto3.Session("local", "local", region_name="eu-central-1").client("dynamodb", endpoint_url=endpoint)
     (name,) = table.list_tables()["TableNames"]

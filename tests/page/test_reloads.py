@@ -66,6 +66,52 @@ def test_a_message_that_a_reload_keeps_from_leaving_returns_to_the_draft(new: Ne
     assert writer.history("poet", "early") == [[("user", "Hurry"), ("assistant", "You said: Hurry.")]]
 
 
+def test_a_first_message_is_found_after_a_reload_of_a_hidden_tab(new: New, writer: Writer) -> None:
+    tab = new(writer.url)
+    tab.expects_failed_requests = True
+    story = writer.model.begin("Behind the scenes")
+    tab.sign_in(TOKEN, "hidden", "#/chat/poet")
+    message_box(tab).fill("Behind the scenes")
+    expect(tab.page.get_by_role("button", name="Send")).to_be_enabled()
+    tab.page.evaluate("() => { window.requestAnimationFrame = () => 1 }")  # a hidden tab is not rendered
+    with tab.page.expect_request("**/c1/agents/poet/chat"):
+        message_box(tab).press("Enter")
+    tab.page.reload()
+    expect(log(tab).get_by_text("Behind the scenes")).to_be_visible()
+    story.write("Here.")
+    story.end()
+    await_end(tab)
+    assert shown(tab) == [("user", "Behind the scenes"), ("assistant", "Here.")]
+
+
+def test_stored_values_that_are_not_the_pages_are_ignored(tab: Tab) -> None:
+    tab.sign_in(user="tinkerer", fragment="#/chat/concise-de")
+    for draft, sent in (
+        ("{", "{"),
+        ("7", "{}"),
+        ('{"text": 5}', "[null]"),
+        ('{"text": "a", "returned": 1}', '[{"place": null}]'),
+    ):
+        tab.page.evaluate(
+            "values => ['draft', 'sent'].map((name, i) => sessionStorage.setItem(`spass:${name}:concise-de`, values[i]))",
+            [draft, sent],
+        )
+        tab.page.reload()
+        expect(message_box(tab)).to_have_value("")
+        expect(tab.page.get_by_text("Write a message to begin.")).to_be_visible()
+
+
+def test_a_browser_without_storage_can_be_used_for_one_visit(tab: Tab) -> None:
+    tab.page.add_init_script(
+        "Object.defineProperty(window, 'sessionStorage', { get() { throw new DOMException('No.', 'SecurityError') } })"
+    )
+    tab.sign_in(user="private", fragment="#/chat/concise-de")
+    expect(tab.page.get_by_role("alert")).to_contain_text("switched off: drafts are lost")
+    message_box(tab).fill("Hello")
+    tab.page.get_by_role("button", name="Sign out").click()
+    expect(tab.page.get_by_label("Token")).to_be_visible()
+
+
 def test_a_full_session_storage_is_told_and_the_chat_goes_on(new: New, writer: Writer) -> None:
     tab = new(writer.url)
     tab.sign_in(TOKEN, "hoarder", "#/chat/poet")

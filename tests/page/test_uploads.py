@@ -41,7 +41,7 @@ def test_a_file_that_the_bucket_refused_is_sent_with_a_new_form(sender: Tab, sta
             return
         refusals.append(route.request.post_data or "")
         expired = "<Error><Code>AccessDenied</Code><Message>Invalid according to Policy: Policy expired.</Message></Error>"
-        route.fulfill(status=403, body=expired, headers={"Access-Control-Allow-Origin": "*", "Content-Type": "text/xml"})
+        route.fulfill(status=401, body=expired, headers={"Access-Control-Allow-Origin": "*", "Content-Type": "text/xml"})
 
     sender.page.route(f"{bucket_of(standin)}/**", refuse_once)
     sender.sign_in(fragment=f"#/indices/{index}")

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from playwright.sync_api import FilePayload, Locator, Route, expect
 
 from tests.e2e.conftest import Gateway
+from tests.page.accessibility import grave_findings
 from tests.page.tab import Tab
 
 RTL = "\u05e9\u05dc\u05d5\u05dd"  # a name that is written from right to left
@@ -91,6 +92,23 @@ def test_a_deleted_file_is_restored_after_a_confirmation(tab: Tab, standin: Gate
     tab.page.get_by_role("link", name="Files", exact=True).click()
     tab.page.get_by_role("link", name="a.txt").click()
     expect(code(tab)).to_contain_text("one")
+
+
+def test_the_workspaces_have_no_serious_finding(tab: Tab, standin: Gateway) -> None:
+    write(standin, "judged", "src/main.py", b"def main():\n    pass\n")
+    write(standin, "judged", "src/main.py", b"def main():\n    return 1\n")
+    tab.sign_in(user="judge", fragment="#/workspaces/judged/files/src/main.py")
+    found: dict[str, list[str]] = {}
+    expect(code(tab)).to_contain_text("return 1")
+    found["file"] = grave_findings(tab.page)
+    for view, shows in (("versions/2", "return 1"), ("versions", "newest"), ("zip", "Put files in")):
+        tab.page.evaluate("view => { location.hash = `#/workspaces/judged/${view}` }", view)
+        expect(tab.page.locator("main")).to_contain_text(shows)
+        found[view] = grave_findings(tab.page)
+    tab.page.get_by_role("link", name="All workspaces").click()
+    expect(tab.page.get_by_role("link", name="judged")).to_be_visible()
+    found["list"] = grave_findings(tab.page)
+    assert {view: lines for view, lines in found.items() if lines} == {}
 
 
 def test_a_file_of_an_old_version_is_shown_and_restored(tab: Tab, standin: Gateway) -> None:

@@ -3,20 +3,21 @@
 import hashlib
 import json
 import queue
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
+from spass.testing.model_server import Body, Completion, serve_model
 from tests.e2e.conftest import Gateway, running_gateway
 
 TOKEN: Final = "writer-token"
 OTHER_TOKEN: Final = "second-writer-token"
 MAX_SILENCE: Final = 300.0  # seconds; longer than half of the longest outage
 PAUSE: Final = 0.03  # seconds before each word of an answer to `words <number>`
+
+_USAGE: Final = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 _CONFIG: Final = """
 llm:
@@ -69,38 +70,21 @@ class Model:
         self.stories[question] = Story()
         return self.stories[question]
 
-    def respond(self, request: HttpRequest) -> HttpAnswer | None:
-        if request.method == "GET":  # the gateway looks whether the provider answers
-            return json_answer({"data": []})
-        body = request.json
+    def respond(self, body: Body) -> Completion:
         question = next(message["content"] for message in reversed(body["messages"]) if message["role"] == "user")
         self.questions.append(question)
         if not body.get("stream"):
-            message = {"role": "assistant", "content": "A summary."}
-            return json_answer(
-                {
-                    "id": "1",
-                    "object": "chat.completion",
-                    "created": 1,
-                    "model": "writer",
-                    "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                    "usage": _usage(),
-                }
-            )
-        return HttpAnswer(_events(self._deltas(question, body["messages"][-1]["role"])), content_type="text/event-stream")
-
-    def _deltas(self, question: str, last_role: str) -> Iterator[dict[str, Any]]:
-        if question.startswith("calculate") and last_role == "user":
+            return Completion({"content": "A summary."}, usage=_USAGE)
+        if question.startswith("calculate") and body["messages"][-1]["role"] == "user":
             function = {"name": "calculator", "arguments": json.dumps({"expression": question.removeprefix("calculate ")})}
-            yield {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
-        elif question in self.stories:
-            yield from ({"content": piece} for piece in self.stories.pop(question))
-        elif question.startswith("words "):
-            for number in range(int(question.split()[1])):
-                time.sleep(PAUSE)
-                yield {"content": f"word{number} "}
-        else:
-            yield {"content": f"You said: {question}."}
+            return Completion({"tool_calls": [{"id": "call_1", "type": "function", "function": function}]}, usage=_USAGE)
+        if question in self.stories:
+            return Completion({"content": ""}, usage=_USAGE, pieces=self.stories.pop(question))
+        if question.startswith("words "):
+            words = [f"word{number} " for number in range(int(question.split()[1]))]
+            return Completion({"content": ""}, usage=_USAGE, pieces=words, pause=PAUSE)
+        text = f"You said: {question}."
+        return Completion({"content": text}, usage=_USAGE, pieces=[text])
 
 
 @dataclass
@@ -123,24 +107,6 @@ class Writer:
         return [[(message["role"], message["content"]) for message in page["messages"]] for page in pages]
 
 
-def _usage() -> dict[str, int]:
-    return {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-
-
-def _events(deltas: Iterator[dict[str, Any]]) -> Iterator[bytes]:
-    reason = "stop"
-    for delta in deltas:
-        reason = "tool_calls" if "tool_calls" in delta else "stop"
-        yield _event({"index": 0, "delta": delta, "finish_reason": None})
-    yield _event({"index": 0, "delta": {}, "finish_reason": reason}, usage=_usage())
-    yield b"data: [DONE]\n\n"
-
-
-def _event(choice: dict[str, Any], **more: object) -> bytes:
-    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "writer", "choices": [choice], **more}
-    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
-
-
 @contextmanager
 def serving_writer(folder: Path) -> Iterator[Writer]:
     """Serve a model and a gateway with it until the block ends. Its two tokens are ``TOKEN`` and ``OTHER_TOKEN``."""
@@ -150,7 +116,7 @@ def serving_writer(folder: Path) -> Iterator[Writer]:
         for name, token in (("writer", TOKEN), ("second", OTHER_TOKEN))
     )
     with (
-        serve(model.respond) as upstream,
+        serve_model(model.respond) as upstream,
         running_gateway(folder, _CONFIG.format(upstream=upstream, tokens=tokens), _AGENTS) as gateway,
     ):
         yield Writer(gateway, model)

@@ -6,9 +6,10 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
@@ -31,7 +32,7 @@ class Completion:
     message: Body
     finish_reason: str | None = None
     usage: object = COUNT
-    pieces: Sequence[str] | None = None
+    pieces: Iterable[str] | None = None
     pause: float = 0.0
 
     @property
@@ -40,7 +41,7 @@ class Completion:
         return self.finish_reason or ("tool_calls" if self.message.get("tool_calls") else "stop")
 
     @property
-    def texts(self) -> Sequence[str]:
+    def texts(self) -> Iterable[str]:
         """Return the content in the pieces in which it is streamed."""
         return self.pieces if self.pieces is not None else re.findall(r"\S+\s*|^\s+$", self.message.get("content") or "")
 
@@ -74,7 +75,7 @@ def serve_model(
             return answer
         if body.get("stream"):
             return HttpAnswer(_events(body, answer), content_type="text/event-stream")
-        time.sleep(answer.pause * len(answer.texts))
+        time.sleep(answer.pause * sum(1 for _ in answer.texts))
         return json_answer(_completion_body(body, answer))
 
     return serve(respond)
@@ -106,7 +107,8 @@ def _events(body: Body, completion: Completion) -> Iterator[bytes]:
 
 def _chunks(body: Body, completion: Completion) -> Iterator[dict[str, Any]]:
     head = _head(body, "chat.completion.chunk")
-    for delta, reason in [*((delta, None) for delta in _deltas(completion)), ({}, completion.reason)]:
+    deltas = ((delta, None) for delta in _deltas(completion))
+    for delta, reason in chain(deltas, [({}, completion.reason)]):
         time.sleep(completion.pause if delta.get("content") else 0)
         yield {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
     usage = _usage(body, completion)
