@@ -1,5 +1,6 @@
 """Chat as a user does, and read the chat view."""
 
+import re
 from typing import Any
 
 from playwright.sync_api import Locator, Request, expect
@@ -54,4 +55,6 @@ def log(tab: Tab) -> Locator:
 
 def choose(tab: Tab, agent: str) -> None:
     tab.page.get_by_label("Agent", exact=True).select_option(agent)
+    expect(tab.page).to_have_url(re.compile(f"#/chat/{agent}(/|$)"))
+    tab.page.evaluate(_FRAMES)  # until then the field is that of the agent before
     tab.page.get_by_label("Conversation").wait_for()

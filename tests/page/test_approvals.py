@@ -104,7 +104,7 @@ def test_an_approval_decided_in_another_tab_shows_its_outcome(tab: Tab, new: Cal
     card(other.page).get_by_role("button", name="Approve").click()
     expect(card(other.page)).to_contain_text("Denied")
     expect(card(other.page)).to_contain_text("It was decided elsewhere.")
-    expect(card(tab.page)).to_contain_text("Denied")  # the first tab polls
+    expect(card(tab.page)).to_contain_text("Denied", timeout=15_000)  # the first tab polls
 
 
 def decide_elsewhere(route: Route, gateway: Gateway) -> None:
@@ -215,6 +215,7 @@ def test_typing_and_focus_stay_when_another_call_begins_to_wait(tab: Tab, files:
     reason = card(tab.page, 0).get_by_label("Reason")
     reason.fill("half a rea")
     waiting(files, "typist")
+    tab.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # the page looks at once
     expect(card(tab.page, 1)).to_contain_text("Waits for you")
     expect(reason).to_have_value("half a rea")
     expect(reason).to_be_focused()
