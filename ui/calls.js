@@ -49,7 +49,7 @@ function card(call, context) {
   const within = call.calls.flatMap(callApprovals);
   const delegated = callApprovals(call).filter((one) => one !== id && !within.includes(one)).flatMap((one) => context.approvals.get(one) ?? []);
   const time = call.durationMs === null ? "" : html`<span class="quiet">${(call.durationMs / 1000).toFixed(1)} s</span>`;
-  return html`<section class="call ${call.state}" aria-label="Call of ${call.tool}">
+  return html`<section class="call ${look(call, approval)}" aria-label="Call of ${call.tool}">
     <header>
       <bdi class="tool">${visible(call.tool)}</bdi> ${call.agent ? html`<span class="quiet">by <bdi>${visible(call.agent)}</bdi></span>` : ""}
       <span class="badge">${state}</span> ${time}
@@ -60,6 +60,16 @@ function card(call, context) {
     ${call.calls.length ? html`<div class="within">${callCards(call.calls, context)}</div>` : ""}
     ${approval ? "" : details("Arguments", call.args)} ${call.state === "running" ? "" : details("Result", call.result)}
   </section>`;
+}
+
+/**
+ * Return the class of a card: what became of the call, or of the decision about it.
+ * @param {Call} call
+ * @param {any} approval
+ */
+function look(call, approval) {
+  if (!approval || approval.status === "pending") return call.state;
+  return approval.status === "executed" ? "done" : "failed";
 }
 
 /**

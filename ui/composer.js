@@ -18,6 +18,9 @@ export function composer(conversation, changed, sent) {
     if (tooLong) return;
     sent();
     void conversation.send(draft.text);
+    // A text that was entered since the last frame, as by pasting, is one that the template does not know, and so does not take out.
+    const field = /** @type {HTMLTextAreaElement} */ (document.getElementById("message"));
+    field.value = draft.text;
   };
   /** @param {KeyboardEvent} event */
   const press = (event) => {

@@ -31,7 +31,7 @@ export function createSignIn(base, reason, changed, enter) {
       await new Client(token, user, base).call("a1/agents");
       enter(token, user);
     } catch (refusal) {
-      error = refusal;
+      error = refusal instanceof ApiError && refusal.status === 401 ? unknown() : refusal;
     }
     waits = false;
     changed();
@@ -51,4 +51,9 @@ export function createSignIn(base, reason, changed, enter) {
       <p class="hint">Both stay in this tab only. A closed tab forgets them.</p>
     </main>`,
   };
+}
+
+/** The gateway's own message tells a program which header to check. */
+function unknown() {
+  return new ApiError(401, "invalid_token", "The gateway does not know this token. Check it, or ask your operator.");
 }

@@ -10,6 +10,13 @@ from tests.page.tab import Tab, new_tab
 from tests.page.writer import TOKEN, Writer
 
 New = Callable[[str], Tab]
+PASTE_AND_SEND = """
+(field) => {
+  field.value = "One";
+  field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+  field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+}
+"""
 
 
 def stripped(history: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -44,6 +51,26 @@ def test_a_turn_shows_its_call_its_cost_and_what_the_history_holds(new: New, wri
     expect(tab.page.locator(".facts")).to_contain_text("Session: 45 tokens · $0.00006")
     [history] = writer.history("poet", "turner")
     assert shown(tab) == [message for message in history if message[0] != "tool" and message[1]]
+
+
+def test_a_message_that_is_pasted_and_sent_at_once_leaves_the_field(new: New, writer: Writer) -> None:
+    tab = new(writer.url)
+    tab.sign_in(TOKEN, "paster", "#/chat/poet")
+    expect(message_box(tab)).to_be_focused()
+    message_box(tab).evaluate(PASTE_AND_SEND)
+    await_end(tab)
+    expect(message_box(tab)).to_have_value("")
+    assert shown(tab) == [("user", "One"), ("assistant", "You said: One.")]
+
+
+def test_a_title_of_one_long_word_does_not_widen_the_page(new: New, writer: Writer) -> None:
+    tab = new(writer.url)
+    tab.sign_in(TOKEN, "longwinded", "#/chat/poet")
+    ask(tab, "DONAU" * 200)
+    await_end(tab)
+    expect(tab.page.get_by_role("heading", name="DONAUDONAU")).to_be_visible()
+    title = tab.page.locator(".conversation h1")
+    assert title.evaluate("(title) => title.scrollWidth <= title.clientWidth")
 
 
 def test_switching_agents_while_an_answer_streams_loses_nothing(new: New, writer: Writer) -> None:

@@ -80,5 +80,5 @@ def test_a_wrong_token_is_refused_with_a_message(tab: Tab) -> None:
     tab.page.get_by_label("Token").fill("wrong")
     tab.page.get_by_label("User id").fill("ada")
     tab.page.get_by_role("button", name="Sign in").click()
-    expect(tab.page.get_by_role("alert")).to_be_visible()
+    expect(tab.page.get_by_role("alert")).to_have_text("The gateway does not know this token. Check it, or ask your operator.")
     assert json.loads(tab.page.evaluate("JSON.stringify(sessionStorage)")) == {}
