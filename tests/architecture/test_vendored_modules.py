@@ -32,6 +32,12 @@ def test_every_vendored_module_is_compared() -> None:
     assert {path.name for path in UI.glob("vendor-*.js")} == set(VENDORED)
 
 
+def test_no_own_module_of_the_page_is_over_300_lines() -> None:
+    own = [path for path in UI.glob("*.js") if path.name not in VENDORED]
+    assert own
+    assert {path.name: lines for path in own if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 300} == {}
+
+
 def test_npm_packages_are_pinned_and_hashed_and_name_no_registry() -> None:
     assert [pin for pin in PINS.values() if not re.fullmatch(r"\d+\.\d+\.\d+", pin)] == []
     packages = {path: entry for path, entry in json.loads(LOCK)["packages"].items() if path}

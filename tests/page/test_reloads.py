@@ -170,6 +170,7 @@ def test_the_token_is_in_the_session_storage_of_its_tab_alone(new: New, writer: 
     await_end(tab)
     stored = tab.page.evaluate("JSON.stringify(sessionStorage)")
     assert stored.count(TOKEN) == 1
+    addresses += tab.page.evaluate("[location.href, ...navigation.entries().map((entry) => entry.url)]")
     assert TOKEN not in " ".join(addresses)
     assert tab.page.context.cookies() == []
     assert tab.page.evaluate("[localStorage.length, document.cookie, history.state]") == [0, "", None]
@@ -178,6 +179,7 @@ def test_the_token_is_in_the_session_storage_of_its_tab_alone(new: New, writer: 
     other.open()
     expect(other.page.get_by_label("Token")).to_have_value("")
     folder = writer.gateway.home.parent
+    assert {"home.log", "ministack.log"} <= {path.name for path in _files(folder)}
     assert [path for path in _files(folder) if TOKEN.encode() in path.read_bytes()] == []
 
 
