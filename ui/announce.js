@@ -14,6 +14,11 @@ export function announce(text) {
   while (region.childElementCount > KEPT) region.firstElementChild?.remove();
 }
 
+/** Remove what was announced: after signing out, it is not for the next user. */
+export function forgetAnnouncements() {
+  region.replaceChildren();
+}
+
 /** Announces a growing text once, by whole sentences. */
 export class SentenceAnnouncer {
   #said = 0;

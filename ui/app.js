@@ -1,5 +1,6 @@
 /** The page: sign-in, header and the view that the address fragment names. */
 
+import { forgetAnnouncements } from "./announce.js";
 import { createChat } from "./chat.js";
 import { Client } from "./client.js";
 import { readWaiting, waitingDecisions } from "./decisions.js";
@@ -89,6 +90,7 @@ function appOf(client) {
 function signOut(reason = null) {
   client?.close();
   closeDialogs();
+  forgetAnnouncements();
   client = null;
   for (const view of views.values()) view.close();
   views = new Map();

@@ -2,7 +2,7 @@
 
 import { announce } from "./announce.js";
 import { Decision, decisionOf } from "./decisions.js";
-import { when } from "./format.js";
+import { pretty, when } from "./format.js";
 import { long } from "./long.js";
 import { failure } from "./resource.js";
 import { richBlock } from "./rich.js";
@@ -18,6 +18,7 @@ const MEANINGS = {
   failed: "It was approved, but nothing was changed.",
   expired: "Nobody decided in time, so nothing was changed. Ask the agent again if you still want it.",
 };
+const READING = 500; // ms in which a card that has just come up takes no decision: a click that is on its way was meant for something else
 const MAX_SHOWN = 2000; // characters of a preview
 
 /**
@@ -38,6 +39,9 @@ class ApprovalCard extends HTMLElement {
   #decision = null;
   #status = ""; // as it was shown last
   #stop = () => {};
+  #isReady = false;
+  /** @type {number | undefined} */
+  #timer;
 
   /** @param {Decision} decision */
   set decision(decision) {
@@ -56,11 +60,15 @@ class ApprovalCard extends HTMLElement {
   }
 
   disconnectedCallback() {
+    clearTimeout(this.#timer);
     this.#stop();
   }
 
   #watch() {
     this.#stop();
+    clearTimeout(this.#timer);
+    this.#isReady = false;
+    this.#timer = setTimeout(() => ((this.#isReady = true), this.#render()), READING);
     const stop = this.#decision?.watch(() => this.#render());
     this.#stop = () => void stop?.();
   }
@@ -69,7 +77,7 @@ class ApprovalCard extends HTMLElement {
     const decision = this.#decision;
     if (!decision || !this.isConnected) return;
     const hadFocus = this.contains(document.activeElement);
-    render(card(decision), this);
+    render(card(decision, this.#isReady), this);
     const { status, tool } = decision.approval;
     const ended = status !== this.#status;
     this.#status = status;
@@ -81,8 +89,11 @@ class ApprovalCard extends HTMLElement {
 
 customElements.define("approval-card", ApprovalCard);
 
-/** @param {Decision} decision */
-function card(decision) {
+/**
+ * @param {Decision} decision
+ * @param {boolean} isReady
+ */
+function card(decision, isReady) {
   const { approval, busy, error, note } = decision;
   const { status } = approval;
   return html`<article class="approval ${status}" aria-label="Approval of ${approval.tool}" aria-busy=${busy !== null}>
@@ -90,21 +101,29 @@ function card(decision) {
       <span class="quiet">by <bdi>${approval.agent}</bdi> · ${status === "pending" ? `expires ${when(approval.expires_at)}` : when(approval.decided_at ?? approval.expires_at)}</span></p>
     ${approval.rich?.length ? approval.rich.map(richBlock) : json("Preview", approval.preview)}
     ${long("Arguments", () => (approval.arguments === null ? html`<p class="quiet">They are no longer stored.</p>` : pre(approval.arguments)))}
-    ${status === "pending" ? choice(decision) : outcome(approval)}
+    ${status === "pending" ? choice(decision, isReady) : outcome(approval)}
     ${note ? html`<p role="status">${note}</p>` : ""} ${error ? failure(error, () => void decision.read()) : ""}
   </article>`;
 }
 
-/** @param {Decision} decision */
-function choice(decision) {
+/**
+ * @param {Decision} decision
+ * @param {boolean} isReady
+ */
+function choice(decision, isReady) {
+  const isShut = !isReady || !decision.isOpen || decision.isTooLong;
+  /** @param {import("./decisions.js").Kind} kind */
+  const decide = (kind) => (/** @type {MouseEvent} */ event) => {
+    if (event.detail < 2) void decision.decide(kind); // the second click of a double click may meet another card than the first
+  };
   const { busy, reason, isOpen, isTooLong } = decision;
   return html`<label class="reason"><span>Reason <span class="hint">(optional; the agent reads it)</span></span>
       <input type="text" autocomplete="off" .value=${reason} ?disabled=${!isOpen}
         @input=${(/** @type {Event} */ event) => decision.setReason(/** @type {HTMLInputElement} */ (event.target).value)}></label>
     ${isTooLong ? html`<p class="state failed" role="alert">A reason may have 4 KB. Shorten it.</p>` : ""}
     <p class="choice">
-      <button type="button" class="primary" ?disabled=${!isOpen || isTooLong} @click=${() => decision.decide("approve")}>${busy === "approve" ? "Approving …" : "Approve"}</button>
-      <button type="button" ?disabled=${!isOpen || isTooLong} @click=${() => decision.decide("deny")}>${busy === "deny" ? "Denying …" : "Deny"}</button>
+      <button type="button" class="primary" ?disabled=${isShut} @click=${decide("approve")}>${busy === "approve" ? "Approving …" : "Approve"}</button>
+      <button type="button" ?disabled=${isShut} @click=${decide("deny")}>${busy === "deny" ? "Denying …" : "Deny"}</button>
       ${busy === "read" ? html`<span class="quiet" role="status">Reading what came of it …</span>` : ""}
     </p>`;
 }
@@ -122,11 +141,11 @@ function outcome({ status, reason, result, error }) {
  * @param {unknown} value
  */
 function json(title, value) {
-  const text = visible(JSON.stringify(value, null, 2) ?? "");
+  const text = visible(pretty(value));
   return text.length > MAX_SHOWN ? html`<pre class="json">${text.slice(0, MAX_SHOWN)} …</pre>${long(`Whole ${title.toLowerCase()}`, () => pre(value))}` : pre(value);
 }
 
 /** @param {unknown} value */
 function pre(value) {
-  return html`<pre class="json" tabindex="0" role="region" aria-label="Value">${visible(JSON.stringify(value, null, 2) ?? "")}</pre>`;
+  return html`<pre class="json" tabindex="0" role="region" aria-label="Value">${visible(pretty(value))}</pre>`;
 }

@@ -1,6 +1,7 @@
 /** Cards of tool calls: what runs, what came of it, and what waits for the user. */
 
 import { approvalCard } from "./approval-card.js";
+import { pretty } from "./format.js";
 import { long } from "./long.js";
 import { richBlock } from "./rich.js";
 import { approvalId, callApprovals } from "./turn.js";
@@ -77,5 +78,5 @@ function look(call, approval) {
  * @param {unknown} value
  */
 function details(title, value) {
-  return long(title, () => html`<pre class="json">${visible(typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? ""))}</pre>`);
+  return long(title, () => html`<pre class="json">${visible(typeof value === "string" ? value : pretty(value))}</pre>`);
 }

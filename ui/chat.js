@@ -114,7 +114,7 @@ export function createChat(app) {
     const desk = desks.get(current);
     if (!isSure || !desk || app.client.closed) return;
     try {
-      await app.client.call(`a1/agents/${encodeURIComponent(session.agent)}/sessions/${session.id}`, { method: "DELETE" });
+      await app.client.call(`a1/agents/${encodeURIComponent(session.agent)}/sessions/${encodeURIComponent(session.id)}`, { method: "DELETE" });
       if (desk.open.conversation.sessionId === session.id) app.go(fragment("chat", current, NEW));
       wantsFocus = true;
     } catch (error) {

@@ -13,6 +13,8 @@ import { ApiError } from "./errors.js";
  */
 
 const GET_SECONDS = 40; // the gateway answers such a request within 29 seconds, also with a stream
+/** Segments that a browser resolves, also when they are escaped. */
+const DOT_SEGMENT = /(?:^|\/)(?:\.|%2e){1,2}(?:\/|$)/i;
 
 /** A client of one token and one user. */
 export class Client {
@@ -49,6 +51,8 @@ export class Client {
    * @throws {ApiError} the gateway refused the request or did not answer
    */
   async send(path, { method = "GET", json, body, headers = {}, signal, seconds = method === "GET" ? GET_SECONDS : null } = {}) {
+    // A name from the address, such as `..`, must not lead to another route.
+    if (DOT_SEGMENT.test(path.split("?", 1)[0])) throw new ApiError(404, "route_not_found", "There is nothing of this name.");
     /** @type {Record<string, string>} */
     const content = json === undefined ? {} : { "Content-Type": "application/json" };
     const silence = new AbortController();

@@ -7,6 +7,7 @@ import { visible } from "./visible.js";
 import { html, render } from "./vendor-lit-html.js";
 
 const MAX_HIGHLIGHTED = 50_000; // characters
+const MAX_HIGHLIGHTED_LINE = 300; // some grammars take the square of a line's length
 const MAX_SHOWN = 100_000;
 const MAX_LINE = 5_000;
 
@@ -24,7 +25,7 @@ export function codeBlock(text, language, firstLine) {
   const element = document.createElement("div");
   element.className = "code";
   const code = document.createElement("code");
-  const isLong = text.length > MAX_SHOWN || hasLongLine(text);
+  const isLong = text.length > MAX_SHOWN || hasLongLine(text, MAX_LINE);
   const shown = visible(isLong ? shorten(text) : text);
   code.textContent = shown;
   const copy = () => void navigator.clipboard?.writeText(text).then(() => announce("Copied."), () => announce("The browser did not allow it to copy."));
@@ -35,7 +36,7 @@ export function codeBlock(text, language, firstLine) {
       ${isLong ? html`<p class="quiet">Shortened.</p>${long("Show all", () => html`<pre class="plain">${text}</pre>`)}` : ""}`,
     element,
   );
-  if (language && !isLong && text.length <= MAX_HIGHLIGHTED) void highlight(code, shown, language);
+  if (language && !isLong && text.length <= MAX_HIGHLIGHTED && !hasLongLine(shown, MAX_HIGHLIGHTED_LINE)) void highlight(code, shown, language);
   return element;
 }
 
@@ -55,11 +56,14 @@ async function highlight(element, text, language) {
   }
 }
 
-/** @param {string} text */
-function hasLongLine(text) {
+/**
+ * @param {string} text
+ * @param {number} length
+ */
+function hasLongLine(text, length) {
   for (let start = 0; start < text.length; ) {
     const end = text.indexOf("\n", start);
-    if ((end < 0 ? text.length : end) - start > MAX_LINE) return true;
+    if ((end < 0 ? text.length : end) - start > length) return true;
     if (end < 0) return false;
     start = end + 1;
   }

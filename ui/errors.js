@@ -69,7 +69,7 @@ export function problem(error) {
   }
   const wait = error.retryAfter ? `Try again in ${duration(error.retryAfter)}.` : "";
   const id = error.status >= 500 && error.requestId ? `(Request ${error.requestId})` : "";
-  return { title: error.message, advice: [ADVICE[error.code] ?? fallback(error), wait, id].filter(Boolean).join(" ") };
+  return { title: error.message, advice: [Object.hasOwn(ADVICE, error.code) ? ADVICE[error.code] : fallback(error), wait, id].filter(Boolean).join(" ") };
 }
 
 /** @param {ApiError} error */

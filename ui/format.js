@@ -2,6 +2,7 @@
 
 const NUMBER = new Intl.NumberFormat("en");
 const WHEN = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
+const MAX_DEPTH = 100; // of JSON that is indented
 const UNITS = ["bytes", "KB", "MB", "GB"];
 
 /** @param {number} value */
@@ -63,6 +64,28 @@ export function sum(amounts) {
   }, 0n);
   const digits = total.toString().padStart(places + 1, "0");
   return places ? `${digits.slice(0, -places)}.${digits.slice(-places)}`.replace(/\.?0+$/, "") : digits;
+}
+
+/**
+ * Return a value as JSON for people, with a line for each entry unless it is nested very deeply: the indentation would fill the memory.
+ * @param {unknown} value
+ */
+export function pretty(value) {
+  try {
+    return JSON.stringify(value, null, isDeep(value) ? 0 : 2) ?? "";
+  } catch {
+    return "This is nested too deeply to be shown.";
+  }
+}
+
+/** @param {unknown} value */
+function isDeep(value) {
+  let level = [value];
+  for (let depth = 0; level.length; depth++) {
+    if (depth > MAX_DEPTH) return true;
+    level = level.flatMap((one) => (one && typeof one === "object" ? Object.values(one) : []));
+  }
+  return false;
 }
 
 /**

@@ -61,7 +61,7 @@ export class History {
   async #readApprovals() {
     const ids = this.turns.flatMap(approvalsOf);
     if (ids.every((id) => (this.approvals.get(id)?.status ?? "pending") !== "pending")) return;
-    for await (const page of this.#client.pages(`a1/approvals?session_id=${this.session.id}`)) {
+    for await (const page of this.#client.pages(`a1/approvals?session_id=${encodeURIComponent(this.session.id)}`)) {
       for (const approval of page.approvals) this.decide(approval);
     }
   }

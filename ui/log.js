@@ -63,6 +63,8 @@ export class Log {
   /** Put the log where it was, or keep it at its end. */
   restoreScroll() {
     const log = document.getElementById("log");
+    // Nothing moves under the pointer or the focus of a user who decides about a call.
+    if (log?.querySelector(".approval.pending:is(:hover, :focus-within)")) return;
     if (log) log.scrollTop = this.#scroll ?? log.scrollHeight;
   }
 

@@ -17,7 +17,7 @@ const MAX_SHOWN = 120_000; // characters that are shown before the user asks for
 const MAX_NESTING = 40;
 const MAX_COLUMNS = 40; // of a table
 const MAX_ROWS = 200;
-const REFERENCE = /^ {0,3}\[[^\]]+\]:/m;
+const REFERENCE = /^ {0,3}\[[^\]]{1,999}\]:/m;
 
 const parser = new MarkdownIt({ html: false, linkify: true, breaks: false, maxNesting: MAX_NESTING }).disable("image");
 // An autolink needs its scheme: a word that ends like a domain is not one.

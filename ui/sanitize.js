@@ -7,7 +7,7 @@ const TAGS = [
   "table", "tbody", "td", "th", "thead", "tr", "ul",
 ];
 const ATTRIBUTES = ["href", "class", "start"];
-const CLASS = /^(?:language-[\w+#.-]{1,40}|hljs-[\w-]{1,40}(?: [\w-]{1,40}_?)*|align-(?:left|center|right))$/;
+const CLASS = /^(?:language-[\w+#.-]{1,40}|hljs-[\w-]{1,40}(?: [\w-]{1,40})*|align-(?:left|center|right))$/;
 
 DOMPurify.addHook("uponSanitizeAttribute", (_, data) => {
   if (data.attrName === "class" && !CLASS.test(data.attrValue)) data.keepAttr = false;

@@ -65,7 +65,7 @@ export class TurnView {
         <h3 class="unseen">Answer</h3>
         ${this.#steps(turn, context, turn.steps.length)}
         ${turn.running ? html`<p class="progress quiet" role="status">${turn.progress ?? (turn.steps.length ? "…" : "Thinking …")}</p>` : ""}
-        ${turn.finishReason && FINISHES[turn.finishReason] ? html`<p class="quiet">${FINISHES[turn.finishReason]}</p>` : ""}
+        ${turn.finishReason && Object.hasOwn(FINISHES, turn.finishReason) ? html`<p class="quiet">${FINISHES[turn.finishReason]}</p>` : ""}
       </div>
       <footer class="quiet">${cost(turn)} ${turn.askedAt ? html`<time datetime=${turn.askedAt}>${when(turn.askedAt)}</time>` : ""}
         ${turn.compacted ? "summarised" : ""}</footer>`;

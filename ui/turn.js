@@ -157,8 +157,8 @@ export class TurnReducer {
     if (typeof id !== "string" || this.#calls.has(id)) return;
     const call = emptyCall(id, String(tool), args);
     call.agent = text(agent);
-    this.#calls.set(id, call);
     const siblings = (parentId && this.#calls.get(parentId)?.calls) || (this.turn.steps.at(-1) ?? this.#step(0)).calls;
+    this.#calls.set(id, call); // after its parent was looked for: no call is within itself
     siblings.push(call);
     this.turn.progress = null;
   }

@@ -57,6 +57,8 @@ def invoke(gateway: Gateway, path: str, full_path: str, *, resource: str = "/ui"
         ("/gw", "/gw", "/gw/ui"),  # and its base path
         ("/gw/", "/gw/", "/gw/ui"),
         ("/team/chat", "/team/chat", "/team/chat/ui"),
+        ("//evil.example", "//evil.example", "/evil.example/ui"),  # never to another host
+        ("/dev//evil.example", "/dev//evil.example", "/dev//evil.example/ui"),
     ],
 )
 def test_the_root_leads_to_the_page_behind_any_prefix(gateway: Gateway, path: str, full_path: str, location: str) -> None:

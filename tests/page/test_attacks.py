@@ -1,0 +1,213 @@
+"""Attacks on the page itself: addresses, what the tab remembers, who decides, and who pays."""
+
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Route, expect
+
+from tests.page.scripted import Script, answer_is, frames, refusal, stream, turn
+from tests.page.tab import Tab
+
+TEXT = "All is well. Goodbye."
+WHOLE = turn(TEXT)
+
+CARD = """
+async () => {
+  const [{ approvalCard }, { render }] = [await import("./ui/approval-card.js"), await import("./ui/vendor-lit-html.js")];
+  globalThis.decided = [];
+  const client = { call: (path, { json }) => (decided.push(json.decision), new Promise(() => {})) };
+  const approval = { id: "a", tool: "erase", agent: "helper", status: "pending", arguments: {}, preview: {}, expires_at: null };
+  const place = document.createElement("main");
+  document.body.append(place);
+  render(approvalCard({ client, changed() {} }, approval, () => {}), place);
+  for (const button of place.querySelectorAll("button")) button.click();
+  return decided;
+}
+"""
+CLICK = """(button, detail) => {
+  button.dispatchEvent(new MouseEvent("click", { detail, bubbles: true }));
+  return decided;
+}"""
+SCROLLED = """
+async () => {
+  const { Log } = await import("./ui/log.js");
+  const box = document.createElement("div");
+  box.id = "log";
+  box.style.height = "50px";
+  box.style.overflow = "auto";
+  const card = document.createElement("article");
+  card.className = "approval pending";
+  card.style.height = "500px";
+  card.tabIndex = 0;
+  box.append(card);
+  document.body.append(box);
+  const log = new Log(null, null);
+  const tops = [];
+  card.focus({ preventScroll: true });
+  log.restoreScroll();
+  tops.push(box.scrollTop);
+  card.blur();
+  log.restoreScroll();
+  tops.push(box.scrollTop);
+  return tops;
+}
+"""
+PRETTY = """
+async () => {
+  const { pretty } = await import("./ui/format.js");
+  return [50, 2_000, 100_000].map((depth) => pretty(JSON.parse("[".repeat(depth) + "]".repeat(depth))));
+}
+"""
+VISIBLE = """
+async (texts) => {
+  const { visible } = await import("./ui/visible.js");
+  return texts.map(visible);
+}
+"""
+HIGHLIGHTED = """
+async (texts) => {
+  const { codeBlock } = await import("./ui/code.js");
+  for (const text of texts) document.body.append(codeBlock(text, "ini"));
+}
+"""
+
+
+@pytest.mark.parametrize("view", ["constructor", "__proto__", "toString", "hasOwnProperty/x"])
+def test_a_name_of_the_language_is_no_view(tab: Tab, view: str) -> None:
+    tab.sign_in(fragment=f"#/{view}")
+    expect(tab.page.locator("main.chat").get_by_label("Message", exact=True)).to_be_visible()
+    expect(tab.page).to_have_title("Chat – Spass")
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "#/chat/helper/..%2F..%2F..%2Fworkspaces%2Fdefault%2Ffile%3Fpath=forged.json",
+        "#/chat/helper/..",
+        "#/chat/%2e%2e/x",
+        "#/workspaces/..",
+        "#/workspaces/%2e",
+    ],
+)
+def test_a_name_in_the_address_leads_to_no_other_route(tab: Tab, fragment: str) -> None:
+    tab.expects_failed_requests = True
+    paths: list[str] = []
+    tab.page.on("request", lambda request: paths.append(urlsplit(request.url).path))
+    tab.sign_in(fragment=fragment)
+    expect(tab.page.get_by_role("alert").first).to_be_visible()
+    called = {path for path in paths if path.startswith(("/a1", "/c1", "/v1"))}
+    expected = ("/a1/agents", "/a1/approvals")
+    assert {path for path in called if path not in expected and not path.startswith("/a1/agents/helper")} == set()
+    assert not [path for path in called if path.endswith("/") or "workspaces/default" in path]
+
+
+def test_signing_out_forgets_what_was_announced(tab: Tab) -> None:
+    script = Script(tab.page, [stream(frames(WHOLE))], TEXT)
+    tab.sign_in(fragment="#/chat/helper/new")
+    script.ask()
+    answer_is(tab.page, TEXT)
+    expect(tab.page.locator("#announcements")).to_contain_text("All is well.")
+    tab.page.get_by_role("button", name="Sign out").click()
+    expect(tab.page.get_by_label("Token")).to_be_visible()
+    expect(tab.page.locator("#announcements")).to_be_empty()
+
+
+@pytest.mark.parametrize(
+    ("draft", "sent"),
+    [
+        ("{broken", "{broken"),
+        ("7", "{}"),
+        ("null", "null"),
+        ('{"text": 7, "returned": {"text": 1}}', '[null, 7, {"messageId": 1}]'),
+    ],
+)
+def test_a_tab_that_remembers_nonsense_is_usable(tab: Tab, draft: str, sent: str) -> None:
+    script = Script(tab.page, [stream(frames(WHOLE))], TEXT)
+    tab.sign_in(fragment="#/chat/helper/new")
+    store = "([draft, sent]) => { sessionStorage['spass:draft:helper'] = draft; sessionStorage['spass:sent:helper'] = sent; }"
+    tab.page.evaluate(store, [draft, sent])
+    tab.page.reload()
+    expect(tab.page.get_by_label("Message", exact=True)).to_have_value("")
+    script.ask()
+    answer_is(tab.page, TEXT)
+
+
+def test_a_stream_that_is_always_empty_is_asked_for_with_pauses(tab: Tab) -> None:
+    script = Script(tab.page, [stream(b"")])
+    tab.sign_in(fragment="#/chat/helper/new")
+    script.ask()
+    expect(tab.page.locator(".state.reconnecting")).to_be_visible()
+    tab.page.wait_for_timeout(500)
+    assert script.asked.count("POST") == 1
+    assert script.requests <= 5
+
+
+def test_a_wait_of_a_month_is_not_a_storm_of_requests(tab: Tab) -> None:
+    tab.expects_failed_requests = True
+    asked: list[str] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        refusal(429, "budget_exceeded", Retry_After="3000000")(route)
+
+    tab.page.route("**/v1/usage**", refuse)
+    script = Script(tab.page, [stream(frames(WHOLE[:2])), refuse])
+    tab.sign_in(fragment="#/chat/helper/new")
+    script.ask()
+    expect(tab.page.locator(".state.reconnecting")).to_contain_text("35 days")
+    tab.view("Usage").get_by_role("alert").first.wait_for()
+    tab.page.wait_for_timeout(500)
+    assert script.requests == 2
+    assert len(asked) == 3, "one for the turn and one for each table"
+
+
+def test_a_click_that_was_meant_for_something_else_decides_nothing(tab: Tab) -> None:
+    tab.open()
+    assert tab.page.evaluate(CARD) == []
+    approve = tab.page.get_by_role("button", name="Approve")
+    expect(approve).to_be_enabled()
+    assert approve.evaluate(CLICK, 2) == []
+    assert approve.evaluate(CLICK, 1) == ["approve"]
+
+
+def test_the_log_stands_still_while_the_user_decides(tab: Tab) -> None:
+    tab.open()
+    held, followed = tab.page.evaluate(SCROLLED)
+    assert held == 0 < followed
+
+
+def test_a_call_that_names_itself_as_its_parent_is_shown(tab: Tab) -> None:
+    call = {"id": "c", "parent_id": "c", "tool": "loop", "args": {}, "result": {}, "ok": True, "duration_ms": 1}
+    events: list[dict[str, Any]] = [{"type": "tool_call", **call}]
+    done = {**WHOLE[-1], "finish_reason": "constructor"}
+    script = Script(tab.page, [stream(frames([*turn(TEXT, between=events)[:-1], done]))], TEXT, calls=[{**call, "rich": []}])
+    tab.sign_in(fragment="#/chat/helper/new")
+    script.ask()
+    expect(tab.page.locator(".call")).to_contain_text("loop")
+    expect(tab.page.get_by_role("button", name="Send")).to_be_visible()
+    expect(tab.page.locator(".turn")).not_to_contain_text("native code")
+
+
+def test_deeply_nested_json_does_not_fill_the_memory(tab: Tab) -> None:
+    tab.open()
+    flat, deep, deepest = tab.page.evaluate(PRETTY)
+    assert json.loads(flat)
+    assert "\n" in flat
+    assert len(deep) == 4_000
+    assert len(deepest) <= 200_000
+
+
+def test_text_that_is_hidden_in_tags_and_selectors_is_shown(tab: Tab) -> None:
+    tab.open()
+    shown = tab.page.evaluate(VISIBLE, ["a\U000e0041", "b\ufe01\U000e0100", "c\u3164\u2800", "❤️ 1️⃣ 👩‍💻", "d\u034f"])
+    assert shown[:2] == ["a⟨U+E0041⟩", "b⟨U+FE01⟩⟨U+E0100⟩"]
+    assert shown[2:] == ["c⟨U+3164⟩⟨U+2800⟩", "❤️ 1️⃣ 👩‍💻", "d⟨U+034F⟩"]
+
+
+def test_code_on_which_the_highlighter_would_hang_is_shown_without_it(tab: Tab) -> None:
+    tab.open()
+    tab.page.evaluate(HIGHLIGHTED, ["a" * 4_000, "[section]\nname = 1\n"])
+    expect(tab.page.locator(".code code").nth(1).locator("span").first).to_be_visible()
+    expect(tab.page.locator(".code code").nth(0).locator("span")).to_have_count(0)
