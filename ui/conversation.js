@@ -149,7 +149,7 @@ export class Conversation {
   async #read() {
     await this.#describe();
     if (this.agent.operator_id && !this.sessionId) await this.#findSession(this.agent.operator_id);
-    if (this.sessionId) await this.history.read(this.#sessions, this.sessionId);
+    else if (this.sessionId) await this.history.read(this.#sessions, this.sessionId);
     return true;
   }
 
@@ -161,15 +161,16 @@ export class Conversation {
   }
 
   /**
-   * Open the one session of an operator, which exists from its first run on.
+   * Open the one session of an operator, which exists from its first run on. If it was deleted, the next run begins another.
    * @param {string} operatorId
    */
   async #findSession(operatorId) {
     try {
       const operator = await this.#app.client.call(`v1/operators/${encodeURIComponent(operatorId)}`);
+      await this.history.read(this.#sessions, operator.session_id);
       this.sessionId = operator.session_id;
     } catch (error) {
-      if (!(error instanceof ApiError && error.code === "operator_not_found")) throw error;
+      if (!(error instanceof ApiError && ["operator_not_found", "session_not_found"].includes(error.code))) throw error;
     }
   }
 

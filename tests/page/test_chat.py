@@ -315,6 +315,14 @@ def test_an_operator_goes_on_in_the_session_that_the_gateway_names(new: New, wri
     [history] = writer.history("diary", "keeper")
     assert [text for role, text in history if role == "user"] == ["Monday", "Tuesday"]
 
+    tab.page.get_by_role("button", name="Delete the session").click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    expect(tab.page.get_by_text("This agent goes on in one session")).to_be_visible()
+    ask(tab, "Wednesday")
+    await_end(tab)
+    [history] = writer.history("diary", "keeper")
+    assert [text for role, text in history if role == "user"] == ["Wednesday"]
+
 
 def test_an_agent_that_is_gone_is_named_and_another_can_be_chosen(new: New, writer: Writer) -> None:
     tab = new(writer.url)
