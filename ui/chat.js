@@ -7,7 +7,7 @@ import { Draft } from "./draft.js";
 import { Log } from "./log.js";
 import { Resource } from "./resource.js";
 import { fragment } from "./router.js";
-import { SessionList } from "./sessions.js";
+import { SessionList, sessionName } from "./sessions.js";
 import { html } from "./vendor-lit-html.js";
 import { workspaceField } from "./workspace-field.js";
 
@@ -106,8 +106,7 @@ export function createChat(app) {
 
   /** @param {any} session */
   async function remove(session) {
-    const name = session.title ?? session.id;
-    const isSure = await showDialog("Delete a session", html`<p>Delete “<bdi>${name}</bdi>” with all its messages?</p>`, {
+    const isSure = await showDialog("Delete a session", html`<p>Delete “<bdi>${sessionName(session)}</bdi>” with all its messages?</p>`, {
       action: "Delete it",
       refusal: "Keep it",
     });

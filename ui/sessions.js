@@ -5,6 +5,14 @@ import { Pages } from "./pages.js";
 import { fragment } from "./router.js";
 import { html } from "./vendor-lit-html.js";
 
+/**
+ * Return what a session is called: its title, or when it began.
+ * @param {{title: string | null, created_at: string}} session
+ */
+export function sessionName({ title, created_at: created }) {
+  return title || `Session of ${when(created)}`;
+}
+
 /** An agent's sessions, newest first, page by page. */
 export class SessionList {
   #agent;
@@ -36,10 +44,10 @@ export class SessionList {
           ${sessions.map(
             (session) => html`<li class=${session.id === open ? "open" : ""}>
               <a href=${fragment("chat", this.#agent, session.id)} aria-current=${session.id === open ? "true" : "false"}>
-                <bdi>${session.title ?? when(session.created_at)}</bdi>
+                <bdi>${sessionName(session)}</bdi>
                 <span class="quiet">${session.archived_at ? "archived · " : ""}${session.active_turn ? "answering · " : ""}${when(session.updated_at)}</span>
               </a>
-              <button type="button" class="link" aria-label="Delete the session ${session.title ?? when(session.created_at)}" @click=${() => remove(session)}>Delete</button>
+              <button type="button" class="link" aria-label="Delete the session ${sessionName(session)}" @click=${() => remove(session)}>Delete</button>
             </li>`,
           )}
         </ul>`,

@@ -316,6 +316,7 @@ def test_an_operator_goes_on_in_the_session_that_the_gateway_names(new: New, wri
     assert [text for role, text in history if role == "user"] == ["Monday", "Tuesday"]
 
     tab.page.get_by_role("button", name="Delete the session").click()
+    expect(tab.page.get_by_role("dialog")).to_contain_text("Delete “Session of ")
     tab.page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
     expect(tab.page.get_by_text("This agent goes on in one session")).to_be_visible()
     ask(tab, "Wednesday")
