@@ -8,6 +8,7 @@ import { html, render } from "./vendor-lit-html.js";
 
 const MAX_HIGHLIGHTED = 50_000; // characters
 const MAX_HIGHLIGHTED_LINE = 300; // some grammars take the square of a line's length
+const MAX_WORDS = 800; // characters without a mark, for whose square the grammar of C# takes
 const MAX_SHOWN = 100_000;
 const MAX_LINE = 5_000;
 
@@ -49,7 +50,8 @@ async function highlight(element, text, language) {
   highlighter ??= import("./vendor-highlight.js");
   try {
     const { default: hljs } = await highlighter;
-    if (!hljs.getLanguage(language)) return;
+    const grammar = hljs.getLanguage(language);
+    if (!grammar || (grammar.name === "C#" && text.split(/[(){};=]/).some((words) => words.length > MAX_WORDS))) return;
     element.replaceChildren(sanitize(hljs.highlight(text, { language, ignoreIllegals: true }).value));
   } catch {
     highlighter = null; // the file did not arrive: the code stays as it is, and the next block tries again
