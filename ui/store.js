@@ -59,7 +59,8 @@ export class Store {
    * @param {string | null} value
    */
   set(name, value) {
-    const isStored = value === this.get(name) && !this.#refused.delete(name);
+    const wasRefused = this.#refused.delete(name);
+    const isStored = value === this.get(name) && !wasRefused;
     if (value === null) this.#values.delete(name);
     else this.#values.set(name, value);
     if (isStored || this.#isOff) return;

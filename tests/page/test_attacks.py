@@ -72,6 +72,20 @@ async (texts) => {
   for (const [text, language] of texts) document.body.append(codeBlock(text, language));
 }
 """
+STORE = """
+async () => {
+  const { Store } = await import("./ui/store.js");
+  const store = new Store();
+  const seen = [];
+  store.set("draft:helper", "x".repeat(8_000_000));
+  seen.push(store.holds);
+  store.set("draft:helper", "short");
+  seen.push(store.holds);
+  store.set("draft:helper", "x".repeat(8_000_000));
+  store.clear();
+  return [...seen, store.holds, sessionStorage.length];
+}
+"""
 
 
 @pytest.mark.parametrize("view", ["constructor", "__proto__", "toString", "hasOwnProperty/x"])
@@ -214,3 +228,8 @@ def test_code_on_which_the_highlighter_would_hang_is_shown_without_it(tab: Tab) 
         expect(tab.page.locator(".code code").nth(place).locator("span").first).to_be_visible()
     for place in (0, 1):
         expect(tab.page.locator(".code code").nth(place).locator("span")).to_have_count(0)
+
+
+def test_a_storage_that_was_full_is_not_full_after_it_was_emptied(tab: Tab) -> None:
+    tab.open()
+    assert tab.page.evaluate(STORE) == [False, True, True, 0]
