@@ -1,7 +1,8 @@
 """Streams that are cut, out of order or not streams at all: one turn, one message id, and a message that says what to do."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import pytest
 from playwright.sync_api import expect
@@ -24,70 +25,77 @@ def begin(tab: Tab, chats: Sequence[Answer], recorded: str | None = TEXT) -> Scr
     return script
 
 
+def begin_next(tab: Tab, chats: Sequence[Answer], recorded: str | None = TEXT) -> Script:
+    """Send a message in a new session of a tab that has signed in. Most of the time would go into loading the page each time."""
+    tab.page.unroute_all(behavior="ignoreErrors")
+    script = Script(tab.page, chats, recorded)
+    tab.page.evaluate("location.hash = '#/chat/helper/new'")
+    expect(tab.page.locator(".turn")).to_have_count(0)
+    script.ask()
+    return script
+
+
+@pytest.fixture
+def ready(tab: Tab) -> Tab:
+    """A tab that has signed in to a scripted gateway."""
+    tab.expects_failed_requests = True
+    Script(tab.page)
+    tab.sign_in(fragment="#/chat/helper/new")
+    return tab
+
+
 def within(character: str, body: bytes) -> bytes:
     """Return the body up to the middle of a character."""
     return body[: body.index(character.encode()) + 1]
 
 
-@pytest.mark.parametrize(
-    "events",
-    [
-        [*WHOLE[:2], "{broken", "", *WHOLE[2:]],
-        [*WHOLE[:2], "null", "[]", '"text"', "7", *WHOLE[2:]],
-        [*WHOLE[:2], {"type": "sparkle", "content": "no"}, {"content": "no type"}, {"type": 7}, *WHOLE[2:]],
-        [
-            *WHOLE[:2],
-            {"type": "token"},
-            {"type": "token", "content": 7, "step": "x"},
-            {"type": "tool_call"},
-            {"type": "status_update", "tool_call": 7},
-            {"type": "status_update", "tool_call_id": "unknown", "progress": None},
-            {"type": "approval"},
-            {"type": "usage"},
-            {"type": "usage", "usage": 3, "cost": 4},
-            {"type": "usage", "usage": {"total_tokens": "many"}, "cost": {"usd": {}}},
-            *WHOLE[2:],
-        ],
+UNREADABLE: Final[Mapping[str, Sequence[Event | str]]] = {
+    "not JSON": [*WHOLE[:2], "{broken", "", *WHOLE[2:]],
+    "not an object": [*WHOLE[:2], "null", "[]", '"text"', "7", *WHOLE[2:]],
+    "unknown types": [*WHOLE[:2], {"type": "sparkle", "content": "no"}, {"content": "no type"}, {"type": 7}, *WHOLE[2:]],
+    "missing fields": [
+        *WHOLE[:2],
+        {"type": "token"},
+        {"type": "token", "content": 7, "step": "x"},
+        {"type": "tool_call"},
+        {"type": "status_update", "tool_call": 7},
+        {"type": "status_update", "tool_call_id": "unknown", "progress": None},
+        {"type": "approval"},
+        {"type": "usage"},
+        {"type": "usage", "usage": 3, "cost": 4},
+        {"type": "usage", "usage": {"total_tokens": "many"}, "cost": {"usd": {}}},
+        *WHOLE[2:],
     ],
-    ids=["not JSON", "not an object", "unknown types", "missing fields"],
-)
-def test_events_that_cannot_be_read_are_skipped(tab: Tab, events: list[Event | str]) -> None:
-    script = begin(tab, [stream(frames(events))])
-    answer_is(tab.page, TEXT)
-    assert script.requests == 1
-    expect(tab.page.locator(".turn")).not_to_contain_text("NaN")
+}
 
 
-@pytest.mark.parametrize(
-    ("bodies", "last_ids"),
-    [
-        ([frames(WHOLE[:3]), frames(WHOLE[3:], 4)], ["1-3"]),
-        ([within("ü", frames(WHOLE)), frames(WHOLE[1:], 2)], ["1-1"]),
-        ([frames(WHOLE[:2]) + within("🚀", frames(WHOLE[2:], 3)), frames(WHOLE[2:], 3)], ["1-2"]),
-        ([frames(WHOLE[:2]) + frames(WHOLE[4:], 5), frames(WHOLE[2:], 3)], ["1-2"]),
-        ([frames(WHOLE[:2]) + frames(WHOLE[3:4], 4) + frames(WHOLE[2:3], 3), frames(WHOLE[2:], 3)], ["1-2"]),
-        ([frames(WHOLE[:3]) + frames(WHOLE[1:3], 2) + frames(WHOLE[3:], 4)], []),
-        ([frames(WHOLE[:2]), frames(WHOLE)], ["1-2"]),
-        ([b"", frames(WHOLE)], [None]),
-        ([frames(WHOLE[:2]) + b"id: none\ndata: {}\n\nid: 1-x\ndata: {}\n\n" + frames(WHOLE[2:], 3)], []),
-    ],
-    ids=[
-        "a cut",
-        "a cut character",
-        "a cut character later",
-        "a gap",
-        "out of order",
-        "repeated",
-        "from the start",
-        "empty",
-        "bad ids",
-    ],
-)
-def test_a_broken_stream_is_read_on_from_its_last_good_event(tab: Tab, bodies: list[bytes], last_ids: list[str | None]) -> None:
-    script = begin(tab, [stream(body) for body in bodies])
-    answer_is(tab.page, TEXT)
-    assert script.last_event_ids == last_ids
-    assert len(script.posts) == 1
+def test_events_that_cannot_be_read_are_skipped(ready: Tab) -> None:
+    for name, events in UNREADABLE.items():
+        script = begin_next(ready, [stream(frames(events))])
+        answer_is(ready.page, TEXT)
+        assert script.requests == 1, name
+        expect(ready.page.locator(".turn")).not_to_contain_text("NaN")
+
+
+BROKEN: Final[Mapping[str, tuple[Sequence[bytes], Sequence[str | None]]]] = {
+    "a cut": ([frames(WHOLE[:3]), frames(WHOLE[3:], 4)], ["1-3"]),
+    "a cut character": ([within("ü", frames(WHOLE)), frames(WHOLE[1:], 2)], ["1-1"]),
+    "a cut character later": ([frames(WHOLE[:2]) + within("🚀", frames(WHOLE[2:], 3)), frames(WHOLE[2:], 3)], ["1-2"]),
+    "a gap": ([frames(WHOLE[:2]) + frames(WHOLE[4:], 5), frames(WHOLE[2:], 3)], ["1-2"]),
+    "out of order": ([frames(WHOLE[:2]) + frames(WHOLE[3:4], 4) + frames(WHOLE[2:3], 3), frames(WHOLE[2:], 3)], ["1-2"]),
+    "repeated": ([frames(WHOLE[:3]) + frames(WHOLE[1:3], 2) + frames(WHOLE[3:], 4)], []),
+    "from the start": ([frames(WHOLE[:2]), frames(WHOLE)], ["1-2"]),
+    "empty": ([b"", frames(WHOLE)], [None]),
+    "bad ids": ([frames(WHOLE[:2]) + b"id: none\ndata: {}\n\nid: 1-x\ndata: {}\n\n" + frames(WHOLE[2:], 3)], []),
+}
+
+
+def test_a_broken_stream_is_read_on_from_its_last_good_event(ready: Tab) -> None:
+    for name, (bodies, last_ids) in BROKEN.items():
+        script = begin_next(ready, [stream(body) for body in bodies])
+        answer_is(ready.page, TEXT)
+        assert script.last_event_ids == last_ids, name
+        assert len(script.posts) == 1, name
 
 
 @pytest.mark.parametrize(
@@ -114,31 +122,34 @@ def test_a_failing_connection_is_repeated_under_one_message_id(tab: Tab, chats: 
     assert all(post == script.posts[0] for post in script.posts)
 
 
-@pytest.mark.parametrize(
-    ("chats", "advice"),
-    [
-        ([html()], "a proxy or a sign-in page"),
-        ([refusal(404, "agent_not_found")], "Choose another one"),
-        ([refusal(404, "session_not_found")], "begin a new session"),
-        ([refusal(409, "session_busy")], "Follow or stop it"),
-        ([refusal(413, "payload_too_large")], "Shorten it"),
-        ([refusal(429, "rate_limited", Retry_After="7")], "Try again in 7 seconds"),
-        ([refusal(503, "no_backend_available")], "try later"),
-        ([no_content], "a proxy or a sign-in page"),
-        ([stream(frames(WHOLE[:2])), no_content], "did not arrive, or its answer was not recorded"),
-        ([stream(frames(WHOLE[:2])), refusal(404, "stream_not_found")], "did not arrive, or its answer was not recorded"),
-    ],
-    ids=["HTML", "agent gone", "session gone", "busy", "too large", "rate limit", "no backend", "204", "204 later", "404 later"],
-)
-def test_a_refused_message_returns_to_the_draft_with_advice(tab: Tab, chats: list[Answer], advice: str) -> None:
-    script = begin(tab, chats, recorded=None)
-    expect(tab.page.get_by_role("alert")).to_contain_text(advice)
-    expect(tab.page.get_by_label("Message", exact=True)).to_have_value("Hello?")
-    assert len({post["message_id"] for post in script.posts}) == 1
-    script.asked.clear()  # the same answers for the second attempt
-    tab.page.get_by_role("button", name="Send").click()
-    expect(tab.page.get_by_role("alert")).to_contain_text(advice)
-    assert len({post["message_id"] for post in script.posts}) == 1
+REFUSALS: Final[Mapping[str, tuple[Sequence[Answer], str]]] = {
+    "HTML": ([html()], "a proxy or a sign-in page"),
+    "agent gone": ([refusal(404, "agent_not_found")], "Choose another one"),
+    "session gone": ([refusal(404, "session_not_found")], "begin a new session"),
+    "busy": ([refusal(409, "session_busy")], "Follow or stop it"),
+    "too large": ([refusal(413, "payload_too_large")], "Shorten it"),
+    "rate limit": ([refusal(429, "rate_limited", Retry_After="7")], "Try again in 7 seconds"),
+    "no backend": ([refusal(503, "no_backend_available")], "try later"),
+    "204": ([no_content], "a proxy or a sign-in page"),
+    "204 later": ([stream(frames(WHOLE[:2])), no_content], "did not arrive, or its answer was not recorded"),
+    "404 later": (
+        [stream(frames(WHOLE[:2])), refusal(404, "stream_not_found")],
+        "did not arrive, or its answer was not recorded",
+    ),
+}
+
+
+def test_a_refused_message_returns_to_the_draft_with_advice(ready: Tab) -> None:
+    for name, (chats, advice) in REFUSALS.items():
+        script = begin_next(ready, chats, recorded=None)
+        expect(ready.page.get_by_role("alert")).to_contain_text(advice)
+        expect(ready.page.get_by_label("Message", exact=True)).to_have_value("Hello?")
+        assert len({post["message_id"] for post in script.posts}) == 1, name
+        script.asked.clear()  # the same answers for the second attempt
+        ready.page.get_by_role("button", name="Close this notice").click()
+        ready.page.get_by_role("button", name="Send").click()
+        expect(ready.page.get_by_role("alert")).to_contain_text(advice)
+        assert len({post["message_id"] for post in script.posts}) == 1, name
 
 
 def test_a_recorded_turn_whose_stream_is_gone_is_not_offered_again(tab: Tab) -> None:
