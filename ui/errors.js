@@ -37,7 +37,7 @@ const ADVICE = {
   not_json: "Something between this page and the gateway answered, for example a proxy or a sign-in page. Reload, or ask your operator.",
   session_busy: "Another message of this session is being answered. Follow or stop it, then send again.",
   compaction_in_progress: "The session is being summarised. Wait a moment, then send again.",
-  session_not_found: "The session was deleted: begin a new session.",
+  session_not_found: "The session was deleted. Begin a new session.",
   agent_not_found: "The agent is gone, perhaps since the last deployment. Choose another one.",
   approval_decided: "It was decided elsewhere. The list shows the outcome.",
   approval_not_found: "It was deleted with its session, or is older than 30 days.",

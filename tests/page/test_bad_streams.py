@@ -125,7 +125,7 @@ def test_a_failing_connection_is_repeated_under_one_message_id(tab: Tab, chats: 
 REFUSALS: Final[Mapping[str, tuple[Sequence[Answer], str]]] = {
     "HTML": ([html()], "a proxy or a sign-in page"),
     "agent gone": ([refusal(404, "agent_not_found")], "Choose another one"),
-    "session gone": ([refusal(404, "session_not_found")], "begin a new session"),
+    "session gone": ([refusal(404, "session_not_found")], "Begin a new session"),
     "busy": ([refusal(409, "session_busy")], "Follow or stop it"),
     "too large": ([refusal(413, "payload_too_large")], "Shorten it"),
     "rate limit": ([refusal(429, "rate_limited", Retry_After="7")], "Try again in 7 seconds"),
