@@ -53,6 +53,31 @@ def test_an_outage_while_an_answer_streams_is_told_and_survived(new: New, writer
     assert [len(history) for history in writer.history("poet", user)] == [2]
 
 
+def test_half_a_minute_without_a_connection_is_survived_on_the_clock_of_the_page(new: New, writer: Writer) -> None:
+    with wire_to(writer.gateway.port) as wire:
+        tab = new(wire.url)
+        tab.expects_failed_requests = True
+        tab.page.clock.install()
+        story = writer.model.begin("Tell it slowly")
+        tab.sign_in(TOKEN, "outage-clock", "#/chat/poet")
+        sent = sent_messages(tab)
+        ask(tab, "Tell it slowly")
+        story.write("Before the outage. ")
+        expect(log(tab).get_by_text("Before the")).to_be_visible()
+        wire.cut()
+        expect(tab.page.get_by_text("The connection broke off.")).to_be_visible()
+        for _ in range(30):
+            tab.page.clock.run_for(1000)
+        story.write("After the outage.")
+        story.end()
+        expect(tab.page.get_by_text("The connection broke off.")).to_be_visible()
+        wire.mend()
+        tab.page.clock.run_for(15_000)  # the longest pause between two attempts
+        await_end(tab)
+        assert len(sent) == 1
+        assert shown(tab) == [("user", "Tell it slowly"), ("assistant", "Before the outage. After the outage.")]
+
+
 def test_a_connection_is_not_called_broken_while_the_agent_is_silent(new: New, writer: Writer) -> None:
     with wire_to(writer.gateway.port) as wire:
         tab = new(wire.url)
