@@ -118,6 +118,17 @@ def test_the_log_stays_at_its_end_while_an_answer_grows(new: New, writer: Writer
     expect(log(tab).get_by_text("Line 59.")).to_be_in_viewport()
 
 
+def test_a_long_conversation_scrolls_in_its_log_and_not_with_the_page(new: New, writer: Writer) -> None:
+    tab = new(writer.url)
+    tab.sign_in(TOKEN, "scroller", "#/chat/poet")
+    for question in ("A long one" + "\n." * 100, "Another"):
+        ask(tab, question)
+        await_end(tab)
+    log(tab).evaluate("(log) => { log.scrollTop = 0; }")
+    assert log(tab).evaluate("(log) => log.scrollHeight > log.clientHeight")
+    assert tab.page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+
+
 def test_another_session_can_be_opened_while_one_is_answered(new: New, writer: Writer) -> None:
     tab = new(writer.url)
     story = writer.model.begin("Take your time")
