@@ -113,6 +113,7 @@ def test_a_scripted_model_edits_a_file_that_the_page_then_shows(new: New, tmp_pa
             tab.page.locator("main summary").get_by_text("src/").click()
             tab.page.get_by_role("link", name="main.py").click()
             expect(tab.page.get_by_role("region", name="Code")).to_contain_text(DOCSTRING.strip())
+            tab.page.close()  # it would go on asking a gateway that is gone
         finally:
             gateway.stop()
 
@@ -213,3 +214,4 @@ def test_the_page_behind_a_prefix_asks_only_for_addresses_under_it(new: New, sta
         assert [address for address in asked if not address.startswith(f"{url}/")] == []
         streams = [address for address in asked if address.endswith("/chat")]
         assert streams == [f"{url}/c1/agents/dir-code/chat"]
+        tab.page.close()  # it would go on asking a gateway that is gone
