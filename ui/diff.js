@@ -48,7 +48,15 @@ function table(lines) {
 function row({ kind, before, after, text }) {
   const sign = kind === "added" ? "+" : kind === "removed" ? "−" : "";
   return html`<tr class=${kind}><td class="figure">${before ?? ""}</td><td class="figure">${after ?? ""}</td><td>${sign}</td>
-    <td><code>${visible(text.length > MAX_WIDTH ? `${text.slice(0, MAX_WIDTH)} …` : text)}</code></td></tr>`;
+    <td>${text.length > MAX_WIDTH ? cut(text) : html`<code>${visible(text)}</code>`}</td></tr>`;
+}
+
+/**
+ * Return the beginning of a line, with a way to see the rest: nobody consents to what cannot be seen.
+ * @param {string} text
+ */
+function cut(text) {
+  return html`<code>${visible(text.slice(0, MAX_WIDTH))} …</code>${long(`The other ${number(text.length - MAX_WIDTH)} characters`, () => html`<code>${visible(text.slice(MAX_WIDTH))}</code>`)}`;
 }
 
 /**

@@ -72,6 +72,13 @@ async (texts) => {
   for (const [text, language] of texts) document.body.append(codeBlock(text, language));
 }
 """
+DIFF = """
+async (text) => {
+  const [{ diff }, { render }] = [await import("./ui/diff.js"), await import("./ui/vendor-lit-html.js")];
+  const unified = `@@ -1 +1 @@\\n+${text}`;
+  render(diff({ path: "a", status: "changed", added: 1, removed: 0, unified }), document.body);
+}
+"""
 STORE = """
 async () => {
   const { Store } = await import("./ui/store.js");
@@ -233,3 +240,12 @@ def test_code_on_which_the_highlighter_would_hang_is_shown_without_it(tab: Tab) 
 def test_a_storage_that_was_full_is_not_full_after_it_was_emptied(tab: Tab) -> None:
     tab.open()
     assert tab.page.evaluate(STORE) == [False, True, True, 0]
+
+
+def test_the_end_of_a_long_line_can_be_seen_before_it_is_approved(tab: Tab) -> None:
+    tab.open()
+    tab.page.evaluate(DIFF, f"{' ' * 5_000}rm -rf / \u202e")
+    row = tab.page.locator("tr.added")
+    expect(row).not_to_contain_text("rm -rf /")
+    row.get_by_text("The other 3,010 characters").click()
+    expect(row).to_contain_text("rm -rf / ⟨U+202E⟩")
