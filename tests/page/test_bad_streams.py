@@ -27,8 +27,7 @@ def begin(tab: Tab, chats: Sequence[Answer], recorded: str | None = TEXT) -> Scr
 
 def begin_next(tab: Tab, chats: Sequence[Answer], recorded: str | None = TEXT) -> Script:
     """Send a message in a new session of a tab that has signed in. Most of the time would go into loading the page each time."""
-    tab.page.unroute_all(behavior="ignoreErrors")
-    script = Script(tab.page, chats, recorded)
+    script = Script(tab.page, chats, recorded)  # before the earlier one, so that no request reaches the gateway between them
     tab.page.evaluate("location.hash = '#/chat/helper/new'")
     expect(tab.page.locator(".turn")).to_have_count(0)
     script.ask()
