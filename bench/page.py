@@ -110,8 +110,12 @@ def gateway() -> Iterator[Gateway]:
             yield running
 
 
-def sign_in(page: Page, url: str) -> None:
+def open_page(page: Page, url: str) -> None:
     page.goto(f"{url}/ui")
+    enter(page)
+
+
+def enter(page: Page) -> None:
     page.get_by_label("Token").fill(TOKEN)
     page.get_by_label("User id").fill(USER)
     page.get_by_role("button", name="Sign in").click()
@@ -138,7 +142,8 @@ def measure_start(browser: Browser, url: str) -> None:
     page.goto(f"{url}/ui")
     page.get_by_label("Token").wait_for()
     ready = time.perf_counter() - started
-    sign_in(page, url)
+    enter(page)
+    page.wait_for_timeout(500)
     report("compressed bytes to first use", sum(received), MAX_BYTES, "{:,.0f}")
     report("ready from a cold cache, s", ready, MAX_READY, "{:.2f}")
     page.close()
@@ -147,7 +152,7 @@ def measure_start(browser: Browser, url: str) -> None:
 def measure_stream(browser: Browser, url: str) -> None:
     """Print the longest task and the dropped frames while an answer of 100 KB arrives in ten seconds."""
     page = browser.new_page()
-    sign_in(page, url)
+    open_page(page, url)
     page.evaluate(_WATCH)
     started = time.perf_counter()
     send(page, "stream")
@@ -166,7 +171,7 @@ def measure_memory(browser: Browser, url: str, requests: httpx.Client) -> None:
     fill_session(requests, "second", 1)
     page = browser.new_page()
     devtools = page.context.new_cdp_session(page)
-    sign_in(page, url)
+    open_page(page, url)
     page.goto(f"{url}/ui#/chat/first/{session}")
     expect(page.locator("article")).to_have_count(500, timeout=60_000)
     report("heap after 1,000 messages, MB", heap(devtools) / 1e6, MAX_HEAP / 1e6, "{:.1f}")
