@@ -38,9 +38,28 @@ const VIEWS = {
   chat: { title: "Chat", create: createChat },
   approvals: { title: "Approvals", create: async (app) => (await import("./approvals.js")).createApprovals(app) },
   workspaces: { title: "Workspaces", create: async (app) => (await import("./workspaces.js")).createWorkspaces(app) },
-  indices: { title: "Indices", create: async (app) => (await import("./indices.js")).createIndices(app) },
-  usage: { title: "Usage", create: async (app) => (await import("./usage.js")).createUsage(app) },
+  indices: { title: "Indices", create: async (app) => (await withStyle("indices.css", import("./indices.js"))).createIndices(app) },
+  usage: { title: "Usage", create: async (app) => (await withStyle("indices.css", import("./usage.js"))).createUsage(app) },
 };
+
+/**
+ * Return a view's module when its style sheet is there, too.
+ * @template T
+ * @param {string} file
+ * @param {Promise<T>} module
+ */
+async function withStyle(file, module) {
+  const link = document.createElement("link");
+  link.rel = "stylesheet";
+  link.href = `ui/${file}`;
+  const ready = new Promise((resolve) => {
+    link.addEventListener("load", resolve);
+    link.addEventListener("error", resolve); // the view works without it
+  });
+  document.head.append(link);
+  await ready;
+  return module;
+}
 
 const BASE = new URL(".", document.baseURI).href;
 const root = /** @type {HTMLElement} */ (document.getElementById("page"));
