@@ -40,7 +40,7 @@ export class ArchiveForm {
 
   /**
    * @param {import("./app.js").App} app
-   * @param {() => void} sent is called when a zip has been sent, and when it may have arrived
+   * @param {() => Promise<void>} sent reads the newest version, when a zip has been sent or may have arrived
    */
   constructor(app, sent) {
     this.#app = app;
@@ -71,16 +71,16 @@ export class ArchiveForm {
     try {
       /** @type {Written} */
       const written = await this.#app.client.call(path, { method: "PUT", body: this.#file ?? "", headers: { "Content-Type": "application/zip" } });
-      this.#note = `Version ${written.version} is there: ${changes(written)}.`;
       this.#file = null;
       if (this.#input) this.#input.value = "";
       taken = true;
-      this.#sent();
+      await this.#sent();
+      this.#note = `Version ${written.version} is there: ${changes(written)}.`;
     } catch (error) {
       if (!this.#app.refused(error)) this.#error = error;
       if (error instanceof ApiError && (error.status === 0 || error.status >= 500)) {
         this.#error = new ApiError(error.status, "not_known", LOST, { requestId: error.requestId });
-        this.#sent();
+        await this.#sent();
       }
     }
     this.#busy = false;

@@ -58,11 +58,11 @@ export class Workspace {
     if (this.#tab === "files") this.#files.open(this.#version, rest.slice(isOld ? 1 : 0).join("/"));
   }
 
-  /** Read what has changed. */
+  /** Read what has changed. The result is fulfilled when the newest version is known. */
   reload() {
-    void this.#summary.load();
     this.#versions.load();
     this.#files.reload();
+    return this.#summary.load();
   }
 
   close() {

@@ -18,7 +18,7 @@ const ID = "[A-Za-z0-9][A-Za-z0-9._:\\-]{0,127}";
 export function createWorkspaces(app) {
   /** @type {Pages<any>} */
   const list = new Pages(app, "a1/workspaces?limit=100", "workspaces");
-  const form = new ArchiveForm(app, () => void list.load());
+  const form = new ArchiveForm(app, () => list.load());
   /** @type {Workspace | null} */
   let open = null;
   let newId = "";

@@ -15,8 +15,8 @@ from tests.child_harness import Turn
 from tests.interpreters import INTERPRETERS
 from tests.unit.sandbox.random_programs import CONTEXT, answers, random_program
 
-PROGRAMS: Final = 500
-PROGRAMS_OF_OTHERS: Final = PROGRAMS if os.environ.get("SPASS_SOAK") else 40
+PROGRAMS: Final = 500 if os.environ.get("SPASS_SOAK") else 200
+PROGRAMS_OF_OTHERS: Final = PROGRAMS if os.environ.get("SPASS_SOAK") else 20
 PROGRAMS_PER_TEST: Final = 20
 SEED: Final = os.environ.get("SPASS_SEED")
 
