@@ -232,7 +232,7 @@ async def test_a_sweep_corrects_what_differs_in_both_directions(scheduled: Sched
 
 
 async def test_an_entry_that_is_right_is_not_written_again(scheduled: Scheduled) -> None:
-    """The scheduler would begin to count anew for a rate."""
+    """After an update, the scheduler counts the period of a rate from that moment."""
     agent = await scheduled.create(HOURLY)
     await scheduled.writer.apply(scheduled.store(), agent)
     with inject(FaultPlan()) as plan:
