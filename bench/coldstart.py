@@ -37,7 +37,7 @@ from infra.workers import WORKERS
 
 TO_REACH: Final = 1.3
 COMMAND_TO_REACH: Final = 1.5
-HEAVY: Final = ("numpy", "httpx", "tokenizers")
+HEAVY: Final = ("numpy", "simsimd", "httpx", "tokenizers")
 BASELINE: Final = "fastapi, mangum, boto3"
 BASELINE_START: Final = "import fastapi, mangum, boto3; boto3.client('dynamodb')"
 COMMAND: Final = "spass --help"

@@ -42,7 +42,7 @@ def test_every_runtime_package_is_pinned_once_and_by_hash() -> None:
     names = [line.partition("==")[0] for line in lines]
     assert all("--hash=sha256:" in line for line in lines)
     assert len(names) == len(set(names))
-    assert {"boto3", "fastapi", "httpx", "mangum", "numpy", "pydantic", "tokenizers", "uvicorn"} <= set(names)
+    assert {"boto3", "fastapi", "httpx", "mangum", "numpy", "pydantic", "simsimd", "tokenizers", "uvicorn"} <= set(names)
 
 
 def _services_used() -> set[str]:

@@ -11,6 +11,7 @@ GATEWAY_ONLY = (
     "boto3",
     "botocore",
     "numpy",
+    "simsimd",
     "yaml",
     "fastapi",
     "starlette",
