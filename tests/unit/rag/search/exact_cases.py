@@ -1,0 +1,187 @@
+"""Random searches that are compared with brute force. Everything follows from the number of the index and of the case in it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+import pytest
+
+from spass.core.messages import Json
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.segments import Vectors
+from tests.unit.rag.search.exact_index import KnownIndex, Mask, Question, put_index
+from tests.unit.rag.search.exact_vectors import FAMILIES, Family, Random, Sample, unit
+
+T = TypeVar("T")
+
+CASES_OF_INDEX: Final = 10
+_DIMENSIONS: Final = (1, 2, 3, 8, 16, 31, 32, 33, 64, 100, 128, 200, 384)
+_MANY_DIMENSIONS: Final = (768, 1024, 1536, 4096)
+_MAX_NUMBERS: Final = 60_000  # of an index
+_MAX_CACHED_QUERIES: Final = 5
+_CHECKED_ROWS: Final = 2  # whose scores are compared with exact sums
+_UNIT: Final = 1e-6  # of the last decimal
+
+
+class NotExactError(AssertionError):
+    """A search returned something else than brute force."""
+
+
+@dataclass(slots=True)
+class Drawn:
+    """The index number ``number`` with the sample that it was made from."""
+
+    number: int
+    family: Family
+    index: KnownIndex
+    sample: Sample
+    random: Random
+
+    def describe(self) -> str:
+        segments = [segment.rows for segment in self.index.segments]
+        return (
+            f"index {self.number} ({self.family.__name__}, {self.index.vectors.shape[1]} dimensions, segments of {segments} rows)"
+        )
+
+
+async def check_indices(numbers: range) -> int:
+    """Compare searches in the indices ``numbers`` with brute force, and return their count.
+
+    Raises:
+        NotExactError: one of them is different. The message says how to repeat it.
+    """
+    count = 0
+    for number in numbers:
+        with pytest.MonkeyPatch.context() as patch:
+            random = np.random.default_rng([19, number])
+            shrink_limits(patch, random)
+            await _check_index(await _draw_index(number, random))
+        count += CASES_OF_INDEX
+    return count
+
+
+def shrink_limits(patch: pytest.MonkeyPatch, random: Random) -> None:
+    """Lower the limits of production, so that small indices have many blocks and groups and take every path."""
+    patch.setattr("spass.rag.index.objects.BLOCK_BYTES", int(2 ** random.uniform(8, 20)))
+    patch.setattr("spass.rag.search.nearest_neighbors._MAX_GROUP_BYTES", int(2 ** random.uniform(10, 20)))
+    patch.setattr("spass.rag.search.scan._CPU_CACHED_NUMBERS", _pick(random, (0, 2**20)))
+    patch.setattr("spass.rag.search.scan._RESCORE_ROWS", _pick(random, (3, 2048)))
+    patch.setattr("spass.rag.search.scan._PARTITION_MAX_SCORES", _pick(random, (16, 32_768)))
+    patch.setattr("spass.rag.search.scan._GROUPS", _pick(random, (4, 16)))
+    if random.random() < 0.1:
+        patch.setattr("spass.rag.search.nearest_neighbors._MAX_INLINE_NUMBERS", 0)
+
+
+async def _draw_index(number: int, random: Random) -> Drawn:
+    family = FAMILIES[number % len(FAMILIES)]
+    dimensions = _pick(random, _MANY_DIMENSIONS if random.random() < 0.1 else _DIMENSIONS)
+    most = max(1, min(400, _MAX_NUMBERS // dimensions))
+    rows = int(min(most, random.integers(1, 20) if random.random() < 0.15 else 20 * 20 ** random.random()))
+    sample = family(random, rows, dimensions)
+    vectors = sample.vectors[random.permutation(rows)]
+    segment_of = random.integers(0, random.integers(1, 9), rows)
+    members = [np.flatnonzero(segment_of == segment) for segment in np.unique(segment_of)]
+    index = await put_index(vectors, random.integers(0, 20, rows).tolist(), members)
+    return Drawn(number, family, index, sample, random)
+
+
+async def _check_index(drawn: Drawn) -> None:
+    cached_queries = 0
+    objects, budget = None, 0
+    for case in range(CASES_OF_INDEX):
+        if objects is None or cached_queries == 0:
+            budget = _draw_budget(drawn)
+            objects, cached_queries = drawn.index.objects(ObjectCache(budget)), int(drawn.random.integers(1, _MAX_CACHED_QUERIES))
+        cached_queries -= 1
+        question = _draw_question(drawn)
+        _check_reference(drawn, question)
+        expected = drawn.index.brute_force(question)
+        found = await drawn.index.search(objects, question)
+        if found != expected:
+            different = [pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]]
+            raise NotExactError(
+                f"Case {case} of {drawn.describe()}, with a cache of {budget} bytes, top_k={question.top_k}, "
+                f"condition={question.condition}, min_score={question.min_score}, {question.deleted.sum()} deleted rows: found "
+                f"{len(found)} documents instead of {len(expected)}; first difference (found, expected): {different[:1]}. "
+                f"Repeat it with SPASS_SEED={drawn.number}."
+            )
+
+
+def _draw_budget(drawn: Drawn) -> int:
+    """Draw the budget of a cache: nothing, less than codes, codes, codes and some of the vectors, or everything."""
+    rows, dimensions = drawn.index.vectors.shape
+    share = _pick(drawn.random, (0, 0.5, 1.2, 3, 100))
+    return int(share * rows * (dimensions + 24) + (2000 * len(drawn.index.segments) if share > 1 else 0))
+
+
+def _draw_question(drawn: Drawn) -> Question:
+    random, index = drawn.random, drawn.index
+    rows = len(index.vectors)
+    vector = _draw_query(drawn)
+    top_k = _pick(random, (1, 2, 3, 10, int(random.integers(1, 101)), max(1, rows // 4), rows, rows + 7))
+    deleted = random.random(rows) < _pick(random, (0, 0, 0, 0.1, 0.5, 1.0))
+    condition, matching = _draw_condition(random, np.array(index.numbers))
+    min_score = None
+    if random.random() < 0.3:
+        score = _pick(random, index.scores(vector).tolist())
+        near = (score, score + _UNIT, score - _UNIT, math.nextafter(score, 2), math.nextafter(score, -2))
+        min_score = _pick(random, near)
+    return Question(vector, top_k, deleted, matching, condition, min_score)
+
+
+def _draw_query(drawn: Drawn) -> Vectors:
+    """Draw one of the difficult queries of the sample, or one that is equal, opposite, near or orthogonal to a row, or any."""
+    random, difficult = drawn.random, drawn.sample.queries
+    if len(difficult) and random.random() < 0.6:
+        return _pick(random, list(difficult))
+    dimensions = drawn.index.vectors.shape[1]
+    row = _pick(random, list(drawn.index.vectors)).astype(np.float64)
+    noise = random.normal(size=dimensions)
+    kinds = (
+        row,
+        -row,
+        row + 1e-3 * noise,
+        noise - row * (noise @ row),
+        noise,
+        noise,
+        np.zeros(dimensions),
+        np.eye(dimensions)[-1],
+    )
+    query: Vectors = unit(_pick(random, kinds)[None])[0]
+    return query
+
+
+def _draw_condition(random: Random, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[dict[str, Json] | None, Mask]:
+    """Draw a condition on numbers from 0 to 19, and the rows that meet it: many, few or none."""
+    number = int(random.integers(0, 20))
+    draws: tuple[tuple[dict[str, Json] | None, Mask], ...] = (
+        ({"$ne": number}, numbers != number),
+        ({"$gte": number}, numbers >= number),
+        ({"$in": [number]}, numbers == number),
+        ({"$gte": 99}, numbers >= 99),
+    )
+    everything: tuple[dict[str, Json] | None, Mask] = (None, np.ones(len(numbers), np.bool_))
+    return _pick(random, draws) if random.random() < 0.4 else everything
+
+
+def _pick(random: Random, options: Sequence[T]) -> T:
+    return options[int(random.integers(0, len(options)))]
+
+
+def _check_reference(drawn: Drawn, question: Question) -> None:
+    """Compare the scores of the reference with exact sums. They may differ by a unit where the score is at a rounding border."""
+    query = question.vector.tolist()
+    scores = drawn.index.scores(question.vector)
+    for row in drawn.random.integers(0, len(scores), _CHECKED_ROWS).tolist():
+        exact = math.fsum(a * b for a, b in zip(drawn.index.vectors[row].tolist(), query, strict=True))
+        assert abs(scores[row] - max(-1, min(1, exact))) <= _UNIT / 2 + 1e-12
+
+
+@contextmanager
+def expect_inexact() -> Iterator[None]:
+    """Expect that a search in the body differs from brute force."""
+    with pytest.raises(NotExactError, match="Repeat it with SPASS_SEED="):
+        yield
