@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from bench.processes import with_one_thread
 from spass.rag.index.manifest import MAX_SEGMENTS, Segment
-from spass.rag.index.objects import blocks
+from spass.rag.index.objects import vector_blocks
 from spass.rag.index.segments import decode_rows, encode_array
 from spass.rag.search.scan import ScanBlock, scan_top_k
 from spass.rag.write.merge_policy import MERGE_ROWS
@@ -79,7 +79,7 @@ def as_cached_blocks(vectors: Vectors) -> Iterator[ScanBlock]:
     segments = min(MAX_SEGMENTS, max(3, len(vectors) // MERGE_ROWS))
     for number, rows in enumerate(np.array_split(vectors, segments)):
         stored = encode_array(rows)
-        for block in blocks(Segment(str(number), len(rows), 0, 0), DIMENSIONS):
+        for block in vector_blocks(Segment(str(number), len(rows), 0, 0), DIMENSIONS):
             body = bytes(memoryview(stored)[block.start : block.end])
             yield ScanBlock(number, block.first, decode_rows(body, block.rows, header=block.first == 0))
 

@@ -18,6 +18,7 @@ _EXPECTED: Final = frozenset(
         "ExecutionAlreadyExists",
         "NoSuchKey",
         "NoSuchVersion",
+        "InvalidRange",
         "404",
     }
 )

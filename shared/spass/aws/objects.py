@@ -19,11 +19,12 @@ T = TypeVar("T")
 
 _SKIP_BLOCK_BYTES: Final = 2**20
 _LIST_PAGE: Final = 1000  # the maximum of ListObjectsV2
+_MISSING: Final = frozenset({"NoSuchKey", "NoSuchVersion", "404", "InvalidRange"})
 _DELETE_BATCH: Final = 1000  # the maximum of DeleteObjects
 
 
 class ObjectMissing(Exception):
-    """The bucket does not have an object under this key."""
+    """The bucket does not have an object under this key, or not the range of it that was to be read."""
 
 
 class ObjectSummary(NamedTuple):
@@ -84,8 +85,8 @@ def _read_range(response: "GetObjectOutputTypeDef", range_header: object) -> byt
 
 
 def missing(error: ClientError) -> Exception:
-    """Return ``ObjectMissing`` if ``error`` says that the object does not exist, otherwise ``error``."""
-    return ObjectMissing() if error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion", "404") else error
+    """Return ``ObjectMissing`` if ``error`` says that the object or the range does not exist, otherwise ``error``."""
+    return ObjectMissing() if error.response["Error"]["Code"] in _MISSING else error
 
 
 def byte_range(start: int, end: int | None) -> str:

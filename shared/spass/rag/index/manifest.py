@@ -29,12 +29,16 @@ _MAX_GARBAGE_ENTRIES: Final = 64
 _MAX_READS: Final = 2
 _NEVER: Final = Timestamp("")
 
+VECTORS_ALONE: Final = 0
+CODED: Final = 1
+"""The formats of a segment: without the object ``codes``, and with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A segment in one version of an index. Of its ``rows``, ``deleted_rows`` are deleted. The packed deletion bitmap is in
     ``inline_bitmap`` or, if it is too long, in the object named ``bitmap_object``. ``text_bytes`` counts live rows only.
-    ``docs_bytes`` is the size of the object ``docs.jsonl``."""
+    ``docs_bytes`` is the size of the object ``docs.jsonl``. ``format`` says whether it has codes."""
 
     id: str
     rows: int
@@ -43,6 +47,7 @@ class Segment:
     deleted_rows: int = 0
     inline_bitmap: bytes = b""
     bitmap_object: str = ""
+    format: int = VECTORS_ALONE
 
     @property
     def live_rows(self) -> int:
@@ -235,6 +240,8 @@ def _encode_segment(segment: Segment) -> dict[str, str | int]:
         entry["dead_inline"] = base64.b64encode(segment.inline_bitmap).decode()
     if segment.bitmap_object:
         entry["dead_object"] = segment.bitmap_object
+    if segment.format:
+        entry["format"] = segment.format
     return entry
 
 
@@ -247,6 +254,7 @@ def _decode_segment(entry: Mapping[str, str | int]) -> Segment:
         deleted_rows=int(entry.get("dead_rows", 0)),
         inline_bitmap=base64.b64decode(str(entry.get("dead_inline", ""))),
         bitmap_object=str(entry.get("dead_object", "")),
+        format=int(entry.get("format", VECTORS_ALONE)),
     )
 
 

@@ -16,6 +16,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 VECTORS: Final = "vectors.npy"
+CODES: Final = "codes"
 IDS: Final = "ids"
 META: Final = "meta"
 DOCS: Final = "docs.jsonl"
@@ -23,6 +24,8 @@ OFFSETS: Final = "offsets.npy"
 
 HEADER_BYTES: Final = 128  # of the two arrays
 BLOCK_BYTES: Final = 8 * 2**20  # of vectors that are read, cached and scanned together
+CODE_BOUND_BYTES: Final = 8  # of a row's scale and residual in ``codes``
+_CODE_BLOCK: Final = 4  # blocks of vectors whose codes are one block: about as many bytes. The format of ``codes`` contains it.
 HEAD_BYTES: Final = 64 * 1024  # of ``meta`` that are read first: all of a small one, or the directory of a large one
 _WHOLE_DOCS_BYTES: Final = 256 * 1024  # a smaller docs.jsonl is read and cached whole: one read serves all later queries
 _WHOLE_OFFSETS_ROWS: Final = 32_768  # the offsets of fewer rows are read and cached whole
@@ -32,14 +35,15 @@ _OFFSETS: Final = struct.Struct("<QQ")
 _FLOAT_BYTES: Final = 4
 
 # These are cached whole up to so many bytes; other objects are always cached whole.
-_LARGE: Final = {VECTORS: BLOCK_BYTES + HEADER_BYTES, DOCS: _WHOLE_DOCS_BYTES, META: HEAD_BYTES}
+_LARGE: Final = {VECTORS: BLOCK_BYTES + HEADER_BYTES, CODES: 0, DOCS: _WHOLE_DOCS_BYTES, META: HEAD_BYTES}
 
 
 class Block(NamedTuple):
-    """Rows of a segment whose vectors are read together: ``rows`` rows from ``first`` on, which are the bytes from ``start`` up
-    to ``end`` of the object. The first block begins with the header of the array."""
+    """Rows of a segment that are read together: ``rows`` rows from ``first`` on, which are the bytes from ``start`` up to ``end``
+    of its object ``part``."""
 
     segment: str
+    part: str
     first: int
     rows: int
     start: int
@@ -47,16 +51,33 @@ class Block(NamedTuple):
     is_whole_object: bool
 
 
-def blocks(segment: Segment, dimensions: int) -> list[Block]:
-    """Return the blocks of ``segment`` in the order of rows."""
-    width = dimensions * _FLOAT_BYTES
-    block_rows = max(1, BLOCK_BYTES // width)
+def vector_block_rows(dimensions: int) -> int:
+    """Return the number of rows of a block of vectors. The last block of a segment may have fewer."""
+    return max(1, BLOCK_BYTES // (dimensions * _FLOAT_BYTES))
+
+
+def code_block_rows(dimensions: int) -> int:
+    """Return the number of rows of a block of codes. The last block of a segment may have fewer."""
+    return _CODE_BLOCK * vector_block_rows(dimensions)
+
+
+def vector_blocks(segment: Segment, dimensions: int) -> list[Block]:
+    """Return the blocks of the vectors of ``segment`` in the order of rows. The first begins with the header of the array."""
+    return _blocks(segment, VECTORS, vector_block_rows(dimensions), dimensions * _FLOAT_BYTES, HEADER_BYTES)
+
+
+def code_blocks(segment: Segment, dimensions: int) -> list[Block]:
+    """Return the blocks of the codes of ``segment`` in the order of rows. Each consists of whole blocks of vectors."""
+    return _blocks(segment, CODES, code_block_rows(dimensions), dimensions + CODE_BOUND_BYTES, 0)
+
+
+def _blocks(segment: Segment, part: str, block_rows: int, width: int, header: int) -> list[Block]:
     is_whole_object = segment.rows <= block_rows
     firsts = range(0, segment.rows, block_rows)
     ends = [min(first + block_rows, segment.rows) for first in firsts]
-    starts = [HEADER_BYTES + first * width if first else 0 for first in firsts]
+    starts = [header + first * width if first else 0 for first in firsts]
     return [
-        Block(segment.id, first, end - first, start, HEADER_BYTES + end * width, is_whole_object)
+        Block(segment.id, part, first, end - first, start, header + end * width, is_whole_object)
         for first, end, start in zip(firsts, ends, starts, strict=True)
     ]
 
@@ -70,6 +91,7 @@ class SegmentObjects:
     def __init__(self, store: TenantStore, index: IndexId, generation: str, cache: ObjectCache) -> None:
         self.generation = generation
         self._store = store
+        self._index = index
         self._prefix = f"rag/{index}/{generation}"
         self._cache = cache
         self._large = asyncio.Semaphore(1)
@@ -88,6 +110,16 @@ class SegmentObjects:
     async def _read_cached(self, name: ObjectName) -> bytes:
         """Read a whole object through the cache, whatever its size. Concurrent callers share one read."""
         return await self._cache.load(name, lambda: self._store.objects.get(name.key))
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """The tenant and the index, for a line of the log."""
+        return {"tenant": self._store.tenant, "index": self._index}
+
+    @property
+    def budget(self) -> int:
+        """The bytes that the cache may hold, of all indices."""
+        return self._cache.budget
 
     def evict_until_free(self, size: int) -> None:
         """Evict cached objects until ``size`` bytes of the cache's budget are free."""
@@ -125,23 +157,37 @@ class SegmentObjects:
         return self._cache.get(self._block_name(block))
 
     async def block(self, block: Block) -> bytes:
-        """Read the bytes of ``block``."""
-        if block.is_whole_object:
-            return await self._read_cached(self._name(block.segment, VECTORS))
-        return await self._range(block.segment, VECTORS, block.start, block.end)
+        """Read the bytes of ``block``, through the cache."""
+        return await self.load_block(block, lambda: self.read_block(block))
+
+    async def read_block(self, block: Block) -> bytes:
+        """Read the bytes of ``block`` from the bucket."""
+        return await self._store.objects.get(self._name(block.segment, block.part).key, start=block.start, end=block.end)
+
+    async def load_block(self, block: Block, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Return the cached bytes of ``block``, or those that ``read`` returns, which are cached. Concurrent callers share one
+        read."""
+        return await self._cache.load(self._block_name(block), read)
 
     async def vector(self, segment: Segment, row: int, dimensions: int) -> bytes:
-        """Read the bytes of one row. They come from its block if that is cached; otherwise only they are read."""
+        """Read the bytes of one vector. They come from its block if that is cached; otherwise only they are read."""
         width = dimensions * _FLOAT_BYTES
-        start = HEADER_BYTES + row * width
-        (block,) = (block for block in blocks(segment, dimensions) if block.start <= start < block.end)
+        block = vector_blocks(segment, dimensions)[row // vector_block_rows(dimensions)]
         if cached := self.cached_block(block):
-            return cached[start - block.start : start - block.start + width]
-        (piece,) = await self._ranges(segment, VECTORS, [(start, start + width)])
+            start = HEADER_BYTES + row * width - block.start
+            return cached[start : start + width]
+        (piece,) = await self.vectors(segment, [row], dimensions)
         return piece
 
+    async def vectors(self, segment: Segment, rows: Sequence[int], dimensions: int) -> list[bytes]:
+        """Read the bytes of the vectors of ``rows``, which are ascending. Rows that are near each other are one read."""
+        width = dimensions * _FLOAT_BYTES
+        starts = [HEADER_BYTES + row * width for row in rows]
+        return await self._ranges(segment, VECTORS, [(start, start + width) for start in starts])
+
     def _block_name(self, block: Block) -> ObjectName:
-        return self._name(block.segment, VECTORS if block.is_whole_object else _range_name(VECTORS, block.start, block.end))
+        name = block.part if block.is_whole_object else _range_name(block.part, block.start, block.end)
+        return self._name(block.segment, name)
 
     async def _range(self, segment: str, part: str, start: int, end: int) -> bytes:
         """Read a range of an object of which the same ranges are always read."""

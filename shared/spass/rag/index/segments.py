@@ -1,6 +1,7 @@
 """Encode and decode the objects of a segment.
 
     vectors.npy     (n, d) float32, rows normalised
+    codes           see ``codes``; only if the vectors have enough numbers
     ids             see ``ids``
     meta            see ``columns``
     docs.jsonl      n lines of JSON: ``{"id", "text", "metadata"}``
@@ -21,9 +22,10 @@ import numpy.typing as npt
 from spass.core.json import dump
 from spass.core.messages import Json
 from spass.rag.index.bitmap import Bitmap
+from spass.rag.index.codes import encode_codes, has_codes
 from spass.rag.index.columns import encode_meta
 from spass.rag.index.ids import IdRow, encode_ids
-from spass.rag.index.objects import DOCS, HEADER_BYTES, IDS, META, OFFSETS, VECTORS
+from spass.rag.index.objects import CODES, DOCS, HEADER_BYTES, IDS, META, OFFSETS, VECTORS
 
 Vectors = npt.NDArray[np.float32]
 RowNumbers = npt.NDArray[np.intp]
@@ -58,7 +60,8 @@ def encode_segment(rows: Rows) -> dict[str, bytes]:
     docs = b"".join(line + b"\n" for line in rows.docs)
     offsets = np.zeros(len(rows.docs) + 1, np.uint64)
     offsets[1:] = np.cumsum([len(line) + 1 for line in rows.docs], dtype=np.uint64)
-    return {
+    codes = {CODES: encode_codes(rows.vectors)} if has_codes(*rows.vectors.shape) else {}
+    return codes | {
         VECTORS: encode_array(rows.vectors),
         IDS: encode_ids(rows.ids),
         META: encode_meta(b"".join(line + b"\n" for line in rows.meta)),

@@ -1,24 +1,36 @@
-"""Find the documents of an index that are nearest to a vector. Vectors that are not cached are read in groups; the next group is
-read while one is scanned."""
+"""Find the documents of an index that are nearest to a vector.
 
-import asyncio
+A query scans codes, and scores only those rows in full precision that the bounds of their scores do not exclude. Their vectors
+are in memory, or are read by range, the most promising first.
+"""
+
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeVar
 
 import anyio.to_thread
+import numpy as np
 
 from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
-from spass.rag.index.objects import Block, SegmentObjects, blocks, map_limited
-from spass.rag.index.segments import Vectors, decode_rows
-from spass.rag.search.scan import MIN_SCORE, ScanBlock, ScoredRow, keep_top_k, scan_top_k
-from spass.rag.search.selection import ALL, Selection, select
+from spass.rag.index.objects import SegmentObjects, map_limited, vector_block_rows, vector_blocks
+from spass.rag.index.segments import Vectors
+from spass.rag.search.blocks import MAX_CONCURRENT_READS, MAX_GROUP_BYTES, BlockReader, ScanUnit
+from spass.rag.search.code_scan import NO_CANDIDATES, Candidates, CodeBlock, CodedQuery, bound_again, scan_codes
+from spass.rag.search.residency import choose_residency
+from spass.rag.search.scan import MIN_SCORE, ScanBlock, ScoredRow, keep_top_k, kth_largest_at_least, scan_top_k
+from spass.rag.search.selection import Selection
 
-_MAX_GROUP_BYTES: Final = 24 * 2**20  # of vectors that one group reads; the group before it is in memory at the same time
-_MAX_CONCURRENT_READS: Final = 16
-_MAX_INLINE_NUMBERS: Final = 2_000_000  # float32 numbers; a smaller scan takes less time than a switch to a thread
+T = TypeVar("T")
+
+_MAX_INLINE_BYTES: Final = 8 * 2**20  # a smaller scan takes less time than a switch to a thread
+_FIRST_ROWS: Final = 32  # candidates that are read first: usually all that are left when they are scored
+_MORE_ROWS: Final = 512
+_MANY_ROWS: Final = 64  # of a block of vectors: it is read whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,86 +53,139 @@ class Neighbor(NamedTuple):
     row: int
 
 
-class _ScanUnit(NamedTuple):
-    """The ``selected`` rows of a block. ``number`` is the index of its segment in the list of segments."""
-
-    number: int
-    block: Block
-    selected: Selection
-
-
 async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[Neighbor]:
     """Return the ``top_k`` neighbors, best first. Equal scores are in the order of ids."""
-    groups = _group_units(objects, await _select_units(objects, segments, query))
-    rows: list[ScoredRow] = []
-    next_blocks = asyncio.ensure_future(_load_blocks(objects, groups[0])) if groups else None
-    try:
-        for next_group in [*groups[1:], None]:
-            if next_blocks is None:
-                break
-            scan_blocks = await next_blocks
-            next_blocks = asyncio.ensure_future(_load_blocks(objects, next_group)) if next_group else None
-            rows = keep_top_k(rows + await _scan(scan_blocks, query, _floor(rows, query)), query.top_k)
-            del scan_blocks
-    finally:
-        if next_blocks is not None:
-            next_blocks.cancel()
-            await asyncio.gather(next_blocks, return_exceptions=True)  # a read that is not needed any more may fail
-    return await _resolve_ids(objects, segments, rows, query.top_k)
+    dimensions = len(query.vector)
+    residency = choose_residency(segments, dimensions, objects.budget)
+    search = _Search(BlockReader(objects, segments, dimensions, residency), query)
+    await search.run()
+    return await _resolve_ids(objects, segments, search.rows, query.top_k)
 
 
-def _floor(rows: Sequence[ScoredRow], query: VectorQuery) -> float:
-    """Return the score that another row needs to be among the best, given the best ``rows`` of the groups before it."""
-    floor = MIN_SCORE if query.min_score is None else query.min_score
-    return max(floor, rows[query.top_k - 1].score) if len(rows) >= query.top_k else floor
+@dataclass
+class _Search:
+    """The search of one query: ``rows`` are the best of those that have a score, ``open`` those that have only bounds."""
+
+    reader: BlockReader
+    query: VectorQuery
+    rows: list[ScoredRow] = field(default_factory=list)
+    open: Candidates = NO_CANDIDATES
+
+    async def run(self) -> None:
+        async with aclosing(self.reader.load(await self.reader.select(self.query.filter))) as groups:
+            async for group in groups:
+                await self._score([block for block in group if isinstance(block, ScanBlock)])
+                await self._scan_codes([block for block in group if isinstance(block, CodeBlock)])
+                del group
+        if self.open:
+            await self._score_open()
+
+    @cached_property
+    def _coded_query(self) -> CodedQuery:
+        return CodedQuery(self.query.vector)
+
+    @property
+    def _floor(self) -> float:
+        """The score that another row needs to be among the best."""
+        floor = MIN_SCORE if self.query.min_score is None else self.query.min_score
+        reached = np.array([scored.score for scored in self.rows[: self.query.top_k]])
+        return max(floor, kth_largest_at_least(np.concatenate([reached, self.open.lower]), self.query.top_k))
+
+    async def _score(self, blocks: Sequence[ScanBlock]) -> None:
+        """Score the rows of ``blocks`` in full precision."""
+        if blocks:
+            size = sum(map(len, blocks)) * blocks[0].vectors[:1].nbytes
+            found = await _run(size, lambda: scan_top_k(blocks, self.query.vector, self.query.top_k, self._floor))
+            self.rows = keep_top_k(self.rows + found, self.query.top_k)
+
+    async def _scan_codes(self, blocks: Sequence[CodeBlock]) -> None:
+        """Score the candidates of ``blocks`` whose vectors are in memory, and leave the others open."""
+        if not blocks:
+            return
+        size = sum(map(len, blocks)) * self.reader.dimensions
+        floor = self._floor
+        found = await _run(size, lambda: scan_codes(blocks, self._coded_query, self.query.top_k, floor))
+        cached: list[ScanUnit] = []
+        others: list[Candidates] = []
+        for unit, candidates in self._by_vector_block(found):
+            if self.reader.objects.is_cached(unit.block):
+                cached.append(unit)
+            else:
+                others.append(candidates)
+        await self._read_and_score(cached)
+        if others:
+            bounded = bound_again(blocks, self._coded_query, Candidates.joined(others))
+            self.open = Candidates.joined([self.open, bounded])
+            self.open = self.open.pick(self.open.upper >= self._floor)
+
+    def _by_vector_block(self, candidates: Candidates) -> Iterator[tuple[ScanUnit, Candidates]]:
+        """Yield the blocks of vectors that have ``candidates``, with these, in the order of segments and rows."""
+        if not candidates:
+            return
+        block_rows = vector_block_rows(self.reader.dimensions)
+        ordered = candidates.pick(np.lexsort((candidates.rows, candidates.segments)))
+        numbers = ordered.rows // block_rows
+        changes = (numbers[1:] != numbers[:-1]) | (ordered.segments[1:] != ordered.segments[:-1])
+        cuts = [0, *(changes.nonzero()[0] + 1).tolist(), len(numbers)]
+        for start, end in pairwise(cuts):
+            within = ordered.pick(slice(start, end))
+            number = int(within.segments[0])
+            block = vector_blocks(self.reader.segments[number], self.reader.dimensions)[int(numbers[start])]
+            yield ScanUnit(number, block, Selection(included=within.rows - block.first)), within
+
+    async def _read_and_score(self, units: Sequence[ScanUnit]) -> None:
+        """Score the selected rows of blocks of vectors. Blocks that are not cached are read whole."""
+        async with aclosing(self.reader.load(units)) as groups:
+            async for group in groups:
+                await self._score([block for block in group if isinstance(block, ScanBlock)])
+                del group
+
+    async def _score_open(self) -> None:
+        """Score the open candidates, the best bounds first, until no other can be among the best."""
+        if self.reader.residency.keeps_vectors and not self.reader.reads:
+            await self._keep_wanted_blocks()
+        if self.open:
+            await self._read_rows(_FIRST_ROWS)
+        many: list[ScanUnit] = []
+        few = [NO_CANDIDATES]
+        for unit, candidates in self._by_vector_block(self.open):
+            if len(candidates.rows) >= _MANY_ROWS:
+                many.append(unit)
+            else:
+                few.append(candidates)
+        self.open = Candidates.joined(few)
+        await self._read_and_score(many)
+        while self.open:
+            await self._read_rows(_MORE_ROWS)
+
+    async def _keep_wanted_blocks(self) -> None:
+        """Read the blocks of vectors with the most candidates, 24 MiB at most, and keep them in memory. So an index whose codes
+        have been read becomes resident with its next queries, and none of them waits for all of it."""
+        wanted = sorted(self._by_vector_block(self.open), key=lambda item: len(item[1].rows), reverse=True)
+        count = max(1, MAX_GROUP_BYTES // (wanted[0][0].block.end - wanted[0][0].block.start))
+        self.open = Candidates.joined([NO_CANDIDATES, *(candidates for _, candidates in wanted[count:])])
+        await self._read_and_score([unit for unit, _ in wanted[:count]])
+        self.open = self.open.pick(self.open.upper >= self._floor)
+
+    async def _read_rows(self, count: int) -> None:
+        """Read the vectors of the ``count`` open candidates with the best bounds by range, and score them."""
+        order = np.argsort(-self.open.upper, kind="stable")
+        chosen, self.open = self.open.pick(order[:count]), self.open.pick(order[count:])
+        dimensions = self.reader.dimensions
+
+        async def read(number: int) -> ScanBlock:
+            rows = np.sort(chosen.rows[chosen.segments == number])
+            vectors = await self.reader.objects.vectors(self.reader.segments[number], rows.tolist(), dimensions)
+            return ScanBlock(number, 0, np.frombuffer(b"".join(vectors), np.float32).reshape(len(rows), dimensions), numbers=rows)
+
+        numbers = np.unique(chosen.segments).tolist()
+        await self._score(await map_limited(read, numbers, limit=MAX_CONCURRENT_READS))
+        self.open = self.open.pick(self.open.upper >= self._floor)
 
 
-async def _select_units(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[_ScanUnit]:
-    """Return the rows to scan, without blocks that have no selected rows."""
-    filtered = [n for n, segment in enumerate(segments) if query.filter is not None or segment.deleted_rows]
-    selections = await map_limited(lambda n: select(objects, segments[n], query.filter), filtered, limit=_MAX_CONCURRENT_READS)
-    selected = dict(zip(filtered, selections, strict=True))
-    units = []
-    for number, segment in enumerate(segments):
-        selection_of_segment = selected.get(number, ALL)
-        for block in blocks(segment, len(query.vector)):
-            selection = selection_of_segment.within(block)
-            if not selection.is_empty(block.rows):
-                units.append(_ScanUnit(number, block, selection))
-    return units
-
-
-def _group_units(objects: SegmentObjects, units: Sequence[_ScanUnit]) -> list[list[_ScanUnit]]:
-    """Group ``units`` so that each group reads at most 24 MiB of vectors, or one block."""
-    groups: list[list[_ScanUnit]] = []
-    size = 0
-    for unit in units:
-        bytes_to_read = 0 if objects.is_cached(unit.block) else unit.block.end - unit.block.start
-        if not groups or (bytes_to_read and size + bytes_to_read > _MAX_GROUP_BYTES):
-            groups.append([])
-            size = 0
-        groups[-1].append(unit)
-        size += bytes_to_read
-    return groups
-
-
-async def _load_blocks(objects: SegmentObjects, group: Sequence[_ScanUnit]) -> list[ScanBlock]:
-    """Load the vectors of ``group``. Read concurrently those that are not cached."""
-    bodies = [objects.cached_block(unit.block) for unit in group]
-    missing = [n for n, body in enumerate(bodies) if body is None]
-    for n, body in zip(missing, await asyncio.gather(*(objects.block(group[n].block) for n in missing)), strict=True):
-        bodies[n] = body
-    scan_blocks = []
-    for (number, block, selected), stored in zip(group, bodies, strict=True):
-        vectors = decode_rows(stored or b"", block.rows, header=block.first == 0)
-        scan_blocks.append(ScanBlock(number, block.first, vectors, selected.excluded, selected.included))
-    return scan_blocks
-
-
-async def _scan(scan_blocks: Sequence[ScanBlock], query: VectorQuery, floor: float) -> list[ScoredRow]:
-    if sum(block.vectors.size for block in scan_blocks) <= _MAX_INLINE_NUMBERS:
-        return scan_top_k(scan_blocks, query.vector, query.top_k, floor)
-    return await anyio.to_thread.run_sync(scan_top_k, scan_blocks, query.vector, query.top_k, floor)
+async def _run(size: int, work: Callable[[], T]) -> T:
+    """Return the result of ``work``, which reads ``size`` bytes: in a thread if they are many."""
+    return work() if size <= _MAX_INLINE_BYTES else await anyio.to_thread.run_sync(work)
 
 
 async def _resolve_ids(
@@ -128,7 +193,7 @@ async def _resolve_ids(
 ) -> list[Neighbor]:
     """Return the ``top_k`` best of ``rows`` with their ids. Only the ids of segments with a row in ``rows`` are read."""
     numbers = sorted({scored.segment for scored in rows})
-    loaded = await map_limited(lambda number: objects.ids(segments[number]), numbers, limit=_MAX_CONCURRENT_READS)
+    loaded = await map_limited(lambda number: objects.ids(segments[number]), numbers, limit=MAX_CONCURRENT_READS)
     ids = dict(zip(numbers, loaded, strict=True))
     neighbors = (Neighbor(score, ids[number][row], segments[number], row) for score, number, row in rows)
     return heapq.nsmallest(top_k, neighbors, key=lambda neighbor: (-neighbor.score, neighbor.id))

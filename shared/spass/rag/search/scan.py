@@ -1,39 +1,44 @@
 """Exact search: find the best rows of an index by cosine similarity."""
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import attrgetter
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from spass.rag.index.codes import FLOAT32_ROUNDOFF
 from spass.rag.index.segments import RowNumbers, Vectors
+
+Scores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 DECIMALS: Final = 6
 _SCORE_SCALE: Final = 10.0**DECIMALS
 _RESCORE_ROWS: Final = 2048  # scored in float64 together, to bound the memory
-_CPU_CACHED_NUMBERS: Final = 2**20  # float32 numbers that stay in the cache of the processor between queries
-_PARTITION_MAX_SCORES: Final = 32_768  # with more scores, the maxima of groups are faster than a partition
-_GROUPS: Final = 2048
+_FEW_ROWS: Final = 256  # are scored in float64 at once
+_GROUPED_SCORES: Final = 4096  # of more scores, the maxima of groups are taken first
+_GROUPS: Final = 512
 MIN_SCORE: Final = -2.0  # below every score
-_FLOAT32_ROUNDOFF: Final = 2.0**-24  # rounding of one float32 operation, relative
 
 
 @dataclass(frozen=True, slots=True)
 class ScanBlock:
-    """Rows to scan: (n, d) float32 ``vectors``, normalised. They are the rows from ``first`` on of a segment; ``segment`` is the
-    index of that segment in the caller's list. Only the rows ``included`` are searched, or all but the rows ``excluded``. Both
-    count from 0 within the block, in ascending order."""
+    """Rows to scan: (n, d) float32 ``vectors``, normalised. They are the rows from ``first`` on of a segment, or its rows
+    ``numbers``; ``segment`` is the index of that segment in the caller's list. Only the rows ``included`` are searched, or all
+    but the rows ``excluded``. Both count from 0 within the block, in ascending order."""
 
     segment: int
     first: int
     vectors: Vectors
     excluded: RowNumbers | None = None
     included: RowNumbers | None = None
+    numbers: RowNumbers | None = None
+
+    def __len__(self) -> int:
+        """Return the number of rows that are scanned."""
+        return len(self.vectors) if self.included is None else len(self.included)
 
 
 class ScoredRow(NamedTuple):
@@ -50,28 +55,24 @@ def scan_top_k(blocks: Sequence[ScanBlock], query: Vectors, top_k: int, floor: f
 
     The scan is in float32. Its error is below ``float32_error_bound``, so every row that may be among the best is scored again in
     float64. There the order of additions does not depend on the position of the row, so equal vectors get equal scores, and a
-    merge does not change a score. The blocks of one segment must be in the order of their rows.
+    merge does not change a score.
     """
-    ends = list(accumulate([len(block.vectors) if block.included is None else len(block.included) for block in blocks]))
+    ends = list(accumulate(map(len, blocks)))
     if not ends or not ends[-1] or top_k <= 0:
         return []
-    scores = _scan(blocks, ends, query)
-    error = float32_error_bound(len(query))
-    threshold = min(max(_score_threshold(scores, top_k) - 2 * error, floor - error, MIN_SCORE), -MIN_SCORE)
-    candidates = (scores >= threshold).nonzero()[0]
     query64 = query.astype(np.float64)
+    candidates = _candidates(blocks, ends, query, top_k, floor)
     scored_rows: list[ScoredRow] = []
     for start in range(0, len(candidates), _RESCORE_ROWS):
-        rescored = _rescore(blocks, ends, candidates[start : start + _RESCORE_ROWS].tolist(), query64)
-        scored_rows = keep_top_k(scored_rows + [scored for scored in rescored if scored.score >= floor], top_k)
+        rescored = _rescore(blocks, ends, candidates[start : start + _RESCORE_ROWS], query64, top_k, floor)
+        scored_rows = keep_top_k(scored_rows + rescored, top_k)
     return scored_rows
 
 
 def keep_top_k(scored_rows: list[ScoredRow], top_k: int) -> list[ScoredRow]:
     """Return the ``top_k`` best of ``scored_rows`` and all rows that tie with the last of them, best first. Of each segment, at
-    most ``top_k`` are returned: ties are resolved by id, which is the order of rows. The rows of one segment must be in that
-    order."""
-    scored_rows.sort(key=attrgetter("score"), reverse=True)
+    most ``top_k`` are returned: ties are resolved by id, which is the order of rows."""
+    scored_rows.sort(key=lambda scored: (-scored.score, scored.segment, scored.row))
     if len(scored_rows) <= top_k:
         return scored_rows
     lowest = scored_rows[top_k - 1].score
@@ -86,14 +87,23 @@ def keep_top_k(scored_rows: list[ScoredRow], top_k: int) -> list[ScoredRow]:
     return best
 
 
+def _candidates(blocks: Sequence[ScanBlock], ends: Sequence[int], query: Vectors, top_k: int, floor: float) -> RowNumbers:
+    """Return the rows that may be among the best, counted through all blocks."""
+    if ends[-1] <= _FEW_ROWS and all(block.excluded is None for block in blocks):
+        return np.arange(ends[-1])
+    scores = _scan(blocks, ends, query)
+    error = float32_error_bound(len(query))
+    threshold = min(max(kth_largest_at_least(scores, top_k) - 2 * error, floor - error, MIN_SCORE), -MIN_SCORE)
+    return (scores >= threshold).nonzero()[0]
+
+
 def _scan(blocks: Sequence[ScanBlock], ends: Sequence[int], query: Vectors) -> Vectors:
     """Return the float32 scores of all blocks, one after the other. The score of an excluded row is minus infinity."""
     scores = np.empty(ends[-1], np.float32)
-    product = np.matmul if ends[-1] <= _CPU_CACHED_NUMBERS // len(query) else _matvec_uncached
     start = 0
     for block, end in zip(blocks, ends, strict=True):
         if block.included is None:
-            product(block.vectors, query, out=scores[start:end])
+            np.matmul(block.vectors, query, out=scores[start:end])
             if block.excluded is not None:
                 scores[start:end][block.excluded] = -np.inf
         else:
@@ -104,48 +114,52 @@ def _scan(blocks: Sequence[ScanBlock], ends: Sequence[int], query: Vectors) -> V
     return scores
 
 
-def _matvec_uncached(vectors: Vectors, query: Vectors, out: Vectors) -> None:
-    """Write the products of ``vectors``, which are not in the cache of the processor, and ``query`` to ``out``. Alternating
-    between the rows of both halves is faster than a matrix-vector product, because the processor prefetches two streams better
-    than one."""
-    half = len(vectors) // 2
-    alternating = vectors[: 2 * half].reshape(2, half, len(query)).swapaxes(0, 1)
-    out[: 2 * half].reshape(2, half)[:] = np.vecdot(alternating, query, out=np.empty((half, 2), np.float32)).T
-    if len(vectors) > 2 * half:
-        out[-1] = np.vecdot(vectors[-1], query)
-
-
-def _score_threshold(scores: Vectors, top_k: int) -> float:
-    """Return a score that at least ``top_k`` of ``scores`` reach, but few more. For many scores, take it from the maxima of
-    groups."""
-    if len(scores) > _PARTITION_MAX_SCORES:
+def kth_largest_at_least(scores: Scores, top_k: int) -> float:
+    """Return a number that at least ``top_k`` of ``scores`` reach, but few more; minus infinity if there are fewer. For many
+    scores, take it from the maxima of groups."""
+    if len(scores) > _GROUPED_SCORES and top_k < _GROUPS // 2:
         scores = scores[: len(scores) // _GROUPS * _GROUPS].reshape(-1, _GROUPS).max(axis=0)
-    if len(scores) <= top_k:
+    if len(scores) < top_k:
         return -math.inf
     ordered = scores.copy()
     ordered.partition(len(ordered) - top_k)
     return float(ordered[len(ordered) - top_k])
 
 
+def split_by_block(ends: Sequence[int], positions: RowNumbers) -> Iterator[tuple[int, RowNumbers]]:
+    """Yield the number of each block that has ``positions``, and these counted from its own start. ``positions`` are ascending
+    and count the rows of all blocks; ``ends`` are the ends of the blocks in that count."""
+    numbers = np.searchsorted(ends, positions, side="right")
+    cuts = [0, *((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(positions)]
+    for start, end in pairwise(cuts) if len(positions) else ():
+        number = int(numbers[start])
+        yield number, positions[start:end] - (ends[number - 1] if number else 0)
+
+
 def _rescore(
-    blocks: Sequence[ScanBlock], ends: Sequence[int], candidates: Sequence[int], query: npt.NDArray[np.float64]
+    blocks: Sequence[ScanBlock],
+    ends: Sequence[int],
+    candidates: RowNumbers,
+    query: npt.NDArray[np.float64],
+    top_k: int,
+    floor: float,
 ) -> list[ScoredRow]:
-    """Score rows in float64. ``candidates`` are their positions in the result of ``_scan``. A score is never a negative zero."""
-    rows: list[tuple[int, int]] = []
+    """Score rows in float64, and return those that may be among the best. ``candidates`` are their positions in the result of
+    ``_scan``. A score is never a negative zero."""
     vectors: list[Vectors] = []
-    for candidate in candidates:
-        number = bisect_right(ends, candidate)
+    segments: list[int] = []
+    rows: list[RowNumbers] = []
+    for number, local in split_by_block(ends, candidates):
         block = blocks[number]
-        row = candidate - ends[number - 1] if number else candidate
-        row = row if block.included is None else int(block.included[row])
-        rows.append((block.segment, block.first + row))
-        vectors.append(block.vectors[row])
-    vectors64 = np.concatenate(vectors, dtype=np.float64).reshape(len(vectors), -1)
-    rescored: list[float] = np.vecdot(vectors64, query).tolist()
-    return [
-        ScoredRow(round(max(-1.0, min(1.0, score)) * _SCORE_SCALE) / _SCORE_SCALE, segment, row)
-        for score, (segment, row) in zip(rescored, rows, strict=True)
-    ]
+        picked = local if block.included is None else block.included[local]
+        vectors.append(block.vectors[picked])
+        segments += [block.segment] * len(picked)
+        rows.append(picked + block.first if block.numbers is None else block.numbers[picked])
+    scores = np.vecdot(np.concatenate(vectors, dtype=np.float64), query)
+    rounded = np.rint(np.minimum(np.maximum(scores, -1.0), 1.0) * _SCORE_SCALE) / _SCORE_SCALE + 0.0
+    best = (rounded >= max(floor, kth_largest_at_least(rounded, top_k))).nonzero()[0].tolist()
+    numbers = np.concatenate(rows)
+    return [ScoredRow(float(rounded[n]), segments[n], int(numbers[n])) for n in best]
 
 
 def float32_error_bound(dimensions: int) -> float:
@@ -154,5 +168,5 @@ def float32_error_bound(dimensions: int) -> float:
     The error of a dot product of length d is at most d·u / (1 - d·u) times the sum of |x_i·y_i|, whatever the order of additions
     (Higham, Accuracy and Stability of Numerical Algorithms, §3.1); that sum is at most the product of the norms.
     """
-    steps = (dimensions + 2) * _FLOAT32_ROUNDOFF
+    steps = (dimensions + 2) * FLOAT32_ROUNDOFF
     return steps / (1 - steps) * 1.001 + 0.5 * 10.0**-DECIMALS

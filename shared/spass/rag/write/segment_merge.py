@@ -14,11 +14,12 @@ import numpy as np
 
 from spass.core.ids import new_id
 from spass.rag.index.bitmap import Bitmap
+from spass.rag.index.codes import encode_codes, has_codes
 from spass.rag.index.columns import decode_meta, encode_meta
 from spass.rag.index.ids import IdRow, Ids, encode_ids
 from spass.rag.index.locations import LiveIds
-from spass.rag.index.manifest import Segment
-from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, map_limited
+from spass.rag.index.manifest import CODED, VECTORS_ALONE, Segment
+from spass.rag.index.objects import CODES, DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, map_limited
 from spass.rag.index.segments import (
     Offsets,
     RowNumbers,
@@ -80,7 +81,7 @@ async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInp
     """
     ranks = await anyio.to_thread.run_sync(_ranks, sources)
     name = new_id("seg")
-    rows, docs_bytes, *_ = await asyncio.gather(
+    rows, docs_bytes, format_, _ = await asyncio.gather(
         _put_ids(objects, name, sources, ranks),
         _put_docs(objects, name, sources, ranks),
         _put_vectors(objects, name, sources, ranks),
@@ -88,7 +89,7 @@ async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInp
     )
     ids = Ids(rows)
     text_bytes = sum(ids.row(row).text_bytes for row in range(len(ids)))
-    return LiveIds(Segment(name, len(ids), text_bytes, docs_bytes), ids, Bitmap())
+    return LiveIds(Segment(name, len(ids), text_bytes, docs_bytes, format=format_), ids, Bitmap())
 
 
 def _ranks(sources: Sequence[MergeInput]) -> list[RowNumbers]:
@@ -111,7 +112,8 @@ async def _put_ids(objects: SegmentObjects, name: str, sources: Sequence[MergeIn
     return body
 
 
-async def _put_vectors(objects: SegmentObjects, name: str, sources: Sequence[MergeInput], ranks: Sequence[RowNumbers]) -> None:
+async def _put_vectors(objects: SegmentObjects, name: str, sources: Sequence[MergeInput], ranks: Sequence[RowNumbers]) -> int:
+    """Put the vectors and, if there are enough, their codes. Return the format of the segment."""
     count = sum(map(len, ranks))
     vectors: list[Vectors] = []
 
@@ -123,8 +125,12 @@ async def _put_vectors(objects: SegmentObjects, name: str, sources: Sequence[Mer
         await anyio.to_thread.run_sync(_scatter, vectors[0], rank, stored, source.live)
 
     await map_limited(read, zip(sources, ranks, strict=True), limit=_MAX_CONCURRENT_READS)
+    is_coded = has_codes(*vectors[0].shape)
+    if is_coded:
+        await objects.write(name, {CODES: await anyio.to_thread.run_sync(encode_codes, vectors[0])})
     body = await anyio.to_thread.run_sync(encode_array, vectors.pop())
     await objects.write(name, {VECTORS: body})
+    return CODED if is_coded else VECTORS_ALONE
 
 
 def _scatter(into: Vectors, rank: RowNumbers, stored: Vectors, live: RowNumbers) -> None:

@@ -14,8 +14,8 @@ from spass.core.ids import DocumentId, new_id
 from spass.rag.index.documents import NewDocument, metadata_json
 from spass.rag.index.ids import IdRow
 from spass.rag.index.locations import DocumentLocation, LiveIds
-from spass.rag.index.manifest import MAX_SEGMENTS, Segment
-from spass.rag.index.objects import DOCS, SegmentObjects
+from spass.rag.index.manifest import CODED, MAX_SEGMENTS, VECTORS_ALONE, Segment
+from spass.rag.index.objects import CODES, DOCS, SegmentObjects
 from spass.rag.index.segments import Rows, Vectors, encode_segment, json_line
 from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
 from spass.rag.write.merge_policy import choose_merge
@@ -142,6 +142,7 @@ class Upsert:
 async def put_segment(objects: SegmentObjects, rows: Rows) -> Segment:
     """Put ``rows`` as a new segment, which no version lists yet."""
     parts = await anyio.to_thread.run_sync(encode_segment, rows)
-    segment = Segment(new_id("seg"), len(rows.ids), rows.text_bytes, len(parts[DOCS]))
+    format_ = CODED if CODES in parts else VECTORS_ALONE
+    segment = Segment(new_id("seg"), len(rows.ids), rows.text_bytes, len(parts[DOCS]), format=format_)
     await objects.write(segment.id, parts)
     return segment

@@ -66,13 +66,20 @@ async def check_indices(numbers: range) -> int:
 def shrink_limits(patch: pytest.MonkeyPatch, random: Random) -> None:
     """Lower the limits of production, so that small indices have many blocks and groups and take every path."""
     patch.setattr("spass.rag.index.objects.BLOCK_BYTES", int(2 ** random.uniform(8, 20)))
-    patch.setattr("spass.rag.search.nearest_neighbors._MAX_GROUP_BYTES", int(2 ** random.uniform(10, 20)))
-    patch.setattr("spass.rag.search.scan._CPU_CACHED_NUMBERS", _pick(random, (0, 2**20)))
+    patch.setattr("spass.rag.search.blocks.MAX_GROUP_BYTES", int(2 ** random.uniform(10, 20)))
+    patch.setattr("spass.rag.index.codes._MIN_NUMBERS", _pick(random, (0, 200, 2**17)))
+    patch.setattr("spass.rag.index.codes._MIN_DIMENSIONS", _pick(random, (1, 32)))
+    patch.setattr("spass.rag.search.nearest_neighbors._FIRST_ROWS", _pick(random, (1, 32)))
+    patch.setattr("spass.rag.search.nearest_neighbors._MORE_ROWS", _pick(random, (3, 512)))
+    patch.setattr("spass.rag.search.nearest_neighbors._MANY_ROWS", _pick(random, (2, 64)))
+    patch.setattr("spass.rag.search.code_scan._MAX_BOUNDED_AGAIN", _pick(random, (0, 8192)))
+    patch.setattr("spass.rag.search.code_scan._INCLUDED_ROWS", _pick(random, (7, 8192)))
+    patch.setattr("spass.rag.search.scan._FEW_ROWS", _pick(random, (0, 256)))
     patch.setattr("spass.rag.search.scan._RESCORE_ROWS", _pick(random, (3, 2048)))
-    patch.setattr("spass.rag.search.scan._PARTITION_MAX_SCORES", _pick(random, (16, 32_768)))
+    patch.setattr("spass.rag.search.scan._GROUPED_SCORES", _pick(random, (16, 4096)))
     patch.setattr("spass.rag.search.scan._GROUPS", _pick(random, (4, 16)))
     if random.random() < 0.1:
-        patch.setattr("spass.rag.search.nearest_neighbors._MAX_INLINE_NUMBERS", 0)
+        patch.setattr("spass.rag.search.nearest_neighbors._MAX_INLINE_BYTES", 0)
 
 
 async def _draw_index(number: int, random: Random) -> Drawn:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from spass.rag.index.manifest import Segment
-from spass.rag.index.objects import Block, SegmentObjects, blocks
+from spass.rag.index.objects import Block, SegmentObjects, vector_blocks
 from spass.rag.search import scan, selection
-from spass.rag.search.nearest_neighbors import VectorQuery
+from spass.rag.search.nearest_neighbors import _Search
 from spass.rag.search.scan import ScanBlock, ScoredRow, keep_top_k
 from spass.rag.search.selection import Selection
 from tests.unit.rag.search.exact_cases import check_indices, expect_inexact
@@ -30,8 +30,8 @@ def no_allowance_for_six_decimals(patch: pytest.MonkeyPatch) -> None:
 
 
 def threshold_of_one_row_less(patch: pytest.MonkeyPatch) -> None:
-    threshold = scan._score_threshold
-    patch.setattr(f"{SEARCH}.scan._score_threshold", lambda scores, top_k: threshold(scores, max(1, top_k - 1)))
+    threshold = scan.kth_largest_at_least
+    patch.setattr(f"{SEARCH}.scan.kth_largest_at_least", lambda scores, top_k: threshold(scores, max(1, top_k - 1)))
 
 
 def ties_cut_before_ids_are_known(patch: pytest.MonkeyPatch) -> None:
@@ -44,23 +44,23 @@ def ties_cut_before_ids_are_known(patch: pytest.MonkeyPatch) -> None:
 
 def scores_that_depend_on_the_position(patch: pytest.MonkeyPatch) -> None:
     """A matrix product adds in another order than a dot product of one row."""
-    patch.setattr(np, "vecdot", lambda a, b, out=None: np.matmul(a, b, out=out) if out is None else VECDOT(a, b, out=out))
+    patch.setattr(np, "vecdot", lambda a, b: np.matmul(a, b) if b.ndim == 1 else VECDOT(a, b))
 
 
 def floor_of_the_groups_before_is_the_best_score(patch: pytest.MonkeyPatch) -> None:
-    def floor(rows: Sequence[ScoredRow], query: VectorQuery) -> float:
-        lowest = scan.MIN_SCORE if query.min_score is None else query.min_score
-        return max(lowest, rows[0].score) if rows else lowest
+    def floor(search: _Search) -> float:
+        lowest = scan.MIN_SCORE if search.query.min_score is None else search.query.min_score
+        return max(lowest, search.rows[0].score) if search.rows else lowest
 
-    patch.setattr(f"{SEARCH}.nearest_neighbors._floor", floor)
+    patch.setattr(_Search, "_floor", property(floor))
 
 
 def last_row_of_a_block_is_lost(patch: pytest.MonkeyPatch) -> None:
     def lossy(segment: Segment, dimensions: int) -> list[Block]:
-        *full, last = blocks(segment, dimensions)
+        *full, last = vector_blocks(segment, dimensions)
         return [*(block._replace(rows=block.rows - 1, end=block.end - dimensions * 4) for block in full if block.rows > 1), last]
 
-    patch.setattr(f"{SEARCH}.nearest_neighbors.blocks", lossy)
+    patch.setattr(f"{SEARCH}.blocks.vector_blocks", lossy)
 
 
 def deleted_rows_of_an_earlier_version(patch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from spass.rag.index.documents import NewDocument
 from spass.rag.index.embedding import normalise
 from spass.rag.index.filters import parse_filter
 from spass.rag.index.manifest import read_manifest
-from spass.rag.index.objects import blocks
+from spass.rag.index.objects import vector_blocks
 from spass.rag.search.scan import ScanBlock, scan_top_k
 from spass.testing.faults import FaultPlan, inject
 from spass.tools.base import Rag
@@ -157,7 +157,7 @@ def test_filters_minimum_scores_and_ties_agree_with_brute_force(
         patch.setattr("spass.rag.index.objects.HEAD_BYTES", 64)
         patch.setattr("spass.rag.index.objects._WHOLE_OFFSETS_ROWS", 8)
         patch.setattr("spass.rag.index.objects._WHOLE_DOCS_BYTES", 500)
-        patch.setattr("spass.rag.search.nearest_neighbors._MAX_GROUP_BYTES", 1000)
+        patch.setattr("spass.rag.search.blocks.MAX_GROUP_BYTES", 1000)
         asyncio.run(run())
 
 
@@ -214,7 +214,7 @@ async def test_an_index_larger_than_the_budget_is_read_a_few_blocks_at_a_time(
 ) -> None:
     block = 10 * 4 * DIMENSIONS
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", block)
-    monkeypatch.setattr("spass.rag.search.nearest_neighbors._MAX_GROUP_BYTES", 3 * block)
+    monkeypatch.setattr("spass.rag.search.blocks.MAX_GROUP_BYTES", 3 * block)
     await write(harness, batches_of(200, 90), ["d0003"])
     expected = await run_query(harness, harness.cold(), "some text", 50)
     small = harness.cold(budget=12_000)
@@ -258,7 +258,7 @@ async def test_blocks_cover_all_rows_of_a_segment(harness: RagHarness, monkeypat
     size = len(await harness.scope.store.objects.get(f"rag/{INDEX}/{await generation(harness)}/{segment.id}/vectors.npy"))
     for rows in (1, 7, 199, 200, 201):
         monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", rows * 4 * DIMENSIONS)
-        listed = blocks(segment, DIMENSIONS)
+        listed = vector_blocks(segment, DIMENSIONS)
         assert [block.first for block in listed] == list(range(0, 200, rows))
         assert sum(block.rows for block in listed) == 200
         assert [block.start for block in listed] == [0, *(block.end for block in listed[:-1])]

@@ -56,14 +56,11 @@ def test_a_scan_of_nearly_equal_rows_agrees_with_brute_force(seed: int) -> None:
 
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 40, 700]), min_size=1, max_size=8), st.integers(1, 20), st.integers(0, 2**32 - 1))
 def test_a_scan_of_segments_of_any_sizes_agrees_with_brute_force(sizes: list[int], top_k: int, seed: int) -> None:
-    """Some fit into the processor's cache and some do not; these two cases are scanned differently."""
     random = np.random.default_rng(seed)
     vectors = normalise(random.integers(-1, 2, size=(sum(sizes), 4)).astype(np.float32))
     query = normalise(np.array([[1, 2, 3, 4]], np.float32))[0]
     parts = np.split(vectors, np.cumsum(sizes)[:-1])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spass.rag.search.scan._CPU_CACHED_NUMBERS", 1000 * 4)
-        best_rows = scan_top_k([ScanBlock(number, 0, piece) for number, piece in enumerate(parts)], query, top_k)
+    best_rows = scan_top_k([ScanBlock(number, 0, piece) for number, piece in enumerate(parts)], query, top_k)
     firsts = [0, *np.cumsum(sizes).tolist()]
     ranked = sorted((-score, firsts[number] + row) for score, number, row in best_rows)[:top_k]
     assert [(row, -score) for score, row in ranked] == brute_force(vectors, query, top_k, [True] * len(vectors))

@@ -1,0 +1,148 @@
+"""Read what a query scans: the codes of each segment that has them or is large enough for them, the vectors of the others."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import anyio.to_thread
+
+from spass.aws.log import write_line
+from spass.aws.objects import ObjectMissing
+from spass.core.time import now
+from spass.rag.index.codes import Codes, decode_codes, encode_block, has_codes, quantize
+from spass.rag.index.filters import Filter
+from spass.rag.index.manifest import CODED, Segment
+from spass.rag.index.objects import CODES, Block, SegmentObjects, code_blocks, map_limited, vector_blocks
+from spass.rag.index.segments import decode_rows
+from spass.rag.search.code_scan import CodeBlock
+from spass.rag.search.residency import Residency
+from spass.rag.search.scan import ScanBlock
+from spass.rag.search.selection import ALL, Selection, select
+
+MAX_GROUP_BYTES: Final = 24 * 2**20  # that one group reads; the group before it is in memory at the same time
+MAX_CONCURRENT_READS: Final = 16
+_FLOAT_BYTES: Final = 4
+
+
+class ScanUnit(NamedTuple):
+    """The ``selected`` rows of a block. ``number`` is the index of its segment in the list of segments."""
+
+    number: int
+    block: Block
+    selected: Selection
+
+
+@dataclass(slots=True)
+class BlockReader:
+    """Reads blocks of ``segments``, whose vectors have ``dimensions`` numbers. ``reads`` counts blocks that were not
+    cached."""
+
+    objects: SegmentObjects
+    segments: Sequence[Segment]
+    dimensions: int
+    residency: Residency
+    reads: int = field(default=0, init=False)
+
+    async def select(self, filter_: Filter | None) -> list[ScanUnit]:
+        """Return what to scan: the rows that ``filter_`` selects, without blocks that have none."""
+        segments = self.segments
+        filtered = [n for n, segment in enumerate(segments) if filter_ is not None or segment.deleted_rows]
+        selections = await map_limited(lambda n: select(self.objects, segments[n], filter_), filtered, limit=MAX_CONCURRENT_READS)
+        selected = dict(zip(filtered, selections, strict=True))
+        units = []
+        for number, segment in enumerate(segments):
+            selection_of_segment = selected.get(number, ALL)
+            list_blocks = code_blocks if has_codes(segment.rows, self.dimensions) else vector_blocks
+            for block in list_blocks(segment, self.dimensions):
+                selection = selection_of_segment.within(block)
+                if not selection.is_empty(block.rows):
+                    units.append(ScanUnit(number, block, selection))
+        return units
+
+    async def load(self, units: Sequence[ScanUnit]) -> AsyncGenerator[list[ScanBlock | CodeBlock], None]:
+        """Yield the blocks of ``units`` in groups. A group reads at most 24 MiB, or one block; the next group is read while the
+        caller works on one."""
+        groups = self._group(units)
+        next_group = asyncio.ensure_future(self._load_group(groups[0])) if groups else None
+        try:
+            for group in [*groups[1:], None]:
+                if next_group is None:
+                    break
+                loaded = await next_group
+                next_group = asyncio.ensure_future(self._load_group(group)) if group else None
+                yield loaded
+                del loaded
+        finally:
+            if next_group is not None:
+                next_group.cancel()
+                await asyncio.gather(next_group, return_exceptions=True)  # a read that is not needed any more may fail
+
+    def _group(self, units: Sequence[ScanUnit]) -> list[list[ScanUnit]]:
+        groups: list[list[ScanUnit]] = []
+        size = 0
+        for unit in units:
+            bytes_to_read = self._bytes_to_read(unit)
+            if not groups or (bytes_to_read and size + bytes_to_read > MAX_GROUP_BYTES):
+                groups.append([])
+                size = 0
+            groups[-1].append(unit)
+            size += bytes_to_read
+        return groups
+
+    def _bytes_to_read(self, unit: ScanUnit) -> int:
+        block = unit.block
+        if self.objects.is_cached(block):
+            return 0
+        if block.part == CODES and self.segments[unit.number].format != CODED:
+            return block.rows * self.dimensions * _FLOAT_BYTES
+        return block.end - block.start
+
+    async def _load_group(self, group: Sequence[ScanUnit]) -> list[ScanBlock | CodeBlock]:
+        bodies = [self.objects.cached_block(unit.block) for unit in group]
+        missing = [n for n, body in enumerate(bodies) if body is None]
+        self.reads += len(missing)
+        for n, body in zip(missing, await asyncio.gather(*(self._read(group[n]) for n in missing)), strict=True):
+            bodies[n] = body
+        return [self._decode(unit, body or b"") for unit, body in zip(group, bodies, strict=True)]
+
+    async def _read(self, unit: ScanUnit) -> bytes:
+        block, segment = unit.block, self.segments[unit.number]
+        if block.part == CODES:
+            return await self.objects.load_block(block, lambda: self._read_codes(segment, block))
+        return await self._read_vectors(segment, block)
+
+    async def _read_vectors(self, segment: Segment, block: Block) -> bytes:
+        keeps = self.residency.keeps_vectors or not has_codes(segment.rows, self.dimensions)
+        return await (self.objects.block(block) if keeps else self.objects.read_block(block))
+
+    async def _read_codes(self, segment: Segment, block: Block) -> bytes:
+        """Read the codes of a block, or make them from its vectors: if the segment has none, or its object is incomplete."""
+        if segment.format != CODED:
+            return await self._make_codes(segment, block)
+        with suppress(ObjectMissing):
+            stored = await self.objects.read_block(block)
+            if len(stored) == block.end - block.start:
+                return stored
+        made = await self._make_codes(segment, block)
+        write_line(
+            {"at": now(), "level": "warning", "event": "codes_incomplete", **self.objects.log_fields, "segment": segment.id}
+        )
+        return made
+
+    async def _make_codes(self, segment: Segment, block: Block) -> bytes:
+        async def quantized(part: Block) -> Codes:
+            vectors = decode_rows(await self._read_vectors(segment, part), part.rows, header=part.first == 0)
+            return await anyio.to_thread.run_sync(quantize, vectors)
+
+        parts = [part for part in vector_blocks(segment, self.dimensions) if block.first <= part.first < block.first + block.rows]
+        return encode_block(await asyncio.gather(*map(quantized, parts)))
+
+    def _decode(self, unit: ScanUnit, body: bytes) -> ScanBlock | CodeBlock:
+        number, block, selected = unit
+        if block.part == CODES:
+            codes = decode_codes(body, block.rows, self.dimensions)
+            return CodeBlock(number, block.first, codes, selected.excluded, selected.included)
+        vectors = decode_rows(body, block.rows, header=block.first == 0)
+        return ScanBlock(number, block.first, vectors, selected.excluded, selected.included)

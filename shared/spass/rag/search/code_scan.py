@@ -1,0 +1,155 @@
+"""Choose the rows of an index that may be among the best, by a scan of 8-bit codes whose error is bounded for each row.
+
+No row that is among the best is left out: docs/decisions/026 proves the bounds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spass.rag.index.codes import FLOAT32_ROUNDOFF, Codes, Float32s, Int8s, quantize
+from spass.rag.index.segments import RowNumbers, Vectors
+from spass.rag.search.int8_dot import int8_dot
+from spass.rag.search.scan import DECIMALS, MIN_SCORE, kth_largest_at_least, split_by_block
+
+Bounds = npt.NDArray[np.float64]
+
+_MAX_LENGTH: Final = 1 + 2.0**-22
+"""At least the length of a vector that was scaled to length 1 and rounded to float32."""
+
+_SLACK: Final = 0.5 * 10.0**-DECIMALS + 2.0**-19
+"""The rounding of a score to six decimals, and all roundings that do not grow with the residual (026 adds them up)."""
+
+_PRODUCT_ROUNDOFF: Final = 1.01 * FLOAT32_ROUNDOFF  # of a sum with both scales, to float32
+_ROW_BITS: Final = 40
+_INCLUDED_ROWS: Final = 8192  # copied together
+_MAX_BOUNDED_AGAIN: Final = 8192  # rows; with more, reading whole blocks is not slower than a better choice of rows
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBlock:
+    """Codes to scan: those of the rows from ``first`` on of a segment. ``segment`` is the index of that segment in the caller's
+    list. Only the rows ``included`` are searched, or all but the rows ``excluded``. Both count from 0 within the block, in
+    ascending order."""
+
+    segment: int
+    first: int
+    codes: Codes
+    excluded: RowNumbers | None = None
+    included: RowNumbers | None = None
+
+    def __len__(self) -> int:
+        """Return the number of rows that are scanned."""
+        return len(self.codes.codes) if self.included is None else len(self.included)
+
+    def locate(self, rows: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
+        """Return the segment and the numbers in it of scanned ``rows``, counted from 0: two arrays of the same length."""
+        numbers = rows if self.included is None else self.included[rows]
+        return np.full(len(rows), self.segment), numbers + self.first
+
+
+class Candidates(NamedTuple):
+    """Rows of segments, and a lower and an upper bound of each rounded score: four arrays of (n,)."""
+
+    segments: RowNumbers
+    rows: RowNumbers
+    lower: Bounds
+    upper: Bounds
+
+    def __bool__(self) -> bool:
+        return len(self.rows) > 0
+
+    def pick(self, which: npt.NDArray[np.bool_] | RowNumbers | slice) -> "Candidates":
+        """Return the candidates that ``which`` selects."""
+        return Candidates(self.segments[which], self.rows[which], self.lower[which], self.upper[which])
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Candidates]") -> "Candidates":
+        """Return the candidates of all ``parts``, of which there is at least one."""
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+NO_CANDIDATES: Final = Candidates(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0), np.empty(0))
+
+
+class CodedQuery:
+    """A query, (d,) float32, normalised, with its codes and the terms of the bound that depend on it alone.
+
+    A row with the residual r is bounded by ``error_factor`` · r + ``error_constant``.
+    """
+
+    def __init__(self, vector: Vectors) -> None:
+        self.vector = vector
+        quantized = quantize(vector[None])
+        self.codes: Int8s = quantized.codes[0]
+        self.scale = quantized.scales[0]
+        lost = float(quantized.residuals[0])
+        rounded = _PRODUCT_ROUNDOFF * (_MAX_LENGTH + lost)
+        self.error_factor = np.float32((_MAX_LENGTH + lost + rounded) * (1 + 2 * FLOAT32_ROUNDOFF))
+        self.error_constant = np.float32((_MAX_LENGTH * (lost + rounded) + _SLACK) * (1 + 2 * FLOAT32_ROUNDOFF))
+
+
+def scan_codes(blocks: Sequence[CodeBlock], query: CodedQuery, top_k: int, floor: float = MIN_SCORE) -> Candidates:
+    """Return the rows of ``blocks`` that may be among the ``top_k`` best and have a score of at least ``floor``. They are in the
+    order of the blocks."""
+    ends = list(accumulate(map(len, blocks)))
+    if not ends or not ends[-1] or top_k <= 0:
+        return NO_CANDIDATES
+    lower, upper = np.empty(ends[-1], np.float32), np.empty(ends[-1], np.float32)
+    start = 0
+    for block, end in zip(blocks, ends, strict=True):
+        _bound(block, query, lower[start:end], upper[start:end])
+        start = end
+    threshold = max(kth_largest_at_least(lower, top_k), floor, MIN_SCORE)
+    found = (upper >= min(threshold, -MIN_SCORE)).nonzero()[0]
+    if not len(found):
+        return NO_CANDIDATES
+    pieces = [blocks[number].locate(rows) for number, rows in split_by_block(ends, found)]
+    segments, rows = map(np.concatenate, zip(*pieces, strict=True))
+    return Candidates(segments, rows, lower[found].astype(np.float64), upper[found].astype(np.float64))
+
+
+def _bound(block: CodeBlock, query: CodedQuery, lower: Float32s, upper: Float32s) -> None:
+    """Write the bounds of the scores with the codes of the query. Those of an excluded row are minus infinity."""
+    if block.included is None:
+        _bound_rows(block.codes, query, lower, upper)
+        if block.excluded is not None:
+            lower[block.excluded] = upper[block.excluded] = -np.inf
+        return
+    for start in range(0, len(block.included), _INCLUDED_ROWS):
+        part = slice(start, start + _INCLUDED_ROWS)
+        _bound_rows(block.codes.pick(block.included[part]), query, lower[part], upper[part])
+
+
+def _bound_rows(rows: Codes, query: CodedQuery, lower: Float32s, upper: Float32s) -> None:
+    products = int8_dot(rows.codes, query.codes)
+    products *= query.scale
+    np.multiply(products, rows.scales, out=lower, casting="same_kind")
+    errors = rows.residuals * query.error_factor
+    errors += query.error_constant
+    np.add(lower, errors, out=upper)
+    lower -= errors
+
+
+def bound_again(blocks: Sequence[CodeBlock], query: CodedQuery, candidates: Candidates) -> Candidates:
+    """Return ``candidates``, rows of ``blocks`` in the order of both, with the bounds that the query itself gives. They are
+    closer than those with the codes of the query."""
+    if not candidates or len(candidates.rows) > _MAX_BOUNDED_AGAIN:
+        return candidates
+    starts = [block.segment << _ROW_BITS | block.first for block in blocks]
+    keys = candidates.segments << _ROW_BITS | candidates.rows
+    ends = [*np.searchsorted(keys, starts[1:]).tolist(), len(keys)]
+    pieces: list[Codes] = []
+    begin = 0
+    for block, end in zip(blocks, ends, strict=True):
+        if begin < end:
+            pieces.append(block.codes.pick(candidates.rows[begin:end] - block.first))
+        begin = end
+    codes, scales, residuals = map(np.concatenate, zip(*pieces, strict=True))
+    scores = np.vecdot(codes.astype(np.float64), query.vector.astype(np.float64)) * scales
+    errors = residuals.astype(np.float64) * _MAX_LENGTH + _SLACK
+    return candidates._replace(lower=scores - errors, upper=scores + errors)
