@@ -5,6 +5,25 @@ import sys
 
 import pytest
 
+_SEARCHES = """
+import asyncio, sys
+import numpy as np
+from spass.rag.index.cache import ObjectCache
+from tests.unit.rag.search.exact_index import Question, put_index
+
+async def search(rows):
+    vectors = np.random.default_rng(7).standard_normal((rows, 256), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = await put_index(vectors, range(rows), [np.arange(rows)])
+    print(f"{rows} rows are put:", "simsimd" in sys.modules)
+    everything = np.ones(rows, np.bool_)
+    await index.search(index.objects(ObjectCache()), Question(vectors[0], 3, ~everything, everything))
+    print(f"{rows} rows are searched:", "simsimd" in sys.modules)
+
+for rows in (50, 4096):
+    asyncio.run(search(rows))
+"""
+
 _IMPORTS = """
 import importlib, pkgutil, sys
 import spass.rag
@@ -36,3 +55,13 @@ def test_a_module_that_needs_no_numpy_does_not_import_it(module: str) -> None:
 
 def test_no_module_of_retrieval_imports_simsimd_before_a_request() -> None:
     assert int(run(_IMPORTS)) > 50
+
+
+def test_only_a_search_that_scans_codes_imports_simsimd() -> None:
+    """A segment of 50 rows has no codes. Writes make codes without simsimd."""
+    assert run(_SEARCHES).splitlines() == [
+        "50 rows are put: False",
+        "50 rows are searched: False",
+        "4096 rows are put: False",
+        "4096 rows are searched: True",
+    ]
