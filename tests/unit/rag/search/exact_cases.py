@@ -12,6 +12,7 @@ import pytest
 from spass.core.messages import Json
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.segments import Vectors
+from spass.rag.search.int8_dot import dot_by_numpy
 from tests.unit.rag.search.exact_index import KnownIndex, Mask, Question, put_index
 from tests.unit.rag.search.exact_vectors import FAMILIES, Family, Random, Sample, unit
 
@@ -58,28 +59,43 @@ async def check_indices(numbers: range) -> int:
         with pytest.MonkeyPatch.context() as patch:
             random = np.random.default_rng([19, number])
             shrink_limits(patch, random)
-            await _check_index(await _draw_index(number, random))
+            drawn = await _draw_index(number, random)
+            shrink_codes(patch, random, *drawn.index.vectors.shape)
+            await _check_index(drawn)
         count += CASES_OF_INDEX
     return count
 
 
 def shrink_limits(patch: pytest.MonkeyPatch, random: Random) -> None:
     """Lower the limits of production, so that small indices have many blocks and groups and take every path."""
-    patch.setattr("spass.rag.index.objects.BLOCK_BYTES", int(2 ** random.uniform(8, 20)))
-    patch.setattr("spass.rag.search.blocks.MAX_GROUP_BYTES", int(2 ** random.uniform(10, 20)))
-    patch.setattr("spass.rag.index.codes._MIN_NUMBERS", _pick(random, (0, 200, 2**17)))
-    patch.setattr("spass.rag.index.codes._MIN_DIMENSIONS", _pick(random, (1, 32)))
-    patch.setattr("spass.rag.search.nearest_neighbors._FIRST_ROWS", _pick(random, (1, 32)))
-    patch.setattr("spass.rag.search.nearest_neighbors._MORE_ROWS", _pick(random, (3, 512)))
-    patch.setattr("spass.rag.search.nearest_neighbors._MANY_ROWS", _pick(random, (2, 64)))
-    patch.setattr("spass.rag.search.code_scan._MAX_BOUNDED_AGAIN", _pick(random, (0, 8192)))
-    patch.setattr("spass.rag.search.code_scan._INCLUDED_ROWS", _pick(random, (7, 8192)))
-    patch.setattr("spass.rag.search.scan._FEW_ROWS", _pick(random, (0, 256)))
-    patch.setattr("spass.rag.search.scan._RESCORE_ROWS", _pick(random, (3, 2048)))
-    patch.setattr("spass.rag.search.scan._GROUPED_SCORES", _pick(random, (16, 4096)))
-    patch.setattr("spass.rag.search.scan._GROUPS", _pick(random, (4, 16)))
-    if random.random() < 0.1:
-        patch.setattr("spass.rag.search.nearest_neighbors._MAX_INLINE_BYTES", 0)
+    group_bytes = int(2 ** random.uniform(10, 20))
+    for name, value in {
+        "index.objects.BLOCK_BYTES": int(2 ** random.uniform(8, 20)),
+        "index.objects._GAP_BYTES": _pick(random, (0, 32 * 1024)),
+        "index.codes._CHUNK_NUMBERS": _pick(random, (100, 2**17)),
+        "search.blocks.MAX_GROUP_BYTES": group_bytes,
+        "search.nearest_neighbors.MAX_GROUP_BYTES": group_bytes,
+        "search.nearest_neighbors._MAX_INLINE_BYTES": 0 if random.random() < 0.1 else 2**23,
+        "search.nearest_neighbors._FIRST_ROWS": _pick(random, (1, 32)),
+        "search.nearest_neighbors._MORE_ROWS": _pick(random, (2, 512)),
+        "search.nearest_neighbors._MANY_ROWS": _pick(random, (3, 64)),
+        "search.code_scan._INCLUDED_ROWS": _pick(random, (5, 8192)),
+        "search.code_scan._MAX_BOUNDED_AGAIN": _pick(random, (0, 20, 8192)),
+        "search.scan._RESCORE_ROWS": _pick(random, (3, 2048)),
+        "search.scan._FEW_ROWS": _pick(random, (0, 0, 256)),
+        "search.scan._GROUPED_SCORES": _pick(random, (16, 4096)),
+        "search.scan._GROUPS": _pick(random, (4, 16)),
+    }.items():
+        patch.setattr(f"spass.rag.{name}", value)
+    if random.random() < 0.3:
+        patch.setattr("spass.rag.search.int8_dot._CHUNK_NUMBERS", _pick(random, (100, 2**17)))
+        patch.setattr("spass.rag.search.code_scan.int8_dot", dot_by_numpy)
+
+
+def shrink_codes(patch: pytest.MonkeyPatch, random: Random, rows: int, dimensions: int) -> None:
+    """Lower the size of a segment from which on it has codes: to that of some segments, or of all."""
+    patch.setattr("spass.rag.index.codes._MIN_DIMENSIONS", 1)
+    patch.setattr("spass.rag.index.codes._MIN_NUMBERS", _pick(random, (0, 0, dimensions * int(random.integers(0, rows + 1)))))
 
 
 async def _draw_index(number: int, random: Random) -> Drawn:
@@ -91,7 +107,9 @@ async def _draw_index(number: int, random: Random) -> Drawn:
     vectors = sample.vectors[random.permutation(rows)]
     segment_of = random.integers(0, random.integers(1, 9), rows)
     members = [np.flatnonzero(segment_of == segment) for segment in np.unique(segment_of)]
-    index = await put_index(vectors, random.integers(0, 20, rows).tolist(), members)
+    with pytest.MonkeyPatch.context() as patch:  # of other sizes than those that are searched with codes
+        shrink_codes(patch, random, rows, vectors.shape[1])
+        index = await put_index(vectors, random.integers(0, 20, rows).tolist(), members)
     return Drawn(number, family, index, sample, random)
 
 
@@ -120,8 +138,8 @@ async def _check_index(drawn: Drawn) -> None:
 def _draw_budget(drawn: Drawn) -> int:
     """Draw the budget of a cache: nothing, less than codes, codes, codes and some of the vectors, or everything."""
     rows, dimensions = drawn.index.vectors.shape
-    share = _pick(drawn.random, (0, 0.5, 1.2, 3, 100))
-    return int(share * rows * (dimensions + 24) + (2000 * len(drawn.index.segments) if share > 1 else 0))
+    codes = rows * (dimensions + 100) + 2000 * len(drawn.index.segments)
+    return int(_pick(drawn.random, (0, 0.5 * codes, 1.1 * codes, 1.1 * codes + 2 * rows * dimensions, 100 * codes)))
 
 
 def _draw_question(drawn: Drawn) -> Question:
@@ -132,9 +150,9 @@ def _draw_question(drawn: Drawn) -> Question:
     deleted = random.random(rows) < _pick(random, (0, 0, 0, 0.1, 0.5, 1.0))
     condition, matching = _draw_condition(random, np.array(index.numbers))
     min_score = None
-    if random.random() < 0.3:
+    if random.random() < 0.4:
         score = _pick(random, index.scores(vector).tolist())
-        near = (score, score + _UNIT, score - _UNIT, math.nextafter(score, 2), math.nextafter(score, -2))
+        near = (score, score, score + _UNIT, score - _UNIT, math.nextafter(score, 2), math.nextafter(score, -2))
         min_score = _pick(random, near)
     return Question(vector, top_k, deleted, matching, condition, min_score)
 
@@ -142,7 +160,7 @@ def _draw_question(drawn: Drawn) -> Question:
 def _draw_query(drawn: Drawn) -> Vectors:
     """Draw one of the difficult queries of the sample, or one that is equal, opposite, near or orthogonal to a row, or any."""
     random, difficult = drawn.random, drawn.sample.queries
-    if len(difficult) and random.random() < 0.6:
+    if len(difficult) and random.random() < 0.7:
         return _pick(random, list(difficult))
     dimensions = drawn.index.vectors.shape[1]
     row = _pick(random, list(drawn.index.vectors)).astype(np.float64)

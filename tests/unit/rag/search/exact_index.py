@@ -26,6 +26,7 @@ Mask = npt.NDArray[np.bool_]
 Scores = npt.NDArray[np.float64]
 Members = npt.NDArray[np.intp]
 
+_ROWS_OF_PART: Final = 65_536
 _SCALE: Final = 1e6  # scores are rounded to six decimals
 
 
@@ -65,7 +66,9 @@ class KnownIndex:
 
         Products of float32 numbers are exact in float64. Sums are not, so a score next to a rounding border may depend on the
         order of additions. ``np.vecdot`` defines it: for every row the same order, wherever the row is."""
-        exact = vecdot(self.vectors.astype(np.float64), query.astype(np.float64))
+        query64 = query.astype(np.float64)
+        parts = np.array_split(self.vectors, len(self.vectors) // _ROWS_OF_PART + 1)  # a million rows are too many in float64
+        exact = np.concatenate([vecdot(part.astype(np.float64), query64) for part in parts])
         rounded: Scores = np.rint(np.clip(exact, -1, 1) * _SCALE) / _SCALE + 0.0  # -0.0 + 0.0 is 0.0
         return rounded
 
