@@ -77,7 +77,7 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 bench-env: $(ENV)/bench.stamp $(EDITOR)/editor.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## install what the benches need
 
 bench: bench-env ## measure overhead, agent kinds, operators, managed agents, delegates, workspaces, edits, the sandbox, streams, cold starts, AWS calls, sessions, search, retrieval and the page (see bench/)
-	@for bench in overhead kinds operators managed delegate workspace edit sandbox streams stream coldstart calls limits sessions recall search rag memory texts page; do $(PY) -m bench.$$bench; done
+	@for bench in overhead kinds operators managed delegate workspace edit sandbox streams stream coldstart calls limits sessions recall search rag memory candidates texts page; do $(PY) -m bench.$$bench; done
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate
