@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from spass.core.messages import Json
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.objects import map_limited
 from spass.rag.index.segments import Vectors
 from spass.rag.search.int8_dot import dot_by_numpy
 from tests.unit.rag.search.exact_index import KnownIndex, Mask, Question, put_index
@@ -22,7 +24,8 @@ CASES_OF_INDEX: Final = 10
 _DIMENSIONS: Final = (1, 2, 3, 8, 16, 31, 32, 33, 64, 100, 128, 200, 384)
 _MANY_DIMENSIONS: Final = (768, 1024, 1536, 4096)
 _MAX_NUMBERS: Final = 60_000  # of an index
-_MAX_CACHED_QUERIES: Final = 5
+_MAX_QUERIES_OF_CACHE: Final = 5
+_CONCURRENT: Final = 0.2  # of the caches
 _CHECKED_ROWS: Final = 2  # whose scores are compared with exact sums
 _UNIT: Final = 1e-6  # of the last decimal
 
@@ -109,30 +112,33 @@ async def _draw_index(number: int, random: Random) -> Drawn:
     members = [np.flatnonzero(segment_of == segment) for segment in np.unique(segment_of)]
     with pytest.MonkeyPatch.context() as patch:  # of other sizes than those that are searched with codes
         shrink_codes(patch, random, rows, vectors.shape[1])
-        index = await put_index(vectors, random.integers(0, 20, rows).tolist(), members)
+        merged = set(random.integers(0, 2 * len(members), 3).tolist())
+        index = await put_index(vectors, random.integers(0, 20, rows).tolist(), members, merged)
     return Drawn(number, family, index, sample, random)
 
 
 async def _check_index(drawn: Drawn) -> None:
-    cached_queries = 0
-    objects, budget = None, 0
-    for case in range(CASES_OF_INDEX):
-        if objects is None or cached_queries == 0:
-            budget = _draw_budget(drawn)
-            objects, cached_queries = drawn.index.objects(ObjectCache(budget)), int(drawn.random.integers(1, _MAX_CACHED_QUERIES))
-        cached_queries -= 1
-        question = _draw_question(drawn)
-        _check_reference(drawn, question)
-        expected = drawn.index.brute_force(question)
-        found = await drawn.index.search(objects, question)
-        if found != expected:
-            different = [pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]]
-            raise NotExactError(
-                f"Case {case} of {drawn.describe()}, with a cache of {budget} bytes, top_k={question.top_k}, "
-                f"condition={question.condition}, min_score={question.min_score}, {question.deleted.sum()} deleted rows: found "
-                f"{len(found)} documents instead of {len(expected)}; first difference (found, expected): {different[:1]}. "
-                f"Repeat it with SPASS_SEED={drawn.number}."
-            )
+    """Compare searches with brute force: several with each cache, in sequence or at the same time."""
+    questions = [_draw_question(drawn) for _ in range(CASES_OF_INDEX)]
+    while questions:
+        count = int(drawn.random.integers(1, _MAX_QUERIES_OF_CACHE + 1))
+        searches, questions = questions[:count], questions[count:]
+        cache = ObjectCache(_draw_budget(drawn))
+        limit = count if drawn.random.random() < _CONCURRENT else 1
+        await map_limited(partial(_check, drawn, cache), searches, limit=limit)
+
+
+async def _check(drawn: Drawn, cache: ObjectCache, question: Question) -> None:
+    expected = drawn.index.brute_force(question)
+    found = await drawn.index.search(drawn.index.objects(cache), question)
+    if found != expected:
+        different = [pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]]
+        raise NotExactError(
+            f"A search in {drawn.describe()}, with a cache of {cache.budget} bytes, top_k={question.top_k}, "
+            f"condition={question.condition}, min_score={question.min_score}, {question.deleted.sum()} deleted rows: found "
+            f"{len(found)} documents instead of {len(expected)}; first difference (found, expected): {different[:1]}. "
+            f"Repeat it with SPASS_SEED={drawn.number}."
+        )
 
 
 def _draw_budget(drawn: Drawn) -> int:
@@ -154,6 +160,7 @@ def _draw_question(drawn: Drawn) -> Question:
         score = _pick(random, index.scores(vector).tolist())
         near = (score, score, score + _UNIT, score - _UNIT, math.nextafter(score, 2), math.nextafter(score, -2))
         min_score = _pick(random, near)
+    _check_reference(drawn, vector)
     return Question(vector, top_k, deleted, matching, condition, min_score)
 
 
@@ -196,10 +203,10 @@ def _pick(random: Random, options: Sequence[T]) -> T:
     return options[int(random.integers(0, len(options)))]
 
 
-def _check_reference(drawn: Drawn, question: Question) -> None:
+def _check_reference(drawn: Drawn, vector: Vectors) -> None:
     """Compare the scores of the reference with exact sums. They may differ by a unit where the score is at a rounding border."""
-    query = question.vector.tolist()
-    scores = drawn.index.scores(question.vector)
+    query = vector.tolist()
+    scores = drawn.index.scores(vector)
     for row in drawn.random.integers(0, len(scores), _CHECKED_ROWS).tolist():
         exact = math.fsum(a * b for a, b in zip(drawn.index.vectors[row].tolist(), query, strict=True))
         assert abs(scores[row] - max(-1, min(1, exact))) <= _UNIT / 2 + 1e-12

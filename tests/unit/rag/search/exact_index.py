@@ -1,6 +1,6 @@
 """An index in memory whose rows are known, and brute force over them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +19,7 @@ from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.segments import Rows, Vectors, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
+from spass.rag.write.segment_merge import MergeInput, put_merged_segment
 from spass.rag.write.upsert import put_segment
 from spass.testing.aws import MemoryAws
 
@@ -97,24 +98,33 @@ class KnownIndex:
         return [(neighbor.id, neighbor.score) for neighbor in neighbors]
 
 
-async def put_index(vectors: Vectors, numbers: Sequence[int], members: Sequence[Members]) -> KnownIndex:
-    """Put a segment for each of ``members``, which are ascending row numbers, into a bucket of its own."""
+async def put_index(
+    vectors: Vectors, numbers: Sequence[int], members: Sequence[Members], merged: Collection[int] = ()
+) -> KnownIndex:
+    """Put a segment for each of ``members``, which are ascending row numbers, into a bucket of its own. Those with the numbers
+    ``merged`` are written by a merge."""
     store = MemoryAws().for_tenant(TenantId("exact"))
     objects = _objects(store, ObjectCache(0))
     segments = []
-    for rows in members:
-        segments.append(
-            await put_segment(
-                objects,
-                Rows(
-                    ids=[IdRow(document_id(row), 0, 0, 0) for row in rows.tolist()],
-                    docs=[b"{}"] * len(rows),
-                    meta=[json_line({"n": numbers[row]}) for row in rows.tolist()],
-                    vectors=vectors[rows],
-                ),
-            )
-        )
+    for number, listed in enumerate(members):
+        parts = [listed[::2], listed[1::2]] if number in merged and len(listed) > 1 else [listed]
+        segments.append(await _put_segment(objects, [_rows(vectors, numbers, part) for part in parts]))
     return KnownIndex(store, vectors, numbers, segments, members)
+
+
+def _rows(vectors: Vectors, numbers: Sequence[int], listed: Members) -> Rows:
+    return Rows(
+        ids=[IdRow(document_id(row), 0, 0, 0) for row in listed.tolist()],
+        docs=[b"{}"] * len(listed),
+        meta=[json_line({"n": numbers[row]}) for row in listed.tolist()],
+        vectors=vectors[listed],
+    )
+
+
+async def _put_segment(objects: SegmentObjects, parts: Sequence[Rows]) -> Segment:
+    if len(parts) == 1:
+        return await put_segment(objects, parts[0])
+    return (await put_merged_segment(objects, list(map(MergeInput.of_rows, parts)))).segment
 
 
 def document_id(row: int) -> str:

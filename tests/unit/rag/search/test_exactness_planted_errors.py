@@ -66,17 +66,25 @@ def nothing_lost_by_the_query(patch: Patch) -> None:
     _change_query(patch, change)
 
 
-def no_slack(patch: Patch) -> None:
+def no_allowance_for_rounding(patch: Patch) -> None:
+    """The bound of exact arithmetic: neither the roundings to float32 nor those to six decimals are added."""
     patch.setattr(f"{SEARCH}.code_scan._SLACK", 0.0)
+    patch.setattr(f"{SEARCH}.code_scan._PRODUCT_ROUNDOFF", 0.0)
+    _change_residuals(patch, lambda lost: np.linalg.norm(lost, axis=1))
 
 
 def largest_component_as_the_residual(patch: Patch) -> None:
+    _change_residuals(patch, lambda lost: np.abs(lost).max(axis=1))
+
+
+def _change_residuals(patch: Patch, measure: Callable[[Doubles], Doubles]) -> None:
+    """Replace the residuals by what ``measure`` says of the differences between rows and codes."""
     quantize = codes.quantize
 
     def changed(vectors: Vectors) -> Codes:
         encoded = quantize(vectors)
-        lost = np.abs(vectors - encoded.codes * encoded.scales[:, None])
-        return encoded._replace(residuals=lost.max(axis=1))
+        lost: Doubles = vectors.astype(np.float64) - encoded.codes * encoded.scales[:, None].astype(np.float64)
+        return encoded._replace(residuals=measure(lost).astype(np.float32))
 
     for user in ("index.codes", "search.blocks", "search.code_scan"):
         patch.setattr(f"spass.rag.{user}.quantize", changed)
@@ -247,7 +255,7 @@ ERRORS: Final[tuple[Callable[[Patch], None], ...]] = (
     no_residual,
     nine_tenths_of_what_the_query_lost,
     nothing_lost_by_the_query,
-    no_slack,
+    no_allowance_for_rounding,
     largest_component_as_the_residual,
     sums_of_16_bits,
     float32_overflow,
