@@ -1,20 +1,22 @@
-"""Measure the memory of a warm worker for an index, in addition to the bytes of its vectors.
+"""Measure the memory of a warm worker for an index: of codes and vectors where both stay in memory, and of codes alone.
 
     python -m bench.memory [--rows 100000] [--dimensions 768]
 
-A process reads a whole index of 64 segments out of a bucket that makes up its objects as they are asked for, answers queries,
-with a filter too, and finds a document by its id. What it holds then is what the cache counts; how much the process has grown is
-what the system says of it. ``--rows 1000000`` takes 3.5 GB and a few minutes.
+For each, a process of its own reads an index of 64 segments out of a bucket that makes up its objects as they are asked for. The
+cache has the smallest budget for what is to stay. The process answers different queries until all of that is in memory, then one
+with a filter, and finds a document by its id. What it holds then is what the cache counts; how much the process has grown is what
+the system says of it. ``--rows 1000000`` takes 5 GB and a few minutes.
 """
 
 import argparse
 import asyncio
 import os
 import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from bench.processes import with_one_thread
 from bench.search import normal_rows
@@ -22,49 +24,69 @@ from spass.aws.clients import Aws, TenantStore
 from spass.aws.objects import TenantObjects
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.codes import encode_codes, has_codes
 from spass.rag.index.columns import encode_meta
-from spass.rag.index.filters import parse_filter
+from spass.rag.index.filters import Filter, parse_filter
 from spass.rag.index.ids import IdRow, encode_ids
 from spass.rag.index.locations import load_live_ids, locate_documents
-from spass.rag.index.manifest import MAX_SEGMENTS, Segment
-from spass.rag.index.objects import IDS, META, VECTORS, SegmentObjects
+from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Segment
+from spass.rag.index.objects import (
+    CODE_BOUND_BYTES,
+    CODES,
+    IDS,
+    META,
+    VECTORS,
+    Block,
+    SegmentObjects,
+    code_blocks,
+    vector_blocks,
+)
 from spass.rag.index.segments import encode_array, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
+from spass.rag.search.residency import Residency, choose_residency
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-TO_REACH: Final = 1.2
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+MAX_QUERIES: Final = 2_000  # until everything is in memory
+OTHERS: Final = 5  # queries after that
+TOP_K: Final = 10
+MOST: Final = {Residency.CODES: 1.1, Residency.CODES_AND_VECTORS: 1.3}
+"""The most memory that is wanted, in bytes of the codes alone or of the vectors."""
 
 
 class RandomSegments(TenantObjects):
-    """A bucket of random vectors. It caches the last segment, because segments are read in ranges."""
+    """A bucket of random vectors, each of which has the length 1. It caches the last segment, because segments are read in
+    ranges."""
 
     def __init__(self, rows: int, dimensions: int) -> None:
         super().__init__(_no_client, "", TenantId("bench"))
         self.rows = rows
         self.dimensions = dimensions
-        self.vectors: dict[str, bytes] = {}
+        self.reads = 0
+        self.read_bytes = 0
+        self.objects: dict[tuple[str, str], bytes] = {}
 
     async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         segment, part = key.split("/")[-2:]
-        if part == VECTORS:
-            return self._vectors(segment)[start:end]
+        if (segment, part) not in self.objects:
+            self.objects.clear()
+            self.objects[segment, part] = self._make(segment, part)
+        body = self.objects[segment, part][start:end]
+        self.reads += 1
+        self.read_bytes += len(body)
+        return body
+
+    def _make(self, segment: str, part: str) -> bytes:
         names = [f"d{segment}-{n:07}" for n in range(self.rows)]
         if part == IDS:
             return encode_ids([IdRow(name, 1, 1, 600) for name in names])
         if part == META:
             lines = (json_line({"n": n, "lang": "de" if n % 3 else "en"}) + b"\n" for n in range(self.rows))
-            return encode_meta(b"".join(lines))[start:end]
-        raise AssertionError(key)
-
-    def _vectors(self, segment: str) -> bytes:
-        if segment not in self.vectors:
-            self.vectors.clear()
-            rows = np.random.default_rng(int(segment)).standard_normal((self.rows, self.dimensions), dtype=np.float32)
-            self.vectors[segment] = encode_array(rows / np.float32(np.sqrt(self.dimensions)))
-        return self.vectors[segment]
+            return encode_meta(b"".join(lines))
+        vectors = normal_rows(self.rows, int(segment), self.dimensions)
+        return {CODES: encode_codes, VECTORS: encode_array}[part](vectors)
 
 
 def _no_client() -> "S3Client":
@@ -76,42 +98,124 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
-async def measure(rows: int, dimensions: int) -> None:
-    at_once = -(-rows // MAX_SEGMENTS)
-    segments = [Segment(str(number), at_once, 0, 2**30) for number in range(MAX_SEGMENTS)]
-    vectors = at_once * MAX_SEGMENTS * dimensions * 4
-    cache = ObjectCache(budget=2 * vectors + 2**28)
-    bucket = RandomSegments(at_once, dimensions)
-    real = Aws(table="", bucket="").for_tenant(TenantId("bench"))
-    objects = SegmentObjects(
-        TenantStore(real.tenant, real.table, bucket, real.uploads, real.jobs), IndexId("bench"), "gen", cache
-    )
-    query = normal_rows(1, seed=3, dimensions=dimensions)[0]
-    before = resident()
-    began = time.perf_counter()
-    await find_nearest(objects, segments, VectorQuery(query, 10))
-    bucket.vectors.clear()
-    show("vectors", cache.used_bytes, resident() - before, vectors, rows)
-    print(f"  made up and read in {time.perf_counter() - began:.1f} s; ", end="")
-    began = time.perf_counter()
-    await find_nearest(objects, segments, VectorQuery(query, 10))
-    print(f"a warm query takes {(time.perf_counter() - began) * 1000:.1f} ms")
-    locate_documents(await load_live_ids(objects, segments), [DocumentId("none")])
-    show("and every id", cache.used_bytes, resident() - before, vectors, rows)
-    began = time.perf_counter()
-    asked = VectorQuery(query, 10, parse_filter({"lang": "de", "n": {"$gte": 100}}))
-    await find_nearest(objects, segments, asked)
-    show("and two fields of a filter", cache.used_bytes, resident() - before, vectors, rows)
-    began = time.perf_counter()
-    await find_nearest(objects, segments, asked)
-    print(f"  a warm query with that filter takes {(time.perf_counter() - began) * 1000:.1f} ms")
+@dataclass
+class Worker:
+    """A process that answers queries of an index with ``rows`` documents, and what it held before the first one."""
+
+    rows: int
+    dimensions: int
+    residency: Residency
+    segments: list[Segment] = field(init=False)
+    asked: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        at_once = -(-self.rows // MAX_SEGMENTS)
+        if not has_codes(at_once, self.dimensions):
+            raise SystemExit(f"A segment of {at_once} rows of {self.dimensions} numbers has no codes.")
+        self.rows = at_once * MAX_SEGMENTS
+        self.segments = [Segment(str(number), at_once, 0, 2**30, format=CODED) for number in range(MAX_SEGMENTS)]
+        self.bucket = RandomSegments(at_once, self.dimensions)
+        self.cache = ObjectCache(self._smallest_budget())
+        self.objects = SegmentObjects(self._store(self.bucket), IndexId("bench"), "gen", self.cache)
+        self.before = resident()
+
+    async def warm_up(self) -> None:
+        """Answer a query of a small index, so that what each process needs once is not counted as memory for the index."""
+        bucket = RandomSegments(256, self.dimensions)
+        objects = SegmentObjects(self._store(bucket), IndexId("small"), "gen", ObjectCache(2**20))
+        vector = normal_rows(1, seed=9_999, dimensions=self.dimensions)[0]
+        await find_nearest(objects, [Segment("0", 256, 0, 2**30, format=CODED)], VectorQuery(vector, TOP_K))
+        bucket.objects.clear()
+        grown = resident() - self.before
+        print(
+            f"  the first query of a small index: the process has grown by {grown / 2**20:.1f} MiB; the next lines are without it"
+        )
+        self.before += grown
+
+    @staticmethod
+    def _store(bucket: RandomSegments) -> TenantStore:
+        real = Aws(table="", bucket="").for_tenant(TenantId("bench"))
+        return TenantStore(real.tenant, real.table, bucket, real.uploads, real.jobs)
+
+    def _smallest_budget(self) -> int:
+        """Return the smallest number of bytes with which this residency is chosen, found by bisection."""
+        low, high = 0, 2 * self.rows * (self.dimensions + CODE_BOUND_BYTES) * 8
+        order = [Residency.SOME_CODES, Residency.CODES, Residency.CODES_AND_VECTORS]
+        while low < high:
+            middle = (low + high) // 2
+            chosen = choose_residency(self.segments, self.dimensions, middle)
+            low, high = (low, middle) if order.index(chosen) >= order.index(self.residency) else (middle + 1, high)
+        return low
+
+    @property
+    def code_bytes(self) -> int:
+        return self.rows * (self.dimensions + CODE_BOUND_BYTES)
+
+    @property
+    def base(self) -> int:
+        """The bytes that the memory is compared with."""
+        return self.rows * self.dimensions * 4 if self.residency.keeps_vectors else self.code_bytes
+
+    def wanted_blocks(self) -> list[Block]:
+        """The blocks that are to stay in memory."""
+        lists = [code_blocks, vector_blocks] if self.residency.keeps_vectors else [code_blocks]
+        return [block for blocks in lists for segment in self.segments for block in blocks(segment, self.dimensions)]
+
+    def missing(self) -> int:
+        return sum(not self.objects.is_cached(block) for block in self.wanted_blocks())
+
+    async def ask(self, filter_: Filter | None = None) -> float:
+        """Answer a query of its own, and return how many milliseconds that took."""
+        self.asked += 1
+        vector = normal_rows(1, seed=10_000 + self.asked, dimensions=self.dimensions)[0]
+        began = time.perf_counter()
+        await find_nearest(self.objects, self.segments, VectorQuery(vector, TOP_K, filter_))
+        return (time.perf_counter() - began) * 1000
+
+    async def fill(self) -> None:
+        """Ask until all that is to stay is in memory."""
+        began = time.perf_counter()
+        await self.ask()
+        self.show(f"after the first query, which read {self.bucket.read_bytes / self.base:.2f} times that")
+        while (missing := self.missing()) and self.asked < MAX_QUERIES:
+            await self.ask()
+        self.bucket.objects.clear()
+        took = time.perf_counter() - began
+        what = f"{missing} blocks are still missing" if missing else "all of it is in memory"
+        print(f"  after {self.asked} queries {what} (made up and read in {took:.0f} s)")
+
+    def show(self, what: str) -> None:
+        self.bucket.objects.clear()
+        held, grown = self.cache.used_bytes, resident() - self.before
+        print(
+            f"  {what:58} held {held / self.rows:7.1f} bytes a document, {held / self.base:.3f} times; "
+            f"the process has grown by {grown / self.base:.3f} times",
+            flush=True,
+        )
+
+    async def measure(self) -> None:
+        of = "vectors" if self.residency.keeps_vectors else "codes"
+        print(
+            f"{self.residency}: {self.rows} documents of {self.dimensions} numbers, {self.base / 2**20:.0f} MiB of {of} "
+            f"(wanted: at most {MOST[self.residency]} times that), a budget of {self.cache.budget / 2**20:.0f} MiB"
+        )
+        await self.warm_up()
+        await self.fill()
+        self.show("codes and vectors" if self.residency.keeps_vectors else "codes")
+        reads, size = self.bucket.reads, self.bucket.read_bytes
+        took = sorted([await self.ask() for _ in range(OTHERS)])
+        reads, size = self.bucket.reads - reads, self.bucket.read_bytes - size
+        of_them = "the time of a read is not real" if reads else f"{took[OTHERS // 2]:.1f} ms"
+        print(f"  another query reads {reads / OTHERS:.0f} ranges, {size / OTHERS / 1024:.0f} KiB in all; {of_them}")
+        locate_documents(await load_live_ids(self.objects, self.segments), [DocumentId("none")])
+        self.show("and every id")
+        await self.ask(parse_filter({"lang": "de", "n": {"$gte": 100}}))
+        self.show("and two fields of a filter")
 
 
-def show(what: str, held: int, grown: int, vectors: int, rows: int) -> None:
-    print(
-        f"{what:28} held {held / rows:7.1f} bytes a document, {held / vectors:.3f} times the vectors; "
-        f"the process has grown by {grown / vectors:.3f} times (to reach: under {TO_REACH})"
-    )
+def measure(rows: int, dimensions: int, residency: Residency) -> None:
+    os.environ.setdefault("AWS_DEFAULT_REGION", "eu-central-1")
+    asyncio.run(Worker(rows, dimensions, residency).measure())
 
 
 def main() -> None:
@@ -120,8 +224,9 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=768, help="numbers of a vector (default 768)")
     options = parser.parse_args()
     with_one_thread("bench.memory")
-    os.environ.setdefault("AWS_DEFAULT_REGION", "eu-central-1")
-    asyncio.run(measure(options.rows, options.dimensions))
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
+        for residency in MOST:
+            processes.submit(measure, options.rows, options.dimensions, residency).result()
 
 
 if __name__ == "__main__":
