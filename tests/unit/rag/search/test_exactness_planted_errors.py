@@ -7,13 +7,13 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from spass.rag.index import codes, objects
+from spass.rag.index import codes
 from spass.rag.index.codes import Codes, Int8s
+from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import Block, SegmentObjects
 from spass.rag.index.segments import Vectors
 from spass.rag.search import code_scan, scan, selection
-from spass.rag.search.blocks import BlockReader
 from spass.rag.search.code_scan import Candidates, CodeBlock, CodedQuery
 from spass.rag.search.nearest_neighbors import _Search
 from spass.rag.search.scan import ScanBlock, ScoredRow, Scores, keep_top_k
@@ -173,15 +173,8 @@ def blocks_with_many_candidates_are_forgotten(patch: Patch) -> None:
     patch.setattr(_Search, "_read_and_score", forget)
 
 
-def codes_of_another_block(patch: Patch) -> None:
-    """Codes that are made from vectors are those of the last block."""
-    make = BlockReader._make_codes
-
-    async def make_last(self: BlockReader, segment: Segment, block: Block) -> bytes:
-        last = objects.code_blocks(segment, self.dimensions)[-1]
-        return await make(self, segment, last if last.rows == block.rows else block)
-
-    patch.setattr(BlockReader, "_make_codes", make_last)
+def codes_made_in_another_order(patch: Patch) -> None:
+    patch.setattr(f"{SEARCH}.blocks.encode_block", lambda pieces: codes.encode_block(pieces[::-1]))
 
 
 def ties_cut_before_ids_are_known(patch: Patch) -> None:
@@ -238,6 +231,15 @@ def deleted_rows_of_an_earlier_version(patch: Patch) -> None:
     patch.setattr(f"{SEARCH}.selection._deleted_rows", stale)
 
 
+def filter_of_an_earlier_query(patch: Patch) -> None:
+    first: dict[str, Filter | None] = {}
+
+    async def stale(reads: SegmentObjects, segment: Segment, filter_: Filter | None) -> Selection:
+        return await SELECT(reads, segment, first.setdefault(segment.id, filter_))
+
+    patch.setattr(f"{SEARCH}.blocks.select", stale)
+
+
 def selected_rows_are_counted_from_the_segment(patch: Patch) -> None:
     def within(self: Selection, block: Block) -> Selection:
         return WITHIN(self, block._replace(first=0))
@@ -248,6 +250,7 @@ def selected_rows_are_counted_from_the_segment(patch: Patch) -> None:
 BOUND: Final = code_scan._bound
 BOUND_AGAIN: Final = code_scan.bound_again
 KTH: Final[Callable[[Scores, int], float]] = scan.kth_largest_at_least
+SELECT: Final = selection.select
 VECDOT: Final = np.vecdot
 WITHIN: Final = Selection.within
 ERRORS: Final[tuple[Callable[[Patch], None], ...]] = (
@@ -268,13 +271,14 @@ ERRORS: Final[tuple[Callable[[Patch], None], ...]] = (
     floor_is_the_best_score_so_far,
     reads_end_after_the_first,
     blocks_with_many_candidates_are_forgotten,
-    codes_of_another_block,
+    codes_made_in_another_order,
     ties_cut_before_ids_are_known,
     scores_that_depend_on_the_position,
     excluded_rows_of_vectors_are_returned,
     last_row_of_a_block_of_vectors_is_lost,
     last_row_of_a_block_of_codes_is_lost,
     deleted_rows_of_an_earlier_version,
+    filter_of_an_earlier_query,
     selected_rows_are_counted_from_the_segment,
 )
 
