@@ -2,8 +2,9 @@
 
     python -m bench.search [--sizes 1000 10000 100000 1000000] [--seconds S]
 
-All targets take turns on the same queries. ``ours`` is what a query of the gateway runs over the segments that merges leave, in
-the blocks in which they are held; its answers are rounded and in their order, while the peers give bare float32. The floor is the
+All targets take turns on the same queries. ``ours`` is what a query of the gateway runs over the segments that merges leave, with
+codes and vectors in memory in the blocks of the cache; its answers are rounded and in their order, while the peers give bare
+float32. The floor is the
 time in which numpy reads the same bytes. Recall is measured against float64, ties and all. A million rows take 10 GB of memory.
 """
 
@@ -11,7 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Final
@@ -20,10 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.processes import with_one_thread
-from spass.rag.index.manifest import MAX_SEGMENTS, Segment
-from spass.rag.index.objects import vector_blocks
+from spass.rag.index.codes import decode_codes, encode_codes, has_codes
+from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Segment
+from spass.rag.index.objects import Block, code_blocks, vector_block_rows, vector_blocks
 from spass.rag.index.segments import decode_rows, encode_array
-from spass.rag.search.scan import ScanBlock, scan_top_k
+from spass.rag.search.code_scan import CodeBlock, CodedQuery, scan_codes
+from spass.rag.search.int8_dot import int8_dot
+from spass.rag.search.scan import MIN_SCORE, ScanBlock, ScoredRow, keep_top_k, scan_top_k
 from spass.rag.write.merge_policy import MERGE_ROWS
 
 Vectors = npt.NDArray[np.float32]
@@ -74,21 +78,49 @@ def normal_rows(count: int, seed: int, dimensions: int = DIMENSIONS) -> Vectors:
     return rows
 
 
-def as_cached_blocks(vectors: Vectors) -> Iterator[ScanBlock]:
-    """Yield the blocks of the segments, as they are in the cache."""
-    segments = min(MAX_SEGMENTS, max(3, len(vectors) // MERGE_ROWS))
-    for number, rows in enumerate(np.array_split(vectors, segments)):
-        stored = encode_array(rows)
-        for block in vector_blocks(Segment(str(number), len(rows), 0, 0), DIMENSIONS):
-            body = bytes(memoryview(stored)[block.start : block.end])
-            yield ScanBlock(number, block.first, decode_rows(body, block.rows, header=block.first == 0))
+class ResidentIndex:
+    """The codes and the vectors of an index in memory, in the blocks in which the cache has them."""
+
+    def __init__(self, vectors: Vectors) -> None:
+        parts = np.array_split(vectors, min(MAX_SEGMENTS, max(3, len(vectors) // MERGE_ROWS)))
+        self._firsts = np.cumsum([0, *map(len, parts)])
+        self._has_codes = has_codes(len(parts[-1]), DIMENSIONS)
+        self._codes: list[CodeBlock] = []
+        self._vectors: list[list[ScanBlock]] = []
+        self.candidates: list[int] = []
+        for number, rows in enumerate(parts):
+            segment = Segment(str(number), len(rows), 0, 0, format=CODED)
+            for block, body in _bodies(encode_codes(rows), code_blocks(segment, DIMENSIONS)):
+                self._codes.append(CodeBlock(number, block.first, decode_codes(body, block.rows, DIMENSIONS)))
+            bodies = _bodies(encode_array(rows), vector_blocks(segment, DIMENSIONS))
+            self._vectors.append(
+                [ScanBlock(number, block.first, decode_rows(body, block.rows, header=not block.first)) for block, body in bodies]
+            )
+
+    def search(self, query: Vectors) -> list[int]:
+        """Do what a query does whose index is in memory."""
+        if not self._has_codes:
+            best = scan_top_k([block for blocks in self._vectors for block in blocks], query, TOP_K)
+            return self._numbers(best)
+        found = scan_codes(self._codes, CodedQuery(query), TOP_K)
+        self.candidates.append(len(found.rows))
+        best = []
+        for part in found.best_first(TOP_K):
+            floor = best[TOP_K - 1].score if best else MIN_SCORE
+            blocks = []
+            for number, block_number, within in part.pick(part.upper >= floor).by_block(vector_block_rows(DIMENSIONS)):
+                block = self._vectors[number][block_number]
+                blocks.append(replace(block, included=within.rows - block.first))
+            best = keep_top_k(best + scan_top_k(blocks, query, TOP_K, floor), TOP_K)
+        return self._numbers(best)
+
+    def _numbers(self, best: Sequence[ScoredRow]) -> list[int]:
+        return [int(self._firsts[scored.segment]) + scored.row for scored in best]
 
 
-def ours(vectors: Vectors) -> Answer:
-    parts = list(as_cached_blocks(vectors))
-    segments = min(MAX_SEGMENTS, max(3, len(vectors) // MERGE_ROWS))
-    firsts = np.cumsum([0, *(len(rows) for rows in np.array_split(vectors, segments))])
-    return lambda query: [int(firsts[found.segment]) + found.row for found in scan_top_k(parts, query, TOP_K)]
+def _bodies(stored: bytes, blocks: Sequence[Block]) -> Iterator[tuple[Block, bytes]]:
+    for block in blocks:
+        yield block, stored[block.start : block.end]
 
 
 def with_numpy(vectors: Vectors) -> Answer:
@@ -145,16 +177,12 @@ def exact_scores(vectors: Vectors, query: Vectors) -> npt.NDArray[np.float64]:
 
 
 def measure(vectors: Vectors, seconds: float) -> list[Target]:
-    makers = {
-        "ours": ours,
-        "numpy": with_numpy,
-        "faiss flat": with_faiss,
-        "usearch exact": with_usearch,
-        "floor": memory_bandwidth,
-    }
+    index = ResidentIndex(vectors)
+    makers = {"numpy": with_numpy, "faiss flat": with_faiss, "usearch exact": with_usearch, "floor": memory_bandwidth}
     # Each has vectors of its own while these might stay in the processor's cache, so that none finds there what another read.
     own = len(vectors) <= _CACHEABLE_ROWS
-    targets = [Target(name, make(vectors.copy() if own else vectors)) for name, make in makers.items()]
+    peers = [Target(name, make(vectors.copy() if own else vectors)) for name, make in makers.items()]
+    targets = [Target("ours", index.search), *peers]
     queries = normal_rows(64, seed=2)
     for target in targets:
         target.answer(queries[0])
@@ -169,6 +197,10 @@ def measure(vectors: Vectors, seconds: float) -> list[Target]:
         exact = exact_scores(vectors, query)
         for target in targets[:-1]:
             target.check(query, exact)
+    if not index.candidates:
+        return targets
+    spread = np.percentile(index.candidates, [50, 99, 100]).astype(int).tolist()
+    print(f"{len(vectors):9} candidates of a query: median {spread[0]}, 99th percentile {spread[1]}, most {spread[2]}")
     return targets
 
 
@@ -189,6 +221,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="for each size (default 10)")
     options = parser.parse_args()
     with_one_thread("bench.search")
+    int8_dot(np.zeros((1, DIMENSIONS), np.int8), np.zeros(DIMENSIONS, np.int8))  # simsimd fails if it is loaded after usearch
     peer("faiss")
     peer("usearch.index")
     vectors = normal_rows(max(options.sizes), seed=1)

@@ -22,7 +22,7 @@ MAX_CODE: Final = 127
 FLOAT32_ROUNDOFF: Final = 2.0**-24
 """The largest relative error of one float32 operation."""
 
-_MIN_NUMBERS: Final = 2**17  # of a segment that has codes; a smaller one is scanned as fast without them
+_MIN_NUMBERS: Final = 2**19  # of a segment that has codes; a smaller one is scanned as fast without them
 _MIN_DIMENSIONS: Final = 32  # with fewer, the codes with their bounds are hardly smaller than the vectors
 _MIN_SCALE: Final = 2.0**-100  # so that a component divided by its scale is at most 127.5; below it, all codes are 0
 _CHUNK_NUMBERS: Final = 2**17  # that are encoded together, in the cache of the processor

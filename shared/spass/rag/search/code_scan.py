@@ -3,9 +3,9 @@
 No row that is among the best is left out: docs/decisions/026 proves the bounds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -67,6 +67,21 @@ class Candidates(NamedTuple):
         """Return the candidates that ``which`` selects."""
         return Candidates(self.segments[which], self.rows[which], self.lower[which], self.upper[which])
 
+    def by_block(self, block_rows: int) -> Iterator[tuple[int, int, "Candidates"]]:
+        """Yield a segment, the number of a block of ``block_rows`` rows in it, and the candidates in that block, in order."""
+        if not self:
+            return
+        ordered = self.pick(np.lexsort((self.rows, self.segments)))
+        numbers = ordered.rows // block_rows
+        changes = (numbers[1:] != numbers[:-1]) | (ordered.segments[1:] != ordered.segments[:-1])
+        for start, end in pairwise([0, *(changes.nonzero()[0] + 1).tolist(), len(numbers)]):
+            yield int(ordered.segments[start]), int(numbers[start]), ordered.pick(slice(start, end))
+
+    def best_first(self, top_k: int) -> "tuple[Candidates, Candidates]":
+        """Return the ``top_k`` with the best lower bounds, or few more, and the others."""
+        is_first = self.lower >= kth_largest_at_least(self.lower, top_k)
+        return self.pick(is_first), self.pick(~is_first)
+
     @classmethod
     def joined(cls, parts: "Sequence[Candidates]") -> "Candidates":
         """Return the candidates of all ``parts``, of which there is at least one."""
@@ -108,7 +123,8 @@ def scan_codes(blocks: Sequence[CodeBlock], query: CodedQuery, top_k: int, floor
     found = (upper >= min(threshold, -MIN_SCORE)).nonzero()[0]
     if not len(found):
         return NO_CANDIDATES
-    pieces = [blocks[number].locate(rows) for number, rows in split_by_block(ends, found)]
+    split = zip(blocks, split_by_block(ends, found), strict=True)
+    pieces = [block.locate(rows) for block, rows in split if len(rows)]
     segments, rows = map(np.concatenate, zip(*pieces, strict=True))
     return Candidates(segments, rows, lower[found].astype(np.float64), upper[found].astype(np.float64))
 
@@ -136,10 +152,11 @@ def _bound_rows(rows: Codes, query: CodedQuery, lower: Float32s, upper: Float32s
 
 
 def bound_again(blocks: Sequence[CodeBlock], query: CodedQuery, candidates: Candidates) -> Candidates:
-    """Return ``candidates``, rows of ``blocks`` in the order of both, with the bounds that the query itself gives. They are
-    closer than those with the codes of the query."""
+    """Return ``candidates``, rows of ``blocks``, with the bounds that the query itself gives, which are closer than those by the
+    codes of the query. They are in the order of segments and rows, as the blocks are."""
     if not candidates or len(candidates.rows) > _MAX_BOUNDED_AGAIN:
         return candidates
+    candidates = candidates.pick(np.lexsort((candidates.rows, candidates.segments)))
     starts = [block.segment << _ROW_BITS | block.first for block in blocks]
     keys = candidates.segments << _ROW_BITS | candidates.rows
     ends = [*np.searchsorted(keys, starts[1:]).tolist(), len(keys)]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
 import anyio.to_thread
@@ -105,14 +104,15 @@ class _Search:
         size = sum(map(len, blocks)) * self.reader.dimensions
         floor = self._floor
         found = await _run(size, lambda: scan_codes(blocks, self._coded_query, self.query.top_k, floor))
-        cached: list[ScanUnit] = []
         others: list[Candidates] = []
-        for unit, candidates in self._by_vector_block(found):
-            if self.reader.objects.is_cached(unit.block):
-                cached.append(unit)
-            else:
-                others.append(candidates)
-        await self._read_and_score(cached)
+        for part in found.best_first(self.query.top_k):
+            cached: list[ScanUnit] = []
+            for unit, candidates in self._by_vector_block(part.pick(part.upper >= self._floor)):
+                if self.reader.objects.is_cached(unit.block):
+                    cached.append(unit)
+                else:
+                    others.append(candidates)
+            await self._read_and_score(cached)
         if others:
             bounded = bound_again(blocks, self._coded_query, Candidates.joined(others))
             self.open = Candidates.joined([self.open, bounded])
@@ -120,18 +120,10 @@ class _Search:
 
     def _by_vector_block(self, candidates: Candidates) -> Iterator[tuple[ScanUnit, Candidates]]:
         """Yield the blocks of vectors that have ``candidates``, with these, in the order of segments and rows."""
-        if not candidates:
-            return
-        block_rows = vector_block_rows(self.reader.dimensions)
-        ordered = candidates.pick(np.lexsort((candidates.rows, candidates.segments)))
-        numbers = ordered.rows // block_rows
-        changes = (numbers[1:] != numbers[:-1]) | (ordered.segments[1:] != ordered.segments[:-1])
-        cuts = [0, *(changes.nonzero()[0] + 1).tolist(), len(numbers)]
-        for start, end in pairwise(cuts):
-            within = ordered.pick(slice(start, end))
-            number = int(within.segments[0])
-            block = vector_blocks(self.reader.segments[number], self.reader.dimensions)[int(numbers[start])]
-            yield ScanUnit(number, block, Selection(included=within.rows - block.first)), within
+        dimensions = self.reader.dimensions
+        for segment, number, within in candidates.by_block(vector_block_rows(dimensions)):
+            block = vector_blocks(self.reader.segments[segment], dimensions)[number]
+            yield ScanUnit(segment, block, Selection(included=within.rows - block.first)), within
 
     async def _read_and_score(self, units: Sequence[ScanUnit]) -> None:
         """Score the selected rows of blocks of vectors. Blocks that are not cached are read whole."""

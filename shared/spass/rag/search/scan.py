@@ -1,9 +1,10 @@
 """Exact search: find the best rows of an index by cosine similarity."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -41,6 +42,13 @@ class ScanBlock:
         return len(self.vectors) if self.included is None else len(self.included)
 
 
+class _Rows(NamedTuple):
+    """Some ``rows`` of the vectors of ``block``, ascending."""
+
+    block: ScanBlock
+    rows: RowNumbers
+
+
 class ScoredRow(NamedTuple):
     """A row of the segment with the index ``segment``, and its score in [-1, 1], rounded to six decimals."""
 
@@ -57,15 +65,12 @@ def scan_top_k(blocks: Sequence[ScanBlock], query: Vectors, top_k: int, floor: f
     float64. There the order of additions does not depend on the position of the row, so equal vectors get equal scores, and a
     merge does not change a score.
     """
-    ends = list(accumulate(map(len, blocks)))
-    if not ends or not ends[-1] or top_k <= 0:
+    if top_k <= 0:
         return []
     query64 = query.astype(np.float64)
-    candidates = _candidates(blocks, ends, query, top_k, floor)
     scored_rows: list[ScoredRow] = []
-    for start in range(0, len(candidates), _RESCORE_ROWS):
-        rescored = _rescore(blocks, ends, candidates[start : start + _RESCORE_ROWS], query64, top_k, floor)
-        scored_rows = keep_top_k(scored_rows + rescored, top_k)
+    for part in _chunks(_candidates(blocks, query, top_k, floor)):
+        scored_rows = keep_top_k(scored_rows + _rescore(part, query64, top_k, floor), top_k)
     return scored_rows
 
 
@@ -87,14 +92,18 @@ def keep_top_k(scored_rows: list[ScoredRow], top_k: int) -> list[ScoredRow]:
     return best
 
 
-def _candidates(blocks: Sequence[ScanBlock], ends: Sequence[int], query: Vectors, top_k: int, floor: float) -> RowNumbers:
-    """Return the rows that may be among the best, counted through all blocks."""
+def _candidates(blocks: Sequence[ScanBlock], query: Vectors, top_k: int, floor: float) -> list[_Rows]:
+    """Return the rows that may be among the best."""
+    ends = list(accumulate(map(len, blocks)))
+    if not ends or not ends[-1]:
+        return []
     if ends[-1] <= _FEW_ROWS and all(block.excluded is None for block in blocks):
-        return np.arange(ends[-1])
+        return [_Rows(block, block.included if block.included is not None else np.arange(len(block))) for block in blocks]
     scores = _scan(blocks, ends, query)
     error = float32_error_bound(len(query))
     threshold = min(max(kth_largest_at_least(scores, top_k) - 2 * error, floor - error, MIN_SCORE), -MIN_SCORE)
-    return (scores >= threshold).nonzero()[0]
+    split = zip(blocks, split_by_block(ends, (scores >= threshold).nonzero()[0]), strict=True)
+    return [_Rows(block, rows if block.included is None else block.included[rows]) for block, rows in split if len(rows)]
 
 
 def _scan(blocks: Sequence[ScanBlock], ends: Sequence[int], query: Vectors) -> Vectors:
@@ -126,40 +135,51 @@ def kth_largest_at_least(scores: Scores, top_k: int) -> float:
     return float(ordered[len(ordered) - top_k])
 
 
-def split_by_block(ends: Sequence[int], positions: RowNumbers) -> Iterator[tuple[int, RowNumbers]]:
-    """Yield the number of each block that has ``positions``, and these counted from its own start. ``positions`` are ascending
-    and count the rows of all blocks; ``ends`` are the ends of the blocks in that count."""
-    numbers = np.searchsorted(ends, positions, side="right")
-    cuts = [0, *((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(positions)]
-    for start, end in pairwise(cuts) if len(positions) else ():
-        number = int(numbers[start])
-        yield number, positions[start:end] - (ends[number - 1] if number else 0)
+def split_by_block(ends: Sequence[int], positions: RowNumbers) -> Iterator[RowNumbers]:
+    """Yield for each block those ``positions`` that are in it, counted from its first row. ``positions`` are ascending and count
+    the rows of all blocks; ``ends`` are the ends of the blocks in that count."""
+    ordered = positions.tolist()
+    start = low = 0
+    for end in ends:
+        high = bisect_left(ordered, end, low)
+        yield positions[low:high] - start
+        start, low = end, high
 
 
-def _rescore(
-    blocks: Sequence[ScanBlock],
-    ends: Sequence[int],
-    candidates: RowNumbers,
-    query: npt.NDArray[np.float64],
-    top_k: int,
-    floor: float,
-) -> list[ScoredRow]:
-    """Score rows in float64, and return those that may be among the best. ``candidates`` are their positions in the result of
-    ``_scan``. A score is never a negative zero."""
-    vectors: list[Vectors] = []
-    segments: list[int] = []
-    rows: list[RowNumbers] = []
-    for number, local in split_by_block(ends, candidates):
-        block = blocks[number]
-        picked = local if block.included is None else block.included[local]
-        vectors.append(block.vectors[picked])
-        segments += [block.segment] * len(picked)
-        rows.append(picked + block.first if block.numbers is None else block.numbers[picked])
-    scores = np.vecdot(np.concatenate(vectors, dtype=np.float64), query)
-    rounded = np.rint(np.minimum(np.maximum(scores, -1.0), 1.0) * _SCORE_SCALE) / _SCORE_SCALE + 0.0
-    best = (rounded >= max(floor, kth_largest_at_least(rounded, top_k))).nonzero()[0].tolist()
-    numbers = np.concatenate(rows)
-    return [ScoredRow(float(rounded[n]), segments[n], int(numbers[n])) for n in best]
+def _chunks(candidates: Sequence[_Rows]) -> Iterator[list[_Rows]]:
+    """Yield the rows of ``candidates`` in parts of at most ``_RESCORE_ROWS``."""
+    part: list[_Rows] = []
+    size = 0
+    for block, rows in candidates:
+        for start in range(0, len(rows), _RESCORE_ROWS):
+            piece = _Rows(block, rows[start : start + _RESCORE_ROWS])
+            if size + len(piece.rows) > _RESCORE_ROWS:
+                yield part
+                part, size = [], 0
+            part.append(piece)
+            size += len(piece.rows)
+    if part:
+        yield part
+
+
+def _rescore(candidates: Sequence[_Rows], query: npt.NDArray[np.float64], top_k: int, floor: float) -> list[ScoredRow]:
+    """Score rows in float64, and return those that may be among the best. A score is never a negative zero."""
+    vectors = np.concatenate([block.vectors[rows] for block, rows in candidates], dtype=np.float64)
+    scores: list[float] = np.vecdot(vectors, query).tolist()
+    least = max(floor, sorted(scores)[-top_k] if len(scores) > top_k else MIN_SCORE) - 1 / _SCORE_SCALE  # before the rounding
+    scored_rows: list[ScoredRow] = []
+    at = 0
+    for block, rows in candidates:
+        for row, score in zip(rows.tolist(), scores[at : at + len(rows)], strict=True):
+            if score >= least:
+                number = block.first + row if block.numbers is None else int(block.numbers[row])
+                scored_rows.append(ScoredRow(_round(score), block.segment, number))
+        at += len(rows)
+    return [scored for scored in scored_rows if scored.score >= floor]
+
+
+def _round(score: float) -> float:
+    return round(max(-1.0, min(1.0, score)) * _SCORE_SCALE) / _SCORE_SCALE
 
 
 def float32_error_bound(dimensions: int) -> float:
