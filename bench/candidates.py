@@ -11,7 +11,7 @@ the candidates must contain every row that scores as well as the tenth in float6
 import argparse
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -69,16 +69,13 @@ def count_candidates(rows: Vectors, queries: Vectors) -> BoundCounts:
 
 def embed_with_progress(texts: Sequence[str]) -> Vectors:
     """Return (n, 384) float32, and print to standard error how many of ``texts`` are embedded."""
-
-    def batches() -> Iterator[Vectors]:
-        for start in range(0, len(texts), _BATCH):
-            yield embed(texts[start : start + _BATCH])
-            print(
-                f"\r{min(start + _BATCH, len(texts))} of {len(texts)} sentences are embedded", end="", file=sys.stderr, flush=True
-            )
-        print(file=sys.stderr)
-
-    return np.concatenate([*batches()])
+    parts = []
+    for start in range(0, len(texts), _BATCH):
+        parts.append(embed(texts[start : start + _BATCH]))
+        done = min(start + _BATCH, len(texts))
+        print(f"\r{done} of {len(texts)} sentences are embedded", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return np.concatenate(parts)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Sentences of real text and their vectors: the project's documentation, and the docstrings of the standard library.
+"""Sentences of real text and their vectors: the project's documentation, and docstrings of the gateway and the standard library.
 
 The sentences depend only on the files of this checkout and on the version of Python. Modules are parsed, not imported.
 """
@@ -28,7 +28,8 @@ _MAX_WORDS: Final = 40
 _SECONDS: Final = 3600.0  # for one call of the embedding model
 _CODE: Final = re.compile(r"^ *(```|~~~).*?^ *\1[^\n]*$", re.DOTALL | re.MULTILINE)
 _END: Final = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`\"'(*])|\n\s*\n|\n\s*[-*#|>]+ ")
-_NOT_INSTALLED_EVERYWHERE: Final = frozenset({"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"})
+_OPTIONAL: Final = frozenset({"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"})
+"""Folders of the standard library that are not installed everywhere, or are not part of it."""
 
 
 def document_sentences() -> Iterator[str]:
@@ -38,10 +39,11 @@ def document_sentences() -> Iterator[str]:
 
 
 def docstring_sentences() -> Iterator[str]:
-    """Yield the sentences of the docstrings of the standard library. The order of modules is random, but always the same, so that
-    the first sentences are not all from a few packages."""
-    root = Path(sysconfig.get_path("stdlib"))
-    modules = sorted(path for path in root.rglob("*.py") if not _NOT_INSTALLED_EVERYWHERE & {*path.relative_to(root).parts})
+    """Yield the sentences of the docstrings of the gateway and of the standard library. The modules are shuffled, always in the
+    same way, so that the first sentences are not all from a few packages."""
+    library = Path(sysconfig.get_path("stdlib"))
+    installed = (path for path in library.rglob("*.py") if not _OPTIONAL & {*path.relative_to(library).parts})
+    modules = [*sorted((ROOT / "shared").rglob("*.py")), *sorted(installed)]
     random.Random(1).shuffle(modules)
     for module in modules:
         for docstring in _docstrings(module):
