@@ -29,8 +29,8 @@ _CHUNK_NUMBERS: Final = 2**17  # that are encoded together, in the cache of the 
 
 
 class Codes(NamedTuple):
-    """The rows ``scales[i] * codes[i]``: (n, d) int8 ``codes``, (n,) float32 ``scales``. The row that they stand for differs from
-    that by a vector whose length is at most ``residuals[i]``, (n,) float32."""
+    """(n, d) int8 ``codes``, (n,) float32 ``scales`` and (n,) float32 ``residuals``. Row i of the vectors is
+    ``scales[i] * codes[i]`` and a rest whose length is at most ``residuals[i]``."""
 
     codes: Int8s
     scales: Float32s

@@ -36,14 +36,14 @@ class ScanUnit(NamedTuple):
 
 @dataclass(slots=True)
 class BlockReader:
-    """Reads blocks of ``segments``, whose vectors have ``dimensions`` numbers. ``reads`` counts blocks that were not
-    cached."""
+    """Reads blocks of ``segments``, whose vectors have ``dimensions`` numbers. ``code_reads`` counts the blocks of
+    codes that were not cached."""
 
     objects: SegmentObjects
     segments: Sequence[Segment]
     dimensions: int
     residency: Residency
-    reads: int = field(default=0, init=False)
+    code_reads: int = field(default=0, init=False)
 
     async def select(self, filter_: Filter | None) -> list[ScanUnit]:
         """Return what to scan: the rows that ``filter_`` selects, without blocks that have none."""
@@ -102,7 +102,7 @@ class BlockReader:
     async def _load_group(self, group: Sequence[ScanUnit]) -> list[ScanBlock | CodeBlock]:
         bodies = [self.objects.cached_block(unit.block) for unit in group]
         missing = [n for n, body in enumerate(bodies) if body is None]
-        self.reads += len(missing)
+        self.code_reads += sum(group[n].block.part == CODES for n in missing)
         for n, body in zip(missing, await asyncio.gather(*(self._read(group[n]) for n in missing)), strict=True):
             bodies[n] = body
         return [self._decode(unit, body or b"") for unit, body in zip(group, bodies, strict=True)]

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple, TypeVar
 import anyio.to_thread
 import numpy as np
 
+from spass.aws.log import write_line
+from spass.core.time import now
 from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import SegmentObjects, map_limited, vector_block_rows, vector_blocks
@@ -56,8 +58,12 @@ async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], que
     """Return the ``top_k`` neighbors, best first. Equal scores are in the order of ids."""
     dimensions = len(query.vector)
     residency = choose_residency(segments, dimensions, objects.budget)
-    search = _Search(BlockReader(objects, segments, dimensions, residency), query)
+    reader = BlockReader(objects, segments, dimensions, residency)
+    search = _Search(reader, query)
     await search.run()
+    if reader.code_reads:
+        line = {"at": now(), "level": "info", "event": "index_read", **objects.log_fields}
+        write_line({**line, "residency": residency.value, "blocks": reader.code_reads})
     return await _resolve_ids(objects, segments, search.rows, query.top_k)
 
 
@@ -134,7 +140,7 @@ class _Search:
 
     async def _score_open(self) -> None:
         """Score the open candidates, the best bounds first, until no other can be among the best."""
-        if self.reader.residency.keeps_vectors and not self.reader.reads:
+        if self.reader.residency.keeps_vectors and not self.reader.code_reads:
             await self._keep_wanted_blocks()
         if self.open:
             await self._read_rows(_FIRST_ROWS)

@@ -13,7 +13,7 @@ _FLOAT_BYTES: Final = 4
 
 
 class Residency(StrEnum):
-    """What stays in memory: all vectors with their codes; the codes alone; or, of a still larger index, the codes that fit."""
+    """What stays in memory: codes and vectors, codes alone, or those codes that fit."""
 
     CODES_AND_VECTORS = "codes and vectors"
     CODES = "codes"
