@@ -70,7 +70,10 @@ class MemoryBucket:
         if "Range" not in call:
             return {"Body": BytesIO(stored.body)}
         first, _, last = call["Range"].removeprefix("bytes=").partition("-")
-        end = int(last) + 1 if last else len(stored.body)
+        end = min(int(last) + 1, len(stored.body)) if last else len(stored.body)
+        if int(first) >= len(stored.body):
+            error: Any = {"Error": {"Code": "InvalidRange", "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": 416}}
+            raise ClientError(error, "GetObject")
         return {"Body": BytesIO(stored.body[int(first) : end]), "ContentRange": f"bytes {first}-{end - 1}/{len(stored.body)}"}
 
     def list_objects_v2(self, **call: Any) -> dict[str, Any]:

@@ -75,6 +75,9 @@ async def test_objects_are_read_completely_and_by_range(store: TenantStore) -> N
     assert await store.objects.get("a/b", start=6) == b"world"
     assert await store.objects.get("a/b", start=0, end=5) == b"hello"
     assert await store.objects.get("a/b", start=4, end=4) == b""
+    assert await store.objects.get("a/b", start=6, end=99) == b"world"
+    with pytest.raises(ObjectMissing):
+        await store.objects.get("a/b", start=11, end=12)
     await store.objects.put("a/c", b"", transient=True)
     assert await store.objects.get_all(["a/c", "a/b"]) == [b"", b"hello world"]
     with pytest.raises(ObjectMissing):

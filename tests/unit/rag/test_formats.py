@@ -37,7 +37,7 @@ from tests.unit.rag.search.test_reader_queries import INDEX, WrittenIndex, run_q
 pytestmark = pytest.mark.anyio
 
 RECORDED: Final[dict[str, Any]] = json.loads((Path(__file__).parent / "recorded/index_without_codes.json").read_text())
-BUDGETS: Final = (0, 4000, 2**20)
+BUDGETS: Final = (0, 4000, 6000, 2**20)  # nothing, some codes, codes alone, and everything of the recorded index
 BLOCK_ROWS: Final = 5
 CODED_ROWS: Final = 10  # a smaller segment has no codes
 DELETED: Final = (3, 17, 21, 44)

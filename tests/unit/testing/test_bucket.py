@@ -15,11 +15,13 @@ from spass.testing.bucket import MemoryBucket
 
 KEYS = st.sampled_from(["T/demo/a", "T/demo/a/b", "T/demo/b", "T/demo/ß", "T/other/a"])
 RANGES = st.one_of(
-    st.none(), st.integers(0, 3).map(lambda first: f"bytes={first}-"), st.integers(0, 3).map(lambda last: f"bytes=0-{last}")
+    st.none(),
+    st.integers(0, 9).map(lambda first: f"bytes={first}-"),
+    st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda pair: f"bytes={min(pair)}-{max(pair)}"),
 )
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), KEYS, st.binary(min_size=4, max_size=8)),
+        st.tuples(st.just("put"), KEYS, st.binary(max_size=8)),
         st.tuples(st.just("get"), KEYS, RANGES),
         st.tuples(st.just("list"), st.sampled_from(["T/demo/", "T/demo/a", "T/absent/"]), st.integers(1, 3)),
         st.tuples(st.just("head"), KEYS, st.none()),

@@ -44,6 +44,7 @@ class BlockReader:
     dimensions: int
     residency: Residency
     code_reads: int = field(default=0, init=False)
+    _incomplete: set[str] = field(default_factory=set, init=False)  # segments whose codes are known to be incomplete
 
     async def select(self, filter_: Filter | None) -> list[ScanUnit]:
         """Return what to scan: the rows that ``filter_`` selects, without blocks that have none."""
@@ -126,10 +127,15 @@ class BlockReader:
             if len(stored) == block.end - block.start:
                 return stored
         made = await self._make_codes(segment, block)
-        write_line(
-            {"at": now(), "level": "warning", "event": "codes_incomplete", **self.objects.log_fields, "segment": segment.id}
-        )
+        self._log_incomplete_codes(segment)
         return made
+
+    def _log_incomplete_codes(self, segment: Segment) -> None:
+        """Write one warning for the segment, however many blocks are missing."""
+        if segment.id not in self._incomplete:
+            self._incomplete.add(segment.id)
+            fields = {"event": "codes_incomplete", **self.objects.log_fields, "segment": segment.id}
+            write_line({"at": now(), "level": "warning", **fields})
 
     async def _make_codes(self, segment: Segment, block: Block) -> bytes:
         async def quantized(part: Block) -> Codes:

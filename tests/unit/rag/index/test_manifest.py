@@ -13,9 +13,11 @@ from spass.core.errors import InternalError
 from spass.core.ids import IndexId, TenantId, new_id, random_suffix
 from spass.core.time import now
 from spass.rag.index.manifest import (
+    CODED,
     MAX_INLINE_BITMAP_BYTES,
     MAX_MANIFEST_BYTES,
     MAX_SEGMENTS,
+    VECTORS_ALONE,
     GarbageEntry,
     Manifest,
     Segment,
@@ -44,6 +46,7 @@ segments = st.builds(
     deleted_rows=st.integers(0, 10),
     inline_bitmap=st.binary(max_size=MAX_INLINE_BITMAP_BYTES),
     bitmap_object=st.sampled_from(["", "deleted_rows-x"]),
+    format=st.sampled_from([VECTORS_ALONE, CODED]),
 )
 
 
@@ -59,7 +62,8 @@ def test_the_largest_manifest_fits() -> None:
     manifest = Manifest()
     for _ in range(100):
         largest_segments = tuple(
-            Segment(new_id("seg"), 10**7, 10**11, 10**11, 10**6, os.urandom(MAX_INLINE_BITMAP_BYTES)) for _ in range(MAX_SEGMENTS)
+            Segment(new_id("seg"), 10**7, 10**11, 10**11, 10**6, os.urandom(MAX_INLINE_BITMAP_BYTES), format=CODED)
+            for _ in range(MAX_SEGMENTS)
         )
         gen = new_id("gen")
         next_ = Manifest(gen, 0, "m" * 100, 16384, now(), now(), largest_segments)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Final, Literal
 
@@ -69,16 +70,22 @@ def test_without_simsimd_numpy_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     check_products()
 
 
-class WrongSimsimd(ModuleType):
-    """A simsimd whose products are wrong: they lose the last component, or wrap at 2^15."""
+class FakeSimsimd(ModuleType):
+    """A simsimd whose products are wrong: they lose the last component, or wrap at 2^15. Without an ``error``, they are right."""
 
-    def __init__(self, error: str) -> None:
+    def __init__(self, error: str = "") -> None:
         super().__init__("simsimd")
         self.error = error
         self.calls = 0
+        self.enabled: list[str] = []
+
+    def enable_capability(self, name: str) -> None:
+        self.enabled.append(name)
 
     def cdist(self, codes: Int8s, queries: Int8s, metric: Literal["dot"]) -> object:
         self.calls += 1
+        if not self.error:
+            return simsimd.cdist(codes, queries, metric)
         if self.error == "lost":
             return simsimd.cdist(codes[:, :-1].copy(), queries[:, :-1].copy(), metric)
         return np.asarray(simsimd.cdist(codes, queries, metric)).astype(np.int64).astype(np.int16).astype(np.float64)
@@ -86,25 +93,35 @@ class WrongSimsimd(ModuleType):
 
 @pytest.mark.parametrize("error", ["lost", "wrapped"])
 def test_a_kernel_that_is_wrong_on_this_processor_is_not_used(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = WrongSimsimd(error)
-    monkeypatch.setitem(sys.modules, "simsimd", wrong)
+    fake = FakeSimsimd(error)
+    monkeypatch.setitem(sys.modules, "simsimd", fake)
     check_products()
-    assert wrong.calls == 1, "only the comparison with numpy called it"
+    assert fake.calls == 1, "only the comparison with numpy called it"
 
 
 def test_a_right_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the tests above would not test simsimd."""
-    calls = []
-
-    def cdist(codes: Int8s, queries: Int8s, metric: Literal["dot"]) -> object:
-        calls.append(metric)
-        return simsimd.cdist(codes, queries, metric)
-
-    fake = ModuleType("simsimd")
-    fake.cdist = cdist  # type: ignore[attr-defined]
+    fake = FakeSimsimd()
     monkeypatch.setitem(sys.modules, "simsimd", fake)
     check_products()
-    assert calls == ["dot"] * 3
+    assert fake.calls == 3, "the comparison, the products, and the scan"
+
+
+@pytest.mark.parametrize(
+    ("flags", "enabled"),
+    [("fp asimd crc32 asimdhp asimddp", ["neon_i8"]), ("fp asimd crc32", []), ("avx2 \xff sse4_2", []), (None, [])],
+)
+def test_the_dot_product_of_arm64_is_enabled_where_the_processor_has_it(
+    flags: str | None, enabled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    if flags is not None:
+        cpuinfo.write_text(f"processor\t: 0\nFeatures\t: {flags}\n", encoding="latin-1")
+    fake = FakeSimsimd()
+    monkeypatch.setattr(kernels, "_CPUINFO", cpuinfo)
+    monkeypatch.setitem(sys.modules, "simsimd", fake)
+    check_products()
+    assert (fake.enabled, fake.calls) == (enabled, 3)
 
 
 _MANY_CALLS: Final = """

@@ -1,6 +1,7 @@
 """The budget of the cache decides what queries keep in memory: codes and vectors, codes alone, or some codes."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -257,6 +258,23 @@ async def test_tenants_and_indices_never_see_the_codes_of_each_other() -> None:
             await known.check(cache, query)
     for known in knowns:
         assert (await known.check(cache, queries(6)[-1])).of(CODES) == []
+
+
+@pytest.mark.parametrize("residency", Residency)
+async def test_a_query_that_reads_codes_says_so_in_the_log(residency: Residency, capsys: pytest.CaptureFixture[str]) -> None:
+    known = await Known().put()
+    cache = ObjectCache(BUDGETS[residency])
+    counts = []
+    for query in queries(3):
+        reads = await known.check(cache, query)
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line.pop("blocks") for line in lines] == [len(reads.of(CODES))] * len(lines)
+        counts.append(len(lines))
+        for line in lines:
+            assert line.pop("at").endswith("Z")
+            expected = {"level": "info", "event": "index_read", "tenant": "demo", "index": "berlin"}
+            assert line == {**expected, "residency": residency.value}
+    assert counts == ([1, 1, 1] if residency is Residency.SOME_CODES else [1, 0, 0])
 
 
 async def test_an_index_that_is_no_longer_queried_makes_room_for_another() -> None:
