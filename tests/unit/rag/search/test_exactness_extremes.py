@@ -55,7 +55,7 @@ async def test_a_million_near_duplicates_do_not_hide_the_best(budget: float, ran
 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
-@pytest.mark.parametrize(("rows", "dimensions"), [(400, 4096), (5000, 1), (8000, 100), (2, 4096)])
+@pytest.mark.parametrize(("rows", "dimensions"), [(400, 4096), (5000, 1), (12_000, 100), (2, 4096)])
 async def test_any_dimensions_and_more_results_than_rows(rows: int, dimensions: int, budget: float, random: Random) -> None:
     vectors = unit(random.normal(size=(rows, dimensions)))
     index = await put_index(vectors, [0] * rows, split(rows, 2))
