@@ -29,7 +29,7 @@ from spass.rag.search.selection import Selection
 T = TypeVar("T")
 
 _MAX_INLINE_BYTES: Final = 8 * 2**20  # a smaller scan takes less time than a switch to a thread
-_FIRST_ROWS: Final = 32  # candidates that are read first: usually all that are left when they are scored
+_FIRST_ROWS: Final = 8  # candidates that are read first, in addition to twice ``top_k``: their scores spare most of the others
 _MORE_ROWS: Final = 512
 _MANY_ROWS: Final = 64  # of a block of vectors: it is read whole
 
@@ -143,7 +143,7 @@ class _Search:
         if self.reader.residency.keeps_vectors and not self.reader.code_reads:
             await self._keep_wanted_blocks()
         if self.open:
-            await self._read_rows(_FIRST_ROWS)
+            await self._read_rows(2 * self.query.top_k + _FIRST_ROWS)
         many: list[ScanUnit] = []
         few = [NO_CANDIDATES]
         for unit, candidates in self._by_vector_block(self.open):

@@ -79,7 +79,7 @@ def shrink_limits(patch: pytest.MonkeyPatch, random: Random) -> None:
         "search.blocks.MAX_GROUP_BYTES": group_bytes,
         "search.nearest_neighbors.MAX_GROUP_BYTES": group_bytes,
         "search.nearest_neighbors._MAX_INLINE_BYTES": 0 if random.random() < 0.1 else 2**23,
-        "search.nearest_neighbors._FIRST_ROWS": _pick(random, (1, 32)),
+        "search.nearest_neighbors._FIRST_ROWS": _pick(random, (0, 8)),
         "search.nearest_neighbors._MORE_ROWS": _pick(random, (2, 512)),
         "search.nearest_neighbors._MANY_ROWS": _pick(random, (3, 64)),
         "search.code_scan._INCLUDED_ROWS": _pick(random, (5, 8192)),

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from spass.aws.clients import TenantStore
 from spass.aws.invocation import AwsCall
 from spass.core.ids import IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.codes import encode_codes
+from spass.rag.index.codes import encode_codes, quantize
 from spass.rag.index.ids import IdRow
 from spass.rag.index.manifest import CODED, VECTORS_ALONE, Segment
 from spass.rag.index.objects import CODE_BOUND_BYTES, CODES, DOCS, VECTORS, SegmentObjects, code_blocks, vector_blocks
@@ -26,6 +27,7 @@ from tests.unit.rag.search.exact_vectors import unit
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
+Scores = npt.NDArray[np.float64]
 
 BERLIN, ROME = IndexId("berlin"), IndexId("rome")
 DIMENSIONS: Final = 32
@@ -121,18 +123,22 @@ class Known:
         coded = [segment for segment in self.segments if segment.id != UNCODED]
         return sum(objects.is_cached(block) for segment in coded for block in vector_blocks(segment, DIMENSIONS))
 
-    async def check(self, cache: ObjectCache, query: Vectors) -> Reads:
+    async def check(self, cache: ObjectCache, query: Vectors, top_k: int = TOP_K) -> Reads:
         """Compare a search with brute force, and return what it read."""
         with inject(Reads()) as reads:
-            await self.search(cache, query)
+            await self.search(cache, query, top_k)
         assert isinstance(reads, Reads)
         return reads
 
-    async def search(self, cache: ObjectCache, query: Vectors) -> None:
+    def scores(self, query: Vectors) -> Scores:
+        scores: Scores = np.rint(np.vecdot(self.vectors.astype(np.float64), query.astype(np.float64)) * 1e6) / 1e6
+        return scores
+
+    async def search(self, cache: ObjectCache, query: Vectors, top_k: int = TOP_K) -> None:
         """Compare a search with brute force."""
-        found = await find_nearest(self.objects(cache), self.segments, VectorQuery(query, TOP_K))
-        scores = np.rint(np.vecdot(self.vectors.astype(np.float64), query.astype(np.float64)) * 1e6) / 1e6
-        best = np.argsort(-scores, kind="stable")[:TOP_K]
+        found = await find_nearest(self.objects(cache), self.segments, VectorQuery(query, top_k))
+        scores = self.scores(query)
+        best = np.argsort(-scores, kind="stable")[:top_k]
         assert [(one.id, one.score) for one in found] == [(f"d{row:05}", scores[row]) for row in best.tolist()]
 
 
@@ -187,6 +193,20 @@ async def test_with_room_for_codes_alone_no_block_of_vectors_is_read_or_kept() -
     assert known.cached_blocks(cache) == 0
     again = await known.check(cache, queries(60, seed=8)[-1])
     assert again.sizes == [], "the rows of the candidates were kept"
+
+
+async def test_the_scores_of_the_first_rows_that_are_read_spare_half_of_the_others() -> None:
+    known = Known()
+    known.vectors[:, 0] = np.random.default_rng(3).uniform(4, 6, ALL_ROWS)  # so that the steps of the codes are large
+    known.vectors = unit(known.vectors.astype(np.float64))
+    await known.put()
+    cache = ObjectCache(BUDGETS[Residency.CODES])
+    residual = quantize(known.vectors).residuals.max()
+    await known.check(cache, queries(1)[0])
+    for query in unit(np.eye(DIMENSIONS)[:1] + np.random.default_rng(2).normal(0, 0.15, (5, DIMENSIONS))):
+        lowest = np.sort(known.scores(query))[-50]
+        reads = await known.check(cache, query, top_k=50)
+        assert sum(reads.of(VECTORS)) // ROW_BYTES < np.count_nonzero(known.scores(query) >= lowest - residual)
 
 
 async def test_a_block_with_many_candidates_is_read_whole_and_not_kept_among_codes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
