@@ -166,7 +166,8 @@ def _rescore(candidates: Sequence[_Rows], query: npt.NDArray[np.float64], top_k:
     """Score rows in float64, and return those that may be among the best. A score is never a negative zero."""
     vectors = np.concatenate([block.vectors[rows] for block, rows in candidates], dtype=np.float64)
     scores: list[float] = np.vecdot(vectors, query).tolist()
-    least = max(floor, sorted(scores)[-top_k] if len(scores) > top_k else MIN_SCORE) - 1 / _SCORE_SCALE  # before the rounding
+    # Scores that are a little more than one unit of the last decimal apart may still be rounded to the same number.
+    least = max(floor, sorted(scores)[-top_k] if len(scores) > top_k else MIN_SCORE) - 2 / _SCORE_SCALE
     scored_rows: list[ScoredRow] = []
     at = 0
     for block, rows in candidates:

@@ -108,3 +108,20 @@ def test_a_scan_without_live_rows_returns_none() -> None:
 def test_a_normalised_vector_has_length_one_or_zero(row: list[float]) -> None:
     length = float(np.linalg.norm(normalise(np.array([row], np.float32))[0].astype(np.float64)))
     assert length == 0 if not any(row) else abs(length - 1) < 1e-6
+
+
+def test_scores_at_both_ends_of_one_unit_tie_after_the_rounding() -> None:
+    query = np.array([1, 2.0**-25, 2.0**-50, 0], np.float32)  # so that a score may be any double
+    low, high = 0.4396615, 0.4396625
+    assert low < high - 1e-6
+    vectors = np.stack([_vector_with_score(low), _vector_with_score(high)])
+    assert np.array_equal(vectors, normalise(vectors))
+    assert best(vectors, query, 1) == [(0, 0.439662)]
+
+
+def _vector_with_score(score: float) -> Vectors:
+    """Return a vector of length 1 whose product with the query (1, 2^-25, 2^-50, 0) is exactly ``score``."""
+    first = np.float32(score)
+    second = np.float32((score - float(first)) * 2**25)
+    third = np.float32((score - float(first) - float(second) * 2.0**-25) * 2**50)
+    return np.array([first, second, third, math.sqrt(1 - math.fsum(float(n) ** 2 for n in (first, second, third)))], np.float32)
