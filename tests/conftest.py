@@ -3,15 +3,18 @@
 import gc
 import logging
 import os
+import ssl
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 # One thread per query, as in AWS. numpy reads this variable when it is first imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import httpx
 import pytest
 from botocore.loaders import JSONFileLoader
 from hypothesis import settings
@@ -86,6 +89,25 @@ def _cache_service_descriptions() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JSONFileLoader, "load_file", lambda _, path: read_once(path))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_tls_contexts() -> Iterator[None]:
+    """Cache httpx's TLS contexts. Reading the certificates takes 20 ms of CPU for every new client, and tests open thousands."""
+    create = httpx.create_ssl_context
+    contexts: dict[tuple[object, ...], ssl.SSLContext] = {}
+
+    def create_once(verify: ssl.SSLContext | str | bool = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
+        if isinstance(verify, ssl.SSLContext) or cert is not None:
+            return create(verify, cert, trust_env)
+        key = (verify, trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        if key not in contexts:
+            contexts[key] = create(verify, cert, trust_env)
+        return contexts[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", create_once)
         yield
 
 
