@@ -3,14 +3,18 @@
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Final, TypeVar
 
 import pytest
 
 from spass.aws.invocation import AwsCall
 from spass.core.errors import StorageUnavailable
+from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import CODED, Segment, read_manifest
-from spass.rag.index.objects import CODES, VECTORS, code_blocks
+from spass.rag.index.objects import CODES, VECTORS, SegmentObjects, code_blocks
+from spass.rag.search.blocks import BlockReader
+from spass.rag.search.residency import Residency
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness
@@ -217,19 +221,32 @@ async def test_a_cancelled_query_does_not_disturb_the_others(harness: RagHarness
     assert at >= ended >= 8
 
 
-async def test_the_reads_of_a_cancelled_query_end(harness: RagHarness) -> None:
-    written, _ = await write_two_segments(harness)
-    worker = harness.cold()
+class SlowReads(FaultPlan):
+    """Every read takes a second. ``now`` counts those that have begun and not ended."""
+
+    now = 0
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        self.now += 1
+        try:
+            await asyncio.sleep(1 if len(self.calls) > 3 else 0)
+            return await super().around(call, run)
+        finally:
+            self.now -= 1
+
+
+async def test_reads_ahead_of_a_query_that_ends_are_cancelled(harness: RagHarness) -> None:
+    await write_two_segments(harness)
+    manifest = await read_manifest(harness.scope.store, INDEX)
+    objects = SegmentObjects(harness.scope.store, INDEX, manifest.generation, ObjectCache())
     before = asyncio.all_tasks()
-    with inject(CancelAt(4, before=False)) as plan:
-        assert isinstance(plan, CancelAt)
-        task = asyncio.ensure_future(run_query(harness, worker, QUERY, 4))
-        plan.task = task
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        calls = len(plan.calls)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert len(plan.calls) == calls, "no read begins after the end"
+    with inject(SlowReads()) as plan:
+        assert isinstance(plan, SlowReads)
+        reader = BlockReader(objects, manifest.segments, DIMENSIONS, Residency.CODES)
+        async with aclosing(reader.load(await reader.select(None))) as groups:
+            assert len(await anext(groups)) == 3
+            while not plan.now:
+                await asyncio.sleep(0)
+            assert asyncio.all_tasks() > before, "the next group is being read"
+        assert plan.now == 0
     assert asyncio.all_tasks() == before
-    await check_answers(harness, worker, written)

@@ -101,8 +101,9 @@ class Known:
         self.vectors = unit(np.random.default_rng(self.seed).normal(size=(ALL_ROWS, DIMENSIONS)))
         self.segments = []
 
-    async def put(self) -> "Known":
-        objects = self.objects(ObjectCache(0))
+    async def put(self, cache: ObjectCache | None = None) -> "Known":
+        """Write the index, as a worker with ``cache``."""
+        objects = self.objects(cache or ObjectCache(0))
         for number, first in enumerate(np.cumsum([0, *SIZES[:-1]]).tolist()):
             numbers = range(first, first + SIZES[number])
             ids = [IdRow(f"d{row:05}", 0, 0, 0) for row in numbers]
@@ -278,6 +279,14 @@ async def test_tenants_and_indices_never_see_the_codes_of_each_other() -> None:
             await known.check(cache, query)
     for known in knowns:
         assert (await known.check(cache, queries(6)[-1])).of(CODES) == []
+
+
+async def test_a_writer_keeps_no_codes_in_memory() -> None:
+    """It does not read them again, and merges need the memory."""
+    with_codes, without = ObjectCache(), ObjectCache()
+    await Known().put(with_codes)
+    await Known(format=VECTORS_ALONE).put(without)
+    assert with_codes.used_bytes == without.used_bytes > 0
 
 
 @pytest.mark.parametrize("residency", Residency)
