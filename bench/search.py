@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from bench.processes import with_one_thread
 from spass.rag.index.codes import decode_codes, encode_codes, has_codes
+from spass.rag.index.large_pages import in_large_pages
 from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Segment
 from spass.rag.index.objects import Block, code_blocks, vector_block_rows, vector_blocks
 from spass.rag.index.segments import decode_rows, encode_array
@@ -91,7 +92,7 @@ class ResidentIndex:
         for number, rows in enumerate(parts):
             segment = Segment(str(number), len(rows), 0, 0, format=CODED)
             for block, body in _bodies(encode_codes(rows), code_blocks(segment, DIMENSIONS)):
-                self._codes.append(CodeBlock(number, block.first, decode_codes(body, block.rows, DIMENSIONS)))
+                self._codes.append(CodeBlock(number, block.first, decode_codes(in_large_pages(body), block.rows, DIMENSIONS)))
             bodies = _bodies(encode_array(rows), vector_blocks(segment, DIMENSIONS))
             self._vectors.append(
                 [ScanBlock(number, block.first, decode_rows(body, block.rows, header=not block.first)) for block, body in bodies]

@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from mmap import mmap
 from typing import Final, NamedTuple
 
 from spass.core.ids import TenantId
@@ -17,6 +18,10 @@ _STREAM_BYTES: Final = 64 * 2**20  # memory for vectors that are read but not ca
 _ENTRY_BYTES: Final = 512  # memory of a name, of the header of a bytes object, and of the entries in two dictionaries
 _MAX_USES: Final = 7
 _HALVING_INTERVAL: Final = 4  # uses per known name, on average, between two halvings of the counts
+
+
+Body = bytes | mmap
+"""The bytes of an object, or of a part of one. Blocks of codes are in memory of large pages, the others are bytes."""
 
 
 class ObjectName(NamedTuple):
@@ -47,22 +52,22 @@ class ObjectCache:
     def __init__(self, budget: int | None = None) -> None:
         self.budget = memory_budget() if budget is None else budget
         self.used_bytes = 0
-        self._bodies: OrderedDict[ObjectName, bytes] = OrderedDict()
+        self._bodies: OrderedDict[ObjectName, Body] = OrderedDict()
         self._uses: dict[ObjectName, int] = {}
         self._until_halving = 0
-        self._loading: dict[ObjectName, asyncio.Future[bytes]] = {}
+        self._loading: dict[ObjectName, asyncio.Future[Body]] = {}
 
     def __contains__(self, name: ObjectName) -> bool:
         return name in self._bodies
 
-    def get(self, name: ObjectName) -> bytes | None:
+    def get(self, name: ObjectName) -> Body | None:
         self._count_use(name)
         body = self._bodies.get(name)
         if body is not None:
             self._bodies.move_to_end(name)
         return body
 
-    def put(self, name: ObjectName, body: bytes) -> None:
+    def put(self, name: ObjectName, body: Body) -> None:
         """Cache ``body`` if it fits, after evictions if they are allowed."""
         size = len(body) + _ENTRY_BYTES
         if name in self._bodies or size > self.budget:
@@ -81,7 +86,7 @@ class ObjectCache:
             _, body = self._bodies.popitem(last=False)
             self.used_bytes -= len(body) + _ENTRY_BYTES
 
-    async def load(self, name: ObjectName, read: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def load(self, name: ObjectName, read: Callable[[], Awaitable[Body]]) -> Body:
         """Return the cached body. If there is none, ``read`` it and cache it if possible. Concurrent callers share one read."""
         body = self.get(name)
         while body is None:
@@ -92,7 +97,7 @@ class ObjectCache:
             body = None if loading.cancelled() else loading.result()
         return body
 
-    async def _read(self, name: ObjectName, read: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def _read(self, name: ObjectName, read: Callable[[], Awaitable[Body]]) -> Body:
         loading = self._loading[name] = asyncio.get_running_loop().create_future()
         try:
             body = await read()

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spass.rag.index.cache import Body
 from spass.rag.index.objects import CODE_BOUND_BYTES, code_block_rows
 
 Float32s = npt.NDArray[np.float32]
@@ -89,7 +90,7 @@ def encode_block(pieces: Sequence[Codes]) -> bytes:
     return b"".join([*scales, *residuals, *(piece.codes.reshape(-1).data.cast("B") for piece in pieces)])
 
 
-def decode_codes(stored: bytes, rows: int, dimensions: int) -> Codes:
+def decode_codes(stored: Body, rows: int, dimensions: int) -> Codes:
     """Return the codes of a block, without a copy.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 from spass.aws.clients import TenantStore
 from spass.core.ids import IndexId
 from spass.rag.index.bitmap import Bitmap
-from spass.rag.index.cache import ObjectCache, ObjectName
+from spass.rag.index.cache import Body, ObjectCache, ObjectName
 from spass.rag.index.ids import Ids
 from spass.rag.index.manifest import Segment
 
@@ -101,7 +101,7 @@ class SegmentObjects:
         name = self._name(segment, part)
         if part not in _LARGE:
             return await self._read_cached(name)
-        body = self._cache.get(name)
+        body = self._cached(name)
         if body is None:
             body = await self._store.objects.get(name.key)
             self._put_in_cache(name, part, body)
@@ -109,7 +109,14 @@ class SegmentObjects:
 
     async def _read_cached(self, name: ObjectName) -> bytes:
         """Read a whole object through the cache, whatever its size. Concurrent callers share one read."""
-        return await self._cache.load(name, lambda: self._store.objects.get(name.key))
+        return await self._load(name, lambda: self._store.objects.get(name.key))
+
+    def _cached(self, name: ObjectName) -> bytes | None:
+        body = self._cache.get(name)
+        return None if body is None else bytes(body)  # the same object, if it is bytes
+
+    async def _load(self, name: ObjectName, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        return bytes(await self._cache.load(name, read))
 
     @property
     def log_fields(self) -> dict[str, str]:
@@ -152,11 +159,11 @@ class SegmentObjects:
     def is_cached(self, block: Block) -> bool:
         return self._block_name(block) in self._cache
 
-    def cached_block(self, block: Block) -> bytes | None:
+    def cached_block(self, block: Block) -> Body | None:
         """Return the bytes of ``block`` if they are cached."""
         return self._cache.get(self._block_name(block))
 
-    async def block(self, block: Block) -> bytes:
+    async def block(self, block: Block) -> Body:
         """Read the bytes of ``block``, through the cache."""
         return await self.load_block(block, lambda: self.read_block(block))
 
@@ -164,7 +171,7 @@ class SegmentObjects:
         """Read the bytes of ``block`` from the bucket."""
         return await self._store.objects.get(self._name(block.segment, block.part).key, start=block.start, end=block.end)
 
-    async def load_block(self, block: Block, read: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def load_block(self, block: Block, read: Callable[[], Awaitable[Body]]) -> Body:
         """Return the cached bytes of ``block``, or those that ``read`` returns, which are cached. Concurrent callers share one
         read."""
         return await self._cache.load(self._block_name(block), read)
@@ -193,11 +200,11 @@ class SegmentObjects:
         """Read a range of an object of which the same ranges are always read."""
         key = self._name(segment, part).key
         name = self._name(segment, _range_name(part, start, end))
-        return await self._cache.load(name, lambda: self._store.objects.get(key, start=start, end=end))
+        return await self._load(name, lambda: self._store.objects.get(key, start=start, end=end))
 
     async def meta_head(self, segment: Segment) -> bytes:
         """Read the beginning of ``meta``: at least 64 KiB, or all of it."""
-        whole = self._cache.get(self._name(segment.id, META))
+        whole = self._cached(self._name(segment.id, META))
         return whole if whole is not None else await self._range(segment.id, META, 0, HEAD_BYTES)
 
     async def meta_range(self, segment: Segment, start: int, end: int) -> bytes:
@@ -212,7 +219,7 @@ class SegmentObjects:
 
     async def derived(self, segment: Segment, name: str, compute: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the result of ``compute``, which depends only on objects of the segment. It is cached under ``name``."""
-        return await self._cache.load(self._name(segment.id, f"{name}#"), compute)
+        return await self._load(self._name(segment.id, f"{name}#"), compute)
 
     async def lines(self, segment: Segment, rows: Sequence[int]) -> list[bytes]:
         """Read the lines of docs.jsonl of ``rows``, which are ascending."""
@@ -234,7 +241,7 @@ class SegmentObjects:
     async def _ranges(self, segment: Segment, part: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read small ranges of a large object, and cache each of them."""
         names = [self._name(segment.id, _range_name(part, start, end)) for start, end in spans]
-        pieces = {start: self._cache.get(name) for (start, _), name in zip(spans, names, strict=True)}
+        pieces = {start: self._cached(name) for (start, _), name in zip(spans, names, strict=True)}
         key = self._name(segment.id, part).key
         groups = _group_adjacent([span for span in spans if pieces[span[0]] is None])
         bodies = await asyncio.gather(*(self._store.objects.get(key, start=group[0][0], end=group[-1][1]) for group in groups))

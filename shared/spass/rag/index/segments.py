@@ -22,6 +22,7 @@ import numpy.typing as npt
 from spass.core.json import dump
 from spass.core.messages import Json
 from spass.rag.index.bitmap import Bitmap
+from spass.rag.index.cache import Body
 from spass.rag.index.codes import encode_codes, has_codes
 from spass.rag.index.columns import encode_meta
 from spass.rag.index.ids import IdRow, encode_ids
@@ -75,9 +76,9 @@ def decode_vectors(stored: bytes) -> Vectors:
     return _array(stored, np.dtype(np.float32))
 
 
-def decode_rows(stored: bytes, rows: int, *, header: bool) -> Vectors:
+def decode_rows(stored: Body, rows: int, *, header: bool) -> Vectors:
     """Return (rows, d) float32 of a range of the object: its beginning, with the ``header``, or other rows without it."""
-    if header and not stored.startswith(_MAGIC):
+    if header and stored[: len(_MAGIC)] != _MAGIC:
         raise ValueError("not an array of a segment")
     return np.frombuffer(stored, np.float32, offset=HEADER_BYTES if header else 0).reshape(rows, -1)
 

@@ -11,8 +11,10 @@ import anyio.to_thread
 from spass.aws.log import write_line
 from spass.aws.objects import ObjectMissing
 from spass.core.time import now
+from spass.rag.index.cache import Body
 from spass.rag.index.codes import Codes, decode_codes, encode_block, has_codes, quantize
 from spass.rag.index.filters import Filter
+from spass.rag.index.large_pages import in_large_pages
 from spass.rag.index.manifest import CODED, Segment
 from spass.rag.index.objects import CODES, Block, SegmentObjects, code_blocks, map_limited, vector_blocks
 from spass.rag.index.segments import decode_rows
@@ -108,13 +110,17 @@ class BlockReader:
             bodies[n] = body
         return [self._decode(unit, body or b"") for unit, body in zip(group, bodies, strict=True)]
 
-    async def _read(self, unit: ScanUnit) -> bytes:
+    async def _read(self, unit: ScanUnit) -> Body:
         block, segment = unit.block, self.segments[unit.number]
-        if block.part == CODES:
-            return await self.objects.load_block(block, lambda: self._read_codes(segment, block))
-        return await self._read_vectors(segment, block)
+        if block.part != CODES:
+            return await self._read_vectors(segment, block)
 
-    async def _read_vectors(self, segment: Segment, block: Block) -> bytes:
+        async def read() -> Body:
+            return in_large_pages(await self._read_codes(segment, block))
+
+        return await self.objects.load_block(block, read)
+
+    async def _read_vectors(self, segment: Segment, block: Block) -> Body:
         keeps = self.residency.keeps_vectors or not has_codes(segment.rows, self.dimensions)
         return await (self.objects.block(block) if keeps else self.objects.read_block(block))
 
@@ -145,7 +151,7 @@ class BlockReader:
         parts = [part for part in vector_blocks(segment, self.dimensions) if block.first <= part.first < block.first + block.rows]
         return encode_block(await asyncio.gather(*map(quantized, parts)))
 
-    def _decode(self, unit: ScanUnit, body: bytes) -> ScanBlock | CodeBlock:
+    def _decode(self, unit: ScanUnit, body: Body) -> ScanBlock | CodeBlock:
         number, block, selected = unit
         if block.part == CODES:
             codes = decode_codes(body, block.rows, self.dimensions)

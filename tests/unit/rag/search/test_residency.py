@@ -262,7 +262,7 @@ async def test_codes_that_are_made_from_vectors_are_those_that_a_writer_stores()
     for segment, first in zip(known.segments, firsts, strict=False):
         stored = encode_codes(known.vectors[first : first + segment.rows])
         for block in code_blocks(segment, DIMENSIONS):
-            assert known.objects(cache).cached_block(block) == stored[block.start : block.end]
+            assert bytes(known.objects(cache).cached_block(block) or b"") == stored[block.start : block.end]
 
 
 async def test_tenants_and_indices_never_see_the_codes_of_each_other() -> None:
