@@ -63,6 +63,18 @@ _FIRST = (
     "agents/test_approval_faults.py",
     "sessions/test_append_histories.py",
     "e2e/test_openai_own_tests.py",
+    "functions/test_run_crashes.py",
+    "functions/test_injected_operators.py",
+    "functions/test_stream_costs.py",
+    "functions/test_route_files.py",
+    "page/test_states.py",
+    "page/test_whole_path.py",
+    "page/test_chat.py",
+    "page/test_network.py",
+    "page/test_workspaces.py",
+    "page/test_uploads.py",
+    "page/test_approvals.py",
+    "page/test_reloads.py",
 )
 """The slowest files, in the order in which they start. With slow files first, all workers end at about the same time."""
 
