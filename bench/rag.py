@@ -63,11 +63,18 @@ class Http:
         self.connection = http.client.HTTPConnection(urlsplit(base).netloc)
 
     def post(self, path: str, body: object) -> None:
-        self.connection.request("POST", path, json.dumps(body), HEADERS)
-        reply = self.connection.getresponse()
+        try:
+            reply = self._send(path, body)
+        except ConnectionError:  # the server closes a connection that was idle for seconds
+            self.connection.close()
+            reply = self._send(path, body)
         answer = reply.read()
         if reply.status != 200:
             raise SystemExit(f"{path} answered {reply.status}: {answer[:300]!r}")
+
+    def _send(self, path: str, body: object) -> http.client.HTTPResponse:
+        self.connection.request("POST", path, json.dumps(body), HEADERS)
+        return self.connection.getresponse()
 
 
 class Queries:
@@ -118,7 +125,6 @@ class Queries:
         by_http, in_process = Timed("POST …/query"), Timed("the same query as a call in this process")
         table, *searches = map(Timed, ("of it: the manifest read", *self.kinds))
         path = f"/a1/rag/indices/{self.index}/query"
-        self.gateway.connection.close()  # the server has, after so long; the next request opens another
         for number in range(queries + WARM_UP):
             if number == WARM_UP:
                 for timed in (by_http, in_process, table, *searches):
