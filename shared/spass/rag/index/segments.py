@@ -56,12 +56,12 @@ def json_line(value: Json) -> bytes:
     return dump(value).encode()
 
 
-def encode_segment(rows: Rows) -> dict[str, bytes]:
-    """Return the objects of the segment by name. ``rows`` are in the order of ids."""
+def encode_segment(rows: Rows, *, with_codes: bool = True) -> dict[str, bytes]:
+    """Return the objects of the segment by name. ``rows`` are in the order of ids. A merge needs its inputs without codes."""
     docs = b"".join(line + b"\n" for line in rows.docs)
     offsets = np.zeros(len(rows.docs) + 1, np.uint64)
     offsets[1:] = np.cumsum([len(line) + 1 for line in rows.docs], dtype=np.uint64)
-    codes = {CODES: encode_codes(rows.vectors)} if has_codes(*rows.vectors.shape) else {}
+    codes = {CODES: encode_codes(rows.vectors)} if with_codes and has_codes(*rows.vectors.shape) else {}
     return codes | {
         VECTORS: encode_array(rows.vectors),
         IDS: encode_ids(rows.ids),

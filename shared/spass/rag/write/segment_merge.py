@@ -34,6 +34,7 @@ from spass.rag.index.segments import (
 from spass.rag.write.merge_policy import bytes_to_read
 
 _MAX_CONCURRENT_READS: Final = 4  # of objects of one type
+_PUT_TOGETHER_BYTES: Final = 32 * 2**20  # of vectors that are put at the same time as their codes: those of an append's merge
 _LINE_FEED: Final = 10
 _MEMORY_PER_BYTE_READ: Final = 2  # the inputs and the result
 
@@ -54,7 +55,7 @@ class MergeInput:
     @classmethod
     def of_rows(cls, rows: Rows) -> "MergeInput":
         """Return the input for rows that are not in a segment yet."""
-        parts = encode_segment(rows)
+        parts = encode_segment(rows, with_codes=False)
 
         async def read(part: str) -> bytes:
             return parts[part]
@@ -126,10 +127,12 @@ async def _put_vectors(objects: SegmentObjects, name: str, sources: Sequence[Mer
 
     await map_limited(read, zip(sources, ranks, strict=True), limit=_MAX_CONCURRENT_READS)
     is_coded = has_codes(*vectors[0].shape)
-    if is_coded:
-        await objects.write(name, {CODES: await anyio.to_thread.run_sync(encode_codes, vectors[0])})
-    body = await anyio.to_thread.run_sync(encode_array, vectors.pop())
-    await objects.write(name, {VECTORS: body})
+    parts = {CODES: await anyio.to_thread.run_sync(encode_codes, vectors[0])} if is_coded else {}
+    if vectors[0].nbytes > _PUT_TOGETHER_BYTES:
+        await objects.write(name, parts)
+        parts.clear()
+    parts[VECTORS] = await anyio.to_thread.run_sync(encode_array, vectors.pop())
+    await objects.write(name, parts)
     return CODED if is_coded else VECTORS_ALONE
 
 

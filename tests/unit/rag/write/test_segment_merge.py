@@ -1,21 +1,32 @@
 """A merge of several segments is one segment in the order of ids."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.core.ids import IndexId
+from spass.aws.invocation import AwsCall
+from spass.core.ids import IndexId, TenantId
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.ids import IdRow
 from spass.rag.index.locations import LiveIds
-from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects
+from spass.rag.index.manifest import CODED
+from spass.rag.index.objects import CODES, DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects
 from spass.rag.index.segments import Rows, encode_segment
 from spass.rag.write.segment_merge import MergeInput, live_rows, put_merged_segment
+from spass.testing.aws import MemoryAws
+from spass.testing.faults import FaultPlan, inject
 from tests.unit.rag.conftest import RagHarness
 from tests.unit.rag.index.test_segments import segments
+
+T = TypeVar("T")
 
 PARTS = (IDS, VECTORS, META, DOCS, OFFSETS)
 
@@ -54,6 +65,41 @@ def test_merged_parts_of_a_segment_equal_the_whole_segment(aws: Aws, rows: Rows,
         assert [ids.row(n) for n in range(len(ids))] == list(rows.ids)
 
     asyncio.run(run())
+
+
+@dataclass(slots=True)
+class Puts(FaultPlan):
+    """Records which parts are put at the same time."""
+
+    running: set[str] = field(default_factory=set)
+    together: list[set[str]] = field(default_factory=list)
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        part = str(call.parameters["Key"]).rpartition("/")[2]
+        self.running.add(part)
+        self.together.append(set(self.running))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.running.remove(part)
+        return await FaultPlan.around(self, call, run)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_small", [True, False])
+async def test_codes_are_put_while_the_vectors_are_unless_they_need_much_memory(
+    monkeypatch: pytest.MonkeyPatch, *, is_small: bool
+) -> None:
+    monkeypatch.setattr("spass.rag.index.codes._MIN_NUMBERS", 40 * 32)
+    vectors = np.eye(40, 32, dtype=np.float32)
+    monkeypatch.setattr("spass.rag.write.segment_merge._PUT_TOGETHER_BYTES", vectors.nbytes - (not is_small))
+    rows = Rows([IdRow(f"d{n:02}", 1, 1, 0) for n in range(40)], [b"{}"] * 40, [b"{}"] * 40, vectors)
+    objects = SegmentObjects(MemoryAws().for_tenant(TenantId("demo")), IndexId("i"), "gen_1", ObjectCache())
+    puts = Puts()
+    with inject(puts):
+        merged = (await put_merged_segment(objects, [MergeInput.of_rows(rows)])).segment
+    assert any({CODES, VECTORS} <= parts for parts in puts.together) == is_small
+    assert merged.format == CODED
+    assert {part: await objects.read(merged.id, part) for part in (*PARTS, CODES)} == encode_segment(rows)
 
 
 @given(st.integers(1, 40), st.sets(st.integers(0, 39)))
