@@ -165,22 +165,22 @@ def _chunks(candidates: Sequence[_Rows]) -> Iterator[list[_Rows]]:
 def _rescore(candidates: Sequence[_Rows], query: npt.NDArray[np.float64], top_k: int, floor: float) -> list[ScoredRow]:
     """Score rows in float64, and return those that may be among the best. A score is never a negative zero."""
     vectors = np.concatenate([block.vectors[rows] for block, rows in candidates], dtype=np.float64)
-    scores: list[float] = np.vecdot(vectors, query).tolist()
-    # Scores that are a little more than one unit of the last decimal apart may still be rounded to the same number.
-    least = max(floor, sorted(scores)[-top_k] if len(scores) > top_k else MIN_SCORE) - 2 / _SCORE_SCALE
+    rounded = np.rint(np.vecdot(vectors, query).clip(-1, 1) * _SCORE_SCALE) / _SCORE_SCALE + 0.0
+    least = max(floor, kth_largest_at_least(rounded, top_k))
+    scores: list[float] = rounded.tolist()
     scored_rows: list[ScoredRow] = []
     at = 0
     for block, rows in candidates:
+        ties = 0  # with the last score; the first of them have the first ids
         for row, score in zip(rows.tolist(), scores[at : at + len(rows)], strict=True):
-            if score >= least:
+            if score < least:
+                continue
+            ties += score == least
+            if ties <= top_k or score > least:
                 number = block.first + row if block.numbers is None else int(block.numbers[row])
-                scored_rows.append(ScoredRow(_round(score), block.segment, number))
+                scored_rows.append(ScoredRow(score, block.segment, number))
         at += len(rows)
-    return [scored for scored in scored_rows if scored.score >= floor]
-
-
-def _round(score: float) -> float:
-    return round(max(-1.0, min(1.0, score)) * _SCORE_SCALE) / _SCORE_SCALE
+    return scored_rows
 
 
 def float32_error_bound(dimensions: int) -> float:
