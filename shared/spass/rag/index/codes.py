@@ -48,7 +48,8 @@ def has_codes(rows: int, dimensions: int) -> bool:
 
 
 def quantize(vectors: Float32s) -> Codes:
-    """Return the codes of (n, d) finite ``vectors``. Each row has its own scale: its largest component becomes 127 or -127."""
+    """Return the codes of (n, d) ``vectors``, rows normalised. Each row has its own scale: its largest component becomes 127 or
+    -127."""
     rows, dimensions = vectors.shape
     codes = Codes(np.empty((rows, dimensions), np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
     chunk = max(1, _CHUNK_NUMBERS // dimensions)
