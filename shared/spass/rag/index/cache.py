@@ -72,13 +72,18 @@ class ObjectCache:
         size = len(body) + _ENTRY_BYTES
         if name in self._bodies or size > self.budget:
             return
-        evicted = self._choose_evictions(name, self.used_bytes + size - self.budget)
+        evicted = self._choose_evictions(self._uses.get(name, 0), self.used_bytes + size - self.budget)
         if evicted is None:
             return
         for candidate in evicted:
             self.used_bytes -= len(self._bodies.pop(candidate)) + _ENTRY_BYTES
         self._bodies[name] = body
         self.used_bytes += size
+
+    def has_room(self, size: int) -> bool:
+        """Return whether ``size`` bytes more fit beside all objects that were used lately."""
+        size += _ENTRY_BYTES
+        return size <= self.budget and self._choose_evictions(0, self.used_bytes + size - self.budget) is not None
 
     def evict_until_free(self, size: int) -> None:
         """Evict the least recently used objects until ``size`` bytes of the budget are free for a merge."""
@@ -109,11 +114,10 @@ class ObjectCache:
             if self._loading.get(name) is loading:
                 del self._loading[name]
 
-    def _choose_evictions(self, name: ObjectName, needed: int) -> list[ObjectName] | None:
-        """Return the objects to evict so that ``needed`` bytes become free. Return None if one of them is used as often as
-        ``name``."""
+    def _choose_evictions(self, uses_of_name: int, needed: int) -> list[ObjectName] | None:
+        """Return the objects to evict so that ``needed`` bytes become free. Return None if one of them is used as often as an
+        object with ``uses_of_name`` uses."""
         evicted: list[ObjectName] = []
-        uses_of_name = self._uses.get(name, 0)
         for candidate, body in self._bodies.items():
             if needed <= 0:
                 break

@@ -25,6 +25,7 @@ from spass.rag.search.selection import ALL, Selection, select
 
 MAX_GROUP_BYTES: Final = 24 * 2**20  # that one group reads; the group before it is in memory at the same time
 MAX_CONCURRENT_READS: Final = 16
+_MAX_VECTOR_READS: Final = 2  # blocks of vectors whose codes are made at the same time, for one block of codes
 _FLOAT_BYTES: Final = 4
 
 
@@ -149,7 +150,7 @@ class BlockReader:
             return await anyio.to_thread.run_sync(quantize, vectors)
 
         parts = [part for part in vector_blocks(segment, self.dimensions) if block.first <= part.first < block.first + block.rows]
-        return encode_block(await asyncio.gather(*map(quantized, parts)))
+        return encode_block(await map_limited(quantized, parts, limit=_MAX_VECTOR_READS))
 
     def _decode(self, unit: ScanUnit, body: Body) -> ScanBlock | CodeBlock:
         number, block, selected = unit

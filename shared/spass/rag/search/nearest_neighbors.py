@@ -18,7 +18,7 @@ from spass.aws.log import write_line
 from spass.core.time import now
 from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
-from spass.rag.index.objects import SegmentObjects, map_limited, vector_block_rows, vector_blocks
+from spass.rag.index.objects import CODES, SegmentObjects, map_limited, vector_block_rows, vector_blocks
 from spass.rag.index.segments import Vectors
 from spass.rag.search.blocks import MAX_CONCURRENT_READS, MAX_GROUP_BYTES, BlockReader, ScanUnit
 from spass.rag.search.code_scan import NO_CANDIDATES, Candidates, CodeBlock, CodedQuery, bound_again, scan_codes
@@ -31,6 +31,7 @@ T = TypeVar("T")
 _MAX_INLINE_BYTES: Final = 8 * 2**20  # a smaller scan takes less time than a switch to a thread
 _FIRST_ROWS: Final = 8  # candidates that are read first, in addition to twice ``top_k``: their scores spare most of the others
 _MORE_ROWS: Final = 512
+_FEW_SELECTED: Final = 256  # rows of a filter; the codes of more are read
 _MANY_ROWS: Final = 64  # of a block of vectors: it is read whole
 
 
@@ -75,15 +76,34 @@ class _Search:
     query: VectorQuery
     rows: list[ScoredRow] = field(default_factory=list)
     open: Candidates = NO_CANDIDATES
+    _has_scanned: bool = False
 
     async def run(self) -> None:
-        async with aclosing(self.reader.load(await self.reader.select(self.query.filter))) as groups:
+        units = self._leave_selected_open(await self.reader.select(self.query.filter))
+        async with aclosing(self.reader.load(units)) as groups:
             async for group in groups:
                 await self._score([block for block in group if isinstance(block, ScanBlock)])
                 await self._scan_codes([block for block in group if isinstance(block, CodeBlock)])
                 del group
         if self.open:
             await self._score_open()
+
+    def _leave_selected_open(self, units: Sequence[ScanUnit]) -> Sequence[ScanUnit]:
+        """Leave open what a filter selects in blocks of codes that are not cached, if it is little: the vectors of a few rows are
+        read faster than the codes of all. Return the other units."""
+        selected: list[Candidates] = []
+        others: list[ScanUnit] = []
+        for unit in units:
+            rows = unit.selected.included
+            if rows is None or unit.block.part != CODES or self.reader.objects.is_cached(unit.block):
+                others.append(unit)
+            else:
+                unknown = np.full(len(rows), np.inf)
+                selected.append(Candidates(np.full(len(rows), unit.number), rows + unit.block.first, -unknown, unknown))
+        if not selected or sum(len(candidates.rows) for candidates in selected) > _FEW_SELECTED:
+            return units
+        self.open = Candidates.joined(selected)
+        return others
 
     @cached_property
     def _coded_query(self) -> CodedQuery:
@@ -107,6 +127,7 @@ class _Search:
         """Score the candidates of ``blocks`` whose vectors are in memory, and leave the others open."""
         if not blocks:
             return
+        self._has_scanned = True
         size = sum(map(len, blocks)) * self.reader.dimensions
         floor = self._floor
         found = await _run(size, lambda: scan_codes(blocks, self._coded_query, self.query.top_k, floor))
@@ -140,7 +161,7 @@ class _Search:
 
     async def _score_open(self) -> None:
         """Score the open candidates, the best bounds first, until no other can be among the best."""
-        if self.reader.residency.keeps_vectors and not self.reader.code_reads:
+        if self.reader.residency.keeps_vectors and self._has_scanned and not self.reader.code_reads:
             await self._keep_wanted_blocks()
         if self.open:
             await self._read_rows(2 * self.query.top_k + _FIRST_ROWS)
@@ -160,9 +181,18 @@ class _Search:
         """Read the blocks of vectors with the most candidates, 24 MiB at most, and keep them in memory. So an index whose codes
         have been read becomes resident with its next queries, and none of them waits for all of it."""
         wanted = sorted(self._by_vector_block(self.open), key=lambda item: len(item[1].rows), reverse=True)
-        count = max(1, MAX_GROUP_BYTES // (wanted[0][0].block.end - wanted[0][0].block.start))
-        self.open = Candidates.joined([NO_CANDIDATES, *(candidates for _, candidates in wanted[count:])])
-        await self._read_and_score([unit for unit, _ in wanted[:count]])
+        kept: list[ScanUnit] = []
+        others = [NO_CANDIDATES]
+        size = 0
+        for unit, candidates in wanted:
+            end = size + unit.block.end - unit.block.start
+            if (not kept or end <= MAX_GROUP_BYTES) and self.reader.objects.has_room(unit.block):
+                kept.append(unit)
+                size = end
+            else:
+                others.append(candidates)
+        self.open = Candidates.joined(others)
+        await self._read_and_score(kept)
         self.open = self.open.pick(self.open.upper >= self._floor)
 
     async def _read_rows(self, count: int) -> None:

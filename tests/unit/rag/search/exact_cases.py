@@ -82,6 +82,7 @@ def shrink_limits(patch: pytest.MonkeyPatch, random: Random) -> None:
         "search.nearest_neighbors._FIRST_ROWS": _pick(random, (0, 8)),
         "search.nearest_neighbors._MORE_ROWS": _pick(random, (2, 512)),
         "search.nearest_neighbors._MANY_ROWS": _pick(random, (3, 64)),
+        "search.nearest_neighbors._FEW_SELECTED": _pick(random, (0, 256)),
         "search.code_scan._INCLUDED_ROWS": _pick(random, (5, 8192)),
         "search.code_scan._MAX_BOUNDED_AGAIN": _pick(random, (0, 20, 8192)),
         "search.scan._RESCORE_ROWS": _pick(random, (3, 2048)),

@@ -15,10 +15,11 @@ from spass.aws.invocation import AwsCall
 from spass.core.ids import IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.codes import encode_codes, quantize
+from spass.rag.index.filters import parse_filter
 from spass.rag.index.ids import IdRow
 from spass.rag.index.manifest import CODED, VECTORS_ALONE, Segment
 from spass.rag.index.objects import CODE_BOUND_BYTES, CODES, DOCS, VECTORS, SegmentObjects, code_blocks, vector_blocks
-from spass.rag.index.segments import Rows, Vectors, encode_segment
+from spass.rag.index.segments import Rows, Vectors, encode_segment, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.rag.search.residency import Residency, choose_residency
 from spass.testing.aws import MemoryAws
@@ -107,7 +108,8 @@ class Known:
         for number, first in enumerate(np.cumsum([0, *SIZES[:-1]]).tolist()):
             numbers = range(first, first + SIZES[number])
             ids = [IdRow(f"d{row:05}", 0, 0, 0) for row in numbers]
-            parts = encode_segment(Rows(ids, [b"{}"] * len(ids), [b"{}"] * len(ids), self.vectors[numbers.start : numbers.stop]))
+            meta = [json_line({"n": row}) for row in numbers]
+            parts = encode_segment(Rows(ids, [b"{}"] * len(ids), meta, self.vectors[numbers.start : numbers.stop]))
             if self.format == VECTORS_ALONE:
                 parts.pop(CODES, None)
             segment = Segment(f"seg_{number}", len(ids), 0, len(parts[DOCS]), format=CODED if CODES in parts else VECTORS_ALONE)
@@ -180,6 +182,32 @@ async def test_with_room_for_all_the_vectors_are_read_in_steps_and_then_nothing(
             whole_blocks += sum(size >= BLOCK_ROWS * ROW_BYTES for size in reads.of(VECTORS))
             reads_of_rounds[-1] += len(reads.sizes)
     assert GROUP_BLOCKS < whole_blocks <= CODED_ROWS // BLOCK_ROWS, "they are read by several queries, and none twice"
+
+
+async def test_two_indices_that_fit_one_at_a_time_seldom_read_whole_blocks() -> None:
+    berlin, rome = await Known().put(), await Known(index=ROME, seed=1).put()
+    cache = ObjectCache(BUDGETS[Residency.CODES_AND_VECTORS] // 2 + 2 * CODE_BYTES)
+    assert choose_residency(berlin.segments, DIMENSIONS, cache.budget) is Residency.CODES_AND_VECTORS
+    last: list[int] = []
+    for query in queries(80):
+        for known in (berlin, rome):
+            last = [*last[-39:], max((await known.check(cache, query)).of(VECTORS), default=0)]
+    assert cache.used_bytes > cache.budget - 3 * BLOCK_ROWS * ROW_BYTES, "the cache is full"
+    assert sum(size >= BLOCK_ROWS * ROW_BYTES for size in last) < len(last) // 5, "only where others were not used for long"
+
+
+async def test_a_filter_of_few_rows_reads_their_vectors_and_no_codes() -> None:
+    known = await Known().put()
+    wanted = [3, 4, 900, 1300, 1301, 1948]
+    cache = ObjectCache(BUDGETS[Residency.CODES_AND_VECTORS])
+    with inject(Reads()) as reads:
+        query = VectorQuery(queries(1)[0], 4, parse_filter({"n": {"$in": wanted}}))
+        found = await find_nearest(known.objects(cache), known.segments, query)
+    best = sorted(wanted, key=lambda row: (-known.scores(queries(1)[0])[row], row))[:4]
+    assert [one.id for one in found] == [f"d{row:05}" for row in best]
+    assert isinstance(reads, Reads)
+    assert reads.of(CODES) == []
+    assert sum(reads.of(VECTORS)) == len(wanted) * ROW_BYTES
 
 
 async def test_with_room_for_codes_alone_no_block_of_vectors_is_read_or_kept() -> None:
