@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.processes import with_one_thread
+from bench.processes import silence_logs, with_one_thread
 from bench.search import normal_rows
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.objects import TenantObjects
@@ -169,7 +169,8 @@ class Worker:
         self.asked += 1
         vector = normal_rows(1, seed=10_000 + self.asked, dimensions=self.dimensions)[0]
         began = time.perf_counter()
-        await find_nearest(self.objects, self.segments, VectorQuery(vector, TOP_K, filter_))
+        with silence_logs():
+            await find_nearest(self.objects, self.segments, VectorQuery(vector, TOP_K, filter_))
         return (time.perf_counter() - began) * 1000
 
     async def fill(self) -> None:
@@ -206,7 +207,7 @@ class Worker:
         took = sorted([await self.ask() for _ in range(OTHERS)])
         reads, size = self.bucket.reads - reads, self.bucket.read_bytes - size
         of_them = "the time of a read is not real" if reads else f"{took[OTHERS // 2]:.1f} ms"
-        print(f"  another query reads {reads / OTHERS:.0f} ranges, {size / OTHERS / 1024:.0f} KiB in all; {of_them}")
+        print(f"  another query reads {reads / OTHERS:.1f} ranges, {size / OTHERS / 1024:.0f} KiB in all; {of_them}")
         locate_documents(await load_live_ids(self.objects, self.segments), [DocumentId("none")])
         self.show("and every id")
         await self.ask(parse_filter({"lang": "de", "n": {"$gte": 100}}))
