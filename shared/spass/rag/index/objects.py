@@ -63,23 +63,25 @@ def code_block_rows(dimensions: int) -> int:
 
 def vector_blocks(segment: Segment, dimensions: int) -> list[Block]:
     """Return the blocks of the vectors of ``segment`` in the order of rows. The first begins with the header of the array."""
-    return _blocks(segment, VECTORS, vector_block_rows(dimensions), dimensions * _FLOAT_BYTES, HEADER_BYTES)
+    return [vector_block(segment, dimensions, number) for number in range(-(-segment.rows // vector_block_rows(dimensions)))]
+
+
+def vector_block(segment: Segment, dimensions: int, number: int) -> Block:
+    """Return the block ``number`` of ``vector_blocks``."""
+    rows = vector_block_rows(dimensions)
+    return _block(segment, VECTORS, number * rows, rows, dimensions * _FLOAT_BYTES, HEADER_BYTES)
 
 
 def code_blocks(segment: Segment, dimensions: int) -> list[Block]:
     """Return the blocks of the codes of ``segment`` in the order of rows. Each consists of whole blocks of vectors."""
-    return _blocks(segment, CODES, code_block_rows(dimensions), dimensions + CODE_BOUND_BYTES, 0)
+    rows, width = code_block_rows(dimensions), dimensions + CODE_BOUND_BYTES
+    return [_block(segment, CODES, first, rows, width, 0) for first in range(0, segment.rows, rows)]
 
 
-def _blocks(segment: Segment, part: str, block_rows: int, width: int, header: int) -> list[Block]:
-    is_whole_object = segment.rows <= block_rows
-    firsts = range(0, segment.rows, block_rows)
-    ends = [min(first + block_rows, segment.rows) for first in firsts]
-    starts = [header + first * width if first else 0 for first in firsts]
-    return [
-        Block(segment.id, part, first, end - first, start, header + end * width, is_whole_object)
-        for first, end, start in zip(firsts, ends, starts, strict=True)
-    ]
+def _block(segment: Segment, part: str, first: int, block_rows: int, width: int, header: int) -> Block:
+    end = min(first + block_rows, segment.rows)
+    start = header + first * width if first else 0
+    return Block(segment.id, part, first, end - first, start, header + end * width, segment.rows <= block_rows)
 
 
 class SegmentObjects:
@@ -183,7 +185,7 @@ class SegmentObjects:
     async def vector(self, segment: Segment, row: int, dimensions: int) -> bytes:
         """Read the bytes of one vector. They come from its block if that is cached; otherwise only they are read."""
         width = dimensions * _FLOAT_BYTES
-        block = vector_blocks(segment, dimensions)[row // vector_block_rows(dimensions)]
+        block = vector_block(segment, dimensions, row // vector_block_rows(dimensions))
         if cached := self.cached_block(block):
             start = HEADER_BYTES + row * width - block.start
             return cached[start : start + width]

@@ -27,6 +27,7 @@ _SLACK: Final = 0.5 * 10.0**-DECIMALS + 2.0**-19
 _PRODUCT_ROUNDOFF: Final = 1.01 * FLOAT32_ROUNDOFF  # of a sum with both scales, to float32
 _ROW_BITS: Final = 40
 _INCLUDED_ROWS: Final = 8192  # copied together
+_BOUND_NUMBERS: Final = 2**20  # that are converted to float64 together, to bound the memory
 _MAX_BOUNDED_AGAIN: Final = 8192  # rows; with more, reading whole blocks is not slower than a better choice of rows
 
 
@@ -167,6 +168,11 @@ def bound_again(blocks: Sequence[CodeBlock], query: CodedQuery, candidates: Cand
             pieces.append(block.codes.pick(candidates.rows[begin:end] - block.first))
         begin = end
     codes, scales, residuals = map(np.concatenate, zip(*pieces, strict=True))
-    scores = np.vecdot(codes.astype(np.float64), query.vector.astype(np.float64)) * scales
+    vector = query.vector.astype(np.float64)
+    scores = np.empty(len(codes))
+    chunk = max(1, _BOUND_NUMBERS // len(vector))
+    for start in range(0, len(codes), chunk):
+        scores[start : start + chunk] = np.vecdot(codes[start : start + chunk].astype(np.float64), vector)
+    scores *= scales
     errors = residuals.astype(np.float64) * _MAX_LENGTH + _SLACK
     return candidates._replace(lower=scores - errors, upper=scores + errors)

@@ -18,7 +18,7 @@ from spass.aws.log import write_line
 from spass.core.time import now
 from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
-from spass.rag.index.objects import CODES, SegmentObjects, map_limited, vector_block_rows, vector_blocks
+from spass.rag.index.objects import CODES, SegmentObjects, map_limited, vector_block, vector_block_rows
 from spass.rag.index.segments import Vectors
 from spass.rag.search.blocks import MAX_CONCURRENT_READS, MAX_GROUP_BYTES, BlockReader, ScanUnit
 from spass.rag.search.code_scan import NO_CANDIDATES, Candidates, CodeBlock, CodedQuery, bound_again, scan_codes
@@ -33,6 +33,7 @@ _FIRST_ROWS: Final = 8  # candidates that are read first, in addition to twice `
 _MORE_ROWS: Final = 512
 _FEW_SELECTED: Final = 256  # rows of a filter; the codes of more are read
 _MANY_ROWS: Final = 64  # of a block of vectors: it is read whole
+_DOUBLE_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,9 @@ class _Search:
                     others.append(candidates)
             await self._read_and_score(cached)
         if others:
-            bounded = bound_again(blocks, self._coded_query, Candidates.joined(others))
+            joined = Candidates.joined(others)
+            size = len(joined.rows) * self.reader.dimensions * _DOUBLE_BYTES
+            bounded = await _run(size, lambda: bound_again(blocks, self._coded_query, joined))
             self.open = Candidates.joined([self.open, bounded])
             self.open = self.open.pick(self.open.upper >= self._floor)
 
@@ -149,7 +152,7 @@ class _Search:
         """Yield the blocks of vectors that have ``candidates``, with these, in the order of segments and rows."""
         dimensions = self.reader.dimensions
         for segment, number, within in candidates.by_block(vector_block_rows(dimensions)):
-            block = vector_blocks(self.reader.segments[segment], dimensions)[number]
+            block = vector_block(self.reader.segments[segment], dimensions, number)
             yield ScanUnit(segment, block, Selection(included=within.rows - block.first)), within
 
     async def _read_and_score(self, units: Sequence[ScanUnit]) -> None:
