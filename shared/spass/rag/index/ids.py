@@ -70,6 +70,11 @@ class Ids(Sequence[str]):
         start = self._ends[row - 1] if row else 0
         return str(self._text[start : self._ends[row]], "ascii")
 
+    @property
+    def text_bytes(self) -> int:
+        """The size of the texts of all rows in UTF-8."""
+        return sum(self._text_bytes)
+
     def row(self, number: int) -> IdRow:
         return IdRow(self[number], self._created_at[number], self._updated_at[number], self._text_bytes[number])
 

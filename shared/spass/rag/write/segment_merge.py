@@ -89,8 +89,7 @@ async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInp
         _put_meta(objects, name, sources, ranks),
     )
     ids = Ids(rows)
-    text_bytes = sum(ids.row(row).text_bytes for row in range(len(ids)))
-    return LiveIds(Segment(name, len(ids), text_bytes, docs_bytes, format=format_), ids, Bitmap())
+    return LiveIds(Segment(name, len(ids), ids.text_bytes, docs_bytes, format=format_), ids, Bitmap())
 
 
 def _ranks(sources: Sequence[MergeInput]) -> list[RowNumbers]:
