@@ -25,7 +25,8 @@ OFFSETS: Final = "offsets.npy"
 HEADER_BYTES: Final = 128  # of the two arrays
 BLOCK_BYTES: Final = 8 * 2**20  # of vectors that are read, cached and scanned together
 CODE_BOUND_BYTES: Final = 8  # of a row's scale and residual in ``codes``
-_CODE_BLOCK: Final = 4  # blocks of vectors whose codes are one block: about as many bytes. The format of ``codes`` contains it.
+_CODE_BLOCK: Final = 4  # blocks of vectors whose codes are one block: about as many bytes
+# With other values of the last three, stored codes would be read wrongly: that needs a new format in ``manifest.Segment``.
 HEAD_BYTES: Final = 64 * 1024  # of ``meta`` that are read first: all of a small one, or the directory of a large one
 _WHOLE_DOCS_BYTES: Final = 256 * 1024  # a smaller docs.jsonl is read and cached whole: one read serves all later queries
 _WHOLE_OFFSETS_ROWS: Final = 32_768  # the offsets of fewer rows are read and cached whole

@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.rag.index.bitmap import Bitmap
+from spass.rag.index.codes import encode_codes
 from spass.rag.index.columns import decode_meta
 from spass.rag.index.ids import IdRow, Ids, encode_ids
 from spass.rag.index.locations import decode_document
-from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS
+from spass.rag.index.manifest import CODED, Segment
+from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, code_blocks
 from spass.rag.index.segments import Rows, decode_offsets, decode_vectors, encode_segment, json_line
 
 document_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}", fullmatch=True)
@@ -81,3 +83,14 @@ def test_the_bitmap_of_few_rows_fits_into_the_manifest() -> None:
     from spass.rag.index.manifest import MAX_INLINE_BITMAP_BYTES
 
     assert len(Bitmap().with_rows([1_000, 70_000]).packed()) < MAX_INLINE_BITMAP_BYTES
+
+
+def test_stored_codes_are_laid_out_in_blocks_as_the_format_says() -> None:
+    segment = Segment("seg", 20_000, 0, 0, format=CODED)
+    blocks = [(block.first, block.rows, block.start, block.end) for block in code_blocks(segment, 768)]
+    assert blocks == [(0, 10_920, 0, 10_920 * 776), (10_920, 9_080, 10_920 * 776, 20_000 * 776)]
+    vectors = np.array([[127, -127, 1, 0], [0, 64, 0, -127]], np.float32) / np.float32(127)
+    stored = encode_codes(vectors)
+    assert np.frombuffer(stored[:8], "<f4").tolist() == [np.float32(1 / 127)] * 2
+    assert np.frombuffer(stored[8:16], "<f4").max() < 1e-6
+    assert np.frombuffer(stored[16:], np.int8).tolist() == [127, -127, 1, 0, 0, 64, 0, -127]
