@@ -18,6 +18,7 @@ _STREAM_BYTES: Final = 64 * 2**20  # memory for vectors that are read but not ca
 _ENTRY_BYTES: Final = 512  # memory of a name, of the header of a bytes object, and of the entries in two dictionaries
 _MAX_USES: Final = 7
 _HALVING_INTERVAL: Final = 4  # uses per known name, on average, between two halvings of the counts
+_MAX_NAMES: Final = 2**14  # that lengthen that interval without being cached: the budget does not contain their memory
 
 
 Body = bytes | mmap
@@ -134,4 +135,4 @@ class ObjectCache:
         self._until_halving -= 1
         if self._until_halving <= 0:
             self._uses = {name: uses // 2 for name, uses in self._uses.items() if uses > 1}
-            self._until_halving = _HALVING_INTERVAL * max(len(self._uses), len(self._bodies), 16)
+            self._until_halving = _HALVING_INTERVAL * max(min(len(self._uses), _MAX_NAMES), len(self._bodies), 16)

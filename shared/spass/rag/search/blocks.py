@@ -26,6 +26,7 @@ from spass.rag.search.selection import ALL, Selection, select
 MAX_GROUP_BYTES: Final = 24 * 2**20  # that one group reads; the group before it is in memory at the same time
 MAX_CONCURRENT_READS: Final = 16
 _MAX_VECTOR_READS: Final = 2  # blocks of vectors whose codes are made at the same time, for one block of codes
+_MAX_GROUP_ROWS: Final = 2**18  # of one group, to bound the memory for scores and candidates
 _FLOAT_BYTES: Final = 4
 
 
@@ -66,8 +67,8 @@ class BlockReader:
         return units
 
     async def load(self, units: Sequence[ScanUnit]) -> AsyncGenerator[list[ScanBlock | CodeBlock], None]:
-        """Yield the blocks of ``units`` in groups. A group reads at most 24 MiB, or one block; the next group is read while the
-        caller works on one."""
+        """Yield the blocks of ``units`` in groups. A group has at most 2^18 rows and reads at most 24 MiB, or is one block; the
+        next group is read while the caller works on one."""
         groups = self._group(units)
         next_group = asyncio.ensure_future(self._load_group(groups[0])) if groups else None
         try:
@@ -85,14 +86,16 @@ class BlockReader:
 
     def _group(self, units: Sequence[ScanUnit]) -> list[list[ScanUnit]]:
         groups: list[list[ScanUnit]] = []
-        size = 0
+        size = rows = 0
         for unit in units:
             bytes_to_read = self._bytes_to_read(unit)
-            if not groups or (bytes_to_read and size + bytes_to_read > MAX_GROUP_BYTES):
+            is_full = rows + unit.block.rows > _MAX_GROUP_ROWS or (bytes_to_read and size + bytes_to_read > MAX_GROUP_BYTES)
+            if not groups or is_full:
                 groups.append([])
-                size = 0
+                size = rows = 0
             groups[-1].append(unit)
             size += bytes_to_read
+            rows += unit.block.rows
         return groups
 
     def _bytes_to_read(self, unit: ScanUnit) -> int:

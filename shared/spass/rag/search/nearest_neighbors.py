@@ -33,6 +33,9 @@ _FIRST_ROWS: Final = 8  # candidates that are read first, in addition to twice `
 _MORE_ROWS: Final = 512
 _FEW_SELECTED: Final = 256  # rows of a filter; the codes of more are read
 _MANY_ROWS: Final = 64  # of a block of vectors: it is read whole
+_MAX_RANGES: Final = 2048  # with more open candidates, blocks are read whole from fewer candidates on: each range costs a request
+_ENOUGH_ROWS: Final = 8
+_MAX_OPEN: Final = 2**17  # candidates of which only bounds are known, to bound the memory
 _DOUBLE_BYTES: Final = 8
 
 
@@ -80,12 +83,15 @@ class _Search:
     _has_scanned: bool = False
 
     async def run(self) -> None:
+        """Scan all blocks. If very many candidates are open, as with near-duplicates, score them before the next blocks."""
         units = self._leave_selected_open(await self.reader.select(self.query.filter))
         async with aclosing(self.reader.load(units)) as groups:
             async for group in groups:
                 await self._score([block for block in group if isinstance(block, ScanBlock)])
                 await self._scan_codes([block for block in group if isinstance(block, CodeBlock)])
                 del group
+                if len(self.open.rows) > _MAX_OPEN:
+                    await self._score_open()
         if self.open:
             await self._score_open()
 
@@ -153,7 +159,7 @@ class _Search:
         dimensions = self.reader.dimensions
         for segment, number, within in candidates.by_block(vector_block_rows(dimensions)):
             block = vector_block(self.reader.segments[segment], dimensions, number)
-            yield ScanUnit(segment, block, Selection(included=within.rows - block.first)), within
+            yield ScanUnit(segment, block, Selection.of(within.rows - block.first, block.rows)), within
 
     async def _read_and_score(self, units: Sequence[ScanUnit]) -> None:
         """Score the selected rows of blocks of vectors. Blocks that are not cached are read whole."""
@@ -168,10 +174,11 @@ class _Search:
             await self._keep_wanted_blocks()
         if self.open:
             await self._read_rows(2 * self.query.top_k + _FIRST_ROWS)
+        many_rows = _MANY_ROWS if len(self.open.rows) <= _MAX_RANGES else _ENOUGH_ROWS
         many: list[ScanUnit] = []
         few = [NO_CANDIDATES]
         for unit, candidates in self._by_vector_block(self.open):
-            if len(candidates.rows) >= _MANY_ROWS:
+            if len(candidates.rows) >= many_rows:
                 many.append(unit)
             else:
                 few.append(candidates)

@@ -22,6 +22,13 @@ class Selection:
     excluded: RowNumbers | None = None
     included: RowNumbers | None = None
 
+    @classmethod
+    def of(cls, rows: RowNumbers, count: int) -> "Selection":
+        """Return the selection of ``rows``, ascending, of ``count`` rows."""
+        if len(rows) * _FULL_SCAN_FRACTION < count:
+            return cls(included=rows)
+        return cls(excluded=np.delete(np.arange(count), rows))
+
     def within(self, block: Block) -> "Selection":
         """Return the selection within ``block``, with row numbers relative to its first row."""
         return Selection(_within(self.excluded, block), _within(self.included, block))

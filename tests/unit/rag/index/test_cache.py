@@ -1,6 +1,7 @@
 """The cache stays within its budget, evicts what is used less, and reads each object once."""
 
 import asyncio
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -107,6 +108,21 @@ def test_an_unfinished_read_of_another_event_loop_is_not_awaited() -> None:
 
     asyncio.run(begin_read())
     assert asyncio.run(asyncio.wait_for(cache.load(name("a"), Bucket().read), 1)) == bytes(SIZE)
+
+
+def test_the_names_of_objects_that_are_not_cached_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each name is used again before the counts are halved, as if queries of many kinds were repeated."""
+    monkeypatch.setattr("spass.rag.index.cache._MAX_NAMES", 1000)
+    cache = ObjectCache(budget=0)
+    tracemalloc.start()
+    try:
+        for number in range(30_000):
+            for _ in range(4):
+                cache.get(name("a", number))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2**20
 
 
 @pytest.mark.parametrize(("megabytes", "budget"), [("128", 32), ("512", 192), ("1024", 448), ("3008", 1440)])
