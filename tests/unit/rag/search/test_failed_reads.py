@@ -10,6 +10,7 @@ import pytest
 
 from spass.aws.invocation import AwsCall
 from spass.core.errors import StorageUnavailable
+from spass.core.ids import DocumentId
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import CODED, Segment, read_manifest
 from spass.rag.index.objects import CODES, VECTORS, SegmentObjects, code_blocks
@@ -114,6 +115,26 @@ async def test_codes_that_are_too_long_are_read_as_usual(harness: RagHarness, ca
     for budget in BUDGETS:
         await check_answers(harness, harness.cold(budget=budget), written)
     assert warnings(capsys) == []
+
+
+async def test_segments_of_a_later_format_are_answered_from_their_vectors(
+    harness: RagHarness, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker of this release may read what the next one wrote. It does not know those codes, so it does not read them."""
+    with monkeypatch.context() as later:
+        for module in ("upsert", "segment_merge"):
+            later.setattr(f"spass.rag.write.{module}.CODED", 2)
+        written = await write(harness, batches_of(70, 30), ["d0007"])
+    before = (await read_manifest(harness.scope.store, INDEX)).segments
+    assert [one.format for one in before] == [2, 2]
+    for segment in before:
+        await harness.scope.store.objects.put(await path_of(harness, segment, CODES), b"\xff" * 9000)
+    capsys.readouterr()
+    for budget in BUDGETS:
+        await check_answers(harness, harness.cold(budget=budget), written)
+    assert warnings(capsys) == []
+    await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0008"))
+    assert [one.format for one in (await read_manifest(harness.scope.store, INDEX)).segments] == [2, 2]
 
 
 @pytest.mark.parametrize("also_codes", [False, True])
