@@ -24,12 +24,12 @@ from spass.aws.clients import Aws, TenantStore
 from spass.aws.objects import TenantObjects
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.codes import encode_codes, has_codes
+from spass.rag.index.codes import encode_codes
 from spass.rag.index.columns import encode_meta
 from spass.rag.index.filters import Filter, parse_filter
 from spass.rag.index.ids import IdRow, encode_ids
 from spass.rag.index.locations import load_live_ids, locate_documents
-from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Segment
+from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Segment, has_codes
 from spass.rag.index.objects import (
     CODE_BOUND_BYTES,
     CODES,

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.processes import with_one_thread
-from spass.rag.index.codes import decode_codes, encode_codes, has_codes
+from spass.rag.index.codes import decode_codes, encode_codes
 from spass.rag.index.large_pages import in_large_pages
-from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Segment
+from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Segment, has_codes
 from spass.rag.index.objects import Block, code_blocks, vector_block_rows, vector_blocks
 from spass.rag.index.segments import decode_rows, encode_array
 from spass.rag.search.code_scan import CodeBlock, CodedQuery, scan_codes

@@ -59,7 +59,7 @@ def test_no_module_of_retrieval_imports_simsimd_before_a_request() -> None:
 
 def test_only_a_search_that_scans_codes_imports_simsimd() -> None:
     """A segment of 50 rows has no codes. Writes make codes without simsimd."""
-    assert run(_SEARCHES).splitlines() == [
+    assert [line for line in run(_SEARCHES).splitlines() if not line.startswith("{")] == [  # a line of the log
         "50 rows are put: False",
         "50 rows are searched: False",
         "4096 rows are put: False",

@@ -23,8 +23,6 @@ MAX_CODE: Final = 127
 FLOAT32_ROUNDOFF: Final = 2.0**-24
 """The largest relative error of one float32 operation."""
 
-_MIN_NUMBERS: Final = 2**19  # of a segment that has codes; a smaller one is scanned as fast without them
-_MIN_DIMENSIONS: Final = 32  # with fewer, the codes with their bounds are hardly smaller than the vectors
 _MIN_SCALE: Final = 2.0**-100  # so that a component divided by its scale is at most 127.5; below it, all codes are 0
 _CHUNK_NUMBERS: Final = 2**17  # that are encoded together, in the cache of the processor
 
@@ -40,11 +38,6 @@ class Codes(NamedTuple):
     def pick(self, rows: npt.NDArray[np.intp]) -> "Codes":
         """Return a copy of the codes of ``rows``."""
         return Codes(self.codes[rows], self.scales[rows], self.residuals[rows])
-
-
-def has_codes(rows: int, dimensions: int) -> bool:
-    """Return whether a segment of this size is written, and scanned, with codes."""
-    return dimensions >= _MIN_DIMENSIONS and rows * dimensions >= _MIN_NUMBERS
 
 
 def quantize(vectors: Float32s) -> Codes:

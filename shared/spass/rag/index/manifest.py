@@ -27,6 +27,8 @@ MAX_MANIFEST_BYTES: Final = 32_000
 MAX_INLINE_BITMAP_BYTES: Final = 128
 _MAX_GARBAGE_ENTRIES: Final = 64
 _MAX_READS: Final = 2
+_MIN_NUMBERS: Final = 2**19  # of a segment that has codes; a smaller one is scanned as fast without them
+_MIN_DIMENSIONS: Final = 32  # with fewer, the codes with their bounds are hardly smaller than the vectors
 _NEVER: Final = Timestamp("")
 
 VECTORS_ALONE: Final = 0
@@ -52,6 +54,11 @@ class Segment:
     @property
     def live_rows(self) -> int:
         return self.rows - self.deleted_rows
+
+
+def has_codes(rows: int, dimensions: int) -> bool:
+    """Return whether a segment of this size is written, and scanned, with codes."""
+    return dimensions >= _MIN_DIMENSIONS and rows * dimensions >= _MIN_NUMBERS
 
 
 @dataclass(frozen=True, slots=True)

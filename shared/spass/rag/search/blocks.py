@@ -12,10 +12,10 @@ from spass.aws.log import write_line
 from spass.aws.objects import ObjectMissing
 from spass.core.time import now
 from spass.rag.index.cache import Body
-from spass.rag.index.codes import Codes, decode_codes, encode_block, has_codes, quantize
+from spass.rag.index.codes import Codes, decode_codes, encode_block, quantize
 from spass.rag.index.filters import Filter
 from spass.rag.index.large_pages import in_large_pages
-from spass.rag.index.manifest import CODED, Segment
+from spass.rag.index.manifest import CODED, Segment, has_codes
 from spass.rag.index.objects import CODES, Block, SegmentObjects, code_blocks, map_limited, vector_blocks
 from spass.rag.index.segments import decode_rows
 from spass.rag.search.code_scan import CodeBlock

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from spass.rag.index.codes import has_codes
-from spass.rag.index.manifest import Segment
+from spass.rag.index.manifest import Segment, has_codes
 from spass.rag.index.objects import CODE_BOUND_BYTES
 
 _ID_BYTES: Final = 64  # of a row in ``ids``, about

@@ -98,8 +98,8 @@ def shrink_limits(patch: pytest.MonkeyPatch, random: Random) -> None:
 
 def shrink_codes(patch: pytest.MonkeyPatch, random: Random, rows: int, dimensions: int) -> None:
     """Lower the size of a segment from which on it has codes: to that of some segments, or of all."""
-    patch.setattr("spass.rag.index.codes._MIN_DIMENSIONS", 1)
-    patch.setattr("spass.rag.index.codes._MIN_NUMBERS", _pick(random, (0, 0, dimensions * int(random.integers(0, rows + 1)))))
+    patch.setattr("spass.rag.index.manifest._MIN_DIMENSIONS", 1)
+    patch.setattr("spass.rag.index.manifest._MIN_NUMBERS", _pick(random, (0, 0, dimensions * int(random.integers(0, rows + 1)))))
 
 
 async def _draw_index(number: int, random: Random) -> Drawn:

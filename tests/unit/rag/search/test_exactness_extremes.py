@@ -94,7 +94,7 @@ async def test_damaged_codes_do_not_change_an_answer(
     damage: Damage, budget: float, block_bytes: int, random: Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr("spass.rag.index.codes._MIN_NUMBERS", 0)
+    monkeypatch.setattr("spass.rag.index.manifest._MIN_NUMBERS", 0)
     vectors = unit(random.normal(size=(2000, 64)))
     index = await put_index(vectors, [0] * len(vectors), split(len(vectors), 2))
     await damage_codes(index.store, damage)

@@ -31,8 +31,8 @@ QUERY: Final = "some text"
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.index.codes._MIN_DIMENSIONS", 1)
-    monkeypatch.setattr("spass.rag.index.codes._MIN_NUMBERS", 10 * DIMENSIONS)
+    monkeypatch.setattr("spass.rag.index.manifest._MIN_DIMENSIONS", 1)
+    monkeypatch.setattr("spass.rag.index.manifest._MIN_NUMBERS", 10 * DIMENSIONS)
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", BLOCK_ROWS * 4 * DIMENSIONS)
     monkeypatch.setattr("spass.rag.search.blocks.MAX_GROUP_BYTES", 1000)  # so that a query reads several groups
     monkeypatch.setattr("spass.rag.search.nearest_neighbors._FIRST_ROWS", 3)

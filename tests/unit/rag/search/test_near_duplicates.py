@@ -32,7 +32,7 @@ QUERY: Final = queries(1)[0]
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.index.codes._MIN_NUMBERS", 100 * DIMENSIONS)
+    monkeypatch.setattr("spass.rag.index.manifest._MIN_NUMBERS", 100 * DIMENSIONS)
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", BLOCK_ROWS * ROW_BYTES)
     monkeypatch.setattr("spass.rag.index.objects._GAP_BYTES", 0)
     monkeypatch.setattr("spass.rag.search.blocks._MAX_GROUP_ROWS", 2 * GROUP_BLOCKS * BLOCK_ROWS)

@@ -54,7 +54,7 @@ async def test_answers_on_real_text_are_those_of_brute_force(
     text: EmbeddedText, residency: Residency, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``share`` is the size of the cache in relation to that of the vectors. Equal rows are in several segments."""
-    monkeypatch.setattr("spass.rag.index.codes._MIN_NUMBERS", 1)  # small segments have codes, as large ones do
+    monkeypatch.setattr("spass.rag.index.manifest._MIN_NUMBERS", 1)  # small segments have codes, as large ones do
     count, dimensions = text.rows.shape
     index = await put_index(text.rows, [0] * count, [np.arange(first, count, SEGMENTS) for first in range(SEGMENTS)])
     objects = index.objects(ObjectCache(int(text.rows.nbytes * share)))

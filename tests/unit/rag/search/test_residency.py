@@ -54,7 +54,7 @@ BUDGETS: Final = {
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.index.codes._MIN_NUMBERS", 100 * DIMENSIONS)  # so that the last segment has no codes
+    monkeypatch.setattr("spass.rag.index.manifest._MIN_NUMBERS", 100 * DIMENSIONS)  # so that the last segment has no codes
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", BLOCK_ROWS * ROW_BYTES)
     monkeypatch.setattr("spass.rag.index.objects._GAP_BYTES", 0)
     for module in ("blocks", "nearest_neighbors"):

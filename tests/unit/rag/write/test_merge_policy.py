@@ -9,7 +9,16 @@ import pytest
 from spass.core.errors import StorageUnavailable, TooManyDocuments
 from spass.core.ids import IndexId, TenantId, new_id, random_suffix
 from spass.core.time import now
-from spass.rag.index.manifest import MAX_MANIFEST_BYTES, MAX_SEGMENTS, GarbageEntry, Manifest, Segment, swap_write
+from spass.rag.index.manifest import (
+    CODED,
+    MAX_MANIFEST_BYTES,
+    MAX_SEGMENTS,
+    VECTORS_ALONE,
+    GarbageEntry,
+    Manifest,
+    Segment,
+    swap_write,
+)
 from spass.rag.write.merge_policy import bytes_to_read, choose_job_inputs, choose_merge, needs_merge_job
 
 BATCH = 256
@@ -65,7 +74,7 @@ class SimulatedIndex:
     def _merge(self, inputs: list[Segment], new: int) -> int:
         rows = new + sum(segment.live_rows for segment in inputs)
         size = rows * self.text
-        self.segments = [s for s in self.segments if s not in inputs] + [Segment(f"s{next(self._numbers):08}", rows, size, size)]
+        self.segments = [s for s in self.segments if s not in inputs] + [coded(f"s{next(self._numbers):08}", rows, size)]
         return rows
 
     def _delete_rows(self) -> None:
@@ -131,7 +140,23 @@ def test_at_most_a_quarter_of_all_rows_are_deleted_ones() -> None:
 
 
 def segment(rows: int, deleted: int = 0, *, size: int = 1000) -> Segment:
-    return Segment(new_id("seg"), rows, rows * size, rows * size, deleted)
+    return replace(coded(new_id("seg"), rows, rows * size), deleted_rows=deleted)
+
+
+def coded(name: str, rows: int, size: int) -> Segment:
+    """Return a segment as this release writes it."""
+    return Segment(name, rows, size, size, format=CODED)
+
+
+def test_a_job_rewrites_each_large_segment_without_codes_once() -> None:
+    """An earlier release wrote it. Small segments have no codes in any release."""
+    old = [replace(segment(rows), format=VECTORS_ALONE) for rows in (20_000, 200_000, 100)]
+    segments = [*old, segment(2_000)]
+    for number in range(2):
+        (chosen,) = choose_job_inputs(segments, 384)
+        assert chosen is old[number]
+        segments = [segment(one.rows) if one is chosen else one for one in segments]
+    assert choose_job_inputs(segments, 384) == []
 
 
 def test_a_job_rewrites_a_large_segment_with_a_quarter_of_deleted_rows() -> None:

@@ -89,7 +89,7 @@ class Puts(FaultPlan):
 async def test_codes_are_put_while_the_vectors_are_unless_they_need_much_memory(
     monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
-    monkeypatch.setattr("spass.rag.index.codes._MIN_NUMBERS", 40 * 32)
+    monkeypatch.setattr("spass.rag.index.manifest._MIN_NUMBERS", 40 * 32)
     vectors = np.eye(40, 32, dtype=np.float32)
     monkeypatch.setattr("spass.rag.write.segment_merge._PUT_TOGETHER_BYTES", vectors.nbytes - (not is_small))
     rows = Rows([IdRow(f"d{n:02}", 1, 1, 0) for n in range(40)], [b"{}"] * 40, [b"{}"] * 40, vectors)
