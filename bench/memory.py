@@ -10,16 +10,20 @@ the system says of it. ``--rows 1000000`` takes 5 GB and a few minutes.
 
 import argparse
 import asyncio
+import ctypes
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from bench.processes import silence_logs, with_one_thread
-from bench.search import normal_rows
+from bench.search import Vectors, normal_rows
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.objects import TenantObjects
 from spass.core.ids import DocumentId, IndexId, TenantId
@@ -33,6 +37,7 @@ from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Segment, has_codes
 from spass.rag.index.objects import (
     CODE_BOUND_BYTES,
     CODES,
+    HEADER_BYTES,
     IDS,
     META,
     VECTORS,
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 MAX_QUERIES: Final = 2_000  # until everything is in memory
+_MADE_ROWS: Final = 64  # made up together
 OTHERS: Final = 5  # queries after that
 TOP_K: Final = 10
 MOST: Final = {Residency.CODES: 1.1, Residency.CODES_AND_VECTORS: 1.3}
@@ -57,8 +63,7 @@ MOST: Final = {Residency.CODES: 1.1, Residency.CODES_AND_VECTORS: 1.3}
 
 
 class RandomSegments(TenantObjects):
-    """A bucket of random vectors, each of which has the length 1. It caches the last segment, because segments are read in
-    ranges."""
+    """A bucket of segments of ``rows`` random vectors, each of which has the length 1. It makes up what is read."""
 
     def __init__(self, rows: int, dimensions: int) -> None:
         super().__init__(_no_client, "", TenantId("bench"))
@@ -66,17 +71,46 @@ class RandomSegments(TenantObjects):
         self.dimensions = dimensions
         self.reads = 0
         self.read_bytes = 0
-        self.objects: dict[tuple[str, str], bytes] = {}
+        self.last: tuple[str, bytes] = ("", b"")
+        """The key and the body of the last object, because objects are read in ranges."""
 
     async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         segment, part = key.split("/")[-2:]
-        if (segment, part) not in self.objects:
-            self.objects.clear()
-            self.objects[segment, part] = self._make(segment, part)
-        body = self.objects[segment, part][start:end]
+        body = self._vectors(segment, start or 0, end) if part == VECTORS else self._object(segment, part)[start:end]
         self.reads += 1
         self.read_bytes += len(body)
         return body
+
+    def forget(self) -> None:
+        self.last = ("", b"")
+
+    def _vectors(self, segment: str, start: int, end: int | None) -> bytes:
+        width = self.dimensions * 4
+        first = max(0, start - HEADER_BYTES) // width // _MADE_ROWS
+        last = self.rows if end is None else -(-(end - HEADER_BYTES) // width)
+        made = self._rows(segment, first, -(-last // _MADE_ROWS))
+        stored = made.reshape(-1).data.cast("B")
+        if start < HEADER_BYTES:
+            header = encode_array(np.empty((0, self.dimensions), np.float32))
+            return b"".join((header[start:], stored[: None if end is None else end - HEADER_BYTES]))
+        begin = start - HEADER_BYTES - first * _MADE_ROWS * width
+        return bytes(stored[begin : None if end is None else begin + end - start])
+
+    def _rows(self, segment: str, first: int, end: int) -> Vectors:
+        """Return the rows of pieces of ``_MADE_ROWS`` rows."""
+        rows = np.empty(((end - first) * _MADE_ROWS, self.dimensions), np.float32)
+        for number in range(first, end):
+            piece = rows[(number - first) * _MADE_ROWS :][:_MADE_ROWS]
+            np.random.default_rng((int(segment) << 20) + number).standard_normal(dtype=np.float32, out=piece)
+            piece /= np.sqrt(np.vecdot(piece, piece))[:, None]
+        return rows[: self.rows - first * _MADE_ROWS]
+
+    def _object(self, segment: str, part: str) -> bytes:
+        key = f"{segment}/{part}"
+        if self.last[0] != key:
+            self.forget()
+            self.last = (key, self._make(segment, part))
+        return self.last[1]
 
     def _make(self, segment: str, part: str) -> bytes:
         names = [f"d{segment}-{n:07}" for n in range(self.rows)]
@@ -85,8 +119,8 @@ class RandomSegments(TenantObjects):
         if part == META:
             lines = (json_line({"n": n, "lang": "de" if n % 3 else "en"}) + b"\n" for n in range(self.rows))
             return encode_meta(b"".join(lines))
-        vectors = normal_rows(self.rows, int(segment), self.dimensions)
-        return {CODES: encode_codes, VECTORS: encode_array}[part](vectors)
+        assert part == CODES, part
+        return encode_codes(self._rows(segment, 0, -(-self.rows // _MADE_ROWS)))
 
 
 def _no_client() -> "S3Client":
@@ -94,7 +128,9 @@ def _no_client() -> "S3Client":
 
 
 def resident() -> int:
-    """Return the resident memory of this process, in bytes."""
+    """Return the resident memory of this process, in bytes, without freed memory that glibc keeps: there lay what was made up."""
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
@@ -125,7 +161,7 @@ class Worker:
         objects = SegmentObjects(self._store(bucket), IndexId("small"), "gen", ObjectCache(2**20))
         vector = normal_rows(1, seed=9_999, dimensions=self.dimensions)[0]
         await find_nearest(objects, [Segment("0", 256, 0, 2**30, format=CODED)], VectorQuery(vector, TOP_K))
-        bucket.objects.clear()
+        bucket.forget()
         grown = resident() - self.before
         print(
             f"  the first query of a small index: the process has grown by {grown / 2**20:.1f} MiB; the next lines are without it"
@@ -180,13 +216,13 @@ class Worker:
         self.show(f"after the first query, which read {self.bucket.read_bytes / self.base:.2f} times that")
         while (missing := self.missing()) and self.asked < MAX_QUERIES:
             await self.ask()
-        self.bucket.objects.clear()
+        self.bucket.forget()
         took = time.perf_counter() - began
         what = f"{missing} blocks are still missing" if missing else "all of it is in memory"
         print(f"  after {self.asked} queries {what} (made up and read in {took:.0f} s)")
 
     def show(self, what: str) -> None:
-        self.bucket.objects.clear()
+        self.bucket.forget()
         held, grown = self.cache.used_bytes, resident() - self.before
         print(
             f"  {what:58} held {held / self.rows:7.1f} bytes a document, {held / self.base:.3f} times; "
