@@ -80,7 +80,12 @@ class Function(Construct):
         Tags.of(self).add(TAG, construct_id)
         self.role = role
         self.log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=log_removal)
-        variables = {**environment, "OPENBLAS_NUM_THREADS": "1", "AWS_STS_REGIONAL_ENDPOINTS": "regional"}
+        variables = {
+            **environment,
+            "OPENBLAS_NUM_THREADS": "1",
+            "MALLOC_ARENA_MAX": "2",  # the threads of S3's client would each keep the memory of the objects that they read
+            "AWS_STS_REGIONAL_ENDPOINTS": "regional",
+        }
         attached: list[lambda_.ILayerVersion] = [layers.runtime, layers.config]
         if embeds:
             variables["SPASS_MODEL"] = "/opt/model"

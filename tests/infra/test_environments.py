@@ -123,6 +123,7 @@ def test_every_function_has_the_variables_of_its_resources(deployments: dict[str
         assert variables["SPASS_RUNS_QUEUE_ARN"] == {"Fn::ImportValue": f"spass-{name}-RunQueueArn"}
         assert variables["SPASS_KEYS_PATH"] == f"/spass/{name}/"
         assert variables["OPENBLAS_NUM_THREADS"] == "1"
+        assert variables["MALLOC_ARENA_MAX"] == "2"
         assert variables["AWS_STS_REGIONAL_ENDPOINTS"] == "regional"
 
 

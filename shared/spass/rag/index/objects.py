@@ -162,9 +162,9 @@ class SegmentObjects:
     def is_cached(self, block: Block) -> bool:
         return self._block_name(block) in self._cache
 
-    def has_room(self, block: Block) -> bool:
-        """Return whether ``block`` fits into the cache beside all that was used lately."""
-        return self._cache.has_room(block.end - block.start)
+    def has_room(self, size: int) -> bool:
+        """Return whether ``size`` bytes fit into the cache beside all that was used lately."""
+        return self._cache.has_room(size)
 
     def cached_block(self, block: Block) -> Body | None:
         """Return the bytes of ``block`` if they are cached."""

@@ -196,7 +196,7 @@ class _Search:
         size = 0
         for unit, candidates in wanted:
             end = size + unit.block.end - unit.block.start
-            if (not kept or end <= MAX_GROUP_BYTES) and self.reader.objects.has_room(unit.block):
+            if (not kept or end <= MAX_GROUP_BYTES) and self.reader.objects.has_room(end):
                 kept.append(unit)
                 size = end
             else:
