@@ -50,7 +50,8 @@ def test_a_gateway_that_is_silent_counts_as_one_that_does_not_answer(tab: Tab) -
     tab.page.clock.install()
     tab.sign_in(fragment="#/chat/concise-de")
     tab.page.route("**/v1/usage*", lambda route: None)
-    tab.view("Usage")
+    with tab.page.expect_request("**/v1/usage*"):
+        tab.view("Usage")
     expect(tab.page.get_by_text("Loading …").first).to_be_visible()
     tab.page.clock.fast_forward(41_000)
     expect(tab.page.get_by_role("alert").first).to_contain_text("The page tries again automatically.")
