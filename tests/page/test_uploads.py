@@ -90,7 +90,8 @@ def test_files_are_sent_one_after_another_and_can_be_cancelled(sender: Tab, stan
     held: list[Route] = []
     sender.page.route(f"{bucket_of(standin)}/**", lambda route: held.append(route))
     sender.sign_in(fragment=f"#/indices/{index}")
-    add(sender, file("first.md", GUIDE), file("second.md", GUIDE))
+    with sender.page.expect_request(f"{bucket_of(standin)}/**"):
+        add(sender, file("first.md", GUIDE), file("second.md", GUIDE))
     files = sender.page.get_by_role("list", name="Files to send").get_by_role("listitem")
     expect(files.nth(0)).to_contain_text("is sent")
     expect(files.nth(1)).to_contain_text("waits for its turn")
