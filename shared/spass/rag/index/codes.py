@@ -55,8 +55,7 @@ def quantize(vectors: Float32s) -> Codes:
 def _quantize(vectors: Float32s, codes: Int8s, scales: Float32s, residuals: Float32s) -> None:
     """Write the codes, the scales and the residuals of ``vectors``.
 
-    The residual is computed in float32. With u = 2^-24, the differences that are summed are wrong by at most u(1 + 3r) together,
-    and their length by at most (d + 4)u relative to it: what is added covers both, and the rounding of the addition.
+    The residual is computed in float32. What is added to it covers all roundings (026, step 2).
     """
     whole = np.abs(vectors)
     np.divide(whole.max(axis=1), MAX_CODE, out=scales)

@@ -11,7 +11,7 @@ from itertools import accumulate, groupby
 from typing import Final
 
 from spass.core.errors import StorageUnavailable, TooManyDocuments
-from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Manifest, Segment, has_codes
+from spass.rag.index.manifest import MAX_SEGMENTS, VECTORS_ALONE, Manifest, Segment, has_codes
 
 MERGE_ROWS: Final = 4096  # the most rows of a segment that an append writes by merging small segments
 MERGE_BYTES: Final = 32 * 2**20  # the most bytes of texts and vectors that an append reads to merge small segments
@@ -136,7 +136,7 @@ def choose_job_inputs(segments: Sequence[Segment], dimensions: int) -> list[Segm
     if rewritable:
         return [max(rewritable, key=lambda segment: segment.deleted_rows)]
     for segment in segments:
-        if segment.format != CODED and has_codes(segment.rows, dimensions) and sizes[segment.id] <= _JOB_MAX_BYTES:
+        if segment.format == VECTORS_ALONE and has_codes(segment.rows, dimensions) and sizes[segment.id] <= _JOB_MAX_BYTES:
             return [segment]  # of an earlier release
     return take_up_to_max_bytes(large) if len(segments) > _MANY_SEGMENTS and len(large) > 1 else []
 

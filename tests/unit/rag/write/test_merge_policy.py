@@ -156,7 +156,8 @@ def test_a_job_rewrites_each_large_segment_without_codes_once() -> None:
         (chosen,) = choose_job_inputs(segments, 384)
         assert chosen is old[number]
         segments = [segment(one.rows) if one is chosen else one for one in segments]
-    assert choose_job_inputs(segments, 384) == []
+    later = replace(segment(20_000), format=CODED + 1)
+    assert choose_job_inputs([*segments, later], 384) == [], "a format of a later release is not replaced"
 
 
 def test_a_job_rewrites_a_large_segment_with_a_quarter_of_deleted_rows() -> None:
