@@ -50,8 +50,13 @@ TENANTS: Final = {
     "poor": "{monthly_budget_usd: 0}",
     "spent": "{monthly_budget_usd: 1}",
     "patient": "{}",
+    "bounded": "{}",
+    "unbounded": "{}",
 }
 """Tenants and their defaults. Each test has its own tenants."""
+
+CEILINGS: Final = {"bounded": "{monthly_budget_usd: 3}"}
+"""Tenants with limits that their admins cannot lift. All tokens are those of admins."""
 
 CHAT: Final = "/v1/chat/completions"
 TWO_DOLLARS: Final = 1000
@@ -128,7 +133,8 @@ def gateway(upstream: BillingUpstream, tmp_path_factory: pytest.TempPathFactory)
         models=", ".join(models),
         catalogue="\n".join(f"  - {priced.format(name)}" for name in models),
         tenants="\n".join(
-            f"  - {{id: {name}, defaults: {defaults}, tokens: [{{id: {name}, sha256: {tokens[name]}}}]}}"
+            f"  - {{id: {name}, limits: {CEILINGS.get(name, '{}')}, defaults: {defaults}, "
+            f"tokens: [{{id: {name}, sha256: {tokens[name]}, admin: true}}]}}"
             for name, defaults in TENANTS.items()
         ),
     )
@@ -220,6 +226,29 @@ def test_answers_with_a_reported_usage_of_zero_still_use_up_the_budget(gateway: 
         codes = [ask(client, "zeros", max_tokens=1000, stream=True).status_code for _ in range(20)]
     assert codes[0] == 200
     assert codes[-1] == 429
+
+
+def test_an_admin_cannot_spend_more_than_the_operators_ceiling(gateway: Gateway) -> None:
+    """The tenant's admin raises and clears the budget and resets the usage between calls of 2 US dollars each."""
+
+    def spend(client: httpx.Client, change: dict[str, object]) -> tuple[int, Any]:
+        stored = client.put("/v1/tenant/config", json=change)
+        assert client.delete("/v1/usage").json() == {"reset": True}
+        return stored.status_code, ask(client, "zeros").json().get("error", {}).get("code")
+
+    changes: list[dict[str, object]] = [
+        {"tokens_per_minute": 10**9},
+        {"monthly_budget_usd": 1000},
+        {"monthly_budget_usd": 3},
+        {"monthly_budget_usd": None},
+        {"memory": "The budget is 1000 US dollars."},
+    ]
+    with gateway.client("bounded-token") as bounded, gateway.client("unbounded-token") as unbounded:
+        assert ask(bounded, "hangs").status_code == 502  # billed with 2 US dollars
+        answers = [spend(bounded, change) for change in changes]
+        assert answers == [(status, "budget_exceeded") for status in (200, 403, 200, 200, 200)]
+        assert bounded.get("/v1/tenant/config").json()["config"]["monthly_budget_usd"] == 3
+        assert [spend(unbounded, change) for change in changes] == [(200, None)] * 5
 
 
 @pytest.mark.parametrize("tenant", ["poor", "spent"])

@@ -53,6 +53,29 @@ def test_the_file_overrides_the_process_and_the_tenant_the_file(gateway: Gateway
     assert (answer["config"]["memory"], answer["sources"]["memory"]) == ("In the file.", "yaml")
 
 
+def test_an_admin_cannot_lift_the_operators_ceilings(gateway: Gateway, tmp_path: Path) -> None:
+    other = gateway.reconfigure(
+        tmp_path / "other", "  - id: demo\n", "  - id: demo\n    limits: {monthly_budget_usd: 2, tokens_per_minute: 500}\n"
+    )
+    before = gateway.stored()
+    for change in ({"monthly_budget_usd": 2.5}, {"tokens_per_minute": 501}, {"rag_top_k": 3, "monthly_budget_usd": 10**9}):
+        refused = other.send("PUT", PATH, token=ADMIN, body=change)
+        assert (refused.status, refused.code, refused.json["error"]["param"]) == (403, "above_ceiling", [*change][-1])
+        key, value = [*change.items()][-1]
+        ceiling = {"monthly_budget_usd": 2, "tokens_per_minute": 500}[key]
+        assert refused.json["error"]["details"] == {"key": key, "value": value, "ceiling": ceiling}
+    assert gateway.stored() == before
+    cleared = other.send("PUT", PATH, token=ADMIN, body={"monthly_budget_usd": None, "tokens_per_minute": 500})
+    assert cleared.json["ceilings"] == {"monthly_budget_usd": 2, "tokens_per_minute": 500}
+    assert (cleared.json["config"]["monthly_budget_usd"], cleared.json["config"]["tokens_per_minute"]) == (2, 500)
+    assert cleared.json == other.send("GET", PATH).json
+
+
+def test_without_ceilings_the_answer_has_none(gateway: Gateway) -> None:
+    assert _config(gateway).keys() == {"config", "sources"}
+    assert gateway.send("PUT", PATH, token=ADMIN, body={"monthly_budget_usd": 10**9}).json.keys() == {"config", "sources"}
+
+
 def test_an_empty_change_answers_the_effective_settings(gateway: Gateway) -> None:
     assert gateway.send("PUT", PATH, token=ADMIN, body={}).json == _config(gateway)
 

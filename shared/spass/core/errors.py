@@ -8,7 +8,7 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     │                       TooManyDocuments · DocumentTooLarge · DuplicateDocumentId · InvalidPath · InvalidArchive ·
     │                       WorkspaceLimit
     ├── Unauthenticated     MissingToken · InvalidToken
-    ├── Forbidden           ModelNotAllowed · AdminRequired
+    ├── Forbidden           ModelNotAllowed · AdminRequired · AboveCeiling
     ├── NotFound            AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
     │                       JobNotFound · UploadNotFound · RequestNotFound · StreamNotFound · WorkspaceNotFound ·
     │                       WorkspaceFileNotFound · VersionNotFound · ApprovalNotFound · OperatorNotFound · RunNotFound ·
@@ -136,6 +136,10 @@ class ModelNotAllowed(Forbidden, code="model_not_allowed"): ...
 
 
 class AdminRequired(Forbidden, code="admin_required"): ...
+
+
+class AboveCeiling(Forbidden, code="above_ceiling"):
+    """The tenant's own setting is above the ceiling that the operator wrote: ``details`` has ``key``, ``value``, ``ceiling``."""
 
 
 class NotFound(SpassError): ...

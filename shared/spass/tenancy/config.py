@@ -165,6 +165,10 @@ class HarnessesConfig(_Section):
 class RequestLimits(_Section):
     """Limits of one request."""
 
+    hints: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("monthly_budget_usd", "tokens_per_minute"), "write it under limits of a tenant, or under defaults"
+    )
+
     embedding_inputs: Annotated[int, Field(ge=1, le=MAX_EMBEDDING_INPUTS, strict=True)] = 256
 
 
@@ -205,10 +209,23 @@ class TokenConfig(_Section):
     allowed_models: tuple[Name, ...] = (ANY_MODEL,)
 
 
+class TenantLimits(_Section):
+    """The ceilings of a tenant: its settings of the same names count at most this much. None is no ceiling."""
+
+    monthly_budget_usd: Money | None = None
+    tokens_per_minute: Positive | None = None
+
+    @property
+    def ceilings(self) -> dict[str, int | Decimal]:
+        """Return the ceilings that there are, by the names of the settings."""
+        return {key: value for key, value in self if value is not None}
+
+
 class TenantConfig(_Section):
-    hints: ClassVar[dict[str, str]] = {"name": "write id"}
+    hints: ClassVar[dict[str, str]] = {"name": "write id", "ceilings": "write limits"}
 
     id: TenantName
+    limits: TenantLimits = TenantLimits()
     defaults: TenantDefaults = TenantDefaults()
     tokens: Annotated[tuple[TokenConfig, ...], BeforeValidator(_replace_none)] = ()
 

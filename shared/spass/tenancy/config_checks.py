@@ -10,7 +10,7 @@ from spass.tenancy.scalars import ANY_MODEL
 from spass.tenancy.yaml_source import ConfigProblem, Loc, YamlSource
 
 if TYPE_CHECKING:
-    from spass.tenancy.config import BackendConfig, GatewayConfig, ModelConfig, TenantDefaults
+    from spass.tenancy.config import BackendConfig, GatewayConfig, ModelConfig, TenantDefaults, TenantLimits
 
 
 class BackendProblem(NamedTuple):
@@ -37,6 +37,7 @@ def find_problems(
     yield from _check_search(source, config)
     yield from _check_references(source, config)
     yield from _check_uniqueness(source, config)
+    yield from _check_ceilings(source, config)
     for at, defaults in _iterate_defaults(config):
         for loc, message in find_unknown_names(defaults, config, tool_names):
             yield source.problem((*at, *loc), message)
@@ -47,7 +48,7 @@ def find_warnings(source: YamlSource, config: "GatewayConfig", check_backend: Ba
     for at, problem in _check_backends(config, check_backend):
         if problem.is_warning:
             yield ConfigProblem(source.file, source.line_of(at), problem.message)
-    if any(defaults.monthly_budget_usd is not None for _, defaults in _iterate_defaults(config)):
+    if any(limits.monthly_budget_usd is not None for limits in _iterate_limits(config)):
         for number, model in enumerate(config.models):
             if _is_unpriced(model):
                 message = f"{model.name} has no price. Its calls count for no budget, unless its provider reports their cost"
@@ -123,6 +124,21 @@ def _iterate_defaults(config: "GatewayConfig") -> Iterator[tuple[Loc, "TenantDef
     yield ("defaults",), config.defaults
     for number, tenant in enumerate(config.tenants):
         yield ("tenants", number, "defaults"), tenant.defaults
+
+
+def _iterate_limits(config: "GatewayConfig") -> "Iterator[TenantDefaults | TenantLimits]":
+    yield from (defaults for _, defaults in _iterate_defaults(config))
+    yield from (tenant.limits for tenant in config.tenants)
+
+
+def _check_ceilings(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+    """Yield the tenants' own defaults that are above their ceilings."""
+    for number, tenant in enumerate(config.tenants):
+        for key, ceiling in tenant.limits.ceilings.items():
+            value = getattr(tenant.defaults, key)
+            if value is not None and value > ceiling:
+                message = f"{value} is above the tenant's limit of {ceiling}; write at most {ceiling}, or raise limits.{key}"
+                yield source.problem(("tenants", number, "defaults", key), message)
 
 
 def find_unknown_names(

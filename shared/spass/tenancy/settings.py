@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,13 +13,13 @@ from pydantic import WithJsonSchema
 
 from spass.aws.keys import tenant_config, tenant_limit
 from spass.aws.log import write_line
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import AboveCeiling, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
-from spass.tenancy.config import GatewayConfig, TenantDefaults
-from spass.tenancy.response_model import ResponseModel
-from spass.tenancy.stored_settings import KEYS, ConfigValues, SettingRules, StoredSettings, settings_update
+from spass.tenancy.config import GatewayConfig, TenantConfig, TenantLimits
+from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, ResponseModel
+from spass.tenancy.stored_settings import KEYS, ConfigValues, SettingRules, StoredSettings, settings_update, to_json_number
 
 if TYPE_CHECKING:
     from spass.aws.attributes import Item
@@ -48,11 +49,20 @@ _SOURCES: Final = {
 }
 
 
+_CEILINGS: Final = {
+    "type": "object",
+    "properties": {key: {"type": "number", "minimum": 0} for key in TenantLimits.model_fields},
+    "additionalProperties": False,
+}
+
+
 class EffectiveConfig(ResponseModel):
-    """The settings in force, and the source of each."""
+    """The settings in force, and the source of each. `ceilings` are the highest values of limits that the operator allows; it is
+    absent if there are none."""
 
     config: ConfigValues
     sources: Annotated[dict[str, SettingSource], WithJsonSchema(_SOURCES)]
+    ceilings: Annotated[dict[str, int | float] | None, WithJsonSchema(_CEILINGS), LEAVE_OUT_IF_EMPTY] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +135,12 @@ class Cascade:
 
         Raises:
             InvalidRequest: a key is unknown or a value is wrong.
+            AboveCeiling: a limit is above the tenant's ceiling.
             StorageUnavailable: the table does not answer; whether the change took effect is unknown.
         """
         checked = self._rules.validate(changes)
+        for key, ceiling in self._operators_entry(store.tenant).limits.ceilings.items():
+            _check_ceiling(key, getattr(checked, key), ceiling)
         if not changes:
             return await self.read(store)
         if checked.monthly_budget_usd is not None:
@@ -207,13 +220,35 @@ class Cascade:
             del self._reads[tenant]
 
     def _merge(self, tenant: TenantId, stored: StoredSettings) -> EffectiveConfig:
-        """Return the settings in force. Each has the value of the strongest source that sets it."""
-        none = TenantDefaults()
-        own = next((entry.defaults for entry in self._config.tenants if entry.id == tenant), none)
-        layers = ((SettingSource.DB, stored.values), (SettingSource.YAML, own))
+        """Return the settings in force. Each has the value of the strongest source that sets it, or its ceiling if that is
+        lower."""
+        entry = self._operators_entry(tenant)
+        layers = ((SettingSource.DB, stored.values), (SettingSource.YAML, entry.defaults))
         base = (SettingSource.PROCESS, self._config.defaults)
         chosen = {key: next((layer for layer in layers if key in layer[1].model_fields_set), base) for key in KEYS}
+        values = {key: getattr(source_values, key) for key, (_, source_values) in chosen.items()}
+        sources = {key: source for key, (source, _) in chosen.items()}
+        ceilings = entry.limits.ceilings
+        for key, ceiling in ceilings.items():
+            if values[key] is None or values[key] > ceiling:
+                values[key], sources[key] = ceiling, SettingSource.YAML
         return EffectiveConfig.model_construct(
-            config=ConfigValues.model_construct(**{key: getattr(values, key) for key, (_, values) in chosen.items()}),
-            sources={key: source for key, (source, _) in chosen.items()},
+            config=ConfigValues.model_construct(**values),
+            sources=sources,
+            ceilings={key: to_json_number(ceiling) for key, ceiling in ceilings.items()},
+        )
+
+    def _operators_entry(self, tenant: TenantId) -> TenantConfig:
+        """Return the entry of ``tenant`` in the operator's file, or one that sets nothing."""
+        return next((entry for entry in self._config.tenants if entry.id == tenant), TenantConfig.model_construct(id=tenant))
+
+
+def _check_ceiling(key: str, value: int | Decimal | None, ceiling: int | Decimal) -> None:
+    if value is not None and value > ceiling:
+        highest = to_json_number(ceiling)
+        raise AboveCeiling(
+            f"{key}: {to_json_number(value)} is above the ceiling of {highest} that the operator set for this tenant. Send at "
+            f"most {highest}, or ask the operator to raise it.",
+            param=key,
+            details={"key": key, "value": to_json_number(value), "ceiling": highest},
         )

@@ -48,8 +48,8 @@ def _parse_number(value: object) -> object:
     return Decimal(str(value)) if isinstance(value, int | float) else value
 
 
-def _to_json_number(value: Decimal) -> int | float:
-    return int(value) if value == value.to_integral_value() else float(value)
+def to_json_number(value: int | Decimal) -> int | float:
+    return int(value) if value == int(value) else float(value)
 
 
 class ConfigValues(TenantDefaults):
@@ -61,7 +61,7 @@ class ConfigValues(TenantDefaults):
         Annotated[
             Money,
             BeforeValidator(_parse_number),
-            PlainSerializer(_to_json_number),
+            PlainSerializer(to_json_number),
             WithJsonSchema({"type": "number", "minimum": 0, "maximum": 10**9}),
         ]
         | None

@@ -374,6 +374,45 @@ def test_an_allow_list_names_the_model_of_an_agent_and_not_the_agent(tmp_path: P
     assert problem.endswith("allowed_models[0]: 'agent/researcher' is an agent; write the name of the agent's model instead")
 
 
+def test_the_limits_of_a_tenant_are_optional(tmp_path: Path) -> None:
+    with_limits = with_tenants("- id: acme", "  limits: {monthly_budget_usd: 12.5, tokens_per_minute: 1000}", "- id: other")
+    acme, other = load(tmp_path, with_limits).tenants
+    assert acme.limits.ceilings == {"monthly_budget_usd": Decimal("12.5"), "tokens_per_minute": 1000}
+    assert other.limits.ceilings == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ("{monthly_budget_usd: -1}", "limits.monthly_budget_usd: must be greater than or equal to 0"),
+        ("{monthly_budget_usd: lots}", "limits.monthly_budget_usd: must be a number"),
+        ("{tokens_per_minute: 0}", "limits.tokens_per_minute: must be greater than 0"),
+        ("{tokens_per_minute: 1.5}", "limits.tokens_per_minute: must be a whole number"),
+        ("{rag_top_k: 5}", "limits: unknown key 'rag_top_k'; known: monthly_budget_usd, tokens_per_minute"),
+        ("{budget_usd: 5}", "limits: unknown key 'budget_usd'; did you mean 'monthly_budget_usd'?"),
+        ("5", "limits: must be a mapping of keys to values"),
+    ],
+)
+def test_a_wrong_limit_of_a_tenant_is_reported_with_its_line(tmp_path: Path, limits: str, message: str) -> None:
+    (problem,) = load_problems(tmp_path, with_tenants("- id: acme", f"  limits: {limits}"))
+    assert problem.startswith(f"gateway.yaml:11: tenants[0].{message}")
+
+
+def test_a_limit_beside_those_of_requests_is_told_its_place(tmp_path: Path) -> None:
+    (problem,) = load_problems(tmp_path, VALID + "limits: {monthly_budget_usd: 5}\n")
+    assert problem.endswith("unknown key 'monthly_budget_usd'; write it under limits of a tenant, or under defaults")
+
+
+def test_a_default_of_a_tenant_above_its_limit_is_a_mistake(tmp_path: Path) -> None:
+    lines = ["- id: acme", "  limits: {monthly_budget_usd: 20, tokens_per_minute: 1000}"]
+    load(tmp_path, with_tenants(*lines, "  defaults: {monthly_budget_usd: 20, tokens_per_minute: null}"))
+    (problem,) = load_problems(tmp_path, with_tenants(*lines, "  defaults:", "    monthly_budget_usd: 20.01"))
+    assert problem == (
+        "gateway.yaml:13: tenants[0].defaults.monthly_budget_usd: 20.01 is above the tenant's limit of 20; write at most 20, or "
+        "raise limits.monthly_budget_usd"
+    )
+
+
 def test_an_absent_or_empty_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name the operator's file in SPASS_CONFIG"):
         load_gateway_config(tmp_path / "absent.yaml")
@@ -448,6 +487,7 @@ def test_a_backend_that_cannot_work_gets_a_warning(tmp_path: Path, backend: str,
         ("", False),
         ("defaults: {monthly_budget_usd: 5}\n", True),
         ("tenants: [{id: acme, defaults: {monthly_budget_usd: 0}}]\n", True),
+        ("tenants: [{id: acme, limits: {monthly_budget_usd: 5}}]\n", True),
         ("tenants: [{id: acme, defaults: {tokens_per_minute: 9}}]\n", False),
     ],
 )

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.writes import Put
-from spass.core.errors import InvalidRequest, StorageUnavailable
+from spass.core.errors import AboveCeiling, InvalidRequest, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.tenancy.config import GatewayConfig
@@ -301,6 +302,54 @@ async def test_after_a_cancelled_change_the_settings_are_read(store: TenantStore
     with pytest.raises(asyncio.CancelledError):
         await change
     assert (await process.effective(store)).to_dict() == (await cascade().read(store)).to_dict()
+
+
+CEILINGS: Final[Mapping[str, Json]] = {"monthly_budget_usd": 20.5, "tokens_per_minute": 1000}
+
+
+def with_ceilings(defaults: Mapping[str, Json] | None = None) -> GatewayConfig:
+    """Return ``CONFIG`` with ceilings of the tenant ``acme``, and ``defaults`` of all tenants."""
+    file = CONFIG.model_dump(mode="json", exclude_unset=True)
+    file["tenants"][0]["limits"] = CEILINGS
+    file["defaults"] |= defaults or {}
+    return GatewayConfig.model_validate(file)
+
+
+@pytest.mark.parametrize("key", CEILINGS)
+async def test_without_a_lower_value_the_ceiling_is_in_force(store: TenantStore, key: str) -> None:
+    process = cascade(config=with_ceilings())
+    assert (await process.read(store)).to_dict() == {
+        "config": {**DEFAULTS, **CEILINGS},
+        "sources": {**SOURCES, **dict.fromkeys(CEILINGS, "yaml")},
+        "ceilings": CEILINGS,
+    }
+    for value, in_force in ((7, 7), (CEILINGS[key], CEILINGS[key]), (None, CEILINGS[key])):
+        changed = await process.change(store, {key: value})
+        assert (getattr(changed.config, key), changed.sources[key]) == (in_force, "yaml" if value is None else "db")
+
+
+@pytest.mark.parametrize(("default", "in_force", "source"), [(500, "20.5", "yaml"), (3, "3", "process")])
+async def test_of_a_default_for_all_tenants_and_a_ceiling_the_lower_is_in_force(
+    store: TenantStore, default: int, in_force: str, source: str
+) -> None:
+    answer = await cascade(config=with_ceilings({"monthly_budget_usd": default})).read(store)
+    assert (answer.config.monthly_budget_usd, answer.sources["monthly_budget_usd"]) == (Decimal(in_force), source)
+
+
+async def test_a_change_above_a_ceiling_is_refused_and_nothing_is_stored(store: TenantStore) -> None:
+    process = cascade(config=with_ceilings())
+    for key, value, ceiling in (("monthly_budget_usd", 20.51, 20.5), ("tokens_per_minute", 1001, 1000)):
+        with pytest.raises(AboveCeiling) as caught:
+            await process.change(store, {"memory": "x", key: value})
+        assert (caught.value.param, caught.value.details) == (key, {"key": key, "value": value, "ceiling": ceiling})
+    assert await store.table.get(keys.tenant_config(store.tenant)) is None
+
+
+async def test_a_value_stored_before_the_ceiling_is_bounded_by_it(store: TenantStore) -> None:
+    await cascade().change(store, {"monthly_budget_usd": 1000, "tokens_per_minute": 10})
+    answer = await cascade(config=with_ceilings()).effective(store)
+    assert (answer.config.monthly_budget_usd, answer.sources["monthly_budget_usd"]) == (Decimal("20.5"), "yaml")
+    assert (answer.config.tokens_per_minute, answer.sources["tokens_per_minute"]) == (10, "db")
 
 
 async def test_tenants_do_not_share_settings() -> None:

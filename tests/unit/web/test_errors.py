@@ -20,7 +20,7 @@ CONTRACT = {
         *("invalid_path", "invalid_archive", "workspace_limit"),
     },
     401: {"missing_token", "invalid_token"},
-    403: {"model_not_allowed", "admin_required"},
+    403: {"model_not_allowed", "admin_required", "above_ceiling"},
     404: {
         *("agent_not_found", "session_not_found", "index_not_found", "document_not_found"),
         *("model_not_found", "tool_not_found", "upload_not_found", "job_not_found", "request_not_found", "route_not_found"),
