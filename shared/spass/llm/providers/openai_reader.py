@@ -1,20 +1,19 @@
 """Read answers in OpenAI's chat format (https://platform.openai.com/docs/api-reference/chat). Servers differ in many details."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Final
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator
 
-from spass.core.ids import new_id
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
+from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.providers.error_responses import error_inside_answer
 from spass.llm.providers.http import malformed_response
 from spass.llm.providers.http_provider import merge_deltas
-from spass.llm.providers.payloads import FewCalls, LenientObject, LenientText, SurrogateJoiner, Tokens, join_surrogates, parse
+from spass.llm.providers.openai_calls import OpenAiCalls, ToolCallPayload
+from spass.llm.providers.payloads import FewCalls, LenientObject, LenientText, SurrogateJoiner, Tokens, parse
 from spass.llm.providers.sse import ServerSentEvent, SseParser
 from spass.llm.types import ChatDelta
 
@@ -66,23 +65,6 @@ class UsagePayload(BaseModel):
 
 
 Usage = Annotated[UsagePayload | None, LenientObject]
-
-
-class FunctionPayload(BaseModel):
-    name: str | None = None
-    arguments: str | dict[str, object] | None = None
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.arguments, dict):
-            return json.dumps(self.arguments, ensure_ascii=False)
-        return self.arguments or ""
-
-
-class ToolCallPayload(BaseModel):
-    index: Annotated[int, Field(ge=0)] | None = None
-    id: str | None = None
-    function: FunctionPayload = FunctionPayload()
 
 
 class MessagePayload(BaseModel):
@@ -143,10 +125,8 @@ class OpenAiReader:
     def __init__(self, secrets: Sequence[str] = ()) -> None:
         self.parser = _EventParser()
         self._secrets = secrets
-        self._numbers: dict[tuple[int, str], int] = {}  # the provider's index and id of a call -> our index
-        self._latest: dict[int, int] = {}  # the provider's index -> our index of the last call that had it
-        self._names: dict[int, str] = {}
         self._texts = SurrogateJoiner()
+        self._calls = OpenAiCalls(self._texts)
         self._reasoning_characters = 0  # characters of reasoning that are not in a delta yet
         self._has_payload = False
         self._answer_began = False
@@ -184,8 +164,10 @@ class OpenAiReader:
         self._has_payload = True
         choice = payload.choices[0] if payload.choices else ChoicePayload()
         message = choice.message or choice.delta or MessagePayload()
-        calls = tuple(self._call(position, call) for position, call in enumerate(message.tool_calls or ()))
+        calls = [piece for position, call in enumerate(message.tool_calls or ()) for piece in self._calls.add(position, call)]
         finish = self._finish(choice.finish_reason) if choice.finish_reason else None
+        if finish:
+            calls += self._calls.finish()
         content = self._texts.content(message.content or "")
         refusal = self._texts.refusal(message.refusal or "")
         usage = payload.usage.tokens if payload.usage else None
@@ -197,14 +179,20 @@ class OpenAiReader:
             return None
         self._answer_began = True
         return ChatDelta(
-            content, calls, finish, usage, payload.cost_usd, refusal, reasoning_characters=self._take_reasoning_characters()
+            content,
+            tuple(calls),
+            finish,
+            usage,
+            payload.cost_usd,
+            refusal,
+            reasoning_characters=self._take_reasoning_characters(),
         )
 
     def _end(self) -> ChatDelta | None:
-        """Return an incomplete character, and a finish reason if the provider gave none, or None."""
-        if not all(self._names.get(index) for index in self._numbers.values()):
-            raise malformed_response("a tool call has no name")
-        last = self._texts.end()
+        """Return the rest of calls and characters, and a finish reason if the provider gave none, or None."""
+        calls, last = tuple(self._calls.end()), self._texts.end()
+        if calls:
+            last = replace(last or ChatDelta(), tool_calls=calls + (last.tool_calls if last else ()))
         if self._finish_reason is not None:
             return last
         return replace(
@@ -215,23 +203,8 @@ class OpenAiReader:
         characters, self._reasoning_characters = self._reasoning_characters, 0
         return characters
 
-    def _call(self, position: int, call: ToolCallPayload) -> ToolCallDelta:
-        provider_index = position if call.index is None else call.index
-        call_id = None
-        if provider_index in self._latest and (not call.id or (provider_index, call.id) in self._numbers):
-            index = self._numbers.get((provider_index, call.id or ""), self._latest[provider_index])
-        else:
-            # A new id starts a new call, even at the index of an earlier call: some servers give every call the index 0.
-            index = len(self._numbers)
-            call_id = join_surrogates(call.id or new_id("call"))
-            self._numbers[provider_index, call.id or call_id] = self._latest[provider_index] = index
-        name = None
-        if call.function.name and index not in self._names:
-            name = self._names[index] = join_surrogates(call.function.name)
-        return ToolCallDelta(index, call_id, name, self._texts.arguments(index, call.function.text))
-
     def _finish(self, reason: str) -> FinishReason:
         finish = _FINISH_REASONS.get(reason, FinishReason.STOP)
         # Some servers, and OpenAI for a named tool, send "stop" after tool calls, but the caller must run the tools.
-        self._finish_reason = FinishReason.TOOL_CALLS if finish is FinishReason.STOP and self._numbers else finish
+        self._finish_reason = FinishReason.TOOL_CALLS if finish is FinishReason.STOP and self._calls else finish
         return self._finish_reason

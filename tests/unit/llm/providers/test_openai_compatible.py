@@ -34,6 +34,7 @@ from spass.llm.types import (
     EmbeddingReply,
     EmbeddingRequest,
     NamedTool,
+    ReplyBuilder,
     ToolChoice,
     collect_deltas,
 )
@@ -244,9 +245,9 @@ words = st.text(max_size=8)
 tool_calls = st.lists(st.tuples(st.text("ab_", min_size=1, max_size=4), st.lists(words, max_size=3)), max_size=3)
 
 
-@given(st.lists(words, max_size=5), tool_calls, st.sampled_from(["stop", "length"]))
+@given(st.lists(words, max_size=5), tool_calls, st.sampled_from(["stop", "length"]), st.integers(1, 4))
 def test_any_collected_stream_equals_the_blocking_reply(
-    contents: list[str], calls: list[tuple[str, list[str]]], finish: str
+    contents: list[str], calls: list[tuple[str, list[str]]], finish: str, cut: int
 ) -> None:
     whole_calls: list[Json] = [
         {"id": f"call_{index}", "function": {"name": name, "arguments": "".join(parts)}}
@@ -255,7 +256,11 @@ def test_any_collected_stream_equals_the_blocking_reply(
     blocking = answer({"content": "".join(contents), "tool_calls": whole_calls}, finish)
     chunks = [chunk(content=content) for content in contents]
     for index, (name, parts) in enumerate(calls):
-        chunks.append(chunk(tool_calls=[piece(index, "", f"call_{index}", name)]))
+        chunks.append(chunk(tool_calls=[piece(index, "", f"call_{index}", name[:cut])]))
+        if name[cut:] != name[:cut]:  # such a name cannot be told from one that is repeated
+            chunks.append(chunk(tool_calls=[piece(index, "", None, name[cut:])]))
+        else:
+            chunks[-1] = chunk(tool_calls=[piece(index, "", f"call_{index}", name)])
         chunks += [chunk(tool_calls=[piece(index, part)]) for part in parts]
     stream = sse(*chunks, chunk(finish), {"choices": [], "usage": USAGE})
 
@@ -308,6 +313,57 @@ async def test_an_id_repeated_in_every_chunk_is_one_call() -> None:
     )
     reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
     assert reply.message.tool_calls == (ToolCall("a", "one", "{}"),)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [piece(0, "", "a", "get_"), piece(0, "", None, "wea"), piece(0, "", None, "ther"), piece(0, "{"), piece(0, "}")],
+        [piece(0, "", "a", "get_"), piece(0, "", "a", "weather"), piece(0, "{}", "a", "get_weather")],  # and the whole at last
+        [piece(0, "", "a", "get_weather"), piece(0, "{", "a", "get_weather"), piece(0, "}", "a", "get_weather")],
+        [piece(0, "", "a"), piece(0, "", None, "get_weather"), piece(0, "{}")],
+        [piece(0, "", "a", "get_"), piece(0, "{}", None, "weather")],
+    ],
+)
+async def test_a_name_in_pieces_is_joined_and_a_repeated_name_is_not(pieces: list[Payload]) -> None:
+    stream = sse(*[chunk(tool_calls=[each]) for each in pieces], chunk("tool_calls"))
+    deltas = await deltas_of(provider_at(Upstream(text(stream))), request(stream=True))
+    assert collect_deltas(deltas).message.tool_calls == (ToolCall("a", "get_weather", "{}"),)
+    # A client reads the name in one piece, and knows whose call it is.
+    assert [call.name for delta in deltas for call in delta.tool_calls if call.name] == ["get_weather"]
+
+
+async def test_names_in_pieces_belong_to_their_calls() -> None:
+    stream = sse(
+        chunk(tool_calls=[piece(0, "", "a", "get_"), piece(1, "", "b", "get_"), piece(2, "", "c", "sto")]),
+        chunk(tool_calls=[piece(1, "", None, "time"), piece(0, "", None, "weather")]),
+        chunk(tool_calls=[piece(2, "", None, "p")]),
+        chunk(tool_calls=[piece(1, "{}")]),
+        chunk("tool_calls"),
+    )
+    builder = ReplyBuilder(lambda name: True)
+    deltas = await deltas_of(provider_at(Upstream(text(stream))), request(stream=True))
+    shown = [(call.index, call.name) for delta in deltas for call in builder.add(delta) if call.name]
+    assert builder.reply.message.tool_calls == (
+        ToolCall("a", "get_weather", ""),
+        ToolCall("b", "get_time", "{}"),
+        ToolCall("c", "stop", ""),
+    )
+    assert shown == [(0, "get_weather"), (1, "get_time"), (2, "stop")]  # numbered as in the answer
+
+
+async def test_an_id_in_pieces_is_joined() -> None:
+    stream = sse(
+        chunk(tool_calls=[piece(0, "", "call_", "one")]),
+        chunk(tool_calls=[piece(0, "", "7")]),
+        chunk(tool_calls=[piece(0, "{", "call_7")]),
+        chunk(tool_calls=[piece(0, "}")]),
+        chunk(tool_calls=[piece(1, "", "call_")]),
+        chunk(tool_calls=[piece(1, "{}", "8", "two")]),
+        chunk("tool_calls"),
+    )
+    reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
+    assert reply.message.tool_calls == (ToolCall("call_7", "one", "{}"), ToolCall("call_8", "two", "{}"))
 
 
 async def test_calls_without_id_or_index_get_one() -> None:
