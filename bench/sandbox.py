@@ -104,7 +104,7 @@ class Figures:
 
 
 async def measure_round(launcher: Launcher, figures: Figures) -> None:
-    turn = TurnInterpreter(launcher, "bench")
+    turn = TurnInterpreter(launcher, "bench", "bench")
     figures.first.append(await seconds_of(run(turn, "print(6 * 7)")))
     figures.following.append(await seconds_of(run(turn, "print(6 * 7)")))
     figures.loop.append(await seconds_of(run(turn, LOOP.format(calls=CALLS))))
@@ -113,7 +113,7 @@ async def measure_round(launcher: Launcher, figures: Figures) -> None:
 
 async def child_megabytes(context: str) -> float:
     """Return the peak memory of a child of the launcher ``process`` with ``context``, in MB."""
-    turn = TurnInterpreter(ProcessLauncher(), "bench")
+    turn = TurnInterpreter(ProcessLauncher(), "bench", "bench")
     await run(turn, "print(len(context))", context)
     peak = max(_peak_bytes(status) for status in Path("/proc").glob("[0-9]*/status"))  # noqa: ASYNC240
     await turn.close()
@@ -132,7 +132,7 @@ def _peak_bytes(status: Path) -> int:
 async def replay_seconds(cells: int, waits: int) -> float:
     """Return the seconds of the processor for one start that replays ``cells`` cells with ``waits`` waits each."""
     client = HandlerClient()
-    turn = TurnInterpreter(LambdaLauncher(TenantFunction("bench", lambda: client)), "bench")
+    turn = TurnInterpreter(LambdaLauncher(TenantFunction("bench", lambda: client)), "bench", "bench")
     for _ in range(cells):
         await run(turn, LOOP.format(calls=waits))
     began = len(client.cpu)
@@ -144,7 +144,7 @@ async def replay_seconds(cells: int, waits: int) -> float:
 async def turn_invocations() -> HandlerClient:
     """Return the invocations of a turn with one cell that makes ``TURN_CALLS`` calls."""
     client = HandlerClient()
-    turn = TurnInterpreter(LambdaLauncher(TenantFunction("bench", lambda: client)), "bench")
+    turn = TurnInterpreter(LambdaLauncher(TenantFunction("bench", lambda: client)), "bench", "bench")
     await run(turn, LOOP.format(calls=TURN_CALLS))
     return client
 

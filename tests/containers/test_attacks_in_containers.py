@@ -45,7 +45,7 @@ async def test_attacks_gain_nothing_in_a_container(
     tmp_path: Path, launcher: ContainerLauncher, attacks: Sequence[Attack]
 ) -> None:
     with World(tmp_path) as world:
-        turn = TurnInterpreter(launcher, "tenant", Limits(cell_cpu=2))
+        turn = TurnInterpreter(launcher, "tenant", "owner", Limits(cell_cpu=2))
         try:
             for attack in attacks:
                 cell = Cell(PRELUDE + attack.code, variables={"W": world.names()}, max_output_chars=MAX_OUTPUT)

@@ -107,12 +107,12 @@ class SilentInterpreter(InProcessInterpreter):
 
 
 class BrokenSandbox(InProcessSandbox):
-    def open(self, tenant_id: str) -> InProcessInterpreter:
+    def open(self, tenant_id: str, owner_id: str) -> InProcessInterpreter:
         raise SandboxUnavailable("no machine")
 
 
 class SilentSandbox(InProcessSandbox):
-    def open(self, tenant_id: str) -> InProcessInterpreter:
+    def open(self, tenant_id: str, owner_id: str) -> InProcessInterpreter:
         self.opened.append(SilentInterpreter())
         return self.opened[-1]
 

@@ -47,8 +47,8 @@ class InProcessSandbox:
     opened: list["InProcessInterpreter"] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)
 
-    def open(self, tenant_id: str) -> "InProcessInterpreter":
-        self.owners.append(tenant_id)
+    def open(self, tenant_id: str, owner_id: str) -> "InProcessInterpreter":
+        self.owners.append(owner_id)
         self.opened.append(InProcessInterpreter())
         return self.opened[-1]
 

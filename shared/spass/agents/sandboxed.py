@@ -138,7 +138,7 @@ class _ContainerSource:
         if self._interpreter is None:
             from spass.sandbox.interpreter import TurnInterpreter  # it imports pydantic, which only code needs
 
-            self._interpreter = TurnInterpreter(self._children, "")
+            self._interpreter = TurnInterpreter(self._children, "", "")
         return self._interpreter
 
     def take_over(self, previous: Source) -> None:

@@ -1,6 +1,5 @@
 """The launcher ``container``: each turn's code runs in a container of its own, without network and mounts."""
 
-import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -13,6 +12,7 @@ from spass.sandbox.container_child import ContainerChild, ContainerChildren
 from spass.sandbox.container_pipe import ContainerFailed
 from spass.sandbox.open_children import OpenChildren
 from spass.sandbox.runner import ContainerRunner
+from spass.sandbox.slots import Slots
 
 _LIFE_SECONDS: Final = 900
 """A turn ends before this. Between two cells its container waits for the model."""
@@ -20,7 +20,7 @@ _MAX_CONTAINERS: Final = 32
 
 
 class ContainerLauncher:
-    """Starts a container for each child. As many compute at the same time as there are processors.
+    """Starts a container for each child. As many compute at the same time as there are processors; see ``Slots``.
 
     Those that wait leave a container of ``runner`` to each that computes. Otherwise children that wait for a processor could have
     all containers, and those that have a processor would wait for a container.
@@ -30,22 +30,22 @@ class ContainerLauncher:
 
     def __init__(self, runner: ContainerRunner) -> None:
         self._runner: Final = runner
-        processors = max(1, min(os.cpu_count() or 1, runner.max_concurrent - 1))
-        self.slots: Final = asyncio.Semaphore(processors)
-        self._open: Final = OpenChildren(ceiling=runner.max_concurrent - processors)
+        processors = max(1, min(os.cpu_count() or 1, runner.max_concurrent - 2))
+        self.slots: Final = Slots(processors)
+        self._open: Final = OpenChildren(ceiling=runner.max_concurrent - processors - 1)
 
     @classmethod
     def with_runtime(cls, runtime: str) -> "ContainerLauncher":
         """Return the launcher that uses ``runtime``, docker or podman, and the image that `make sandbox-image` builds."""
         return cls(ContainerRunner(timeout=_LIFE_SECONDS, max_concurrent=_MAX_CONTAINERS, runtime=runtime))
 
-    async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "_ContainedChild":
+    async def start(self, owner_id: str, request: Mapping[str, Json]) -> "_ContainedChild":
         """Start a container with a child. See ``Launcher.start``."""
         children = ContainerChildren()
         try:
             async with AsyncExitStack() as stack:
                 children.attach(await stack.enter_async_context(self._runner.open({"interpreter": True})))
-                child = await children.start(tenant_id, request)
+                child = await children.start(owner_id, request)
                 stack.enter_context(self._open.count_one())
                 return _ContainedChild(child, stack.pop_all(), self._open)
         except ContainerFailed as failure:

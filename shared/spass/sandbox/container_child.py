@@ -1,6 +1,5 @@
 """The children that run code in a container, as the interpreter of a turn sees them."""
 
-import asyncio
 from collections import deque
 from collections.abc import Mapping
 from typing import Final
@@ -15,6 +14,7 @@ from spass.sandbox.container_pipe import (
     ContainerTimedOut,
     ContainerUnavailable,
 )
+from spass.sandbox.slots import Slots
 
 _TYPES: Final = ("Child", "Processor", "Ended")
 
@@ -33,7 +33,7 @@ class ContainerChildren:
     name: Final = "container"
 
     def __init__(self) -> None:
-        self.slots: Final = asyncio.Semaphore(1)
+        self.slots: Final = Slots(1)
         self._pipe: ContainerPipe | None = None
         self._child: ContainerChild | None = None
 
@@ -55,7 +55,7 @@ class ContainerChildren:
             self._child.take(message)
         return True
 
-    async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "ContainerChild":  # noqa: ARG002 (a container is of one turn)
+    async def start(self, owner_id: str, request: Mapping[str, Json]) -> "ContainerChild":  # noqa: ARG002 (a container is of one turn)
         """Start a child. See ``Launcher.start``.
 
         Raises:

@@ -6,7 +6,7 @@ from spass.core.code_calls import Sandbox, refuse_requests
 from spass.core.effects import Cell
 from spass.core.errors import InternalError
 
-_TENANT_ID: Final = "sweep"  # no user has it: those of users are hashes
+_OWNER_ID: Final = "sweep"  # neither a user has it, whose ids are hashes, nor code of a tenant runs here
 _CELL: Final = Cell("print(6 * 7)")
 _OUTPUT: Final = "42\n"
 
@@ -20,7 +20,7 @@ async def run_daily_cell(sandbox: Sandbox) -> bool:
     """
     if sandbox.name != "lambda":
         return False
-    interpreter = sandbox.open(_TENANT_ID)
+    interpreter = sandbox.open(_OWNER_ID, _OWNER_ID)
     try:
         result = await interpreter.run(_CELL, (), refuse_requests)
     finally:

@@ -1,6 +1,5 @@
 """Run the cells of a turn in a child, perform their calls, and start the program again when the child has ended."""
 
-import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from spass.sandbox.launcher import Launcher
 from spass.sandbox.limits import LIMITS, MAX_ERROR_CHARS, Limits
 from spass.sandbox.lines import CellEnd, Diverged, Effect
 from spass.sandbox.running_child import OUT_OF_ORDER, CellStopped, RunningChild
+from spass.sandbox.slots import Slots
 from spass.sandbox.turn_program import ProgramCell, TurnProgram, journal_entry
 from spass.sandbox.watch import TURN_CPU_USED
 
@@ -31,11 +31,17 @@ class TurnInterpreter:
     """
 
     def __init__(
-        self, launcher: Launcher, tenant_id: str, limits: Limits = LIMITS, clock: Callable[[], float] = time.time
+        self,
+        launcher: Launcher,
+        tenant_id: str,
+        owner_id: str,
+        limits: Limits = LIMITS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """``clock`` returns unix seconds."""
+        """See ``Sandbox.open``. ``clock`` returns unix seconds."""
         self._launcher: Final = launcher
         self._tenant_id: Final = tenant_id
+        self._owner_id: Final = owner_id
         self._clock: Final = clock
         self._program: TurnProgram | None = None
         self._running: RunningChild | None = None
@@ -52,7 +58,7 @@ class TurnInterpreter:
         new = ProgramCell(self._cells_begun, cell, tuple(tools), self._clock())
         is_kept = False
         try:
-            async with _Slot(self._launcher.slots) as slot:
+            async with _Slot(self._launcher.slots, self._tenant_id) as slot:
                 end = await self._converse(program, new, perform, slot)
             is_kept = end.exceeded is None and end.final is None
             return _to_result(end, cell.max_output_chars)
@@ -118,7 +124,7 @@ class TurnInterpreter:
             raise CellStopped(len(program.cells), TURN_CPU_USED)
         token = secrets.token_hex(_TOKEN_BYTES)
         try:
-            child = await self._launcher.start(self._tenant_id, program.start_line(new, token, self._left))
+            child = await self._launcher.start(self._owner_id, program.start_line(new, token, self._left))
         except ChildFailed as failure:
             raise CellStopped(len(program.cells), str(failure)) from None
         self._running = RunningChild(child, token, self._left)
@@ -174,8 +180,9 @@ class TurnInterpreter:
 class _Slot:
     """One of the children that may compute at the same time."""
 
-    def __init__(self, slots: asyncio.Semaphore) -> None:
+    def __init__(self, slots: Slots, tenant_id: str) -> None:
         self._slots: Final = slots
+        self._tenant_id: Final = tenant_id
         self._is_held = False
 
     async def __aenter__(self) -> Self:
@@ -186,13 +193,13 @@ class _Slot:
         self.release()
 
     async def acquire(self) -> None:
-        await self._slots.acquire()
+        await self._slots.acquire(self._tenant_id)
         self._is_held = True
 
     def release(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._slots.release()
+            self._slots.release(self._tenant_id)
 
 
 def _to_result(end: CellEnd, max_output_chars: int) -> CellResult:

@@ -15,6 +15,7 @@ from spass.core.errors import SandboxUnavailable
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.sandbox.child_process import MAX_LINES, MAX_OUTPUT, ChildFailed
+from spass.sandbox.slots import Slots
 
 MAX_PAYLOAD: Final = 6 * 2**20
 """Bytes of the event of one invocation (https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html)."""
@@ -41,26 +42,26 @@ class LambdaLauncher:
 
     def __init__(self, function: TenantFunction) -> None:
         self._function: Final = function
-        self.slots: Final = asyncio.Semaphore(_MAX_INVOCATIONS)
+        self.slots: Final = Slots(_MAX_INVOCATIONS)
 
-    async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "_EndedChild":
+    async def start(self, owner_id: str, request: Mapping[str, Json]) -> "_EndedChild":
         """Run a child. See ``Launcher.start``. A cancelled caller leaves the invocation, which ends at its own limits."""
         payload = await asyncio.to_thread(_pack, request)
         if len(payload) > MAX_PAYLOAD:
             raise ChildFailed("has more variables and replies than the sandbox can take (6 MB compressed)")
-        answer = await self._invoke(tenant_id, payload)
+        answer = await self._invoke(owner_id, payload)
         if answer.error is None:
             return _EndedChild(answer.payload)
         if fault := _FAILURES_OF_CODE.get(answer.error):
             raise ChildFailed(fault)
         raise _unavailable()
 
-    async def _invoke(self, tenant_id: str, payload: bytes) -> FunctionAnswer:
+    async def _invoke(self, owner_id: str, payload: bytes) -> FunctionAnswer:
         """Invoke the function. Retry when it is throttled, and once when the answer is lost: a child has no effects."""
         delays, may_repeat = iter(_THROTTLE_DELAYS), True
         while True:
             try:
-                return await self._function.invoke(tenant_id, payload)
+                return await self._function.invoke(owner_id, payload)
             except FunctionThrottled as error:
                 if (delay := next(delays, None)) is None:
                     raise _unavailable() from error

@@ -1,10 +1,10 @@
 """The interface of launchers, which start children that run programs."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
 from spass.core.messages import Json
+from spass.sandbox.slots import Slots
 
 
 class Child(Protocol):
@@ -49,16 +49,16 @@ class Child(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts children. ``slots`` bounds how many compute at the same time."""
+    """Starts children. ``slots`` bounds how many compute at the same time, and shares them among the tenants."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def slots(self) -> asyncio.Semaphore: ...
+    def slots(self) -> Slots: ...
 
-    async def start(self, tenant_id: str, request: Mapping[str, Json]) -> Child:
-        """Start a child with ``request`` as its first line. Code of different ``tenant_id`` never shares a machine that remembers
+    async def start(self, owner_id: str, request: Mapping[str, Json]) -> Child:
+        """Start a child with ``request`` as its first line. Code of different ``owner_id`` never shares a machine that remembers
         anything. A cancelled start leaves no child.
 
         Raises:

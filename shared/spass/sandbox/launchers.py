@@ -37,11 +37,11 @@ class LaunchedSandbox:
     def _launcher(self) -> "Launcher":
         return self._create()
 
-    def open(self, tenant_id: str) -> Interpreter:
+    def open(self, tenant_id: str, owner_id: str) -> Interpreter:
         """Return a new interpreter. See ``Sandbox.open``."""
         from spass.sandbox.interpreter import TurnInterpreter
 
-        return TurnInterpreter(self._launcher, tenant_id)
+        return TurnInterpreter(self._launcher, tenant_id, owner_id)
 
 
 def select_sandbox(environment: Mapping[str, str] = os.environ) -> Sandbox:

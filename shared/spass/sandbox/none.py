@@ -12,7 +12,7 @@ class NoSandbox:
     def __init__(self, unavailable: str) -> None:
         self.unavailable = unavailable
 
-    def open(self, tenant_id: str) -> Interpreter:  # noqa: ARG002
+    def open(self, tenant_id: str, owner_id: str) -> Interpreter:  # noqa: ARG002
         """Refuse.
 
         Raises:

@@ -14,6 +14,7 @@ from spass.sandbox.child_process import ChildFailed, ChildProcess
 from spass.sandbox.limits import MAX_FILES
 from spass.sandbox.open_children import OpenChildren
 from spass.sandbox.scratch_folder import is_full, scratch_folder
+from spass.sandbox.slots import Slots
 
 CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
 _FOLDER_PREFIX: Final = "spass-code-"
@@ -22,7 +23,7 @@ _LANDLOCK_REQUIRED: Final = 1
 
 
 class ProcessLauncher:
-    """Starts a process for each turn. As many compute at the same time as there are processors.
+    """Starts a process for each turn. As many compute at the same time as there are processors; see ``Slots``.
 
     Others wait, for the outside or for the next cell, and keep their memory. When there are more than ``max_open`` children in
     all, those that begin to wait are ended, and their programs are run again.
@@ -42,10 +43,10 @@ class ProcessLauncher:
         number of children that fit into half of the machine's memory."""
         self._temporary: Final = temporary
         self._command: Final = [python, "-s", "-P", "-S", "-X", "utf8", str(CHILD)]
-        self.slots: Final = asyncio.Semaphore(slots or os.cpu_count() or 1)
+        self.slots: Final = Slots(slots or os.cpu_count() or 1)
         self._open: Final = OpenChildren(max_open)
 
-    async def start(self, tenant_id: str, request: Mapping[str, Json]) -> "_LiveChild":  # noqa: ARG002 (nothing outlives a child)
+    async def start(self, owner_id: str, request: Mapping[str, Json]) -> "_LiveChild":  # noqa: ARG002 (nothing outlives a child)
         """Start a child. See ``Launcher.start``."""
         try:
             async with AsyncExitStack() as stack:

@@ -25,6 +25,8 @@ _CLIENT_VARIABLES: Final = frozenset(
     | {"DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"}
 )
 """The variables that the runtime's client may read. Podman would pass others, such as HTTP_PROXY, into the container."""
+_NO_TENANT: Final = ""
+"""A runner is of one program, which knows no tenants."""
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
@@ -115,7 +117,7 @@ class ContainerRunner:
             timeout=self.timeout,
         )
         try:
-            await self._slots.acquire(self.timeout)
+            await self._slots.acquire(_NO_TENANT, self.timeout)
         except NoFreeSlot:
             message = f"No container became free: {self.max_concurrent} are running. Try again later, or raise max_concurrent."
             raise ContainerTimedOut(message) from None
@@ -126,4 +128,4 @@ class ContainerRunner:
             finally:
                 await container.close()
         finally:
-            self._slots.release()
+            self._slots.release(_NO_TENANT)

@@ -12,6 +12,7 @@ from spass.core.effects import Cell, Queries
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.limits import LIMITS, Limits
+from spass.sandbox.slots import Slots
 
 QUERIES: Final = Queries(model=None, temperature=0.3, max_tokens=100, max_calls=100)
 
@@ -114,14 +115,14 @@ class ScriptedLauncher:
     scripts: "list[Script]" = field(default_factory=list)
     is_live: bool = True
     cpu: float = 0.0
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    slots: Slots = field(default_factory=lambda: Slots(2))
     name: str = "scripted"
     starts: list[ScriptedChild] = field(default_factory=list)
     open_children: set[ScriptedChild] = field(default_factory=set)
 
-    async def start(self, tenant_id: str, request: Mapping[str, Any]) -> ScriptedChild:
+    async def start(self, owner_id: str, request: Mapping[str, Any]) -> ScriptedChild:
         await asyncio.sleep(0)
-        assert tenant_id == "tenant"
+        assert owner_id == "owner"
         child = ScriptedChild(self, request, self.scripts.pop(0) if self.scripts else run_commands)
         self.starts.append(child)
         self.open_children.add(child)
@@ -222,6 +223,6 @@ def cell(*commands: str, **values: Any) -> Cell:
     return Cell("\n".join(commands), **{"queries": QUERIES, "tools": True, **values})
 
 
-def interpreter(launcher: ScriptedLauncher, limits: Limits = LIMITS) -> TurnInterpreter:
+def interpreter(launcher: ScriptedLauncher, limits: Limits = LIMITS, tenant_id: str = "tenant") -> TurnInterpreter:
     """Return an interpreter over ``launcher``."""
-    return TurnInterpreter(launcher, "tenant", limits)
+    return TurnInterpreter(launcher, tenant_id, "owner", limits)

@@ -41,7 +41,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recordi
 
 
 def open_turn(limits: Limits = LIMITS) -> TurnInterpreter:
-    return TurnInterpreter(ContainerLauncher.with_runtime("podman"), "tenant", limits)
+    return TurnInterpreter(ContainerLauncher.with_runtime("podman"), "tenant", "owner", limits)
 
 
 async def test_cells_share_a_container_and_call_the_outside(runtime: RecordingRuntime) -> None:
@@ -139,7 +139,7 @@ async def test_more_turns_than_containers_wait_for_the_outside_and_all_go_on() -
         await all_wait.wait()
         return await outside.perform(requests)
 
-    turns = [TurnInterpreter(launcher, "tenant") for _ in range(4)]
+    turns = [TurnInterpreter(launcher, "tenant", "owner") for _ in range(4)]
     results = await asyncio.gather(*(turn.run(cell("print(llm_query('one'))"), (), perform) for turn in turns))
     for turn in turns:
         await turn.close()

@@ -62,7 +62,7 @@ async def run(folder: Path, code: str) -> CellResult:
     async def refuse(_: Sequence[CodeRequest]) -> Sequence[CallReply]:
         raise AssertionError("the code calls the outside")
 
-    turn = TurnInterpreter(ProcessLauncher(temporary=folder), "tenant", Limits(cell_cpu=20))
+    turn = TurnInterpreter(ProcessLauncher(temporary=folder), "tenant", "owner", Limits(cell_cpu=20))
     try:
         return await turn.run(Cell(code), (), refuse)
     finally:

@@ -14,6 +14,7 @@ from spass.core.json import read_object
 from spass.core.messages import Json
 from spass.sandbox import lines
 from spass.sandbox.limits import MAX_REQUEST_CHARS, Limits
+from spass.sandbox.slots import Slots
 from tests.unit.sandbox.scripted_children import (
     Die,
     Hang,
@@ -311,7 +312,7 @@ async def test_an_error_of_the_outside_ends_the_cell_and_the_child(is_live: bool
 @LIVE
 async def test_a_run_cancelled_at_any_moment_leaves_no_child_and_no_slot(is_live: bool) -> None:
     for moment in range(1, 60):
-        launcher, outside = ScriptedLauncher(is_live=is_live, slots=asyncio.Semaphore(1)), Outside()
+        launcher, outside = ScriptedLauncher(is_live=is_live, slots=Slots(1)), Outside()
         turn = interpreter(launcher)
         await turn.run(cell("set x", "ask a"), TOOLS, outside.perform)
         task = asyncio.create_task(turn.run(cell("ask b", "ask c", "say done"), TOOLS, outside.perform))
@@ -323,14 +324,14 @@ async def test_a_run_cancelled_at_any_moment_leaves_no_child_and_no_slot(is_live
         with suppress(asyncio.CancelledError):
             await task
         assert not launcher.open_children
-        assert not launcher.slots.locked()
+        assert launcher.slots.has_free("tenant")
         assert await turn.run(cell("get x", "say fine"), TOOLS, outside.perform) == CellResult("fine")
     else:
         pytest.fail("the run never ended")
 
 
 async def test_others_compute_while_code_waits_for_the_outside() -> None:
-    launcher, outside = ScriptedLauncher(slots=asyncio.Semaphore(1)), Outside()
+    launcher, outside = ScriptedLauncher(slots=Slots(1)), Outside()
     asked, may_answer = asyncio.Event(), asyncio.Event()
 
     async def perform(requests: Sequence[CodeRequest]) -> list[CallReply]:
@@ -346,7 +347,7 @@ async def test_others_compute_while_code_waits_for_the_outside() -> None:
 
 
 async def test_as_many_children_compute_at_a_time_as_there_are_slots() -> None:
-    launcher, outside = ScriptedLauncher(slots=asyncio.Semaphore(1)), Outside()
+    launcher, outside = ScriptedLauncher(slots=Slots(1)), Outside()
     computing = asyncio.create_task(interpreter(launcher).run(cell("hang"), TOOLS, outside.perform))
     await asyncio.sleep(0.05)
     waiting = asyncio.create_task(interpreter(launcher).run(cell("say late"), TOOLS, outside.perform))
@@ -355,3 +356,18 @@ async def test_as_many_children_compute_at_a_time_as_there_are_slots() -> None:
     computing.cancel()
     assert await waiting == CellResult("late")
     assert len(launcher.starts) == 2
+
+
+async def test_cells_of_a_tenant_that_hang_do_not_delay_the_code_of_another() -> None:
+    launcher, outside = ScriptedLauncher(slots=Slots(2)), Outside()
+    cells = [asyncio.create_task(interpreter(launcher).run(cell("hang"), TOOLS, outside.perform)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    assert len(launcher.starts) == 2
+    turn = interpreter(launcher, tenant_id="other")
+    for _ in range(2):
+        assert await turn.run(cell("say fine"), TOOLS, outside.perform) == CellResult("fine")
+    assert not any(hanging.done() for hanging in cells)
+    for hanging in cells:
+        hanging.cancel()
+    await asyncio.gather(*cells, return_exceptions=True)
+    assert all(launcher.slots.has_free(tenant) for tenant in ("tenant", "other"))

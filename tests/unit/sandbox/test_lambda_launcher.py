@@ -27,11 +27,11 @@ from tests.unit.sandbox.scripted_children import Outside
 
 pytestmark = pytest.mark.anyio
 
-TENANT = "a" * 64
+OWNER = "a" * 64
 
 
 def open_turn(client: FunctionClient, limits: Limits = LIMITS) -> TurnInterpreter:
-    return TurnInterpreter(LambdaLauncher(TenantFunction("spass-code", lambda: client)), TENANT, limits)
+    return TurnInterpreter(LambdaLauncher(TenantFunction("spass-code", lambda: client)), "tenant", OWNER, limits)
 
 
 def cell(code: str, **values: Any) -> Cell:
@@ -57,7 +57,7 @@ async def test_cells_share_their_state_and_calls_are_performed_once() -> None:
 async def test_each_invocation_names_the_owner_of_the_code() -> None:
     client = FunctionClient()
     await open_turn(client).run(cell("1"), (), Outside().perform)
-    assert client.invoked == [("spass-code", TENANT)]
+    assert client.invoked == [("spass-code", OWNER)]
 
 
 async def test_variables_of_4_mib_fit_into_an_invocation() -> None:

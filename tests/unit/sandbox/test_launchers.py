@@ -58,7 +58,7 @@ def test_without_anything_code_does_not_run_and_the_reason_says_why() -> None:
     for reason in ("SPASS_SANDBOX_FUNCTION names no function", "the kernel has no Landlock", "neither docker nor podman"):
         assert reason in (sandbox.unavailable or "")
     with pytest.raises(SandboxUnavailable, match="no Landlock"):
-        sandbox.open("tenant")
+        sandbox.open("tenant", "owner")
 
 
 @pytest.mark.usefixtures("without_landlock")

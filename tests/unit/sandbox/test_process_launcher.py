@@ -44,7 +44,7 @@ class Children:
         self.outside = Outside()
 
     def open(self, limits: Limits = LIMITS) -> TurnInterpreter:
-        return TurnInterpreter(self.launcher, "tenant", limits)
+        return TurnInterpreter(self.launcher, "tenant", "owner", limits)
 
     async def run(self, turn: TurnInterpreter, code: str, **values: Any) -> CellResult:
         return await turn.run(cell(code, **values), TOOLS, self.outside.perform)

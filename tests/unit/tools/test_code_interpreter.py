@@ -33,8 +33,8 @@ class FakeSandbox:
     unavailable: None = None
     opened: list["FakeInterpreter"] = field(default_factory=list)
 
-    def open(self, tenant_id: str) -> "FakeInterpreter":
-        self.opened.append(FakeInterpreter(self, tenant_id))
+    def open(self, tenant_id: str, owner_id: str) -> "FakeInterpreter":
+        self.opened.append(FakeInterpreter(self, tenant_id, owner_id))
         return self.opened[-1]
 
 
@@ -42,6 +42,7 @@ class FakeSandbox:
 class FakeInterpreter:
     sandbox: FakeSandbox
     tenant_id: str
+    owner_id: str
     cells: list[Cell] = field(default_factory=list)
     is_closed: bool = False
 
@@ -121,8 +122,9 @@ async def test_no_two_owners_of_code_share_a_machine() -> None:
     for tenant in ("acme", "beta", "acmeada"):
         for change in owners:
             await run(sandbox, change(make_scope(memory_store(TenantId(tenant)))), code="1")
-    ids = [interpreter.tenant_id for interpreter in sandbox.opened]
+    ids = [interpreter.owner_id for interpreter in sandbox.opened]
     assert len(set(ids)) == len(ids) == 27
+    assert {interpreter.tenant_id for interpreter in sandbox.opened} == {"acme", "beta", "acmeada"}
     assert all(len(one) == 64 and one.isalnum() for one in ids)
 
 
@@ -130,7 +132,7 @@ async def test_one_user_keeps_a_machine_over_tokens(store: TenantStore) -> None:
     sandbox = FakeSandbox()
     for token in ("token-1", "token-2"):
         await run(sandbox, with_token(token, "ada")(make_scope(store)), code="1")
-    assert sandbox.opened[0].tenant_id == sandbox.opened[1].tenant_id
+    assert sandbox.opened[0].owner_id == sandbox.opened[1].owner_id
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class CodePerformer:
         Raises:
             SandboxUnavailable: no code can run here.
         """
-        return self._sandbox().open(self._scope.caller.code_owner)
+        return self._sandbox().open(self._scope.caller.tenant, self._scope.caller.code_owner)
 
     async def perform(
         self, effect: RunCode, call: ToolCall, interpreter: Interpreter

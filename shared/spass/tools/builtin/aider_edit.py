@@ -101,6 +101,7 @@ class AiderEdit(Tool):
             run_id=scope.run_id,
             parent_log_id=scope.parent or "",
             seconds=max(_MIN_EDIT_SECONDS, min(settings.timeout, scope.deadline.remaining() - _COMMIT_SECONDS)),
+            tenant_id=scope.caller.tenant,
         )
         return await context.editor().edit(request, _ask(context), texts.may_edit, context.report_progress)
 

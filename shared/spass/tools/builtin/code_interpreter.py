@@ -40,7 +40,7 @@ class CodeInterpreter(Tool):
     ]
 
     async def run(self, context: ToolContext, /) -> Json:
-        interpreter = context.sandbox().open(context.scope.caller.code_owner)
+        interpreter = context.sandbox().open(context.scope.caller.tenant, context.scope.caller.code_owner)
         try:
             return fit_cell(await interpreter.run(Cell(self.code), (), refuse_requests))
         finally:

@@ -12,6 +12,7 @@ from typing import Final
 from spass.core.messages import Json, Message
 from spass.sandbox.child_process import ChildFailed, ChildProcess
 from spass.sandbox.scratch_folder import is_full, scratch_folder
+from spass.sandbox.slots import Slots
 from spass.tools.base import ReportProgress, ToolError
 from spass.tools.editor.lines import Blocked, Crashed, CreateRequest, Failed, ModelRequest, Progress, Result, read_line
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
@@ -20,7 +21,8 @@ MAX_MODEL_REQUESTS: Final = 8
 MAX_REQUEST: Final = 4 * 2**20
 """Characters of one model request: twice the files of an edit. The child is not trusted, and each request costs money."""
 MAX_CHILDREN: Final = 8
-"""Edits of one process at the same time. Each child takes about 100 MB of memory, and delegates can ask for 64 edits at once."""
+"""Edits of one tenant in one process at the same time, see ``Slots``. Each child takes about 100 MB of memory, and delegates can
+ask for 64 edits at once."""
 MAX_FILES: Final = 10_000
 """Files and folders. An edit of 200 paths with 32 segments each needs 6,400."""
 _TICK_SECONDS: Final = 0.5
@@ -31,7 +33,8 @@ _FOLDER_PREFIX: Final = "spass-edit-"
 
 
 class AiderEditor:
-    """Edits with Aider. ``MAX_CHILDREN`` edits can run at the same time; others wait, within their time limit."""
+    """Edits with Aider. ``MAX_CHILDREN`` edits can run at the same time, and one of another tenant besides; others wait, within
+    their time limit."""
 
     def __init__(self, packages: Path, *, engine: str = "spass.tools.editor.child.engine", temporary: Path | None = None) -> None:
         """``packages``: the folder of Aider's packages. ``engine``: the module that the child runs. ``temporary``: the folder in
@@ -40,7 +43,7 @@ class AiderEditor:
         self._packages: Final = packages
         self._engine: Final = engine
         self._temporary: Final = temporary
-        self._free_children: Final = asyncio.Semaphore(MAX_CHILDREN)
+        self._children: Final = Slots(MAX_CHILDREN)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "AiderEditor":
@@ -55,7 +58,7 @@ class AiderEditor:
             )
         limit = asyncio.timeout(request.seconds)
         try:
-            async with limit, self._child_slot(_Reporter(report)) as reporter:
+            async with limit, self._child_slot(request.tenant_id, _Reporter(report)) as reporter:
                 return await self._run(_Edit(request, ask, may_edit), reporter)
         except TimeoutError:
             if not limit.expired():
@@ -66,12 +69,12 @@ class AiderEditor:
             raise _failed(f"The editor {failure}.") from None
 
     @asynccontextmanager
-    async def _child_slot(self, reporter: "_Reporter") -> AsyncIterator["_Reporter"]:
+    async def _child_slot(self, tenant_id: str, reporter: "_Reporter") -> AsyncIterator["_Reporter"]:
         """Wait until one child more may run, and tell the client that the edit waits."""
         try:
-            if self._free_children.locked():
+            if not self._children.has_free(tenant_id):
                 reporter.start("Waiting for other edits")
-            async with self._free_children:
+            async with self._children.hold(tenant_id):
                 reporter.stop()
                 yield reporter
         finally:

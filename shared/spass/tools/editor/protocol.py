@@ -26,7 +26,8 @@ class EditRequest:
     """One edit. Paths are relative, with ``/`` between segments.
 
     Texts use any newlines; the editor keeps them. ``create`` names files that the edit may create and that do not exist yet.
-    ``parent_log_id`` is the audit record under which the model calls are recorded. ``seconds`` limits the whole edit.
+    ``parent_log_id`` is the audit record under which the model calls are recorded. ``seconds`` limits the whole edit. Edits that
+    wait are served by ``tenant_id`` in turn.
     """
 
     message: str
@@ -37,6 +38,7 @@ class EditRequest:
     run_id: str = ""
     parent_log_id: str = ""
     seconds: float = 300.0
+    tenant_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

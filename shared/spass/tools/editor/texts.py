@@ -18,7 +18,7 @@ from spass.workspaces.tree import TreeAt
 MAX_EDIT_BYTES: Final = 2 * 2**20
 """Bytes of all files of one edit together, those to read included."""
 MAX_EDIT_LINES: Final = 400_000
-"""Lines of them together, and of one file after the edit. Each takes about 200 bytes of memory, and eight edits run at once."""
+"""Lines of them together, and of one file after the edit. Each takes about 200 bytes of memory, and nine edits run at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ async def test_the_editor_gets_the_files_and_what_the_agent_grants(harness: Edit
     (request,) = harness.editor.requests
     assert (request.message, request.files, request.read_only) == ("Edit.", {"src/main.py": MAIN}, {"README.md": "# Demo\n"})
     assert (request.create, request.format, request.seconds, request.run_id) == (("src/new.py",), "whole", 20, "trn_1")
+    assert request.tenant_id == harness.files.store.tenant
 
 
 async def test_an_edit_leaves_time_to_commit_before_the_deadline(harness: EditHarness) -> None:

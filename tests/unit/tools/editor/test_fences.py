@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -276,30 +276,40 @@ async def test_edits_side_by_side_do_not_remove_the_folders_of_others(attack: At
     assert {result.answer for result in results} == {"Done."}
 
 
-async def test_a_turn_with_many_edits_has_eight_children_at_most(tmp_path: Path) -> None:
+async def test_many_edits_of_a_tenant_have_eight_children_and_leave_one_to_another_tenant(tmp_path: Path) -> None:
     library = tmp_path / "packages"
     (library / "aider").mkdir(parents=True)
     (library / "attack.py").write_text(HEAD + "    connection.ask([])" + TAIL)
     editor = AiderEditor(library, engine="attack", temporary=tmp_path)
     waiting, most = 0, 0
-    release = asyncio.Event()
+    all_wait, release = asyncio.Event(), asyncio.Event()
 
     async def ask(_: Sequence[Message]) -> str:
         nonlocal waiting, most
         waiting += 1
         most = max(most, len(children()))
         if waiting == MAX_CHILDREN:
-            release.set()
+            all_wait.set()
         await release.wait()
+        return ""
+
+    async def answer(_: Sequence[Message]) -> str:
         return ""
 
     progress: list[str] = []
     request = EditRequest("Attack.", {"main.py": ""}, seconds=60.0)
     edits = (editor.edit(request, ask, lambda _: False, progress.append) for _ in range(2 * MAX_CHILDREN))
-    await asyncio.gather(*edits)
+    running = asyncio.gather(*edits)
+    await all_wait.wait()
+    others: list[str] = []
+    await editor.edit(replace(request, tenant_id="other"), answer, lambda _: False, others.append)
+    assert (waiting, most) == (MAX_CHILDREN, MAX_CHILDREN)
+    release.set()
+    await running
     assert waiting == 2 * MAX_CHILDREN
     assert most == MAX_CHILDREN
     assert progress.count("Waiting for other edits…") == MAX_CHILDREN
+    assert "Waiting for other edits…" not in others
 
 
 async def test_an_edit_that_waits_for_others_ends_with_its_time(tmp_path: Path) -> None:
