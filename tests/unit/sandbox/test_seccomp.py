@@ -63,6 +63,9 @@ def test_a_call_of_x32_ends_the_process(number: int) -> None:
         ("openat", (0, 0, os.O_RDWR | O_TRUNC), True),
         ("openat", (0, 0, os.O_RDONLY | O_TRUNC), False),
         ("openat", (0, 0, os.O_RDONLY | O_TRUNC | OTHER_WORD), False),
+        ("openat", (0, 0, 3), False),  # neither to read nor to write
+        ("openat", (0, 0, 3 | O_TRUNC), False),
+        ("openat", (0, 0, 3 | os.O_CREAT | OTHER_WORD), False),
         ("openat", (0, 0, O_PATH), False),
         ("openat", (0, 0, O_PATH | os.O_RDWR), False),
         ("openat", (0, 0, O_TMPFILE | os.O_RDWR), False),

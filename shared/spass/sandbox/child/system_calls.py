@@ -48,6 +48,7 @@ def _only(argument: int, *values: int) -> tuple[tuple[Check, ...], ...]:
 
 # The flags of open have the same bits on both machines.
 _O_ACCMODE: Final = 0o3
+_NO_ACCESS: Final = 0o3
 _O_TRUNC: Final = 0o1000
 _O_ASYNC: Final = 0o20000
 _O_PATH: Final = 0o10000000
@@ -57,13 +58,15 @@ _O_TMPFILE: Final = 0o20000000
 def _open_flags(argument: int) -> tuple[Check, ...]:
     """Refuse files without a name, descriptors that Landlock does not judge, and the signals of O_ASYNC.
 
-    Before its third version Landlock does not judge O_TRUNC: a file that may only be read could be emptied.
+    Before its third version Landlock does not judge O_TRUNC: a file that may only be read could be emptied. No version judges the
+    access mode 3, neither to read nor to write, which gives a descriptor of any file, and with O_TRUNC empties it.
     """
     return (
         Check(argument, _O_PATH, 0),
         Check(argument, _O_TMPFILE, 0),
         Check(argument, _O_ASYNC, 0),
         Check(argument, _O_TRUNC | _O_ACCMODE, _O_TRUNC, equal=False),
+        Check(argument, _O_ACCMODE, _NO_ACCESS, equal=False),
     )
 
 

@@ -14,6 +14,13 @@ for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY, os.O_RDONLY | os.O_NOFOLLOW, 
     attempt(f"open {flags}", lambda: os.open(W["secret_file"], flags))
 """,
     ),
+    Attack(
+        "a secret file, opened neither to read nor to write",
+        """
+for flags in (3, 3 | os.O_CLOEXEC, 3 | os.O_NONBLOCK | os.O_NOFOLLOW, 3 | os.O_APPEND):
+    attempt(f"open {flags}", lambda: os.open(W["secret_file"], flags))
+""",
+    ),
     Attack("a descriptor that only names a file", 'attempt("open", lambda: os.open(W["secret_file"], os.O_PATH))'),
     Attack(
         "a secret file through a descriptor that only names it",
@@ -158,6 +165,10 @@ os.close(os.open("mine", os.O_RDONLY | os.O_TRUNC))
 if os.path.getsize("mine") == 0:
     gain("an emptied file")
 """,
+    ),
+    Attack(
+        "a file emptied by opening it neither to read nor to write",
+        'attempt("empty", lambda: os.close(os.open(W["canary"], 3 | os.O_TRUNC)))',
     ),
     Attack("a changed mode", 'os.chmod(W["canary"], 0o777)'),
     Attack(

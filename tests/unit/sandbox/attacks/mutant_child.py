@@ -15,17 +15,20 @@ def main(folder: str, mutation: dict[str, Any]) -> None:
 
     The keys of ``mutation``: ``open_filter`` (true), ``allow`` (numbers of system calls), ``check`` (the name of a rule and the
     position of a check to leave out), ``guard``, ``steps``, ``limit``, ``rights`` and ``scratch_right`` (names to leave out),
-    ``verify`` (true).
+    ``verify`` (true), ``landlock`` (the version that the kernel seems to offer).
     """
     for name in ("spass", "spass.sandbox", "spass.sandbox.child"):
         package = ModuleType(name)
         package.__path__ = [folder] if name == "spass.sandbox.child" else []
         sys.modules[name] = package
 
+    from spass.sandbox.child import landlock
     from spass.sandbox.child.confinement import POLICY
     from spass.sandbox.child.program import main as run
     from spass.sandbox.child.system_calls import Rule
 
+    if "landlock" in mutation:
+        vars(landlock)["version"] = lambda: mutation["landlock"]
     if mutation.get("open_filter"):
         POLICY.rules = [Rule("any", number, number) for number in range(1024)]
     POLICY.rules = [*(Rule("allowed", number, number) for number in mutation.get("allow", ())), *POLICY.rules]

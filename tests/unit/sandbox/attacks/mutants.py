@@ -104,6 +104,7 @@ OF_THE_FILTER: Final = (
     _without_check("a file without a name", "openat", 1),
     _without_check("a file that sends signals", "openat", 2),
     _without_check("a file emptied by opening it to read", "openat", 3),
+    _without_check("a secret file, opened neither to read nor to write", "openat", 4),
     _without_check("a signal sent by a pipe", "fcntl"),
     _without_check("a signal sent by a pipe that a device call set up", "ioctl"),
     _without_check("other operations on locks", "futex"),

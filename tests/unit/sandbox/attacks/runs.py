@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +52,29 @@ def run_confined(attack: Attack, world: World, program: Sequence[str] = (str(CHI
         if child.ready is None:
             raise Refused(line)
         return json.dumps(line, ensure_ascii=False).replace("\\n", "\n") + _ran(child.wait())
+
+
+def run_in_one_child(attacks: Sequence[Attack], world: World, program: Sequence[str]) -> Iterator[str]:
+    """Run the attacks as the cells of one child, and yield what it reports of each one.
+
+    Raises:
+        Refused: the child could not be confined.
+    """
+    cells = [CellOf(PRELUDE + attack.code, queries=False, max_output_chars=_MAX_OUTPUT).line(0) for attack in attacks]
+    start: dict[str, Json] = {
+        "started": STARTED,
+        "limits": {**LIMITS, "cpu_turn": CPU_SECONDS * len(attacks), "landlock": 1},
+        "variables": {"W": world.names()},
+        "cells": [],
+        "journal": [],
+    }
+    with Child(start, world.scratch, program=program, leaked=(world.leaked,), environment=ENVIRONMENT) as child:
+        for cell in cells:
+            child.send({"cell": cell})
+            line = child.receive()
+            if child.ready is None:
+                raise Refused(line)
+            yield json.dumps(line, ensure_ascii=False).replace("\\n", "\n")
 
 
 def run_unconfined(attack: Attack, world: World) -> str:
