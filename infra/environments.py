@@ -29,9 +29,10 @@ class Environment:
     ``compaction_steps``: the number of concurrent steps of requested compactions; None sets no limit but the account's. This
     concurrency is reserved: no other function of the account can use it, and Lambda requires that 100 remain for those. A step
     that has to wait must start within the hour of its compaction.
-    ``followers``: the number of clients that read the streams of other requests (``GET /c1/…``) at the same time; None sets no
-    limit but the account's. Each keeps an instance for up to 14 minutes, and ``rate`` bounds only how many come in a second. This
-    concurrency is reserved like that of ``compaction_steps``.
+    ``followers``: the number of clients of all tenants that read streams with ``GET`` at the same time, 2 or more: three fifths
+    for chats, the rest for runs of managed agents. None sets no limit but the account's. Each keeps an instance for up to 14
+    minutes, and ``rate`` bounds only how many come in a second. This concurrency is reserved like that of ``compaction_steps``.
+    ``limits.followers`` in ``gateway.yaml`` bounds those of one tenant, in whatever way they follow.
     ``telemetry``: log one more line for each model call, tool call and agent turn, and one with the trace of each turn.
     ``metrics``: CloudWatch reads metrics from the lines of telemetry. It bills each for the hours in which it gets values, up
     to 30 cents a month (docs/operations.md has their number), so only prod has them.
@@ -57,6 +58,13 @@ class Environment:
     telemetry: bool = False
     metrics: bool = False
     audit_archive_days: int | None = None
+
+    def followers_of(self, module: str) -> int | None:
+        """Return the concurrency that is reserved for the function of ``module``, or None if it does not read streams."""
+        if self.followers is None or module not in ("streams.get", "managed.run_stream"):
+            return None
+        chats = self.followers * 3 // 5
+        return chats if module == "streams.get" else self.followers - chats
 
     @property
     def keys_path(self) -> str:

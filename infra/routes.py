@@ -403,7 +403,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path=f"{_CHAT}/{{message_id}}",
         module="streams.get",
         surface=Surface.CHAT,
-        permissions=_READ,
+        permissions=_READ_WRITE,  # a follower takes a place
         long=True,
         memory=512,
     ),

@@ -22,7 +22,6 @@ from infra.stateful_resources import ScheduleTarget, StatefulResources, function
 _WITHOUT_RIGHTS: Final = frozenset(
     {Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.PAGE, Permission.EDITOR, Permission.SANDBOX_NAME}
 )
-_FOLLOWERS: Final = "streams.get"
 _PARAMETER_SIGNS: Final = str.maketrans("", "", "{}+")
 
 
@@ -96,7 +95,7 @@ class SurfaceStack(NestedStack):
             snap_start=environment.snap_start and first.long,
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
-            reserved_concurrency=environment.followers if first.module == _FOLLOWERS else None,
+            reserved_concurrency=environment.followers_of(first.module),
         )
         function.log_group.grant_write(role)
         self.functions[first.function_name] = function

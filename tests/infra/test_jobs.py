@@ -74,7 +74,7 @@ def test_an_environment_limits_concurrent_messages_steps_and_followers(extended:
     reserved = {
         name: one["ReservedConcurrentExecutions"] for name, one in functions.items() if "ReservedConcurrentExecutions" in one
     }
-    assert reserved == {"worker-compaction-step": 50, "streams-get": 60}
+    assert reserved == {"worker-compaction-step": 50, "streams-get": 36, "managed-run-stream": 24}
     (jobs,) = [
         one["Properties"]
         for _, one in extended.resources("AWS::Lambda::EventSourceMapping")

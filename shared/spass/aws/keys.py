@@ -327,6 +327,11 @@ def tenant_limit(tenant: TenantId, shard: int) -> Key:
     return Key(f"{tenant_prefix(tenant)}LIMIT#{shard}", "LIMIT")
 
 
+def followers_limit(tenant: TenantId, shard: int) -> Key:
+    """Return the key of one shard of the limit of the clients that follow a tenant's streams."""
+    return Key(f"{tenant_prefix(tenant)}LIMIT#FOLLOWERS#{shard}", "LIMIT")
+
+
 def usage_partition(tenant: TenantId, month: str) -> str:
     """Return the partition of a tenant's usage in a ``month`` (``2026-04``)."""
     return f"{tenant_prefix(tenant)}USAGE#{month}"

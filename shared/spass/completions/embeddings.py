@@ -11,7 +11,7 @@ from spass.completions.body import Body
 from spass.core.errors import InvalidRequest
 from spass.core.json import encode_utf8
 from spass.llm.types import EmbeddingReply
-from spass.tenancy.config import MAX_EMBEDDING_INPUTS, ModelConfig, RequestLimits
+from spass.tenancy.config import MAX_EMBEDDING_INPUTS, GatewayLimits, ModelConfig
 
 MAX_TEXT_BYTES: Final = 32 * 1024
 """Bytes of one text. No model reads a longer one to its end, and embedding it would block a processor."""
@@ -69,7 +69,7 @@ class EmbeddingsRequest(Body):
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
-def check_count(request: EmbeddingsRequest, limits: RequestLimits) -> None:
+def check_count(request: EmbeddingsRequest, limits: GatewayLimits) -> None:
     """Raise ``InvalidRequest`` if there are more texts than this gateway takes in one request."""
     if len(request.input) > limits.embedding_inputs:
         raise InvalidRequest(

@@ -162,14 +162,16 @@ class HarnessesConfig(_Section):
     roots: tuple[AbsoluteFolder, ...] | None = None
 
 
-class RequestLimits(_Section):
-    """Limits of one request."""
+class GatewayLimits(_Section):
+    """Limits that are the same for all tenants. ``followers`` is the number of clients of one tenant that follow streams of other
+    requests at the same time."""
 
     hints: ClassVar[dict[str, str]] = dict.fromkeys(
         ("monthly_budget_usd", "tokens_per_minute"), "write it under limits of a tenant, or under defaults"
     )
 
     embedding_inputs: Annotated[int, Field(ge=1, le=MAX_EMBEDDING_INPUTS, strict=True)] = 256
+    followers: Annotated[int, Field(ge=1, le=1000, strict=True)] = 25
 
 
 class TenantDefaults(_Section):
@@ -240,7 +242,7 @@ class GatewayConfig(_Section):
 
     llm: LlmConfig = LlmConfig()
     models: Annotated[tuple[ModelConfig, ...], BeforeValidator(_replace_none)] = ()
-    limits: RequestLimits = RequestLimits()
+    limits: GatewayLimits = GatewayLimits()
     search: SearchConfig = SearchConfig()
     harnesses: HarnessesConfig = HarnessesConfig()
     defaults: Defaults = Defaults()

@@ -31,7 +31,7 @@ async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str
     runs, report = exchange.services.managed_runs, partial(report_failure, exchange)
     stream = await runs.stream(exchange.scope, agent, content, report, exchange.idempotency)
     if isinstance(stream, EventTask):
-        return answer_followed(exchange, stream, {REPLAYED_HEADER: "true"}, _STYLE)
+        return await answer_followed(exchange, stream, {REPLAYED_HEADER: "true"}, _STYLE)
     return answer_live(exchange, stream, _STYLE)
 
 
@@ -42,6 +42,7 @@ async def follow_run_stream(request: Request, exchange: Exchange, agent: Managed
     Raises:
         InvalidRequest: ``Last-Event-ID`` is malformed.
         AgentNotFound, RunNotFound, StreamNotFound: there is no such agent, run or stream.
+        RateLimited: too many clients of the tenant follow streams.
     """
     stream = await follow_run(exchange.scope, agent, run, read_last_event_id(request))
-    return answer_following(request, exchange, stream, _STYLE)
+    return await answer_following(request, exchange, stream, _STYLE)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spass.completions.service import Completions
     from spass.core.bus import EventBus
     from spass.core.code_calls import Sandbox
+    from spass.limits.followers import Followers
     from spass.llm.router import Router
     from spass.managed.agents import ManagedAgents
     from spass.managed.run_turns import RunTurns
@@ -391,6 +392,12 @@ class Services:
         from spass.agents.streams import Streams
 
         return Streams(self.engine, self.sessions, self.config)
+
+    @cached_property
+    def followers(self) -> "Followers":
+        from spass.limits.followers import Followers
+
+        return Followers(self.config.limits.followers)
 
     @cached_property
     def managed_agents(self) -> "ManagedAgents":

@@ -1,6 +1,7 @@
 """Answer with a stream that can be followed: of a turn that runs in this process, or one that is read from the journal."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -125,7 +126,7 @@ async def run_stream(exchange: Exchange, agent: "AgentSpec", message: "StreamedM
     if isinstance(stream, TurnOutcome):
         return await replay_outcome(exchange, stream)
     if isinstance(stream, EventTask):
-        return answer_followed(exchange, stream, {REPLAYED_HEADER: "true"} if message.idempotency is not None else None)
+        return await answer_followed(exchange, stream, {REPLAYED_HEADER: "true"} if message.idempotency is not None else None)
     return answer_live(exchange, stream)
 
 
@@ -138,13 +139,24 @@ def answer_live(exchange: Exchange, stream: "LiveStream", style: StreamStyle = E
     return EventStreamResponse(_encode(exchange, stream.frames, encode, style), stream.wait)
 
 
-def answer_followed(
+async def answer_followed(
     exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None = None, style: StreamStyle = EVENT_STYLE
 ) -> Response:
-    """Return a stream that is read from the journal."""
+    """Return a stream that is read from the journal. Until its end it takes one of the places that the tenant's followers have.
+
+    Raises:
+        RateLimited: all places are taken.
+    """
+    place = AsyncExitStack()
+    try:
+        await place.enter_async_context(exchange.services.followers.place(exchange.scope.store))
+    except BaseException:
+        stream.cancel()
+        raise
 
     async def stop_reading() -> None:
         stream.cancel()
+        await place.aclose()
 
     return EventStreamResponse(_encode(exchange, stream, lambda _, item: _encode_frame(*item), style), stop_reading, headers)
 
@@ -158,19 +170,19 @@ async def follow(request: Request, exchange: Exchange, agent: AgentName, message
         StreamNotFound: the user has no such stream with the agent, or no longer.
     """
     stream = await follow_stream(exchange.scope, agent, message_id, read_last_event_id(request))
-    return answer_following(request, exchange, stream)
+    return await answer_following(request, exchange, stream)
 
 
-def answer_following(
+async def answer_following(
     request: Request, exchange: Exchange, stream: FollowedStream | None, style: StreamStyle = EVENT_STYLE
 ) -> Response:
-    """Return the rest of a stream. None means that the client has read it to its end."""
+    """Return the rest of a stream, as ``answer_followed`` does. None means that the client has read it to its end."""
     if stream is None:
         return Response(status_code=204)
     if request.scope.get(IS_HEAD):  # do not read a stream that may last for minutes
         stream.cancel()
         return StreamingResponse((), media_type=MEDIA_TYPE, headers=STREAM_HEADERS)  # without a Content-Length, as GET
-    return answer_followed(exchange, stream, style=style)
+    return await answer_followed(exchange, stream, style=style)
 
 
 def _encode(
