@@ -71,7 +71,7 @@ async def run_turn(services: Services, agent: AgentSpec) -> int:
     """Run one turn and render its stream. Return the number of its events."""
     identity = Identity(TenantId("bench"), "bench", admin=False, allowed_models=("*",))
     scope = services.scope(Caller(identity, UserId("bench"), RequestId(new_id("req")), None, 0, "bench"))
-    run, writer = agent.run(scope.caller.request_id), EventWriter(scope.caller.request_id)
+    run, writer = agent.run(scope.caller.request_id), EventWriter(scope.caller.request_id, agent.name)
     events = run_without_session(scope, run, services.engine.run(scope, agent, "How much is 6 * 7?"))
     return len([event async for item in events for event in writer.write(item)])
 

@@ -59,7 +59,7 @@ async def rendered(count: int) -> float:
     """Return the processor seconds in which ``count`` events become bytes."""
 
     async def chunks() -> AsyncGenerator[Chunk, None]:
-        writer, run = EventWriter(RequestId("req_1")), EventTask(_to_async(events(count)))
+        writer, run = EventWriter(RequestId("req_1"), "bench"), EventTask(_to_async(events(count)))
         async for event in run.follow():
             for chunk in writer.write(event):
                 yield chunk

@@ -146,6 +146,7 @@ def check_events(events: Sequence[Event], *, whole: bool = True) -> None:
     for event in events:
         assert set(event) in _FIELDS.get(_kind(event), [set(event)]), event
         assert len(event.get("content", "").encode()) <= MAX_TOKEN_BYTES
+        assert event["type"] != "status_update" or event["detail"], "people read what happens"
     _check_sessions([event for event in events if _kind(event) == "status planning"])
     steps = [event["step"] for event in of_type(events, "token")]
     assert steps == sorted(steps)

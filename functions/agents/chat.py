@@ -33,7 +33,7 @@ async def ask_agent(name: AgentParameter, body: MessageBody, request: Request, e
     def run(scope: Scope) -> AsyncGenerator[Event | TurnOutcome, None]:
         return run_without_session(scope, agent.run(exchange.request_id), engine.run(scope, agent, body.message))
 
-    return await answer_run(exchange, request.receive, run, Reply.of, stream=body.stream)
+    return await answer_run(exchange, agent, request.receive, run, Reply.of, stream=body.stream)
 
 
 app = stream_app(router, warm_up=lambda services: (services.engine, services.agents, services.read_keys(all_models=True)))

@@ -37,7 +37,7 @@ async def ask(body: AskBody, request: Request, exchange: CurrentExchange) -> Res
         events = engine.run(scope, agent, body.input, given=given)
         return run_without_session(scope, agent.run(exchange.request_id), events)
 
-    return await answer_run(exchange, request.receive, run, AskAnswer.of, stream=body.stream, shows_kind=True)
+    return await answer_run(exchange, agent, request.receive, run, AskAnswer.of, stream=body.stream, shows_kind=True)
 
 
 app = stream_app(router, warm_up=lambda services: (services.engine, services.asker, services.read_keys(all_models=True)))

@@ -85,7 +85,7 @@ def test_a_stream_shows_the_run_as_it_happens_and_ends_with_its_cost(gateway: Ga
     assert planning == {
         "type": "status_update",
         "status": "planning",
-        "detail": None,
+        "detail": f"{done['agent']} begins to work.",
         "request_id": reply.headers["spass-request-id"],
         "session_id": session,
         **({"message_id": planning["message_id"], "attempt": 1} if route == "messages" else {}),
@@ -109,7 +109,12 @@ def test_a_stream_shows_the_run_as_it_happens_and_ends_with_its_cost(gateway: Ga
     }
     assert {token["step"] for token in tokens} == {2}
     assert (answer_text(events), len(tokens) > 1) == ("It is 42.", True)
-    assert complete == {"type": "status_update", "status": "complete", "detail": None}
+    assert executing["detail"] == f"{done['agent']} uses calculator."
+    assert complete == {
+        "type": "status_update",
+        "status": "complete",
+        "detail": f"{done['agent']} is done: 2 model calls, 1 tool call.",
+    }
     assert usage == {
         "type": "usage",
         "usage": {"prompt_tokens": 30, "completion_tokens": 8, "total_tokens": 38},

@@ -34,4 +34,4 @@ async def answer_operator(
     scope = (exchange.scope.streaming if stream else exchange.scope).as_owner
     turns = exchange.services.operator_turns
     turn = await turns.start(scope, agent, operator, message, given=given, idempotency=exchange.idempotency)
-    return await stream_turn(exchange, turn, shows_kind=shows_kind) if stream else await answer_turn(turn, render)
+    return await stream_turn(exchange, agent, turn, shows_kind=shows_kind) if stream else await answer_turn(turn, render)

@@ -9,6 +9,7 @@ from starlette.types import Receive
 
 from spass.agents.answers import Reply
 from spass.agents.render.events import EventWriter, render_failure
+from spass.agents.spec import AgentSpec
 from spass.aws import idempotency
 from spass.aws.idempotency import Claim, StoredAnswer
 from spass.calls.scope import Scope
@@ -33,6 +34,7 @@ STREAM_RESPONSE: Final = {"content": {"text/event-stream": {}}, "description": "
 
 async def answer_run(
     exchange: Exchange,
+    agent: AgentSpec,
     client: Receive,
     run: Callable[[Scope], AsyncGenerator[Event | TurnOutcome, None]],
     render: Callable[[TurnOutcome], ResponseModel],
@@ -40,7 +42,7 @@ async def answer_run(
     stream: bool,
     shows_kind: bool = False,
 ) -> Response:
-    """Run an agent outside of a session and return its outcome, which ``render`` makes the body, or the stream of its events.
+    """Run ``agent`` outside of a session and return its outcome, which ``render`` makes the body, or the stream of its events.
     If an earlier attempt of the request recorded an outcome, return that.
 
     ``run`` gets the scope with the deadline of the answer. ``client`` is the ASGI receive function. Without an Idempotency-Key, a
@@ -52,7 +54,7 @@ async def answer_run(
         IdempotencyInProgress, IdempotencyKeyReused: the same as ``idempotency.acquire``.
         ClientDisconnect: the client disconnected before the first event, and the request has no key.
     """
-    request, writer = exchange.idempotency, EventWriter(exchange.request_id, shows_kind=shows_kind)
+    request, writer = exchange.idempotency, EventWriter(exchange.request_id, agent.name, shows_kind=shows_kind)
     claim = await idempotency.acquire(exchange.scope.store, request) if request is not None else None
     if isinstance(claim, StoredAnswer):
         outcome = decode_outcome(claim.body, claim.headers)
@@ -79,9 +81,9 @@ async def answer_turn(turn: "Turn", render: Callable[[TurnOutcome], ResponseMode
     return _respond(answer.outcome, render, replayed=answer.replayed)
 
 
-async def stream_turn(exchange: Exchange, turn: "Turn", *, shows_kind: bool = False) -> Response:
-    """Return the events of a session's turn, which continues when the client disconnects. They have no ids. If an earlier attempt
-    of the request recorded the turn, replay it. ``shows_kind``: the end of the stream names the agent's kind.
+async def stream_turn(exchange: Exchange, agent: AgentSpec, turn: "Turn", *, shows_kind: bool = False) -> Response:
+    """Return the events of a turn of ``agent`` in a session, which continues when the client disconnects. They have no ids. If an
+    earlier attempt of the request recorded the turn, replay it. ``shows_kind``: the end of the stream names the agent's kind.
 
     Raises:
         SpassError: the turn was refused.
@@ -89,14 +91,14 @@ async def stream_turn(exchange: Exchange, turn: "Turn", *, shows_kind: bool = Fa
     await turn.task.wait_for_event(0)
     if not turn.task.events:
         outcome = (await turn.answer()).outcome
-        return await _replay(exchange, EventWriter(exchange.request_id, shows_kind=shows_kind), outcome)
-    writer = EventWriter(exchange.request_id, turn.session, shows_kind=shows_kind)
+        return await _replay(exchange, EventWriter(exchange.request_id, agent.name, shows_kind=shows_kind), outcome)
+    writer = EventWriter(exchange.request_id, agent.name, turn.session, shows_kind=shows_kind)
     return await _stream(exchange, _render_turn(writer, turn))
 
 
 async def replay_outcome(exchange: Exchange, outcome: TurnOutcome) -> Response:
     """Return the stream of a turn that an earlier request recorded."""
-    return await _replay(exchange, EventWriter(exchange.request_id), outcome)
+    return await _replay(exchange, EventWriter(exchange.request_id, outcome.run.agent), outcome)
 
 
 async def _record_outcome(

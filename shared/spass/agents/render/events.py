@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from spass.agents.answers import Reply, ask_metadata
+from spass.agents.render.details import calling_detail, end_detail, moving_detail, planning_detail, progress_detail
 from spass.core.cost import cost_json
 from spass.core.events import (
     Event,
+    InferenceFinished,
+    MessageWritten,
     Nested,
     Status,
     Token,
     ToolCallFinished,
     ToolCallStarted,
-    ToolEvent,
     ToolProgress,
     TurnStarted,
 )
 from spass.core.ids import RequestId, SessionId
-from spass.core.messages import Json
+from spass.core.messages import Json, ToolCall
 from spass.core.outcome import ToolRecord, TurnOutcome
 from spass.tools.arguments import arguments_for_display
 
@@ -43,22 +45,26 @@ class StreamName:
 
 
 class EventWriter:
-    """Render the items of one run. ``session_id`` is the session to which the request was sent, or None. ``stream`` is the name
-    of a stream that can be followed. With ``shows_kind``, the last event has the agent's kind and the metadata of
+    """Render the items of one run of ``agent``. ``session_id`` is the session to which the request was sent, or None. ``stream``
+    is the name of a stream that can be followed. With ``shows_kind``, the last event has the agent's kind and the metadata of
     ``AskAnswer``."""
 
     def __init__(
         self,
         request_id: RequestId,
+        agent: str,
         session_id: SessionId | None = None,
         *,
         stream: StreamName | None = None,
         shows_kind: bool = False,
     ) -> None:
         self._request_id = request_id
+        self._agent = agent
         self._session_id = session_id
         self._stream = stream
         self._shows_kind = shows_kind
+        self._calls = 0  # of the agent's last message
+        self._started = 0  # calls among them that have started
 
     def write(self, item: Event | TurnOutcome) -> Iterator[StreamEvent]:
         """Yield the events of the stream for one event of the run, or for its outcome, which ends the stream."""
@@ -67,11 +73,20 @@ class EventWriter:
                 for piece in split_token(item.text):
                     yield {"type": "token", "content": piece, "step": item.step}
             case TurnStarted():
-                yield self._planning(self._request_id, self._session_id)
-            case ToolCallStarted() | ToolProgress() | ToolCallFinished():
-                yield from _call_event(item)
-            case Nested(agent=agent, parent_id=parent_id, event=event):
-                yield from _call_event(event, agent, parent_id)
+                yield self._planning(self._request_id, self._session_id, planning_detail(self._agent))
+            case InferenceFinished(message=message) | MessageWritten(message=message):
+                self._calls, self._started = len(message.tool_calls), 0
+            case ToolCallStarted(call=call):
+                self._started += 1
+                yield _started_call(call, calling_detail(self._agent, call.name, self._started, self._calls))
+            case Nested(agent=agent, parent_id=parent_id, event=ToolCallStarted(call=call)):
+                yield _started_call(call, calling_detail(agent, call.name), agent, parent_id)
+            case ToolProgress(call_id=call_id, detail=progress) | Nested(event=ToolProgress(call_id=call_id, detail=progress)):
+                yield {**_status("executing", progress_detail(progress)), "tool_call_id": call_id, "progress": progress}
+            case ToolCallFinished(outcome=outcome):
+                yield from _finished_call(ToolRecord.of(outcome))
+            case Nested(agent=agent, parent_id=parent_id, event=ToolCallFinished(outcome=outcome)):
+                yield from _finished_call(ToolRecord.of(outcome), agent, parent_id)
             case Status(detail=detail):
                 yield _status("executing", detail)
             case TurnOutcome():
@@ -82,12 +97,12 @@ class EventWriter:
     def move(self, successor: SessionId) -> StreamEvent:
         """Return the event that names the session in which the turn goes on after a compaction."""
         self._session_id = successor
-        return self._planning(self._request_id, successor)
+        return self._planning(self._request_id, successor, moving_detail(self._agent))
 
     def replay(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
         """Yield the stream of a recorded outcome. It begins as the first one did: with the session before a compaction."""
         session = outcome.compaction.source if outcome.compaction is not None else outcome.session_id
-        yield self._planning(outcome.run.request_id, session)
+        yield self._planning(outcome.run.request_id, session, planning_detail(outcome.run.agent))
         for tool in outcome.tools:
             yield from _finished_call(tool)
         yield from self.write(Token(outcome.content, max(1, outcome.turns)))
@@ -97,8 +112,8 @@ class EventWriter:
         """Yield the end of a stream that failed. ``error`` is that of the envelope of all errors."""
         yield from render_failure(error, self._request_id)
 
-    def _planning(self, request_id: RequestId, session_id: SessionId | None) -> StreamEvent:
-        planning: StreamEvent = {**_status("planning"), "request_id": request_id, "session_id": session_id}
+    def _planning(self, request_id: RequestId, session_id: SessionId | None, detail: str) -> StreamEvent:
+        planning: StreamEvent = {**_status("planning", detail), "request_id": request_id, "session_id": session_id}
         if self._stream is not None:
             planning |= {"message_id": self._stream.message_id, "attempt": self._stream.attempt}
         return planning
@@ -106,7 +121,7 @@ class EventWriter:
     def _end(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
         reply = Reply.of(outcome)
         fields, message = reply.to_dict(), reply.message.to_dict()
-        yield _status("complete")
+        yield _status("complete", end_detail(outcome))
         cost = cost_json(outcome.cost)
         yield {"type": "usage", "usage": fields["usage"], "cost_usd": float(outcome.cost.usd), "cost": cost}
         done: StreamEvent = {"type": "done", **{name: fields[name] for name in _DONE}}
@@ -122,26 +137,21 @@ def render_failure(error: Mapping[str, Json], request_id: str) -> tuple[StreamEv
     )
 
 
-def _status(status: Literal["planning", "executing", "complete", "error"], detail: str | None = None) -> StreamEvent:
+def _status(status: Literal["planning", "executing", "complete", "error"], detail: str) -> StreamEvent:
     return {"type": "status_update", "status": status, "detail": detail}
 
 
-def _call_event(event: ToolEvent, agent: str | None = None, parent_id: str | None = None) -> Iterator[StreamEvent]:
-    """Yield the events of a call. ``agent`` made it within the call ``parent_id``; both are None for the turn's own calls."""
-    match event:
-        case ToolCallStarted(call=call):
-            started: Json = {
-                "id": call.id,
-                "tool": call.name,
-                "args": arguments_for_display(call.arguments),
-                "agent": agent,
-                "parent_id": parent_id,
-            }
-            yield {**_status("executing"), "tool_call": started}
-        case ToolProgress(call_id=call_id, detail=detail):
-            yield {**_status("executing"), "tool_call_id": call_id, "progress": detail}
-        case ToolCallFinished(outcome=outcome):
-            yield from _finished_call(ToolRecord.of(outcome), agent, parent_id)
+def _started_call(call: ToolCall, detail: str, agent: str | None = None, parent_id: str | None = None) -> StreamEvent:
+    """Return the event of a call that starts. ``agent`` makes it within the call ``parent_id``; both are None for the turn's own
+    calls."""
+    started: Json = {
+        "id": call.id,
+        "tool": call.name,
+        "args": arguments_for_display(call.arguments),
+        "agent": agent,
+        "parent_id": parent_id,
+    }
+    return {**_status("executing", detail), "tool_call": started}
 
 
 def _finished_call(tool: ToolRecord, agent: str | None = None, parent_id: str | None = None) -> Iterator[StreamEvent]:

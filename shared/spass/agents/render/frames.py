@@ -64,9 +64,9 @@ class FrameWriter:
         return [_frame(event) for event in self._events.fail(error)]
 
 
-def render_events(request_id: RequestId, session: SessionId | None, stream: StreamName, _: AgentRun) -> StreamRenderer:
+def render_events(request_id: RequestId, session: SessionId | None, stream: StreamName, run: AgentRun) -> StreamRenderer:
     """Return the renderer of the events of a chat."""
-    return FrameWriter(EventWriter(request_id, session, stream=stream))
+    return FrameWriter(EventWriter(request_id, run.agent, session, stream=stream))
 
 
 def failure_frames(error: Mapping[str, Json], request_id: RequestId) -> Sequence[Frame]:

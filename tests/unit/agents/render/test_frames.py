@@ -25,7 +25,7 @@ TEXTS = st.text(st.characters(), max_size=40) | HARD
 
 
 def writer(**options: Any) -> FrameWriter:
-    return FrameWriter(EventWriter(REQUEST, SESSION, **options))
+    return FrameWriter(EventWriter(REQUEST, "librarian", SESSION, **options))
 
 
 async def sent(*events: Any) -> str:
@@ -48,7 +48,7 @@ async def test_the_frame_of_a_token_is_the_line_that_a_stream_sends(text: str, s
 async def test_every_other_frame_is_the_line_that_a_stream_sends(text: str) -> None:
     call = ToolCall("call_1", text, json.dumps({"text": text}))
     for event in (Status(text), ToolProgress("call_1", text), ToolCallStarted(call), TurnStarted()):
-        (rendered,) = EventWriter(REQUEST, SESSION).write(event)
+        (rendered,) = EventWriter(REQUEST, "librarian", SESSION).write(event)
         (frame,) = writer().write(event)
         assert f"data: {frame.data}\n\n" == await sent(rendered)
         assert not frame.is_token
@@ -71,7 +71,7 @@ def test_a_long_token_is_several_frames_and_events_that_are_not_shown_are_none()
 
 def test_the_end_of_a_run_is_complete_usage_done_or_two_errors() -> None:
     frames = writer().end(OUTCOME)
-    assert [json.loads(frame.data) for frame in frames] == list(EventWriter(REQUEST, SESSION).write(OUTCOME))
+    assert [json.loads(frame.data) for frame in frames] == list(EventWriter(REQUEST, "librarian", SESSION).write(OUTCOME))
     failure = [json.loads(frame.data) for frame in failure_frames({"code": "turn_lost", "message": "Lost."}, REQUEST)]
     assert [event["type"] for event in failure] == ["status_update", "error"]
     assert failure[1]["error"]["code"] == "turn_lost"
@@ -81,6 +81,8 @@ def test_a_stream_that_can_be_followed_names_itself_and_each_of_its_sessions() -
     frames = writer(stream=StreamName("msg-1", 2))
     (first,) = frames.write(TurnStarted())
     (moved,) = frames.move(SUCCESSOR)
-    planning = {"type": "status_update", "status": "planning", "detail": None, "request_id": "req_1"}
-    assert json.loads(first.data) == planning | {"session_id": "ses_1", "message_id": "msg-1", "attempt": 2}
-    assert json.loads(moved.data) == planning | {"session_id": "ses_2", "message_id": "msg-1", "attempt": 2}
+    planning = {"type": "status_update", "status": "planning", "request_id": "req_1"}
+    begins, moves = (json.loads(frame.data) for frame in (first, moved))
+    name = {"message_id": "msg-1", "attempt": 2}
+    assert begins == planning | name | {"session_id": "ses_1", "detail": "librarian begins to work."}
+    assert moves == planning | name | {"session_id": "ses_2", "detail": moves["detail"]}

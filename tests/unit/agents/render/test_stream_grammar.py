@@ -30,7 +30,7 @@ def finished(call: ToolCall) -> ToolCallFinished:
 
 
 def frames() -> list[Frame]:
-    writer = FrameWriter(EventWriter(REQUEST, SessionId("ses_1"), stream=StreamName("m-1", 3)))
+    writer = FrameWriter(EventWriter(REQUEST, "librarian", SessionId("ses_1"), stream=StreamName("m-1", 3)))
     run: list[CoreEvent] = [
         TurnStarted(),
         Token("I ask", 1),
