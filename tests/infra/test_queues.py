@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,3 +134,19 @@ def test_a_tick_that_never_reaches_the_queue_raises_an_alarm(prod: Deployment) -
 def _export_in(dimensions: str) -> str:
     (name,) = set(re.findall(r"spass-prod-\w+", dimensions))
     return str(name)
+
+
+def test_the_page_of_operations_counts_queues_polls_and_alarms(prod: Deployment) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    sources = len([*prod.resources("AWS::Lambda::EventSourceMapping")])
+    number = ("no", "one", "two", "three", "four", "five")[sources]
+    assert len([*prod.resources("AWS::SQS::Queue")]) == 2 * sources
+    assert f"{number} queues with a dead-letter queue each" in page
+    # Lambda keeps five pollers for each source. Each asks once in 20 s while the queue is empty; the upper figure doubles that.
+    least, most = (sources * 5 * 30 * 24 * 3600 / seconds / 1e6 for seconds in (20, 10))
+    assert f"poll the {number} queues: {least:.1f} to {most:.1f} million requests" in page
+    alarms = [alarm["Properties"] for _, alarm in prod.resources("AWS::CloudWatch::Alarm")]
+    metrics = sum(sum("MetricStat" in query for query in alarm.get("Metrics", [])) or 1 for alarm in alarms)
+    stated = re.search(r"the alarms of `prod` cost about (\d+) USD a month", page)
+    assert stated is not None
+    assert abs(int(stated[1]) - metrics * 0.10) <= 1

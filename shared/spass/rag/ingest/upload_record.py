@@ -23,6 +23,7 @@ PARTS_PATIENCE_SECONDS: Final = 24 * 3600
 """Seconds without progress after which a file of several parts is abandoned. Its parts may wait behind those of other files."""
 _PATIENCE_SECONDS: Final = 2 * 3600
 _QUEUED_PATIENCE_SECONDS: Final = 4 * 24 * 3600  # the retention period of the queue
+_UNPUBLISHED_SECONDS: Final = 15 * 60  # no worker lives longer between planning a file and sending its first parts
 _MAX_RESENT: Final = 3
 
 
@@ -104,8 +105,12 @@ class UploadRecord:
     def message_lost(self, now_s: int) -> bool:
         """Return whether the upload has been idle for so long that its messages must be sent again: first after a quarter of the
         time after which it is abandoned, then after a half, then after three quarters. Sending a message does not extend that
-        time."""
-        return self.active and self.resent < _MAX_RESENT and 4 * self._idle_seconds(now_s) > self._patience * (self.resent + 1)
+        time. None of the parts of a planned file were sent if the release before planned it, and its state machine is gone."""
+        if not self.active or self.resent >= _MAX_RESENT:
+            return False
+        if (self.parts or 0) > 1 and not self.published:
+            return self._idle_seconds(now_s) > _UNPUBLISHED_SECONDS
+        return 4 * self._idle_seconds(now_s) > self._patience * (self.resent + 1)
 
     @property
     def _patience(self) -> int:
