@@ -31,6 +31,7 @@ MAX_HEAP: Final = 100e6  # bytes
 MAX_SWITCH: Final = 100.0  # milliseconds
 TOKENS_PER_SECOND: Final = 100
 ANSWER_BYTES: Final = 100_000
+SLOW_CODE: Final = ("a." * 145 + "\n") * 172
 _CONFIG: Final = """
 llm: {{backends: [{{name: script, provider: openai, base_url: "{upstream}/v1", supported_models: [small, e]}}]}}
 models:
@@ -87,8 +88,11 @@ def long_markdown(size: int) -> str:
 
 
 def answer(request: Body) -> Completion:
-    """Answer as the last message asks: ``stream`` slowly, ``long`` with a megabyte, anything else with a word."""
+    """Answer as the last message asks: ``stream`` slowly, ``long`` with a megabyte, ``code`` with code that is slow to read,
+    anything else with a word."""
     asked = str(request["messages"][-1]["content"])
+    if asked == "code":
+        return Completion({"role": "assistant", "content": "".join(f"```{name}\n{SLOW_CODE}```\n\n" for name in ("ini", "cs"))})
     if asked == "stream":
         text = long_markdown(ANSWER_BYTES)
         size = len(text) // (10 * TOKENS_PER_SECOND)  # ten seconds
@@ -165,6 +169,19 @@ def measure_stream(browser: Browser, url: str) -> None:
     page.close()
 
 
+def measure_code(browser: Browser, url: str) -> None:
+    """Print the longest task at two blocks of code on which their grammars would take many seconds."""
+    page = browser.new_page()
+    open_page(page, url)
+    page.evaluate(_WATCH)
+    send(page, "code")
+    wait_for_end(page)
+    page.wait_for_timeout(4_000)  # longer than the page lets the grammars try
+    tasks: list[float] = page.evaluate("window.tasks")
+    report("longest task at code that keeps a grammar busy, ms", max(tasks, default=0.0), None, "{:.0f}")
+    page.close()
+
+
 def measure_memory(browser: Browser, url: str, requests: httpx.Client) -> None:
     """Print the heap after 1,000 messages and after an answer of a megabyte, and the time to switch to a session of 500."""
     session = fill_session(requests, "first", 500)
@@ -212,6 +229,7 @@ def main() -> None:
         browser = launch_chromium(playwright)
         measure_start(browser, running.url)
         measure_stream(browser, running.url)
+        measure_code(browser, running.url)
         with running.client(TOKEN, USER) as requests:
             measure_memory(browser, running.url, requests)
         browser.close()

@@ -1,28 +1,24 @@
 /** Code with highlighting. The highlighter is loaded with the first code that needs it. */
 
 import { announce } from "./announce.js";
+import { highlight } from "./highlight.js";
 import { long } from "./long.js";
 import { sanitize } from "./sanitize.js";
 import { visible } from "./visible.js";
 import { html, render } from "./vendor-lit-html.js";
 
-const MAX_HIGHLIGHTED = 50_000; // characters
-const MAX_HIGHLIGHTED_LINE = 300; // some grammars take the square of a line's length
-const MAX_WORDS = 800; // characters without a mark, for whose square the grammar of C# takes
 const MAX_SHOWN = 100_000;
 const MAX_LINE = 5_000;
-
-/** @type {Promise<typeof import("./vendor-highlight.js")> | null} */
-let highlighter = null;
 
 /**
  * Return an element with code, and a button that copies it.
  * @param {string} text
  * @param {string} language as the author of the text names it, or ""
- * @param {number} [firstLine] show line numbers from this one on
+ * @param {{firstLine?: number, isGrowing?: boolean}} [options] `firstLine`: show line numbers from this one on. `isGrowing`: more of the
+ *   text is to come, so it is not highlighted yet
  * @returns {HTMLElement}
  */
-export function codeBlock(text, language, firstLine) {
+export function codeBlock(text, language, { firstLine, isGrowing = false } = {}) {
   const element = document.createElement("div");
   element.className = "code";
   const code = document.createElement("code");
@@ -37,25 +33,8 @@ export function codeBlock(text, language, firstLine) {
       ${isLong ? html`<p class="quiet">Shortened.</p>${long("Show all", () => html`<pre class="plain">${text}</pre>`)}` : ""}`,
     element,
   );
-  if (language && !isLong && text.length <= MAX_HIGHLIGHTED && !hasLongLine(shown, MAX_HIGHLIGHTED_LINE)) void highlight(code, shown, language);
+  if (language && !isLong && !isGrowing) void highlight(shown, language).then((source) => source === null || code.replaceChildren(sanitize(source)));
   return element;
-}
-
-/**
- * @param {HTMLElement} element
- * @param {string} text
- * @param {string} language
- */
-async function highlight(element, text, language) {
-  highlighter ??= import("./vendor-highlight.js");
-  try {
-    const { default: hljs } = await highlighter;
-    const grammar = hljs.getLanguage(language);
-    if (!grammar || (grammar.name === "C#" && text.split(/[(){};=]/).some((words) => words.length > MAX_WORDS))) return;
-    element.replaceChildren(sanitize(hljs.highlight(text, { language, ignoreIllegals: true }).value));
-  } catch {
-    highlighter = null; // the file did not arrive: the code stays as it is, and the next block tries again
-  }
 }
 
 /**

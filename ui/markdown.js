@@ -90,7 +90,7 @@ export class Markdown {
       this.#finished += done.length;
     }
     if (!growing) return;
-    this.#rest = growing.length > MAX_BLOCK ? [plain(`… ${growing.slice(-MAX_BLOCK)}`)] : blocks(growing);
+    this.#rest = growing.length > MAX_BLOCK ? [plain(`… ${growing.slice(-MAX_BLOCK)}`)] : blocks(growing, true);
     this.element.append(...this.#rest);
   }
 
@@ -119,19 +119,20 @@ function lastBlock(source) {
 /**
  * Return the nodes of whole blocks.
  * @param {string} source
+ * @param {boolean} [isGrowing] they will be rendered again
  * @returns {Node[]}
  */
-function blocks(source) {
+function blocks(source, isGrowing = false) {
   /** @type {{cut?: [number, number][]}} */
   const env = {};
   const tokens = parser.parse(source, env);
-  if (tokens.some((token) => token.level >= MAX_NESTING - 1)) return nested(source, tokens);
+  if (tokens.some((token) => token.level >= MAX_NESTING - 1)) return nested(source, tokens, isGrowing);
   const fragment = sanitize(parser.renderer.render(tokens, parser.options, env));
   for (const link of fragment.querySelectorAll("a")) showHost(link);
   for (const pre of fragment.querySelectorAll("pre")) {
     const code = pre.querySelector("code");
     const language = /(?:^| )language-([\w+#.-]+)/.exec(code?.className ?? "")?.[1] ?? "";
-    pre.replaceWith(codeBlock((code ?? pre).textContent ?? "", language));
+    pre.replaceWith(codeBlock((code ?? pre).textContent ?? "", language, { isGrowing }));
   }
   for (const table of fragment.querySelectorAll("table")) wrap(table);
   for (const [first, last] of env.cut ?? []) fragment.append(whole("The table is shortened.", source.split("\n").slice(first, last).join("\n")));
@@ -142,12 +143,13 @@ function blocks(source) {
  * Return the blocks of a text of which one is nested too deeply: markdown-it would leave out what is in it.
  * @param {string} source
  * @param {ReturnType<typeof parser.parse>} tokens
+ * @param {boolean} isGrowing
  * @returns {Node[]}
  */
-function nested(source, tokens) {
+function nested(source, tokens, isGrowing) {
   const lines = source.split("\n");
   const tops = tokens.flatMap((token) => (token.level === 0 && token.map && token.nesting >= 0 ? [token.map] : []));
-  if (tops.length > 1) return tops.flatMap(([first, last]) => blocks(lines.slice(first, last).join("\n")));
+  if (tops.length > 1) return tops.flatMap(([first, last]) => blocks(lines.slice(first, last).join("\n"), isGrowing));
   return [source.length > MAX_BLOCK ? whole("The text is nested too deeply.", source) : plain(source)];
 }
 

@@ -32,7 +32,7 @@ function show(block) {
       return fileTree(String(block.root ?? ""), Array.isArray(block.entries) ? block.entries : [], block.truncated === true);
     case "file":
       return html`<figure class="file"><figcaption><bdi>${visible(String(block.path))}</bdi></figcaption>
-        ${codeBlock(String(block.text ?? ""), String(block.language ?? ""), Number(block.start_line) || 1)}
+        ${codeBlock(String(block.text ?? ""), String(block.language ?? ""), { firstLine: Number(block.start_line) || 1 })}
         ${block.truncated ? html`<p class="quiet">The file goes on.</p>` : ""}</figure>`;
     default:
       return "";

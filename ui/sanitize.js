@@ -9,6 +9,12 @@ const TAGS = [
 const ATTRIBUTES = ["href", "class", "start"];
 const CLASS = /^(?:language-[\w+#.-]{1,40}|hljs-[\w-]{1,40}(?: [\w-]{1,40})*|align-(?:left|center|right))$/;
 
+const WORKER = new URL("highlight-worker.js", import.meta.url).href;
+/** What the page's policy lets this module make: the HTML that DOMPurify parses, and the address of one worker. */
+const policy = /** @type {TrustedTypePolicy | undefined} */ (
+  window.trustedTypes?.createPolicy("dompurify", { createHTML: (/** @type {string} */ source) => source, createScriptURL: () => WORKER })
+);
+
 DOMPurify.addHook("uponSanitizeAttribute", (_, data) => {
   if (data.attrName === "class" && !CLASS.test(data.attrValue)) data.keepAttr = false;
 });
@@ -25,5 +31,11 @@ export function sanitize(source) {
     ALLOW_DATA_ATTR: false,
     ALLOW_ARIA_ATTR: false,
     RETURN_DOM_FRAGMENT: true,
+    ...(policy ? { TRUSTED_TYPES_POLICY: policy } : {}),
   });
+}
+
+/** Return the address of the worker that highlights code. */
+export function workerAddress() {
+  return /** @type {string} */ (/** @type {unknown} */ (policy?.createScriptURL(WORKER) ?? WORKER));
 }

@@ -116,7 +116,7 @@ export class Files {
     const content = new Resource(async () => {
       const blob = await this.#fetch(tree.version, entry.path);
       const text = decode(await blob.arrayBuffer());
-      return { blob, element: text === null ? null : codeBlock(text, language(entry.path), 1) };
+      return { blob, element: text === null ? null : codeBlock(text, language(entry.path), { firstLine: 1 }) };
     }, (error) => (error && this.#app.refused(error), this.#app.changed()));
     this.#file = { key, content };
     void content.load();

@@ -66,12 +66,6 @@ async (texts) => {
   return texts.map(visible);
 }
 """
-HIGHLIGHTED = """
-async (texts) => {
-  const { codeBlock } = await import("./ui/code.js");
-  for (const [text, language] of texts) document.body.append(codeBlock(text, language));
-}
-"""
 DIFF = """
 async (text) => {
   const [{ diff }, { render }] = [await import("./ui/diff.js"), await import("./ui/vendor-lit-html.js")];
@@ -225,16 +219,6 @@ def test_text_that_is_hidden_in_tags_and_selectors_is_shown(tab: Tab) -> None:
     shown = tab.page.evaluate(VISIBLE, ["a\U000e0041", "b\ufe01\U000e0100", "c\u3164\u2800", "❤️ 1️⃣ 👩‍💻", "d\u034f"])
     assert shown[:2] == ["a⟨U+E0041⟩", "b⟨U+FE01⟩⟨U+E0100⟩"]
     assert shown[2:] == ["c⟨U+3164⟩⟨U+2800⟩", "❤️ 1️⃣ 👩‍💻", "d⟨U+034F⟩"]
-
-
-def test_code_on_which_the_highlighter_would_hang_is_shown_without_it(tab: Tab) -> None:
-    tab.open()
-    slow = [["a" * 4_000, "ini"], ["import all of it\n" * 2_000, "csharp"]]
-    tab.page.evaluate(HIGHLIGHTED, [*slow, ["[section]\nname = 1\n", "ini"], ["public int Count() { return 1; }\n", "cs"]])
-    for place in (2, 3):
-        expect(tab.page.locator(".code code").nth(place).locator("span").first).to_be_visible()
-    for place in (0, 1):
-        expect(tab.page.locator(".code code").nth(place).locator("span")).to_have_count(0)
 
 
 def test_a_storage_that_was_full_is_not_full_after_it_was_emptied(tab: Tab) -> None:
