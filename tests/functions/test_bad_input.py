@@ -10,7 +10,7 @@ import pytest
 from infra.routes import ROUTES, Route, Surface
 from spass.web.app import create_app
 from spass.web.json import MAX_BODY_BYTES
-from tests.functions.gateway import Gateway, escaped
+from tests.functions.gateway import Gateway, escaped, openapi_document
 
 PARAMETERS = {
     "name": "plain",
@@ -159,6 +159,40 @@ def test_bad_headers_are_refused_and_change_nothing(gateway: Gateway, session: s
             assert gateway.send(route.method, path, user=None).code == "user_id_required"
             assert gateway.send(route.method, f"{path}?user_id=ada").code == "user_id_not_allowed"
     assert gateway.stored() == before
+
+
+ODD_NAMES = ("nonsense", "Limit", "limit ", "agent[]", "group-by", "", "ü", "\0", "__proto__", "x" * 3000)
+
+
+def test_unknown_names_in_the_query_are_refused_and_change_nothing(gateway: Gateway, session: str) -> None:
+    """Routes without a caller take any query: browsers, load balancers and caches add to theirs."""
+    before = gateway.stored()
+    for route, path in cases(session):
+        if route.public:
+            assert gateway.send(route.method, f"{path}?nonsense=1").code != "invalid_request", path
+            continue
+        operation = openapi_document()["paths"][route.path][route.method.lower()]
+        known = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+        for name in {*ODD_NAMES, *(f"{one}s" for one in known)}:
+            query = "&".join([f"{escaped(name)}=1", *(f"{one}=1" for one in known)])
+            refused = gateway.send(route.method, f"{path}?{query}", token="demo-admin-token", headers={"Idempotency-Key": "k"})
+            error = refused.json["error"]
+            assert (refused.code, error["param"]) == ("invalid_request", name[:64]), (path, name)
+            assert [report["loc"] for report in error["details"]["errors"]] == [["query", name[:64]]]
+            assert all(one in error["message"] for one in known), "the message names what the route takes"
+            if route.method == "GET":
+                assert gateway.send("HEAD", f"{path}?{query}", token="demo-admin-token").status == 400
+        for name in known:
+            refused = gateway.send(route.method, f"{path}?{name}={'9' * 9000}", token="demo-admin-token")
+            assert not (refused.code and "is not a parameter" in refused.json["error"]["message"]), (path, name)
+    assert gateway.stored() == before
+
+
+def test_every_unknown_name_in_the_query_is_reported(gateway: Gateway) -> None:
+    names = [f"n{number}" for number in range(30)]
+    refused = gateway.send("GET", f"/v1/usage?user=ann&agent=plain&{'&'.join(names)}").json["error"]
+    assert refused["message"] == ('"user" is not a parameter of this route (and 30 more). It takes: group_by, agent, from, to.')
+    assert [report["loc"][1] for report in refused["details"]["errors"]] == ["user", *names][:20]
 
 
 CHAT: Mapping[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "x"}]}

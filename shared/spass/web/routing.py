@@ -1,15 +1,16 @@
 """Routes that identify the caller before they read the body and parse bodies strictly, and the parameters that routes share.
 
 A request with several faults always gets the error of the first in this order: route, method, token, user, depth, admin's token,
-idempotency key, body.
+names in the query, idempotency key, body.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import APIRouter, Depends, Path, Query
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
@@ -41,6 +42,8 @@ from spass.web.raw_body import ARCHIVE_TYPE, FILE_TYPE, check_raw_body
 from spass.web.services import get_services
 
 MAX_CURSOR: Final = 4096
+_MAX_NAME_CHARACTERS: Final = 64  # of an unknown parameter, in an error
+_MAX_REPORTED: Final = 20
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
@@ -79,6 +82,7 @@ class CallerRoute(APIRoute):
         takes_body = self.body_field is not None
         body_required = self.body_field is not None and self.body_field.field_info.is_required()
         needs_user = acts_for_user(self.path)
+        known = [*_query_names(self.dependant)]
 
         async def answer(request: Request) -> Response:
             exchange = get_exchange(request)
@@ -95,6 +99,7 @@ class CallerRoute(APIRoute):
             exchange.enter(services.scope(caller), services)
             if self.admin_only and not caller.identity.admin:
                 raise AdminRequired("This route needs a token that gateway.yaml marks as admin.")
+            _reject_unknown(request, known)
             parsed = _ParsedRequest(request.scope, request.receive)
             parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
             if self.raw_type is not None:
@@ -126,6 +131,35 @@ class ArchiveRoute(CallerRoute):
     """A route whose body is a zip archive."""
 
     raw_type = ARCHIVE_TYPE
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    """Yield the names in the query that a route takes, itself or by what it depends on."""
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for dependency in dependant.dependencies:
+        yield from _query_names(dependency)
+
+
+def _reject_unknown(request: Request, known: Sequence[str]) -> None:
+    """Reject a query with names other than ``known``: a misspelt filter would have no effect.
+
+    Raises:
+        InvalidRequest: it names each of them.
+    """
+    if unknown := [name for name in request.query_params if name not in known]:
+        takes = f"It takes: {', '.join(known)}." if known else "It takes none."
+        errors: list[Json] = [
+            {
+                "loc": ["query", name[:_MAX_NAME_CHARACTERS]],
+                "message": f'"{name[:_MAX_NAME_CHARACTERS]}" is not a parameter of this route. {takes}',
+                "type": "extra_forbidden",
+            }
+            for name in unknown[:_MAX_REPORTED]
+        ]
+        excerpt = unknown[0][:_MAX_NAME_CHARACTERS]
+        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        message = f'"{excerpt}" is not a parameter of this route{more}. {takes}'
+        raise InvalidRequest(message, param=excerpt, details={"errors": errors})
 
 
 def _parse_body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]:

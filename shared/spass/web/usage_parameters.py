@@ -9,14 +9,12 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
-from spass.core.errors import AdminRequired, InvalidRequest, RequestNotFound
+from spass.core.errors import AdminRequired, RequestNotFound
 from spass.core.ids import AGENT_NAME, AgentName, RequestId, id_pattern
-from spass.core.messages import Json
 from spass.metering.usage import GroupBy, UsageQuery
 from spass.web.exchange import get_exchange
 from spass.web.routing import reject_repeated, require_form
 
-_MAX_NAME_CHARACTERS: Final = 64  # of an unknown parameter, in an error
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -45,12 +43,7 @@ async def _usage_query(
 
 
 async def _reset_agent(request: Request, agent: AgentQuery = None) -> AgentName | None:
-    """Return the agent whose counters to reset, None for all. Reject unknown parameters: a misspelt ``agent`` would reset all."""
-    if unknown := [name for name in request.query_params if name != "agent"]:
-        excerpt = unknown[0][:_MAX_NAME_CHARACTERS]
-        message = f'"{excerpt}" is not a parameter of this route. It takes: agent.'
-        errors: list[Json] = [{"loc": ["query", excerpt], "message": message, "type": "extra_forbidden"}]
-        raise InvalidRequest(message, param=excerpt, details={"errors": errors})
+    """Return the agent whose counters to reset, None for all."""
     reject_repeated(request, ("agent",))
     return None if agent is None else AgentName(agent)
 
