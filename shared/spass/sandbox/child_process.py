@@ -57,6 +57,7 @@ class ChildProcess:
         self._transports: Final[list[asyncio.BaseTransport]] = []
         self._writer: asyncio.WriteTransport | None = None
         self._fault = ""
+        self._is_paused = False
         self._received = 0
         self._lines = 0
 
@@ -69,10 +70,18 @@ class ChildProcess:
         self._transports.append(self._writer)
 
     def send(self, line: Mapping[str, Json]) -> None:
-        """Send a line. It waits in memory until the child reads it."""
+        """Send a line, and let a paused child go on. The line waits in memory until the child reads it."""
         if self._writer is None:
             raise ChildFailed("is not connected")
         self._writer.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        if self._is_paused:
+            self._is_paused = False
+            self._signal_group(signal.SIGCONT)
+
+    def pause(self) -> None:
+        """Stop the child's process group until the next ``send``. The child cannot prevent it."""
+        self._is_paused = True
+        self._signal_group(signal.SIGSTOP)
 
     async def receive(self) -> bytes:
         """Return the next line.
@@ -103,14 +112,14 @@ class ChildProcess:
     def stop(self, fault: str) -> None:
         """Kill the child's process group. ``receive`` then raises ``ChildFailed`` with this fault."""
         self._fault = fault
-        self._signal_group()
+        self._signal_group(signal.SIGKILL)
 
     def kill(self) -> None:
         """Kill the child's process group, wait until the child has ended, and close the pipes.
 
         This does not await: a cancelled task would skip the rest.
         """
-        self._signal_group()
+        self._signal_group(signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
         for transport in self._transports:
@@ -119,10 +128,10 @@ class ChildProcess:
             if pipe is not None:
                 pipe.close()
 
-    def _signal_group(self) -> None:
+    def _signal_group(self, number: signal.Signals) -> None:
         # The number of the group stays taken until the child is waited for, which only kill does.
         with suppress(ProcessLookupError, PermissionError):  # macOS does not permit signals to a group that has ended
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, number)
 
 
 def hide_memory() -> None:

@@ -61,6 +61,7 @@ class _ContainedChild:
         self._stack: Final = stack
         self._has_begun = False
         self.send: Final = child.send
+        self.pause: Final = child.pause
         self.stop: Final = child.stop
         self.cpu_seconds: Final = child.cpu_seconds
 

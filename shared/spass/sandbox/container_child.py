@@ -89,6 +89,11 @@ class ContainerChild:
             raise ChildFailed(self._fault)
         self._pipe.send({"send": line})
 
+    def pause(self) -> None:
+        """Let the child compute nothing. See ``Child.pause``."""
+        if not self._has_ended:
+            self._pipe.send({"pause": True})
+
     async def receive(self) -> bytes:
         """Return the next line. See ``Child.receive``.
 

@@ -1,9 +1,9 @@
 """The handler of the sandbox's Lambda function: run one confined child to its end. It needs the standard library alone.
 
-The event is ``{"start", "token", "cell_cpu", "cell_wall"}``: base64 of the compressed start line, its token, and the limits of a
-cell in seconds. The answer is ``{"lines", "cpu", "fault"}``: base64 of the child's compressed lines, the seconds of processor
-time that it used, and why it was stopped, or None. The child gets no further line: it ends at the first call to the outside that
-its journal does not answer. An event without a start keeps the function active.
+The event is ``{"start", "token", "cells", "cell_cpu", "cell_wall"}``: base64 of the compressed start line, its token, the number
+of its cells, and the limits of a cell in seconds. The answer is ``{"lines", "cpu", "fault"}``: base64 of the child's compressed
+lines, the seconds of processor time that it used, and why it was stopped, or None. The child gets no further line: it ends at the
+first call to the outside that its journal does not answer. An event without a start keeps the function active.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class _Child:
     """One run of the child."""
 
     def __init__(self, event: dict[str, Any], deadline: float) -> None:
-        self._cell_end = event["token"].encode() + b' {"cell"'
+        self._cell_end = b"\n" + event["token"].encode() + b' {"cell"'
+        self._cells_left: int = event.get("cells", 1) - 1  # a gateway of the release before does not send it
         self._cell_cpu: float = event["cell_cpu"]
         self._cell_wall: float = event["cell_wall"]
         self._deadline = deadline
@@ -147,7 +148,10 @@ class _Child:
         return {"lines": lines.decode(), "cpu": self._cpu, "fault": self._fault}
 
     def _read(self, pid: int, descriptor: int) -> str | None:
-        """Read the child's output to the end. Return the limit that a cell exceeded, or None."""
+        """Read the child's output to the end. Return the limit that a cell exceeded, or None.
+
+        Code can write the line that ends a cell. So each cell but the last sets the clocks back once, and no line more.
+        """
         cell_began, cell_began_cpu, searched = time.monotonic(), 0.0, 0
         while True:
             readable, _, _ = select.select([descriptor], [], [], _TICK_SECONDS)
@@ -159,15 +163,15 @@ class _Child:
             now, cpu = time.monotonic(), time.clock_gettime((~pid << 3) | _CPU_CLOCK)
             if len(self._output) > _MAX_OUTPUT:
                 return "wrote too much"
+            if self._cells_left > 0 and (ended := self._output.count(self._cell_end, searched)):
+                cell_began, cell_began_cpu = now, cpu
+                self._cells_left -= ended
+                searched = self._output.rfind(self._cell_end) + len(self._cell_end)
+            searched = max(searched, len(self._output) - len(self._cell_end) + 1)
             if cpu - cell_began_cpu > self._cell_cpu:
                 return f"used more than {self._cell_cpu:g} s of processor time"
             if now > self._deadline or now - cell_began > self._cell_wall:
                 return f"took longer than {now - cell_began:.0f} s"
-            if self._output.rfind(self._cell_end, searched) >= 0:
-                cell_began, cell_began_cpu = now, cpu
-                searched = len(self._output)
-            else:
-                searched = max(searched, len(self._output) - len(self._cell_end))
 
 
 def _hide_memory() -> None:

@@ -47,6 +47,8 @@ class InsideChildren:
                 await self._start(message["start"])
             elif "send" in message:
                 self._send(message["send"])
+            elif "pause" in message:
+                self._pause()
             elif "kill" in message:
                 self._stop("was stopped")
             else:
@@ -96,6 +98,10 @@ class InsideChildren:
         if self._child is not None:
             with suppress(ChildFailed):
                 self._child.send(line)
+
+    def _pause(self) -> None:
+        if self._child is not None:
+            self._child.pause()
 
     def _stop(self, fault: str) -> None:
         if self._child is not None:

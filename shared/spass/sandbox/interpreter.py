@@ -93,12 +93,14 @@ class TurnInterpreter:
             line = await running.read()
             match line:
                 case CellEnd() if running.position == last:
+                    running.child.pause()  # whoever wrote the line: a child without a slot computes nothing
                     return line
                 case CellEnd(exceeded=None, final=None):
                     running.end_replayed_cell()
                 case CellEnd():
                     raise CellStopped(running.position, "exceeded a limit")
                 case Effect() if running.position == last:
+                    running.child.pause()
                     slot.release()
                     if not running.child.is_live:
                         await self._end_child()

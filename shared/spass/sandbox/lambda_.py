@@ -5,7 +5,7 @@ import base64
 import io
 import random
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, cast
 
 from pydantic import BaseModel, Field, ValidationError
@@ -92,6 +92,9 @@ class _EndedChild:
         """Refuse: the child has ended."""
         raise ChildFailed("has ended")
 
+    def pause(self) -> None:
+        """Do nothing: the child has ended."""
+
     async def receive(self) -> bytes:
         """Return the next line. See ``Child.receive``."""
         self._lines += 1
@@ -115,7 +118,13 @@ def _pack(request: Mapping[str, Json]) -> bytes:
     limits = cast("Mapping[str, Json]", request["limits"])
     start = base64.b64encode(zlib.compress(dump_bytes(dict(request)), 1)).decode()
     return dump_bytes(
-        {"start": start, "token": request["token"], "cell_cpu": limits["cpu_cell"], "cell_wall": limits["wall_cell"]}
+        {
+            "start": start,
+            "token": request["token"],
+            "cells": len(cast("Sequence[Json]", request["cells"])),
+            "cell_cpu": limits["cpu_cell"],
+            "cell_wall": limits["wall_cell"],
+        }
     )
 
 

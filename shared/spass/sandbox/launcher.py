@@ -20,11 +20,15 @@ class Child(Protocol):
         ...
 
     def send(self, line: Mapping[str, Json]) -> None:
-        """Send a line to a live child. It waits in memory until the child reads it.
+        """Send a line to a live child, which goes on if it was paused. The line waits in memory until the child reads it.
 
         Raises:
             ChildFailed: the child has ended.
         """
+        ...
+
+    def pause(self) -> None:
+        """Let the child compute nothing until the next ``send``."""
         ...
 
     async def receive(self) -> bytes:

@@ -72,6 +72,7 @@ class _LiveChild:
         self._process: Final = process
         self._stack: Final = stack
         self.send: Final = process.send
+        self.pause: Final = process.pause
         self.receive: Final = process.receive
         self.stop: Final = process.stop
         self.cpu_seconds: Final = process.cpu_seconds

@@ -16,8 +16,8 @@ _TICK_SECONDS: Final = 0.1
 class CellWatch:
     """Measures the time of one cell after the other, and kills the child when a cell exceeds a limit.
 
-    Wall time counts within ``running``. Processor time always counts, so a child gains nothing
-    if it computes while it claims to wait.
+    Wall time counts within ``running``. Between two bodies the child is paused: code that has forged the line of a call, or of a
+    cell's end, computes nothing meanwhile.
     """
 
     def __init__(self, child: Child, limits: Limits) -> None:

@@ -95,6 +95,9 @@ class ScriptedChild:
             stopped.cancel()
         self._has_mail.clear()
 
+    def pause(self) -> None:
+        """Do nothing: a script computes nothing."""
+
     def stop(self, fault: str) -> None:
         self._fault = fault
         self._is_stopped.set()

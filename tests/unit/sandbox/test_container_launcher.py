@@ -18,6 +18,8 @@ from spass.sandbox.limits import LIMITS, Limits
 from spass.sandbox.runner import ContainerRunner
 from tests.contained_kinds import IMAGE
 from tests.recording_runtime import RecordingRuntime
+from tests.unit.sandbox.forged_lines import FORGED_CALL, has_stopped
+from tests.unit.sandbox.process_list import descendants
 from tests.unit.sandbox.scripted_children import Outside
 
 pytestmark = [
@@ -71,6 +73,26 @@ async def test_code_that_breaks_leaves_the_earlier_state(runtime: RecordingRunti
     assert (await turn.run(cell(code), (), outside.perform)).error
     assert await turn.run(cell("print(x)"), (), outside.perform) == CellResult("ONCE\n")
     assert outside.performed == ["once"]
+    await turn.close()
+
+
+def is_child(process: int) -> bool:
+    """Return True for the process that runs the code."""
+    return b"child/__main__.py" in Path(f"/proc/{process}/cmdline").read_bytes()
+
+
+async def test_code_that_forges_a_call_computes_nothing_in_its_container_meanwhile(runtime: RecordingRuntime) -> None:
+    stopped = []
+
+    async def perform(requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
+        (process,) = [each for each in descendants() if is_child(each)]
+        stopped.append(await has_stopped(process))
+        return [CallReply("") for _ in requests]
+
+    turn = open_turn(Limits(cell_cpu=1, turn_cpu=5))
+    ended = await turn.run(cell(FORGED_CALL), (), perform)
+    assert stopped == [True]
+    assert "used more than 1 s of processor time" in (ended.error or "")
     await turn.close()
 
 

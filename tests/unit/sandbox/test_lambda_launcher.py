@@ -9,6 +9,7 @@ import random
 import tracemalloc
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from spass.sandbox import function, lambda_
 from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.lambda_ import MAX_PAYLOAD, LambdaLauncher
 from spass.sandbox.limits import LIMITS, Limits
+from tests.unit.sandbox.forged_lines import WRITING
 from tests.unit.sandbox.function_client import FunctionClient, answer, fail, lose_reply, refuse
 from tests.unit.sandbox.scripted_children import Outside
 
@@ -209,6 +211,53 @@ async def test_code_that_uses_too_much_processor_time_is_stopped_in_the_function
     assert await turn.run(cell("print(x)"), (), Outside().perform) == CellResult("1\n")
 
 
+SPIN = """
+import resource
+def spin(seconds):
+    began = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    while sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - began < seconds:
+        pass
+"""
+
+
+@dataclass
+class Answers:
+    """Why the function stopped the code of each invocation."""
+
+    faults: list[str | None] = field(default_factory=list)
+
+    def keep(self, client: FunctionClient, payload: bytes) -> InvokeResponse:
+        """Run the function and note its answer."""
+        text = client.run(payload)["Payload"].read()
+        self.faults.append(json.loads(text)["fault"])
+        return {"Payload": io.BytesIO(text)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["b'x' + token + b' {\"cell\"'", "b'\\n' + token + b' {\"cell\": {}}\\n'", "b'\\n' + token + b' {\"effect\": {}}\\n'"],
+    ids=["anywhere", "at the start of a line", "of a call"],
+)
+async def test_forged_lines_do_not_lengthen_the_time_of_a_cell(line: str) -> None:
+    answers = Answers()
+    turn = open_turn(FunctionClient(faults=[answers.keep]), Limits(cell_cpu=1, turn_cpu=5))
+    code = f"{WRITING}while True:\n    os.write(pipe, {line})\n    for _ in range(10**6): pass"
+    assert (await turn.run(cell(code), (), Outside().perform)).error
+    assert answers.faults == ["used more than 1 s of processor time"]
+
+
+async def test_each_cell_of_a_program_that_is_run_again_has_its_own_time() -> None:
+    answers, outside = Answers(), Outside()
+    client = FunctionClient(faults=[answers.keep] * 5)
+    turn = open_turn(client, Limits(cell_cpu=1, turn_cpu=60))
+    for number in range(3):
+        assert await turn.run(cell(f"{SPIN}spin(0.6)\nx = {number}"), (), outside.perform) == CellResult("")
+    assert await turn.run(cell("print(x)"), (), outside.perform) == CellResult("2\n")
+    forged = f"{WRITING}while True:\n    os.write(pipe, b'\\n' + token + b' {{\"cell\"')\n    for _ in range(10**6): pass"
+    assert (await turn.run(cell(forged), (), outside.perform)).error
+    assert answers.faults == [None] * 4 + ["used more than 1 s of processor time"]
+
+
 async def test_code_that_waits_for_ever_is_stopped_in_the_function() -> None:
     turn = open_turn(FunctionClient(), Limits(cell_wall=1))
     stopped = await turn.run(cell("import os\nos.read(os.pipe()[0], 1)"), (), Outside().perform)
@@ -227,15 +276,6 @@ async def test_processor_time_of_replays_counts_for_the_turn() -> None:
     assert any("processor time" in (error or "") for error in errors)
     assert "used up its processor time" in (errors[-1] or "")
     assert len(client.invoked) < 20
-
-
-SPIN = """
-import resource
-def spin(seconds):
-    began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    while resource.getrusage(resource.RUSAGE_SELF).ru_utime - began < seconds:
-        pass
-"""
 
 
 async def test_a_child_that_the_kernel_ends_has_used_up_its_processor_time() -> None:

@@ -20,6 +20,7 @@ from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.landlock import missing_for_processes
 from spass.sandbox.limits import LIMITS, Limits
 from spass.sandbox.process import ProcessLauncher
+from tests.unit.sandbox.forged_lines import FORGED_CALL, FORGED_END, has_stopped
 from tests.unit.sandbox.scripted_children import Outside
 
 pytestmark = [
@@ -190,7 +191,7 @@ from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.process import ProcessLauncher
 
 async def main():
-    turn = TurnInterpreter(ProcessLauncher(temporary=Path(sys.argv[1])), "tenant")
+    turn = TurnInterpreter(ProcessLauncher(temporary=Path(sys.argv[1])), "tenant", "owner")
     await turn.run(Cell("x = 1"), (), None)
     print("ready", flush=True)
     await turn.run(Cell(sys.argv[2]), (), None)
@@ -268,3 +269,27 @@ async def test_a_child_that_waits_among_too_many_is_ended_and_its_program_runs_a
     await first.close()
     await second.close()
     await children.check_gone()
+
+
+async def test_code_that_forges_a_call_computes_nothing_while_the_call_is_performed(children: Children) -> None:
+    stopped = []
+
+    async def perform(requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
+        (process,) = children.running()
+        stopped.append(await has_stopped(process))
+        return [CallReply("") for _ in requests]
+
+    turn = children.open(Limits(cell_cpu=1, turn_cpu=5))
+    ended = await turn.run(cell(FORGED_CALL), TOOLS, perform)
+    assert stopped == [True]
+    assert "used more than 1 s of processor time" in (ended.error or "")
+    await turn.close()
+
+
+async def test_code_that_forges_the_end_of_its_cell_computes_nothing_between_two_cells(children: Children) -> None:
+    turn = children.open(Limits(cell_cpu=1, turn_cpu=5))
+    assert (await children.run(turn, FORGED_END)).output == "forged"
+    (process,) = children.running()
+    assert await has_stopped(process)
+    assert "used more than 1 s of processor time" in ((await children.run(turn, "1")).error or "")
+    await turn.close()
