@@ -57,8 +57,7 @@ async function withStyle(file, module) {
     link.addEventListener("error", resolve); // the view works without it
   });
   document.head.append(link);
-  await ready;
-  return module;
+  return (await Promise.all([module, ready]))[0];
 }
 
 const BASE = new URL(".", document.baseURI).href;
@@ -196,7 +195,11 @@ function content() {
 }
 
 function notLoaded() {
-  return broken ? failure(new ApiError(0, "offline", "This part of the page did not load."), show) : html`<p class="state" role="status">Loading …</p>`;
+  if (!broken) return html`<p class="state" role="status">Loading …</p>`;
+  return html`<div class="state failed" role="alert">
+    <p><strong>This part of the page did not load.</strong> There is a newer version of the page, or no connection. Reload the page: what you have written is kept.</p>
+    <button type="button" @click=${() => location.reload()}>Reload the page</button>
+  </div>`;
 }
 
 function waitingBadge() {
@@ -224,6 +227,7 @@ function applyTheme() {
   document.documentElement.dataset.theme = theme();
 }
 
+root.replaceChildren();
 applyTheme();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (applyTheme(), changed()));
 addEventListener("hashchange", show);

@@ -1,5 +1,6 @@
 /** The chat view: an agent picker, the agent's sessions, and the open conversation. */
 
+import { showDraft } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { conversationView } from "./conversation-view.js";
 import { showDialog } from "./dialog.js";
@@ -155,7 +156,9 @@ export function createChat(app) {
   /** After the rendering, before the browser paints. */
   function settle() {
     const chooses = document.activeElement instanceof HTMLSelectElement;
-    desks.get(current)?.open.log.restoreScroll();
+    const desk = desks.get(current);
+    if (desk) showDraft(desk.draft);
+    desk?.open.log.restoreScroll();
     // On a touch screen the field would open the keyboard over the messages.
     const target = matchMedia("(pointer: coarse)").matches ? null : document.getElementById("message");
     if (wantsFocus && !chooses && !document.querySelector("dialog")) (target ?? document.getElementById("log"))?.focus();

@@ -18,9 +18,7 @@ export function composer(conversation, changed, sent) {
     if (tooLong) return;
     sent();
     void conversation.send(draft.text);
-    // A text that was entered since the last frame, as by pasting, is one that the template does not know, and so does not take out.
-    const field = /** @type {HTMLTextAreaElement} */ (document.getElementById("message"));
-    field.value = draft.text;
+    showDraft(draft);
   };
   /** @param {KeyboardEvent} event */
   const press = (event) => {
@@ -32,7 +30,7 @@ export function composer(conversation, changed, sent) {
   return html`<form class="composer" @submit=${(/** @type {Event} */ event) => (event.preventDefault(), send())}>
     ${tooLong ? html`<p class="state failed" role="alert">A message may have 256 KB. Shorten it, or put the text into a workspace or an index.</p>` : ""}
     <label class="unseen" for="message">Message</label>
-    <textarea id="message" rows="3" placeholder="Write a message" aria-describedby="keys" .value=${draft.text} @keydown=${press}
+    <textarea id="message" rows="3" placeholder="Write a message" aria-describedby="keys" @keydown=${press}
       @input=${(/** @type {Event} */ event) => (draft.write(/** @type {HTMLTextAreaElement} */ (event.target).value), changed())}></textarea>
     <div class="buttons">
       <span id="keys" class="hint"><kbd>Enter</kbd> sends, <kbd>Shift</kbd>+<kbd>Enter</kbd> breaks a line, <kbd>Esc</kbd> stops</span>
@@ -41,4 +39,14 @@ export function composer(conversation, changed, sent) {
         : html`<button class="primary" ?disabled=${tooLong || !draft.text.trim()}>Send</button>`}
     </div>
   </form>`;
+}
+
+/**
+ * Put a draft into the field. A template would compare it with the text that it rendered last, not with what is in the field: what was typed
+ * since then would stay there, under another agent.
+ * @param {import("./draft.js").Draft} draft
+ */
+export function showDraft({ text }) {
+  const field = /** @type {HTMLTextAreaElement | null} */ (document.getElementById("message"));
+  if (field && field.value !== text) field.value = text;
 }

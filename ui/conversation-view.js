@@ -45,7 +45,7 @@ function head({ agent, session, turns }) {
     <p class="quiet facts">
       <span class="about">${session?.title ? html`<bdi>${agent.name}</bdi>: ` : ""}${agent.description}</span>
       ${session?.workspace ? html`<span>Workspace <a href=${fragment("workspaces", session.workspace)}><bdi>${session.workspace}</bdi></a></span>` : ""}
-      ${tokens ? html`<span>Session: ${number(tokens)} tokens${costs.length ? ` · ${money(sum(costs))}` : ""}</span>` : ""}
+      ${tokens ? html`<span>Session: ${number(tokens)} tokens${costs.length ? html` · ${money(sum(costs))}` : ""}</span>` : ""}
       ${session?.parent_session_id ? html`<span><a href=${fragment("chat", agent.name, session.parent_session_id)}>Earlier part</a></span>` : ""}
     </p>
   </header>`;

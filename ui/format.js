@@ -1,6 +1,9 @@
 /** Numbers, sizes, money and times as people read them. */
 
+import { html } from "./vendor-lit-html.js";
+
 const NUMBER = new Intl.NumberFormat("en");
+const MONEY = new Intl.NumberFormat("en", { style: "currency", currency: "USD", maximumSignificantDigits: 2 });
 const WHEN = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
 const MAX_DEPTH = 100; // of JSON that is indented
 const UNITS = ["bytes", "KB", "MB", "GB"];
@@ -39,11 +42,11 @@ export function size(bytes) {
 }
 
 /**
- * Return an amount in US dollars. The gateway's decimal string is not rounded.
- * @param {string | number} usd
+ * Show an amount in US dollars with two significant digits. Its title is exact.
+ * @param {string} usd a decimal number
  */
 export function money(usd) {
-  return `$${usd}`;
+  return html`<data value=${usd} title="$${usd}">${MONEY.format(Number(usd))}</data>`;
 }
 
 /** @param {string | null} timestamp RFC 3339 */

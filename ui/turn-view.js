@@ -111,5 +111,5 @@ export class TurnView {
 /** @param {Turn} turn */
 function cost({ usage, cost }) {
   if (!usage) return "";
-  return html`<span class="cost">${number(usage.total_tokens)} tokens${cost === null ? "" : ` · ${money(cost)}`}</span>`;
+  return html`<span class="cost">${number(usage.total_tokens)} tokens${cost === null ? "" : html` · ${money(cost)}`}</span>`;
 }

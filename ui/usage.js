@@ -73,7 +73,7 @@ export function createUsage(app) {
 
   /** @param {Report} report */
   function agentsTable({ usage, total }) {
-    const shown = usage.slice(0, rows);
+    const shown = usage.toSorted(byCost).slice(0, rows);
     return html`${table(
         "Usage by agent",
         "Agent",
@@ -167,6 +167,15 @@ function cells(figures, bar) {
   return html`<td class="figure">${number(figures.requests)}</td><td class="figure">${money(figures.cost_usd)}</td>
     <td class="figure">${number(figures.total_tokens)}</td><td>${bar}</td>
     <td class="figure">${number(figures.prompt_tokens)}</td><td class="figure">${number(figures.completion_tokens)}</td>`;
+}
+
+/**
+ * Put the larger cost first, and of equal ones that with more tokens.
+ * @param {Figures} one
+ * @param {Figures} other
+ */
+function byCost(one, other) {
+  return Number(other.cost_usd) - Number(one.cost_usd) || other.total_tokens - one.total_tokens;
 }
 
 /**

@@ -18,6 +18,19 @@ PASTE_AND_SEND = """
 }
 """
 
+TYPE_AND_CHANGE = """
+(agent) => new Promise((resolve) => {
+  // The page has the new address, and has not rendered it yet.
+  addEventListener("hashchange", () => {
+    const field = document.getElementById("message");
+    field.value = "For the poet";
+    field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+    resolve();
+  }, { once: true });
+  location.hash = `#/chat/${agent}`;
+})
+"""
+
 
 def stripped(history: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(role, text.strip()) for role, text in history]
@@ -61,6 +74,17 @@ def test_a_message_that_is_pasted_and_sent_at_once_leaves_the_field(new: New, wr
     await_end(tab)
     expect(message_box(tab)).to_have_value("")
     assert shown(tab) == [("user", "One"), ("assistant", "You said: One.")]
+
+
+def test_what_is_typed_while_the_agent_changes_stays_with_the_agent_before(new: New, writer: Writer) -> None:
+    tab = new(writer.url)
+    tab.sign_in(TOKEN, "hasty", "#/chat/poet")
+    expect(message_box(tab)).to_be_focused()
+    tab.page.evaluate(TYPE_AND_CHANGE, "clerk")
+    expect(tab.page.get_by_role("heading", name="clerk")).to_be_visible()
+    expect(message_box(tab)).to_have_value("")
+    choose(tab, "poet")
+    expect(message_box(tab)).to_have_value("For the poet")
 
 
 def test_a_title_of_one_long_word_does_not_widen_the_page(new: New, writer: Writer) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from playwright.sync_api import Locator, expect
@@ -23,6 +24,12 @@ def usage_of(gateway: Gateway, **query: str) -> dict[str, Any]:
     return report
 
 
+def amount(usd: str) -> str:
+    """Return an amount as the page shows it."""
+    digits = Decimal(usd)
+    return f"${digits if not digits else Decimal(f'{digits:.1e}').normalize():f}"
+
+
 def figures(row: Locator) -> list[str]:
     """Return requests, cost, and the tokens in total, of prompts and of answers."""
     requests, cost, total, _bar, prompt, answer = row.get_by_role("cell").all_text_contents()
@@ -31,7 +38,7 @@ def figures(row: Locator) -> list[str]:
 
 def expected(report: dict[str, Any]) -> list[str]:
     tokens = [report[name] for name in ("total_tokens", "prompt_tokens", "completion_tokens")]
-    return [f"{report['requests']:,}", f"${report['cost_usd']}", *(f"{count:,}" for count in tokens)]
+    return [f"{report['requests']:,}", amount(report["cost_usd"]), *(f"{count:,}" for count in tokens)]
 
 
 def days(number: int) -> dict[str, str]:
@@ -75,7 +82,8 @@ def test_days_are_filtered_by_agent_and_a_reload_keeps_it(tab: Tab, standin: Gat
     expect(tab.page.get_by_role("combobox", name="Agent")).to_have_value("concise-de")
     total = tab.page.get_by_role("region", name="Usage by day").get_by_role("row").last
     report = usage_of(standin, agent="concise-de", **days(30))
-    expect(total).to_contain_text(f"${report['total']['cost_usd']}")
+    expect(total).to_contain_text(amount(report["total"]["cost_usd"]))
+    expect(total.locator("data")).to_have_attribute("title", f"${report['total']['cost_usd']}")
     tab.page.reload()
     expect(total).to_contain_text("Total")
     assert figures(total) == expected(report["total"])
@@ -90,6 +98,20 @@ def test_a_gateway_that_does_not_answer_is_asked_again(tab: Tab, standin: Gatewa
     tab.page.unroute("**/v1/usage*")
     expect(tab.page.get_by_role("region", name="Usage by day")).to_be_visible()
     expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_agents_are_sorted_by_cost_and_amounts_have_two_digits(tab: Tab) -> None:
+    costs = {"small": "0.00017412", "none": "0", "large": "1234.5678", "middle": "0.105"}
+    counts = {"requests": 1, "prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    groups = [{"key": name, **counts, "cost_usd": cost} for name, cost in costs.items()]
+    body = json.dumps({"usage": groups, "total": {**counts, "cost_usd": "1234.67297412"}})
+    tab.page.route("**/v1/usage*", lambda route: route.fulfill(body=body, content_type="application/json"))
+    tab.sign_in(fragment="#/usage")
+    rows = tab.page.get_by_role("region", name="Usage by agent").get_by_role("row")
+    expect(rows.get_by_role("rowheader")).to_have_text(["large", "middle", "small", "none", "Total"])
+    expect(rows.locator("data")).to_have_text(["$1,200", "$0.11", "$0.00017", "$0", "$1,200"])
+    titles = [amount.get_attribute("title") for amount in rows.locator("data").all()]
+    assert titles == ["$1234.5678", "$0.105", "$0.00017412", "$0", "$1234.67297412"]
 
 
 def test_a_period_without_calls_is_said_so(tab: Tab) -> None:
