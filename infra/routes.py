@@ -288,6 +288,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(method="GET", path="/a1/jobs/{job_id}", module="jobs.get", surface=Surface.AGENTS, permissions=_READ_WRITE),
     Route(method="GET", path="/a1/approvals", module="approvals.list", surface=Surface.AGENTS, permissions=_HISTORY),
     Route(method="GET", path=_APPROVAL, module="approvals.get", surface=Surface.AGENTS, permissions=_HISTORY),
+    Route(method="GET", path=f"{_APPROVAL}/changes", module="approvals.changes", surface=Surface.AGENTS, permissions=_HISTORY),
     # It runs the approved call, which may embed documents. No model is asked.
     Route(
         method="POST",

@@ -276,11 +276,30 @@ def test_approving_runs_within_the_agents_file_of_now(clerk: Clerk) -> None:
     assert clerk.documents() == ["b"]
 
 
-def test_approving_needs_the_rights_of_the_tool(clerk: Clerk) -> None:
-    waiting = clerk.wait_for("memory_write", {"note": "The team meets on Mondays."})
-    failed = clerk.decide(waiting["id"], token="demo-token")
-    assert (failed.json["status"], failed.json["error"]["code"]) == ("failed", "admin_required")
+def test_who_lacks_the_right_of_the_tool_leaves_the_approval_to_somebody_who_has_it(clerk: Clerk) -> None:
+    note = "The team meets on Mondays."
+    waiting = clerk.wait_for("memory_write", {"note": note})
+    for _ in range(2):
+        refused = clerk.decide(waiting["id"], token="demo-token", headers={"Idempotency-Key": "plain"})
+        assert (refused.status, refused.code) == (403, "admin_required")
+    assert clerk.get(waiting["id"]) == waiting
     assert clerk.gateway.send("GET", "/v1/tenant/config", token=clerk.token).json["config"]["memory"] is None
+    assert clerk.decide(waiting["id"]).json["status"] == "executed"
+    assert clerk.gateway.send("GET", "/v1/tenant/config", token=clerk.token).json["config"]["memory"] == note
+
+
+@pytest.mark.parametrize("name", ["rag_doc_delete", "rag_doc_patch"])
+def test_a_person_sees_the_whole_text_that_would_be_lost(clerk: Clerk, name: str) -> None:
+    text = "a" * 400 + " the line that matters"
+    clerk.gateway.send("PATCH", f"{NOTES}/documents/a", body={"text": text, "metadata": {"kind": "sight"}})
+    new = {"text": "omega", "metadata": {}} if name == "rag_doc_patch" else {}
+    preview = clerk.wait_for(name, {"index_id": "notes", "doc_id": "a", **new})["preview"]
+    if name == "rag_doc_delete":
+        assert (preview["text_excerpt"], preview["text_excerpt_truncated"]) == (text, False)
+        assert preview["metadata"] == {"kind": "sight"}
+    else:
+        assert (preview["old_text"], preview["new_text"]) == (text, "omega")
+        assert (preview["old_metadata"], preview["new_metadata"]) == ({"kind": "sight"}, {})
 
 
 def test_an_idempotency_key_replays_a_decision(clerk: Clerk) -> None:

@@ -25,17 +25,22 @@ EDIT: Final = {"message": "Add a docstring.", "files": ["src/main.py"]}
 
 @dataclass
 class Appending:
-    """An editor that appends a line to each file or creates it, or writes it in capitals. ``requests`` are its edits."""
+    """An editor that appends a line to each file or creates it, or writes it in capitals, or makes ``text`` of it. ``requests`` are
+    its edits."""
 
     requests: list[EditRequest] = field(default_factory=list)
     capitals: bool = False
+    suffix: str = "# edited\n"
+    text: str | None = None
 
     async def edit(self, request: EditRequest, ask: Ask, may_edit: Callable[[str], bool], report: ReportProgress) -> EditResult:
         self.requests.append(request)
         texts = {**request.files, **dict.fromkeys(request.create, "")}
         if self.capitals:
             return EditResult({path: text.upper() for path, text in texts.items()}, "x" * 20_000)
-        return EditResult({path: f"{text}# edited\n" for path, text in texts.items()}, "Done.")
+        if self.text is not None:
+            return EditResult(dict.fromkeys(texts, self.text), "Done.")
+        return EditResult({path: f"{text}{self.suffix}" for path, text in texts.items()}, "Done.")
 
 
 @dataclass
@@ -87,9 +92,22 @@ class Coder:
         return dict(self.gateway.send("GET", f"{APPROVALS}/{result['approval_id']}").json)
 
     def decide(self, approval: dict[str, Any], decision: str = "approve") -> dict[str, Any]:
-        reply = self.gateway.send("POST", f"{APPROVALS}/{approval['id']}", body={"decision": decision})
+        seen = {"seen": self.read_changes(approval)[1]} if approval["preview"]["complete"] is False else {}
+        reply = self.gateway.send("POST", f"{APPROVALS}/{approval['id']}", body={"decision": decision, **seen})
         assert reply.status == 200, reply.text
         return dict(reply.json)
+
+    def read_changes(self, approval: dict[str, Any], limit: int = 100) -> tuple[list[dict[str, Any]], str]:
+        """Return all changes of an approval, and the last cursor."""
+        changes: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            query = f"?limit={limit}&cursor={cursor}"
+            page = self.gateway.send("GET", f"{APPROVALS}/{approval['id']}/changes{query}").json
+            changes += page["changes"]
+            if page["next_cursor"] is None:
+                return changes, cursor
+            cursor = page["next_cursor"]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from spass.agents.registry import AgentRegistry
 from spass.approvals.answers import ApprovalView, DecideApproval
+from spass.approvals.changes import check_seen
 from spass.approvals.ending import AnswerRecord, Ending, decided
 from spass.approvals.record import Approval, ApprovalStatus, StoredCall
 from spass.approvals.store import read_with_call
@@ -38,6 +39,8 @@ class Decisions:
         Raises:
             ApprovalNotFound: the user has no such approval.
             ApprovalDecided: the approval has ended, also by a decision at the same time.
+            PreviewNotSeen: the user has not read all that the call does; it still waits.
+            Forbidden: the call needs a right that the request lacks; it still waits for somebody who has it.
             SpassError: the gateway cannot run the call now. The approval tells whether it was executed; if not, it still waits.
         """
         approval, call = await read_with_call(scope.store, scope.caller.require_user(), approval_id)
@@ -48,6 +51,8 @@ class Decisions:
         if decision.decision == "deny":
             await ending.deny()
         else:
+            if call is not None:
+                check_seen(scope.store, approval, call, decision.seen)
             await self._approve(scope, approval, call, ending)
         return ApprovalView.of(ending.ended, self._clock())
 

@@ -100,6 +100,16 @@ class Approval:
         is_late = self.status is ApprovalStatus.PENDING and timestamp(now) >= self.expires_at
         return ApprovalStatus.EXPIRED if is_late else self.status
 
+    @property
+    def is_shown_whole(self) -> bool:
+        """Return True if the preview and the blocks show all that the call does. Those of the release before do not say it."""
+        preview: Mapping[str, Json] = self.preview if isinstance(self.preview, Mapping) else {}
+        complete = preview.get("complete")
+        if isinstance(complete, bool):
+            return complete
+        is_cut = any(isinstance(block, Mapping) and block.get("truncated") for block in self.rich)
+        return not (is_cut or "omitted" in preview or preview.keys() == {"note"})
+
     def executed(self, result: Json, reason: str | None, now: float) -> Self:
         """Return the approval after its call was executed with ``result``."""
         return self._ended(ApprovalStatus.EXECUTED, reason, now, result=result)

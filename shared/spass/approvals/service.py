@@ -2,7 +2,8 @@
 
 import time
 
-from spass.approvals.answers import ApprovalPage, ApprovalView
+from spass.approvals.answers import ApprovalPage, ApprovalView, ChangePage
+from spass.approvals.changes import read_changes
 from spass.approvals.record import ApprovalStatus
 from spass.approvals.store import list_approvals, read_approval
 from spass.calls.scope import Scope
@@ -27,3 +28,8 @@ class Approvals:
         """Return a page of the user's approvals. Parameters and errors are those of ``list_approvals``."""
         user, now = scope.caller.require_user(), self._clock()
         return await list_approvals(scope.store, user, now, status=status, session=session, cursor=cursor, limit=limit)
+
+    async def changes(self, scope: Scope, approval: ApprovalId, cursor: str | None, limit: int) -> ChangePage:
+        """Return a page of what a call of the user would change. Errors are those of ``read_changes``."""
+        user, now = scope.caller.require_user(), self._clock()
+        return await read_changes(scope.store, user, approval, now, cursor=cursor, limit=limit)

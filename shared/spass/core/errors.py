@@ -16,8 +16,8 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── WrongMethod         MethodNotAllowed
     ├── Conflict            SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
     │                       EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress ·
-    │                       WorkspaceConflict · ApprovalDecided · NothingToRun · AgentPaused · Overtaken · IndexReplaced ·
-    │                       Superseded
+    │                       WorkspaceConflict · ApprovalDecided · PreviewNotSeen · NothingToRun · AgentPaused · Overtaken ·
+    │                       IndexReplaced · Superseded
     ├── TooLarge            PayloadTooLarge
     ├── KeyMismatch         IdempotencyKeyReused
     ├── LimitExceeded       RateLimited · BudgetExceeded
@@ -239,6 +239,10 @@ class WorkspaceConflict(Conflict, code="workspace_conflict"):
 
 
 class ApprovalDecided(Conflict, code="approval_decided"): ...
+
+
+class PreviewNotSeen(Conflict, code="preview_not_seen"):
+    """The preview does not show all that a call does, and the decision does not say that the rest was read."""
 
 
 class NothingToRun(Conflict, code="nothing_to_run"):

@@ -27,6 +27,13 @@ class PageSizeLimit:
         self._entry_overhead = entry_overhead + b","
         self._empty = True
 
+    @classmethod
+    def fits_alone(cls, entry: bytes) -> bool:
+        """Return True if ``entry`` fits in a page."""
+        limit = cls()
+        limit._empty = False
+        return limit.add(entry)
+
     def add(self, entry: bytes) -> bool:
         """Add ``entry``, a member of the list as JSON. Return False if it does not fit; the first one always fits."""
         body = self._body - len(entry) - len(self._entry_overhead)

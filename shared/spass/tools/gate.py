@@ -1,9 +1,8 @@
 """Store a gated call until a person decides, and run a call that a person has approved."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from spass.approvals.answers import ApprovalView
 from spass.approvals.ending import Ending
@@ -12,14 +11,11 @@ from spass.approvals.store import put_approval
 from spass.aws.writes import Write
 from spass.calls.scope import CurrentSession, Scope
 from spass.core.errors import ApprovalDecided, ConfirmTokenInvalid, SpassError
-from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.tools.base import ToolContext, ToolError, ToolReply
 from spass.tools.consent import WriteResult, to_result
-from spass.tools.results import MAX_RESULT_BYTES, truncate_result, truncate_rich
-
-MAX_PREVIEW_BYTES: Final = MAX_RESULT_BYTES - 2048
-"""Bytes of a preview as JSON. The rest of the result is for its other fields."""
+from spass.tools.previews import Preview
+from spass.tools.results import truncate_result
 
 
 def check_can_wait(scope: Scope) -> CurrentSession:
@@ -48,10 +44,9 @@ async def request_approval(
     context: ToolContext,
     tool: str,
     call: StoredCall,
-    preview: Mapping[str, Json],
-    rich: Sequence[Json] = (),
+    preview: Preview,
 ) -> ToolReply:
-    """Store ``call`` of ``tool`` until a person decides. Return what the model reads instead of its result.
+    """Store ``call`` of ``tool`` until a person decides, who sees ``preview``. Return what the model reads instead of its result.
 
     Raises:
         ToolError: the same as ``check_can_wait``.
@@ -61,24 +56,25 @@ async def request_approval(
     session, scope, now = check_can_wait(context.scope), context.scope, time.time()
     if scope.agent is None:
         raise RuntimeError("only an agent's file can gate a call")
-    shown = preview if len(dump_bytes(preview)) <= MAX_PREVIEW_BYTES else {"note": "The preview is too long to be shown here."}
     approval = Approval.new(
         user=scope.caller.require_user(),
         tool=tool,
         agent=scope.agent,
         session=session.id,
         message_id=session.message_id,
-        preview=shown,
-        rich=truncate_rich(rich),
+        preview=preview.shown,
+        rich=preview.rich,
         arguments=call.arguments,
         now=now,
     )
+    if not approval.is_shown_whole:
+        approval = replace(approval, preview={**preview.shown, "changes": f"/a1/approvals/{approval.id}/changes"})
     await put_approval(scope.store, approval, call, session.turn_id or "")
     result: Json = {
         "approval_required": True,
         "approval_id": approval.id,
         "expires_at": approval.expires_at,
-        "preview": shown,
+        "preview": preview.for_model,
         "message": "Nothing has been changed yet. The user was asked to approve this call, which then runs exactly as previewed. "
         "You cannot approve it. Do not make the call again; continue without its result, and say what waits for approval.",
     }

@@ -37,23 +37,25 @@ def fit_items(items: Sequence[Json]) -> list[Json]:
     return [*items]
 
 
-def truncate_rich(blocks: Sequence[Json]) -> tuple[Json, ...]:
-    """Return blocks for people, at most 128 KiB of JSON in all. The contents of a block that does not fit are cut, and its
-    ``truncated`` is true. Blocks that do not fit even without contents are left out.
+def truncate_rich(blocks: Sequence[Json], max_bytes: int = MAX_RICH_BYTES) -> tuple[Json, ...]:
+    """Return blocks for people, at most ``max_bytes`` of JSON in all. The room is shared, smallest block first, so a long block
+    does not displace a short one. The contents of a block that does not fit are cut, and its ``truncated`` is true. The last
+    blocks are left out if they do not fit even without contents.
     """
-    if json_size([*blocks]) <= MAX_RICH_BYTES:
+    if json_size([*blocks]) <= max_bytes:
         return tuple(blocks)
-    empty = [_without_contents(block) for block in blocks]
-    sizes = [json_size(block) + 1 for block in empty]
-    while sum(sizes) > MAX_RICH_BYTES - 1:
+    fitting = [_without_contents(block) for block in blocks]
+    sizes = [json_size(block) + 1 for block in fitting]
+    while sum(sizes) > max_bytes - 1:
         sizes.pop()
-    room = MAX_RICH_BYTES - 1 - sum(sizes)
-    fitting: list[Json] = []
-    for block, cut, size in zip(blocks, empty, sizes, strict=False):
-        fitted = block if json_size(block) + 1 - size <= room else _with_contents(block, cut, room)
+    room = max_bytes - 1 - sum(sizes)
+    whole_sizes = [json_size(block) + 1 for block, _ in zip(blocks, sizes, strict=False)]
+    for place in sorted(range(len(sizes)), key=whole_sizes.__getitem__):
+        block, cut, size = blocks[place], fitting[place], sizes[place]
+        fitted = block if whole_sizes[place] - size <= room else _with_contents(block, cut, room)
         room -= json_size(fitted) + 1 - size
-        fitting.append(fitted)
-    return tuple(fitting)
+        fitting[place] = fitted
+    return tuple(fitting[: len(sizes)])
 
 
 def _contents(block: Mapping[str, Json]) -> str | None:

@@ -26,6 +26,7 @@ from spass.core.errors import (
     DeadlineExceeded,
     DepthExceeded,
     EmbeddingModelMismatch,
+    Forbidden,
     Internal,
     InvalidInput,
     LimitExceeded,
@@ -231,6 +232,7 @@ class Toolbox:
 
         Raises:
             ApprovalDecided: another decision ended the approval.
+            Forbidden: the caller lacks a right that the call needs.
             SpassError: one of ``_UNAVOIDABLE``. The approval tells whether the call was executed; if not, it still waits.
         """
         recorder = Recorder(scope, CallKind.TOOL, tool=name)
@@ -244,7 +246,7 @@ class Toolbox:
             return await tool.run_approved(context, call.effect, ending)
 
         context = replace(self._context(scope, recorder), grants=grants)
-        attempt = await self._attempt(context, recorder, prepare, (*_UNAVOIDABLE, ApprovalDecided), run)
+        attempt = await self._attempt(context, recorder, prepare, (*_UNAVOIDABLE, ApprovalDecided, Forbidden), run)
         if attempt.code == TOOL_TIMEOUT:
             raise UpstreamTimeout("The call did not end in time. Read the approval to see whether it was executed.")
         return attempt

@@ -56,6 +56,11 @@ class TwoStepTool(Tool):
         """
         raise NotImplementedError
 
+    async def whole_preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        """Return the preview for a person who decides: what the call takes away is in it, and not cut. What it adds is in the
+        arguments."""
+        return await self.preview(context)
+
     async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
         """Make the change and use up the consent in one transaction.
 
@@ -85,12 +90,14 @@ class TwoStepTool(Tool):
         """Store the call until a person decides."""
         from spass.approvals.record import StoredCall
         from spass.tools.gate import check_can_wait, request_approval
+        from spass.tools.previews import preview_call
 
         check_can_wait(context.scope)
         state = await self.state(context)  # before the preview, as below
-        preview = await self.preview(context)
+        preview = await self.whole_preview(context)
         arguments = self.model_dump(mode="json", exclude={"confirm_token"}, exclude_unset=True)
-        return await request_approval(context, self.tool_name, StoredCall(arguments, {"state": state}), preview)
+        call = StoredCall(arguments, {"state": state})
+        return await request_approval(context, self.tool_name, call, preview_call(preview))
 
     async def _preview_step(self, context: ToolContext) -> Json:
         state = await self.state(context)  # before the preview: a change in between invalidates the token

@@ -3,7 +3,6 @@
 This is the only way in which tools change a workspace. So a change that needs a person's approval is stored here instead.
 """
 
-import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -14,12 +13,14 @@ from spass.core.errors import SpassError, WorkspaceConflict
 from spass.core.ids import MessageId, WorkspaceId
 from spass.core.messages import Json
 from spass.tools.base import ToolContext, ToolError, ToolReply
+from spass.tools.deletes import deletes
 from spass.tools.grants import DELETES
-from spass.tools.workspace_diffs import compare_files, edit_result, rich_diffs
-from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Body, Change, ChangedFile, Committed
+from spass.tools.workspace_diffs import compare_files, compare_whole, edit_result, rich_diffs
+from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Change, ChangedFile, Committed
 from spass.workspaces.commit import check_result
 from spass.workspaces.diff import FileDiff
 from spass.workspaces.paths import WorkspacePath, show
+from spass.workspaces.tree import TreeAt
 
 if TYPE_CHECKING:  # only a gated call needs it
     from spass.approvals.ending import Ending
@@ -31,15 +32,13 @@ PATH_NOT_ALLOWED: Final = "path_not_allowed"
 class PlannedChange:
     """A change as it was previewed. ``change`` is pinned: it does exactly what ``diffs`` show, or nothing.
 
-    ``answer`` is what the tool says about it. ``removes`` is True if the change deletes or empties a file, or brings an older
-    version back.
+    ``answer`` is what the tool says about it.
     """
 
     change: Change
     author: Author
     diffs: tuple[FileDiff, ...]
     answer: str
-    removes: bool
 
     def reply(self, version: int | None) -> ToolReply:
         """Return the reply of the tool, after the change has made ``version``."""
@@ -57,7 +56,7 @@ class PlannedChange:
             "author": asdict(self.author),
             "diffs": [diff.to_json() for diff in self.diffs],
             "answer": self.answer,
-            "removes": self.removes,
+            "removes": False,  # only the release before reads it
         }
 
     @classmethod
@@ -68,7 +67,6 @@ class PlannedChange:
             Author(**encoded["author"]),
             tuple(FileDiff(**diff) for diff in encoded["diffs"]),
             encoded["answer"],
-            encoded["removes"],
         )
 
 
@@ -83,28 +81,24 @@ async def apply_change(
     Raises:
         ToolError: a path is outside the agent's globs, the agent has no workspace, or an approval is needed without a session.
         WorkspaceConflict: a path is not as the change expects.
-        InvalidPath, WorkspaceLimit: the resulting tree would be invalid.
+        InvalidPath, WorkspaceLimit: the resulting tree would be invalid, or the change is too large to be approved.
         WorkspaceFileNotFound, VersionNotFound: a file or version to restore does not exist.
     """
-    planned = await plan_change(context, change, message=message, answer=answer, brings_back=brings_back)
-    if not planned.paths:
-        return planned.reply(None)
-    if _needs_approval(context, planned):
-        return await _request_approval(context, planned)
-    return await commit_planned(context, planned)
-
-
-async def plan_change(
-    context: ToolContext, change: Change, *, message: str, answer: str, brings_back: bool = False
-) -> PlannedChange:
-    """Return what ``change`` does to the newest version. Nothing is changed. Raises the same errors as ``apply_change``."""
     at = await context.workspaces().newest(context.scope.store, context.require_workspace())
     plan = change.plan(at)
     _check_paths(context, [file.path for file in plan.files])
     check_result(at.tree, plan)
-    diffs = await compare_files(context, at.generation, plan.files)
-    removes = bool(plan.files) and (brings_back or any(map(_removes, plan.files)))
-    return PlannedChange(plan.pin(), _author(context, message), diffs, answer, removes)
+    pinned, author = plan.pin(), _author(context, message)
+    if not plan.files:
+        return PlannedChange(pinned, author, (), answer).reply(None)
+    if not await _needs_approval(context, at, plan.files, brings_back=brings_back):
+        diffs = await compare_files(context, at.generation, plan.files)
+        return await commit_planned(context, PlannedChange(pinned, author, diffs, answer))
+    from spass.tools.gate import check_can_wait
+
+    check_can_wait(context.scope)
+    diffs = await compare_whole(context, at.generation, plan.files)
+    return await _request_approval(context, PlannedChange(pinned, author, diffs, answer))
 
 
 async def commit_planned(
@@ -162,35 +156,28 @@ class _ApprovedChange:
         return decided_meanwhile()
 
 
-def _removes(file: ChangedFile) -> bool:
-    """Return True if the file is deleted, or left without any text: an edit that empties a file deletes what is in it."""
-    match file.after:
-        case None:
-            return True
-        case Body(content=content):
-            return file.before is not None and file.before.size > 0 and not content.removeprefix(codecs.BOM_UTF8).strip()
-        case _:
-            return False
-
-
-def _needs_approval(context: ToolContext, planned: PlannedChange) -> bool:
+async def _needs_approval(context: ToolContext, at: TreeAt, files: Sequence[ChangedFile], *, brings_back: bool) -> bool:
     gates, call = context.grants.approval, context.call
-    return (planned.removes and DELETES in gates) or (call is not None and call.tool_name in gates)
+    if call is not None and call.tool_name in gates:
+        return True
+    if DELETES not in gates:
+        return False
+    return brings_back or await deletes(context, at, files)
 
 
 async def _request_approval(context: ToolContext, planned: PlannedChange) -> ToolReply:
     """Store the planned change until a person decides."""
     from spass.approvals.record import StoredCall
-    from spass.tools.gate import MAX_PREVIEW_BYTES, request_approval
+    from spass.tools.gate import request_approval
+    from spass.tools.previews import preview_change
 
     call, workspace = context.call, context.require_workspace()
     if call is None:
         raise RuntimeError("only a call that a model made can be gated")
     arguments = call.model_dump(mode="json", exclude_unset=True)
-    preview = edit_result(None, planned.diffs, planned.answer, max_bytes=MAX_PREVIEW_BYTES - 256)
-    preview = {"workspace": workspace, **{name: value for name, value in preview.items() if name != "version"}}
     stored = StoredCall(arguments, {"workspace": workspace, **planned.to_json()})
-    return await request_approval(context, call.tool_name, stored, preview, rich_diffs(planned.diffs))
+    preview = preview_change(workspace, planned.diffs, planned.answer, arguments)
+    return await request_approval(context, call.tool_name, stored, preview)
 
 
 def _check_paths(context: ToolContext, paths: Sequence[WorkspacePath]) -> None:

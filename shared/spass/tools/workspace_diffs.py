@@ -5,17 +5,26 @@ from typing import Final
 
 import anyio.to_thread
 
+from spass.core.errors import WorkspaceLimit
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
-from spass.tools.base import ToolContext
+from spass.core.page_size import PageSizeLimit
+from spass.tools.base import ToolContext, ToolError
 from spass.tools.results import MAX_RESULT_BYTES, MAX_RICH_BYTES
 from spass.workspaces.change import Body, ChangedFile
 from spass.workspaces.diff import DiffLimit, FileDiff
-from spass.workspaces.paths import WorkspacePath
+from spass.workspaces.limits import MAX_FILE_BYTES
+from spass.workspaces.paths import WorkspacePath, show
+from spass.workspaces.text import decode_text
 from spass.workspaces.tree import Tree, TreeAt, TreeFile
 
 MAX_UNIFIED_BYTES: Final = 32 * 1024
 """Bytes of all unified diffs of a result together."""
+MAX_SHOWN_PATHS: Final = 2_000
+"""Files of a change that a person is asked to approve."""
+MAX_SHOWN_BYTES: Final = 4 * 2**20
+"""Bytes of all unified diffs of a change that a person is asked to approve."""
+_ABSENT: Final = "0" * 64
 _MAX_ANSWER_BYTES: Final = 16 * 1024
 _MIN_ANSWER_BYTES: Final = 1024
 _MAX_READ_BYTES: Final = 32 * 2**20
@@ -60,6 +69,55 @@ async def _read(
     return {**new, **await context.workspaces().read_many(context.scope.store, context.require_workspace(), at, stored)}
 
 
+async def compare_whole(context: ToolContext, generation: str, files: Sequence[ChangedFile]) -> tuple[FileDiff, ...]:
+    """Return the whole diffs of ``files``, for a person who decides about them. A stored file that is not text is named by the
+    SHA-256 of its content, in the words of git.
+
+    Raises:
+        WorkspaceLimit: they cannot all be shown.
+        ToolError: new content is not text, so nobody could read it.
+        WorkspaceNotFound: the workspace was deleted in the meantime.
+    """
+    if len(files) > MAX_SHOWN_PATHS:
+        raise _too_much(f"It touches {len(files)} files; a call that needs an approval may touch {MAX_SHOWN_PATHS}.")
+    if len([*_take_readable(files)]) < len(files):
+        raise _too_much(f"Its files have more than {_MAX_READ_BYTES // 2**20} MiB.")
+    before = await _read(context, generation, {file.path: file.before for file in files})
+    after = await _read(context, generation, {file.path: file.after for file in files})
+
+    def compare() -> tuple[FileDiff, ...]:
+        limit = DiffLimit(MAX_SHOWN_BYTES, file_bytes=MAX_SHOWN_BYTES, text_bytes=MAX_FILE_BYTES)
+        return tuple(_show(limit, file, before.get(file.path), after.get(file.path)) for file in files)
+
+    return await anyio.to_thread.run_sync(compare)
+
+
+def _show(limit: DiffLimit, file: ChangedFile, before: bytes | None, after: bytes | None) -> FileDiff:
+    """Return the whole diff of one file."""
+    if isinstance(file.after, Body) and decode_text(file.after.content) is None:
+        raise ToolError(
+            f"{show(file.path)} would not be text, so a person could not read it before approving it. Nothing was changed. Write "
+            "text.",
+            code="not_text",
+        )
+    if decode_text(before or b"") is None or decode_text(after or b"") is None:
+        sides = [side.sha256 if side is not None else _ABSENT for side in (file.before, file.after)]
+        names = [f"{name}/{file.path}" if side else "/dev/null" for name, side in (("a", file.before), ("b", file.after))]
+        unified = f"index {sides[0]}..{sides[1]}\nBinary files {names[0]} and {names[1]} differ\n"
+        return FileDiff(file.path, file.status, 0, 0, unified, truncated=False)
+    diff = limit.diff(file.path, before, after)
+    if diff.truncated or not PageSizeLimit.fits_alone(dump_bytes(diff.to_json())):
+        raise _too_much(f"The diff of {show(file.path)}, with those before it, has more than {MAX_SHOWN_BYTES // 2**20} MiB.")
+    return diff
+
+
+def _too_much(reason: str) -> WorkspaceLimit:
+    return WorkspaceLimit(
+        f"This change needs a person's approval, and it is too large to be shown whole. {reason} Nothing was changed. Split it "
+        "into several calls, each with fewer files or smaller changes."
+    )
+
+
 def rich_diffs(diffs: Sequence[FileDiff]) -> tuple[Json, ...]:
     """Return the blocks with ``diffs`` for people."""
     return tuple({"kind": "diff", **diff.to_json()} for diff in diffs)
@@ -94,13 +152,14 @@ def _cut_answer(answer: str, size: int) -> str:
 
 
 def _cut(diffs: Sequence[FileDiff], unified_bytes: int) -> list[Json]:
-    """Return ``diffs`` as JSON, with the first whole lines of their unified diffs that fit."""
-    fitting: list[Json] = []
-    for diff in diffs:
-        unified = diff.unified.encode()
-        is_cut = len(unified) > unified_bytes
-        if is_cut:
+    """Return ``diffs`` as JSON, with the first whole lines of their unified diffs that fit. The smallest diffs come first, so a
+    long one does not displace a short one."""
+    fitting = [diff.to_json() for diff in diffs]
+    texts = [diff.unified.encode() for diff in diffs]
+    for place in sorted(range(len(diffs)), key=lambda place: len(texts[place])):
+        unified = texts[place]
+        if len(unified) > unified_bytes:
             unified = unified[: unified.rfind(b"\n", 0, unified_bytes) + 1]
+            fitting[place] |= {"unified": unified.decode(), "truncated": True}
         unified_bytes -= len(unified)
-        fitting.append({**diff.to_json(), "unified": unified.decode(), "truncated": diff.truncated or is_cut})
-    return fitting
+    return [*fitting]

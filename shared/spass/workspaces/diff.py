@@ -62,11 +62,13 @@ def diff_bodies(path: str, before: bytes | None, after: bytes | None, max_bytes:
 class DiffLimit:
     """The bytes and the steps that are left for the diffs of one answer.
 
-    Without steps, or with too many lines, a file gets no unified diff, and its counts are those of one change that holds all
-    others.
+    ``file_bytes`` bounds the unified diff of one file, and ``text_bytes`` the file. Without steps, or with too many lines, a file
+    gets no unified diff, and its counts are those of one change that holds all others.
     """
 
     bytes_left: int = MAX_DIFF_BYTES
+    file_bytes: int = MAX_FILE_DIFF_BYTES
+    text_bytes: int = MAX_TEXT_BYTES
     steps_left: int = field(default=_MAX_STEPS, init=False)
 
     def diff(self, path: str, before: bytes | None, after: bytes | None) -> FileDiff:
@@ -83,7 +85,7 @@ class DiffLimit:
         changes = self._find_changes(*texts)
         removed = sum(change.old_end - change.old for change in changes)
         added = sum(change.new_end - change.new for change in changes)
-        if max(map(len, bodies)) > MAX_TEXT_BYTES:
+        if max(map(len, bodies)) > self.text_bytes:
             return FileDiff(path, status, added, removed, "", truncated=True)
         unified, truncated = self._take(_unified(path, status, *texts, changes))
         return FileDiff(path, status, added, removed, unified, truncated)
@@ -99,7 +101,7 @@ class DiffLimit:
     def _take(self, lines: Iterator[str]) -> tuple[str, bool]:
         """Return the first lines that fit, and whether there are more."""
         taken: list[str] = []
-        room = min(MAX_FILE_DIFF_BYTES, self.bytes_left)
+        room = min(self.file_bytes, self.bytes_left)
         for line in lines:
             size = len(line.encode())
             if size > room:

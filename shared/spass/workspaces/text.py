@@ -1,4 +1,12 @@
-"""Tell text from other content."""
+"""Tell text from other content, and text that people can see from text that they cannot."""
+
+import re
+import unicodedata
+from typing import Final
+
+_ASCII: Final = re.compile("[!-~]")
+_BLANK_LETTERS: Final = "\u115f\u1160\u2800\u3164\uffa0\U0001d159"
+"""Letters and symbols without a shape."""
 
 
 def decode_text(body: bytes) -> str | None:
@@ -9,3 +17,14 @@ def decode_text(body: bytes) -> str | None:
         return body.decode()
     except UnicodeDecodeError:
         return None
+
+
+def has_visible(body: bytes) -> bool:
+    """Return True if ``body`` has a character that people see. Blanks, line ends, control and format characters, unassigned ones
+    and marks without a letter are none."""
+    text = body.decode(errors="replace")
+    return bool(_ASCII.search(text)) or any(map(_is_visible, set(text)))
+
+
+def _is_visible(character: str) -> bool:
+    return unicodedata.category(character)[0] not in "CMZ" and character not in _BLANK_LETTERS

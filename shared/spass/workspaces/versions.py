@@ -1,7 +1,9 @@
 """The record of one version: who made it, what it changed, and the names of its objects. A version never changes."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from spass.aws import codec
 from spass.aws.attributes import Item
@@ -13,11 +15,19 @@ from spass.core.json import replace_surrogates
 from spass.core.time import Timestamp
 from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Committed
 from spass.workspaces.head import version_not_found
+from spass.workspaces.paths import WorkspacePath
+
+_MAX_CONTENTS: Final = 64
+_CONTENT_DIGITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version. ``tree`` and ``pack`` name its objects; without new bodies, it has no pack."""
+    """A version. ``tree`` and ``pack`` name its objects; without new bodies, it has no pack.
+
+    ``contents`` are the keys of the files that it brought, one after another (``content_key``). It is None if there are too many
+    for an item, and in versions of the releases before this one.
+    """
 
     version: int
     tree: str
@@ -33,6 +43,7 @@ class Version:
     run_id: str | None = None
     parent_log_id: str | None = None
     message: str | None = None
+    contents: str | None = None
 
     @classmethod
     def of(cls, committed: Committed, author: Author, *, tree: str, pack: str | None, at: Timestamp) -> "Version":
@@ -51,7 +62,15 @@ class Version:
             author.run_id,
             author.parent_log_id,
             replace_surrogates(author.message[:MAX_MESSAGE_CHARACTERS]) if author.message else None,
+            _contents((file.path, file.after.sha256) for file in committed.files if file.after)
+            if len(committed.files) <= _MAX_CONTENTS
+            else None,
         )
+
+    def brought(self, key: str) -> bool:
+        """Return True if ``key`` is among its ``contents``."""
+        contents = self.contents or ""
+        return key in (contents[at : at + _CONTENT_DIGITS] for at in range(0, len(contents), _CONTENT_DIGITS))
 
     @property
     def files(self) -> int:
@@ -62,6 +81,15 @@ class Version:
     def objects(self) -> Sequence[str]:
         """The names of its objects."""
         return [self.tree, self.pack] if self.pack else [self.tree]
+
+
+def content_key(path: WorkspacePath, sha256: str) -> str:
+    """Return a short key of the content with ``sha256`` at ``path``."""
+    return hashlib.sha256(f"{path}\0{sha256}".encode()).hexdigest()[:_CONTENT_DIGITS]
+
+
+def _contents(files: Iterable[tuple[WorkspacePath, str]]) -> str:
+    return "".join(content_key(path, sha256) for path, sha256 in files)
 
 
 async def read_version(store: TenantStore, workspace_id: WorkspaceId, generation: str, number: int) -> Version:

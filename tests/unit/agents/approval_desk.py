@@ -11,6 +11,7 @@ from spass.agents.approving import Decisions
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec
 from spass.approvals.answers import ApprovalView, DecideApproval
+from spass.approvals.changes import read_changes
 from spass.approvals.record import Approval, ApprovalStatus
 from spass.approvals.store import read_approval, read_approvals
 from spass.aws import keys
@@ -122,10 +123,22 @@ class Desk:
         return approval
 
     async def decide(self, approval: ApprovalId, decision: str = "approve", user: str = "ana", **more: Any) -> ApprovalView:
-        """Decide as ``user``, in a process of its own."""
+        """Decide as ``user``, who has read the whole change, in a process of its own."""
         decisions = Decisions(lambda: self.agents, lambda: self.toolbox, lambda: now_s() + self.ahead)
-        body = DecideApproval.model_validate({"decision": decision, "reason": more.pop("reason", None)})
+        seen = more.pop("seen", None) or (await self.read_to_the_end(approval, user) if decision == "approve" else None)
+        body = DecideApproval.model_validate({"decision": decision, "reason": more.pop("reason", None), "seen": seen})
         return await decisions.decide(self.scope(user, **more), approval, body)
+
+    async def read_to_the_end(self, approval: ApprovalId, user: str = "ana") -> str | None:
+        """Read the changes that the preview does not show. Return the last cursor."""
+        store, cursor = self.scope(user).store, None
+        if (await read_approval(store, UserId(user), approval)).is_shown_whole:
+            return None
+        while True:
+            page = await read_changes(store, UserId(user), approval, now_s() + self.ahead, cursor=cursor, limit=100)
+            if page.next_cursor is None:
+                return cursor
+            cursor = page.next_cursor
 
     async def write(self, files: Mapping[str, str | None]) -> None:
         """Change the workspace without an agent."""

@@ -165,7 +165,7 @@ async def test_a_large_edit_is_stored_in_the_bucket_and_executed_as_it_was_store
 async def test_a_large_call_whose_object_is_gone_fails(desk: Desk) -> None:
     approval = await desk.wait_for("write_files", {"files": {"src/a.py": "0123456789abcde\n"}, "times": 60_000}, NAMED)
     await desk.scope().store.objects.delete([f"apr/{approval}"])
-    view = await desk.decide(approval)
+    view = await desk.decide(approval, seen="nothing")
     assert (view.status, view.error and view.error["code"]) == (ApprovalStatus.FAILED, "tool_failed")
     assert await desk.files() == {"src/a.py": "a\n", "src/b.py": "b\n"}
 

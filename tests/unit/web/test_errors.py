@@ -40,7 +40,7 @@ CONTRACT = {
             "idempotency_in_progress",
         ),
         *("confirm_token_invalid", "confirm_token_expired"),
-        *("workspace_conflict", "approval_decided"),
+        *("workspace_conflict", "approval_decided", "preview_not_seen"),
         *("nothing_to_run", "agent_paused"),
     },
     413: {"payload_too_large"},

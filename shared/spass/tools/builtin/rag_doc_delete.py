@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from spass.core.messages import Json
+from spass.rag.index.documents import MAX_TEXT_BYTES
 from spass.tools.base import ToolContext
 from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import DocumentTool
@@ -24,13 +25,19 @@ class RagDocDelete(DocumentTool):
     category: ClassVar[str] = "knowledge"
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        return await self._preview(context, _EXCERPT_CHARACTERS)
+
+    async def whole_preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        return await self._preview(context, MAX_TEXT_BYTES)
+
+    async def _preview(self, context: ToolContext, characters: int) -> Mapping[str, Json]:
         stored = await context.rag.reader.document(context.scope, self.index, self.document)
         return {
             "index_id": self.index_id,
             "doc_id": self.doc_id,
             "text_size_bytes": len(stored.text.encode()),
-            "text_excerpt": stored.text[:_EXCERPT_CHARACTERS],
-            "text_excerpt_truncated": len(stored.text) > _EXCERPT_CHARACTERS,
+            "text_excerpt": stored.text[:characters],
+            "text_excerpt_truncated": len(stored.text) > characters,
             "metadata": dict(stored.metadata),
         }
 

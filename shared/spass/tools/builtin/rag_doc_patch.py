@@ -64,6 +64,17 @@ class RagDocPatch(DocumentTool):
             "new_text_size_bytes": len(text.encode()),
         }
 
+    async def whole_preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        preview, patch = await self.preview(context), self.patch
+        stored = await context.rag.reader.document(context.scope, self.index, self.document)
+        sides: dict[str, tuple[Json, Json]] = {
+            "text": (stored.text, patch.text_after(stored.text)),
+            "metadata": (dict(stored.metadata), patch.metadata_after(dict(stored.metadata))),
+        }
+        changed = {name: sides[name] for name in sides if sides[name][0] != sides[name][1]}
+        old, new = ({f"{prefix}_{name}": both[at] for name, both in changed.items()} for at, prefix in enumerate(("old", "new")))
+        return {**preview, **old, **new}
+
     async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
         if_match = self.if_match(context, state)
         return await context.rag.writer.patch(context.scope, self.index, self.document, self.patch, consent, if_match)

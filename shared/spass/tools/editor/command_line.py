@@ -76,7 +76,7 @@ def parse_command(message: str) -> CommandLine:
         raise not_allowed(text, f"It cannot be read: {error}.") from None
     name = " ".join(words[:2]) if words[:1] == ["git"] else "".join(words[:1])
     syntax = _COMMANDS.get(name)
-    if syntax is None:
+    if syntax is None or not f"{text} ".startswith(f"/{name} "):  # neither "/ undo" nor "/'undo'" is a command
         raise not_allowed(text)
     return _parse_words(name, syntax, words[name.count(" ") + 1 :], text)
 
