@@ -2,7 +2,8 @@
 
 import { announce } from "./announce.js";
 import { Decision, decisionOf } from "./decisions.js";
-import { pretty, when } from "./format.js";
+import { diffPart } from "./diff.js";
+import { count, pretty, size, when } from "./format.js";
 import { long } from "./long.js";
 import { failure } from "./resource.js";
 import { richBlock } from "./rich.js";
@@ -99,11 +100,29 @@ function card(decision, isReady) {
   return html`<article class="approval ${status}" aria-label="Approval of ${approval.tool}" aria-busy=${busy !== null}>
     <p class="title" tabindex="-1"><span class="badge ${status}">${STATUSES[status] ?? status}</span> <bdi class="tool">${approval.tool}</bdi>
       <span class="quiet">by <bdi>${approval.agent}</bdi> · ${status === "pending" ? `expires ${when(approval.expires_at)}` : when(approval.decided_at ?? approval.expires_at)}</span></p>
-    ${approval.rich?.length ? approval.rich.map(richBlock) : json("Preview", approval.preview)}
-    ${long("Arguments", () => (approval.arguments === null ? html`<p class="quiet">They are no longer stored.</p>` : pre(approval.arguments)))}
+    ${status === "pending" ? effect(decision) : approval.rich?.length ? approval.rich.map(richBlock) : json("Preview", approval.preview)}
+    ${status === "pending" && !approval.rich?.length ? "" : long("Arguments", () => (approval.arguments === null ? html`<p class="quiet">They are no longer stored.</p>` : pre(approval.arguments)))}
     ${status === "pending" ? choice(decision, isReady) : outcome(approval)}
     ${note ? html`<p role="status">${note}</p>` : ""} ${error ? failure(error, () => void decision.read()) : ""}
   </article>`;
+}
+
+/**
+ * Show what a call that waits would do. Nothing of it is behind a summary, and a long change goes on part by part.
+ * @param {Decision} decision
+ */
+function effect(decision) {
+  const { preview, rich, arguments: args } = decision.approval;
+  if (!rich?.length) return html`${pre(preview)}${args === null ? "" : html`<p class="quiet">Arguments</p>${pre(args)}`}`;
+  const { parts, isRead, isReading } = decision.changes;
+  const files = preview?.file_count ?? (preview?.files?.length ?? rich.length) + (preview?.omitted ?? 0);
+  const workspace = preview?.workspace ? html` in the workspace <bdi>${visible(String(preview.workspace))}</bdi>` : "";
+  const more = parts.length ? "Show more of the change" : "Read the whole change";
+  return html`<p>This changes ${count(files, "file")}${workspace}.
+      ${preview?.complete === false ? html`The preview leaves out ${size(preview.omitted_bytes ?? 0)} of the diffs${preview.omitted ? ` and the names of ${count(preview.omitted, "file")}` : ""}.` : ""}</p>
+    ${(parts.length ? parts.flat() : []).map(({ file, lines, isFirst }) => diffPart(file, lines, isFirst))}
+    ${isRead ? "" : html`<p><button type="button" ?disabled=${isReading} @click=${() => void decision.readMore()}>${isReading ? "Loading …" : more}</button>
+      <span class="hint">You can approve it after its end was shown.</span></p>`}`;
 }
 
 /**
@@ -112,6 +131,7 @@ function card(decision, isReady) {
  */
 function choice(decision, isReady) {
   const isShut = !isReady || !decision.isOpen || decision.isTooLong;
+  const isUnread = !decision.changes.isRead;
   /** @param {import("./decisions.js").Kind} kind */
   const decide = (kind) => (/** @type {MouseEvent} */ event) => {
     if (event.detail < 2) void decision.decide(kind); // the second click of a double click may meet another card than the first
@@ -122,7 +142,7 @@ function choice(decision, isReady) {
         @input=${(/** @type {Event} */ event) => decision.setReason(/** @type {HTMLInputElement} */ (event.target).value)}></label>
     ${isTooLong ? html`<p class="state failed" role="alert">A reason may have 4 KB. Shorten it.</p>` : ""}
     <p class="choice">
-      <button type="button" class="primary" ?disabled=${isShut} @click=${decide("approve")}>${busy === "approve" ? "Approving …" : "Approve"}</button>
+      <button type="button" class="primary" ?disabled=${isShut || isUnread} @click=${decide("approve")}>${busy === "approve" ? "Approving …" : "Approve"}</button>
       <button type="button" ?disabled=${isShut} @click=${decide("deny")}>${busy === "deny" ? "Denying …" : "Deny"}</button>
       ${busy === "read" ? html`<span class="quiet" role="status">Reading what came of it …</span>` : ""}
     </p>`;

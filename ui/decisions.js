@@ -1,5 +1,6 @@
 /** The approvals that this tab has seen, and what the user does with each: wherever one is shown, it is the same. */
 
+import { Changes } from "./changes.js";
 import { ApiError } from "./errors.js";
 
 /** @typedef {"approve" | "deny"} Kind */
@@ -23,6 +24,8 @@ export class Decision {
   #watchers = new Set();
   /** @type {(approval: any) => void} */
   #decided = () => {};
+  /** @type {Changes | null} */
+  #changes = null;
   #app;
 
   /**
@@ -37,6 +40,26 @@ export class Decision {
   /** True while the user can decide. */
   get isOpen() {
     return this.approval.status === "pending" && this.busy === null;
+  }
+
+  /** What the call would change, as far as the user has seen it. */
+  get changes() {
+    return (this.#changes ??= new Changes(this.#app.client, this.approval));
+  }
+
+  /** Show more of what the call would change. */
+  async readMore() {
+    if (this.changes.isReading) return;
+    this.error = null;
+    const reading = this.changes.more();
+    this.#changed();
+    try {
+      await reading;
+      this.#changed();
+    } catch (error) {
+      if (error instanceof ApiError && error.code === "approval_decided") await this.#read("It was decided elsewhere.");
+      else this.#fail(error);
+    }
   }
 
   /** True if the reason is longer than the gateway takes. */
@@ -81,11 +104,12 @@ export class Decision {
    * @param {Kind} kind
    */
   async decide(kind) {
-    if (!this.isOpen || this.isTooLong) return;
+    if (!this.isOpen || this.isTooLong || (kind === "approve" && !this.changes.isRead)) return;
     const reason = this.reason.trim();
     this.#begin(kind);
     try {
-      const json = { decision: kind, ...(reason ? { reason } : {}) };
+      const { seen } = this.changes;
+      const json = { decision: kind, ...(reason ? { reason } : {}), ...(kind === "approve" && seen ? { seen } : {}) };
       this.#end(await this.#app.client.call(this.#path, { method: "POST", json }));
     } catch (error) {
       if (error instanceof ApiError && error.code === "approval_decided") await this.#read("It was decided elsewhere.");

@@ -40,6 +40,7 @@ const ADVICE = {
   session_not_found: "The session was deleted. Begin a new session.",
   agent_not_found: "The agent is gone, perhaps since the last deployment. Choose another one.",
   approval_decided: "It was decided elsewhere. The list shows the outcome.",
+  preview_not_seen: "Reload, and read the change to its end. Nothing was changed.",
   approval_not_found: "It was deleted with its session, or is older than 30 days.",
   workspace_not_found: "It was deleted, or never made. Choose another one.",
   version_not_found: "Choose a version from the list.",

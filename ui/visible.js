@@ -1,14 +1,24 @@
-/** Invisible characters, and those that change how others are read: in names, links, code and diffs they are shown. */
+/** Characters that hide something: without a shape, that change how others are read, or that move the rest of a line away. */
 
 // Characters without a shape: zero-width ones, controls of the direction of text (https://trojansource.codes), fillers, and the tags and
 // variation selectors in which a text for the model can be hidden. A joiner or a selector within an emoji stays.
 const HIDDEN =
   /(?<!\p{Extended_Pictographic}\uFE0F?)\u200D|(?<!\p{Emoji})[\uFE0E\uFE0F]|(?![\u200D\uFE0E\uFE0F])\p{Default_Ignorable_Code_Point}|\u2800/gu;
 
+// Controls, and the ends of lines other than a line feed, with or without a carriage return: they have no shape, and some of them overwrite.
+const CONTROLS = /\r(?!\n)|[\0-\x08\x0B\x0C\x0E-\x1F\x7F-\x9F\u2028\u2029]/g;
+// Blanks that would move the rest of a line out of sight.
+const BLANKS = /[\t\p{Zs}]{100,}|\t{12,}/gu;
+
 /**
- * Return a text in which hidden characters are written as e.g. `⟨U+202E⟩`.
+ * Return a text in which hidden characters are written as e.g. `⟨U+202E⟩`, and long runs of blanks as e.g. `⟨400 blanks⟩`.
  * @param {string} text
  */
 export function visible(text) {
-  return text.replace(HIDDEN, (character) => `⟨U+${(character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  return text.replace(HIDDEN, code).replace(CONTROLS, code).replace(BLANKS, ({ length }) => `⟨${length} blanks⟩`);
+}
+
+/** @param {string} character */
+function code(character) {
+  return `⟨U+${(character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }

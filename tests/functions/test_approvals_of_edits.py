@@ -25,8 +25,8 @@ EDIT: Final = {"message": "Add a docstring.", "files": ["src/main.py"]}
 
 @dataclass
 class Appending:
-    """An editor that appends a line to each file or creates it, or writes it in capitals, or makes ``text`` of it. ``requests`` are
-    its edits."""
+    """An editor that appends a line to each file or creates it, or writes it in capitals or as ``text``. ``requests`` are its
+    edits."""
 
     requests: list[EditRequest] = field(default_factory=list)
     capitals: bool = False

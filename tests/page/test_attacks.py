@@ -73,6 +73,45 @@ async (text) => {
   render(diff({ path: "a", status: "changed", added: 1, removed: 0, unified }), document.body);
 }
 """
+OUTSIDE = """
+() => {
+  const box = document.querySelector(".wide");
+  return Math.max(0, box.scrollWidth - box.clientWidth);
+}
+"""
+SHOW = """
+  const [{ approvalCard }, { render }] = [await import("./ui/approval-card.js"), await import("./ui/vendor-lit-html.js")];
+  globalThis.decided = [];
+  const show = (approval, pages) => {
+    const call = (path, options) => {
+      if (!options) return Promise.resolve(pages[Number(new URLSearchParams(path.split("?")[1]).get("cursor")?.slice(1) ?? 0)]);
+      decided.push(options.json);
+      return new Promise(() => {});
+    };
+    const place = document.createElement("main");
+    document.body.append(place);
+    const waiting = { id: "a", agent: "helper", status: "pending", expires_at: null, ...approval };
+    render(approvalCard({ client: { call }, changed() {}, refused: () => false }, waiting, () => {}), place);
+  };
+"""
+READER = f"""
+async ([count, isPaged]) => {{
+  {SHOW}
+  const lines = (start) => Array.from({{ length: count }}, (_, number) => `+line ${{number}}\\n`).join("");
+  const file = (path) => ({{ kind: "diff", path, status: "added", added: count, removed: 0, truncated: false,
+    unified: `--- /dev/null\\n+++ b/${{path}}\\n@@ -0,0 +1,${{count}} @@\\n${{lines()}}` }});
+  const pages = [0, 1, 2].map((number) => ({{ changes: [file(`page-${{number}}.py`)], next_cursor: `c${{number + 1}}` }}));
+  const part = {{ workspace: "site", file_count: 7, complete: false, omitted: 3, omitted_bytes: 2048 }};
+  const preview = isPaged ? part : {{ complete: true }};
+  show({{ tool: "edit", arguments: {{}}, preview, rich: [file("a.py")] }}, [...pages, {{ changes: [], next_cursor: null }}]);
+}}
+"""
+CALL = f"""
+async (text) => {{
+  {SHOW}
+  show({{ tool: "rag_doc_append", arguments: {{ text }}, preview: {{ text }}, rich: [] }}, []);
+}}
+"""
 STORE = """
 async () => {
   const { Store } = await import("./ui/store.js");
@@ -226,10 +265,69 @@ def test_a_storage_that_was_full_is_not_full_after_it_was_emptied(tab: Tab) -> N
     assert tab.page.evaluate(STORE) == [False, True, True, 0]
 
 
-def test_the_end_of_a_long_line_can_be_seen_before_it_is_approved(tab: Tab) -> None:
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"x = 1{' ' * 400}rm -rf / \u202e", "x = 1⟨400 blanks⟩rm -rf / ⟨U+202E⟩"),
+        (f"x = 1{chr(9) * 50}rm -rf /", "x = 1⟨50 blanks⟩rm -rf /"),
+        (f"x = 1{chr(0x3000) * 400}rm -rf /", "x = 1⟨400 blanks⟩rm -rf /"),
+        ("rm -rf /\rx = 1", "rm -rf /⟨U+000D⟩x = 1"),
+        ("x = 1\x0crm -rf /\x0b\x85\u2028\u2029", "x = 1⟨U+000C⟩rm -rf /⟨U+000B⟩⟨U+0085⟩⟨U+2028⟩⟨U+2029⟩"),
+        ("rm -rf /\x1b[2K\x08\x7f", "rm -rf /⟨U+001B⟩[2K⟨U+0008⟩⟨U+007F⟩"),
+        ("rm\u200b -rf /\u2066", "rm⟨U+200B⟩ -rf /⟨U+2066⟩"),
+    ],
+    ids=["blanks", "tabs", "wide blanks", "carriage return", "other line ends", "terminal", "no width"],
+)
+def test_nothing_of_a_line_is_hidden_beside_its_box(tab: Tab, text: str, shown: str) -> None:
     tab.open()
-    tab.page.evaluate(DIFF, f"{' ' * 5_000}rm -rf / \u202e")
-    row = tab.page.locator("tr.added")
-    expect(row).not_to_contain_text("rm -rf /")
-    row.get_by_text("The other 3,010 characters").click()
-    expect(row).to_contain_text("rm -rf / ⟨U+202E⟩")
+    tab.page.evaluate(DIFF, text)
+    code = tab.page.locator("tr.added code")
+    expect(code).to_have_text(shown)
+    assert tab.page.evaluate(OUTSIDE) == 0
+
+
+def test_a_long_line_wraps_within_its_box(tab: Tab) -> None:
+    tab.open()
+    tab.page.evaluate(DIFF, f"{'x = 1;' * 300}{'_' * 99}rm -rf /")
+    expect(tab.page.locator("tr.added code")).to_contain_text("rm -rf /")
+    assert tab.page.evaluate(OUTSIDE) == 0
+
+
+def test_a_change_is_approved_only_after_its_last_part_was_shown(tab: Tab) -> None:
+    tab.open()
+    tab.page.evaluate(READER, [1_201, False])
+    approve, deny = (tab.page.get_by_role("button", name=name) for name in ("Approve", "Deny"))
+    expect(deny).to_be_enabled()
+    for _ in range(2):
+        expect(approve).to_be_disabled()
+        expect(tab.page.get_by_text("line 1200")).to_have_count(0)
+        tab.page.get_by_role("button", name="Show more of the change").click()
+    expect(tab.page.get_by_text("line 1200", exact=True)).to_be_visible()
+    expect(approve).to_be_enabled()
+    approve.click()
+    assert tab.page.evaluate("decided") == [{"decision": "approve"}]
+
+
+def test_a_change_that_the_preview_cuts_is_read_page_by_page(tab: Tab) -> None:
+    tab.open()
+    tab.page.evaluate(READER, [2, True])
+    approve, main = tab.page.get_by_role("button", name="Approve"), tab.page.locator("main").last
+    expect(main).to_contain_text("This changes 7 files in the workspace site.")
+    expect(main).to_contain_text("leaves out 2.0 KB of the diffs and the names of 3 files")
+    tab.page.get_by_role("button", name="Read the whole change").click()
+    for number in range(3):
+        expect(main).to_contain_text(f"page-{number}.py")
+        expect(main).to_contain_text("line 1")
+        if number < 2:
+            expect(approve).to_be_disabled()
+            tab.page.get_by_role("button", name="Show more of the change").click()
+    expect(approve).to_be_enabled()
+    approve.click()
+    assert tab.page.evaluate("decided") == [{"decision": "approve", "seen": "c3"}]
+
+
+def test_all_of_a_call_without_a_diff_is_shown(tab: Tab) -> None:
+    tab.open()
+    tab.page.evaluate(CALL, "a" * 5_000 + " the line that matters")
+    expect(tab.page.locator("pre", has_text="the line that matters")).to_have_count(2)
+    expect(tab.page.get_by_role("button", name="Approve")).to_be_enabled()
