@@ -249,8 +249,23 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(method="GET", path="/v1/usage", module="usage.get", surface=Surface.V1, permissions=_READ),
     Route(method="DELETE", path="/v1/usage", module="usage.reset", surface=Surface.V1, permissions=_READ_WRITE),
     Route(method="GET", path="/v1/audit/{request_id}", module="audit.get", surface=Surface.V1, permissions=_READ),
-    Route(method="GET", path="/a1/agents", module="agents.list", surface=Surface.AGENTS, memory=256),
-    Route(method="GET", path=_AGENT, module="agents.get", surface=Surface.AGENTS, permissions=_READ, memory=256),
+    # Whether an agent is usable depends on the sandbox.
+    Route(
+        method="GET",
+        path="/a1/agents",
+        module="agents.list",
+        surface=Surface.AGENTS,
+        permissions=frozenset({Permission.SANDBOX_NAME}),
+        memory=256,
+    ),
+    Route(
+        method="GET",
+        path=_AGENT,
+        module="agents.get",
+        surface=Surface.AGENTS,
+        permissions=_READ | {Permission.SANDBOX_NAME},
+        memory=256,
+    ),
     Route(
         method="POST",
         path=f"{_AGENT}/chat",

@@ -1,6 +1,9 @@
 """GET /a1/agents/{name}: one agent."""
 
+import asyncio
+
 from spass.agents.answers import AgentConfig
+from spass.agents.usable import unusable_for
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import AgentParameter, api_router
@@ -14,7 +17,8 @@ async def get_agent(name: AgentParameter, exchange: CurrentExchange) -> AgentCon
     services, scope = exchange.services, exchange.scope
     spec = services.agents.get(name)
     settings = (await services.cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
-    return AgentConfig.with_defaults(spec, settings.rag_top_k)
+    unusable = unusable_for(scope.caller.identity, services.config, services.availability.reason)
+    return AgentConfig.with_defaults(spec, settings.rag_top_k, await asyncio.to_thread(unusable, spec))
 
 
 handler = lambda_handler(router)

@@ -1,6 +1,9 @@
 """GET /a1/agents: all agents."""
 
+import asyncio
+
 from spass.agents.answers import AgentPage
+from spass.agents.usable import unusable_for
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import Pagination, api_router
@@ -10,8 +13,10 @@ router = api_router()
 
 @router.get("/a1/agents")
 async def list_agents(page: Pagination, exchange: CurrentExchange) -> AgentPage:
-    """List all agents, ordered by name."""
-    return exchange.services.agents.list(page.cursor, page.limit)
+    """List all agents, ordered by name, also those that this token cannot use."""
+    services = exchange.services
+    unusable = unusable_for(exchange.scope.caller.identity, services.config, services.availability.reason)
+    return await asyncio.to_thread(services.agents.list, page.cursor, page.limit, unusable)
 
 
 handler = lambda_handler(router)

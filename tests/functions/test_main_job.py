@@ -45,7 +45,7 @@ def test_the_list_of_models_depends_on_the_token(gateway: Gateway) -> None:
 def test_the_list_has_summaries_and_an_agent_has_all_fields(gateway: Gateway) -> None:
     entries = ok(gateway.send("GET", "/a1/agents"))["agents"]
     assert [agent["name"] for agent in entries] == ["costly", "counting", "plain", "reading"]
-    assert set(entries[0]) == {"name", "description", "model", "kind", "tools", "rag_index"}
+    assert set(entries[0]) == {"name", "description", "model", "kind", "tools", "rag_index", "usable", "unusable_reason"}
     assert ok(gateway.send("GET", "/a1/agents/plain"))["max_turns"] == 10
     assert gateway.send("GET", "/a1/agents/nobody").code == "agent_not_found"
 

@@ -24,7 +24,7 @@ from spass.tools.grants import EditorSettings, PathPatterns
 
 
 class AgentSummary(ResponseModel):
-    """The main properties of an agent."""
+    """The main properties of an agent. If it is not `usable` for this token, `unusable_reason` says why."""
 
     name: str
     kind: str
@@ -32,10 +32,14 @@ class AgentSummary(ResponseModel):
     description: str
     tools: tuple[str, ...]
     rag_index: str | None
+    usable: bool = True
+    unusable_reason: str | None = None
 
     @classmethod
-    def of(cls, agent: AgentSpec) -> "AgentSummary":
-        return cls.model_validate(agent, from_attributes=True)
+    def of(cls, agent: AgentSpec, unusable_reason: str | None = None) -> "AgentSummary":
+        summary = cls.model_validate(agent, from_attributes=True)
+        usable = unusable_reason is None
+        return summary.model_copy(update={"usable": usable, "unusable_reason": unusable_reason})
 
 
 class AgentConfig(AgentSummary):
@@ -55,9 +59,9 @@ class AgentConfig(AgentSummary):
     max_tokens: Count
 
     @classmethod
-    def with_defaults(cls, agent: AgentSpec, rag_top_k: int) -> "AgentConfig":
+    def with_defaults(cls, agent: AgentSpec, rag_top_k: int, unusable_reason: str | None = None) -> "AgentConfig":
         """Return the agent. ``rag_top_k`` is the tenant's, which applies if the file has none."""
-        common = AgentSummary.of(agent).model_dump()
+        common = AgentSummary.of(agent, unusable_reason).model_dump()
         grants = {name: getattr(agent.grants, name) for name in GRANTS}
         top_k = agent.rag_top_k or rag_top_k
         return cls.model_validate({**common, "rag_top_k": top_k, **grants, **parameters_of(agent.build())})

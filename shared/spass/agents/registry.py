@@ -12,6 +12,7 @@ from spass.agents.delegate_checks import delegate_problems
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import owners
 from spass.agents.spec import DEFAULT_KIND, AgentFile, AgentSpec, file_model
+from spass.agents.usable import UnusableReason, always_usable
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import AgentNotFound
 from spass.core.json import replace_surrogates
@@ -71,8 +72,8 @@ class AgentRegistry:
             shown = replace_surrogates(name)[:128]
             raise AgentNotFound(f"The agent {shown!r} does not exist. GET /a1/agents lists all agents.") from None
 
-    def list(self, cursor: str | None = None, limit: int | None = None) -> AgentPage:
-        """Return at most ``limit`` agents after ``cursor``, sorted by name.
+    def list(self, cursor: str | None = None, limit: int | None = None, unusable: UnusableReason = always_usable) -> AgentPage:
+        """Return at most ``limit`` agents after ``cursor``, sorted by name. ``unusable`` tells which of them cannot be used.
 
         Raises:
             InvalidRequest: the cursor does not belong to this list.
@@ -81,7 +82,7 @@ class AgentRegistry:
         names = sorted(name for name in self._agents if name > after)
         page = names[:limit]
         return AgentPage(
-            agents=[AgentSummary.of(self._agents[name]) for name in page],
+            agents=[AgentSummary.of(agent, unusable(agent)) for agent in map(self._agents.__getitem__, page)],
             next_cursor=encode_cursor(_LIST, page[-1]) if page != names else None,
         )
 

@@ -58,9 +58,9 @@ def test_all_are_listed(agents: AgentRegistry) -> None:
     assert {entry.name for entry in agents.list().agents} >= BUNDLED
 
 
-def test_the_list_shows_six_fields(agents: AgentRegistry) -> None:
+def test_the_list_shows_the_main_fields(agents: AgentRegistry) -> None:
     assert {frozenset(entry.to_dict()) for entry in agents.list().agents} == {
-        frozenset({"name", "description", "model", "kind", "tools", "rag_index"})
+        frozenset({"name", "description", "model", "kind", "tools", "rag_index", "usable", "unusable_reason"})
     }
 
 
