@@ -1,8 +1,8 @@
-"""Run the emulated AWS, ministack, as a child process, or use that of ``AWS_ENDPOINT_URL``. Create the CDK stack in it."""
+"""Run the emulated AWS as a child process: ministack, behind our front. Or use that of ``AWS_ENDPOINT_URL``."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,10 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, WaiterError
 
+from local.aws_front import FRONT_VARIABLE
 from local.home import ROOT, Home, LocalError
 from local.processes import child, free_port
+from local.signatures import AccessKey
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient
@@ -69,16 +71,20 @@ class StackOutputs:
 
 
 @contextmanager
-def emulated_aws(home: Home, lock: int, workers: Mapping[str, str]) -> Iterator[str]:
-    """Run ministack until the block ends. Yield its endpoint.
+def emulated_aws(home: Home, lock: int, workers: Mapping[str, str], key: AccessKey, origins: Sequence[str]) -> Iterator[str]:
+    """Run ministack behind our front until the block ends. Yield its endpoint.
 
     ``workers`` maps each function's name to the URL that runs it. ``lock`` is the file descriptor of the home's lock, which
-    ministack keeps open until it ends.
+    ministack keeps open until it ends. The front accepts calls that are signed with ``key``, and presigned forms, also from the
+    pages of ``origins``.
     """
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
+    hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
+    front = {"key_id": key.id, "secret": key.secret, "hosts": hosts, "origins": list(origins), "region": REGION}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {
         **{f"{_PROXY.removesuffix('URL')}{name}": url for name, url in workers.items()},
+        FRONT_VARIABLE: json.dumps(front),
         "MINISTACK_REGION": REGION,
         "PERSIST_STATE": "1",
         "STATE_DIR": str(home.emulator_state),
@@ -89,23 +95,28 @@ def emulated_aws(home: Home, lock: int, workers: Mapping[str, str]) -> Iterator[
         "IOT_MTLS_ENABLED": "0",  # it would listen on a fixed port
         "LOG_LEVEL": "WARNING",
     }
-    health = f"{endpoint}/_localstack/health"
-    arguments = ["ministack.app:app", "--bind", f"127.0.0.1:{port}", "--workers", "0", "--keep-alive", "75"]
+    arguments = ["local.emulated_aws:app", "--bind", f"127.0.0.1:{port}", "--workers", "0", "--keep-alive", "75"]
     log = home.logs / "ministack.log"
-    with child("ministack", "hypercorn", arguments, healthy=health, log=log, environment=environment, keep_open=lock):
+    with child("ministack", "hypercorn", arguments, healthy=endpoint, log=log, environment=environment, keep_open=lock):
         yield endpoint
 
 
-def point_to(endpoint: str) -> None:
-    """Direct every AWS client of this process to the emulator at ``endpoint``."""
+def given_access_key() -> AccessKey:
+    """Return the access key in the environment, for an emulator that checks it, as that of another gateway does."""
+    key_id, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    return AccessKey(key_id, secret) if key_id and secret else AccessKey("local", "local")
+
+
+def point_to(endpoint: str, key: AccessKey) -> None:
+    """Direct every AWS client of this process to the emulator at ``endpoint``, with ``key``."""
     for name in [*_REAL_ACCOUNT_VARIABLES, *(name for name in os.environ if name.startswith("AWS_ENDPOINT_URL_"))]:
         os.environ.pop(name, None)
     os.environ |= {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_REGION": REGION,
         "AWS_DEFAULT_REGION": REGION,
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_ACCESS_KEY_ID": key.id,
+        "AWS_SECRET_ACCESS_KEY": key.secret,
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,

@@ -18,14 +18,16 @@ import yaml
 from local import ollama
 from local.agent_reload import reloading_agents
 from local.banner import banner
-from local.emulator import emulated_aws, point_to, provision, reconfigure_emulator
+from local.emulator import REGION, emulated_aws, given_access_key, point_to, provision, reconfigure_emulator
 from local.environment import DOTENV, check_keys, dotenv_notes, read_dotenv
 from local.example_workspace import create_example_workspace
 from local.executions import resume_executions
 from local.home import ROOT, Home, LocalError, home_from_environment
+from local.hosts import HostGuard, extra_hosts, page_origins
 from local.models import STANDIN_KEY, ModelChoice, choose_models, overlay
 from local.processes import child, free_port
 from local.server import local_app, local_services, server
+from local.signatures import new_access_key
 from local.workers import Workers
 from spass.llm.backends import check_backend
 from spass.sandbox.launchers import UnknownSandbox, chosen_launcher
@@ -67,6 +69,7 @@ def main() -> int:
 
 def _run(port: int, home: Home, *, offline: bool) -> None:
     _check_sandbox()
+    hosts = extra_hosts()
     with ExitStack() as stack:
         listener = stack.enter_context(_listener(port))
         lock = stack.enter_context(home.lock())
@@ -81,8 +84,11 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         choice = _choose_models(config, home, stack, offline=offline)
         workers = Workers()
         external = os.environ.get("AWS_ENDPOINT_URL")
-        endpoint = external or stack.enter_context(emulated_aws(home, lock, workers.urls))
-        point_to(endpoint)
+        key = given_access_key() if external else new_access_key()
+        emulator = emulated_aws(home, lock, workers.urls, key, page_origins(port, hosts))
+        endpoint = external or stack.enter_context(emulator)
+        point_to(endpoint, key)
+        home.write_aws_config(endpoint, REGION, key)
         stores = provision(damaged=home.damaged)
         if external:
             notes.append(reconfigure_emulator(workers.urls))
@@ -92,11 +98,10 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         os.environ.setdefault("SPASS_EDITOR", str(ROOT / ".venv-editor"))
         services = local_services()
         asyncio.run(create_example_workspace(services))
-        app = local_app(services)
+        app = HostGuard(local_app(services), hosts)
         stack.enter_context(workers.serving(stores.queues))
         threading.Thread(target=resume_executions, args=[stores.compaction_machine], daemon=True).start()
-        bucket = f"{endpoint}/{stores.bucket}"
-        text = banner(f"http://{HOST}:{port}", file, config, choice, home, bucket, notes, services.sandbox)
+        text = banner(f"http://{HOST}:{port}", file, config, choice, home, stores.bucket, notes, services.sandbox)
         print(text, flush=True)
         stack.enter_context(reloading_agents(services))
         server(app).run(sockets=[listener])

@@ -5,10 +5,12 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
+
+from local.signatures import AccessKey
 
 _WAIT_SECONDS: Final = 30.0
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -40,16 +42,33 @@ class Home:
     def config(self) -> Path:
         return self.path / "gateway.yaml"
 
+    @property
+    def aws_config(self) -> Path:
+        return self.path / "aws.config"
+
+    def write_aws_config(self, endpoint: str, region: str, key: AccessKey) -> None:
+        """Write the file with which the operator's own AWS clients reach the emulated AWS of this start (``AWS_CONFIG_FILE``)."""
+        self.aws_config.unlink(missing_ok=True)
+        self.aws_config.touch(0o600)
+        self.aws_config.write_text(
+            "# Written by every start. With AWS_CONFIG_FILE=<this file>, the AWS CLI calls the emulated AWS.\n"
+            f"[default]\nendpoint_url = {endpoint}\nregion = {region}\n"
+            f"aws_access_key_id = {key.id}\naws_secret_access_key = {key.secret}\n"
+        )
+
     @contextmanager
     def lock(self) -> Iterator[int]:
         """Lock the folder for this process. Yield the lock's file descriptor, which children that write there must keep open.
 
         Two gateways in one folder would overwrite each other's state. Wait for the children of a killed gateway.
+        The folder becomes readable by its user only.
 
         Raises:
             LocalError: another gateway has the lock.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
+        with suppress(PermissionError):  # the folder belongs to another user, such as a mounted one of a container
+            self.path.chmod(0o700)
         with (self.path / "lock").open("a+") as lock:
             deadline = time.monotonic() + _WAIT_SECONDS
             while not _try_lock(lock):

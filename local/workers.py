@@ -2,16 +2,20 @@
 
 The emulator sends each invocation of a function to a URL of this process, as JSON, and waits for the answer. So a worker here
 runs the same code as in AWS, with the same triggers, but shares the interpreter and the embedding model with the server.
+The URLs contain a secret of this start: no page and no other user of this machine can invoke a worker.
 """
 
 import asyncio
+import hmac
 import importlib
 import json
+import secrets
 import threading
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
+from email.message import Message
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
@@ -42,14 +46,25 @@ class Workers:
     def __init__(self) -> None:
         self._server = _Server(("127.0.0.1", 0), _Invocation)
         self._server.workers = self
+        self._secret = secrets.token_urlsafe(30)
         self._modules = {worker.function_name: f"functions.workers.{worker.module}" for worker in WORKERS}
         self._loop = asyncio.new_event_loop()
 
     @property
     def urls(self) -> Mapping[str, str]:
         """Return the URL for each function's invocations, by its name in the emulator."""
-        port = self._server.server_address[1]
-        return {f"{_PREFIX}{name}": f"http://127.0.0.1:{port}/{name}" for name in self._modules}
+        return {f"{_PREFIX}{name}": f"http://{self._host}/{self._secret}/{name}" for name in self._modules}
+
+    @property
+    def _host(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    def invoked_name(self, path: str, headers: Message) -> str | None:
+        """Return the worker that a request to ``path`` may invoke, or None if the emulator did not send it."""
+        _, _, rest = path.partition("/")
+        secret, _, name = rest.partition("/")
+        is_emulator = hmac.compare_digest(secret.encode(), self._secret.encode()) and headers.get_all("Host") == [self._host]
+        return name if is_emulator and "Origin" not in headers and name in self._modules else None
 
     @contextmanager
     def serving(self, queues: Iterable[str]) -> Iterator[None]:
@@ -120,9 +135,13 @@ class _Invocation(BaseHTTPRequestHandler):
     server: _Server
 
     def do_POST(self) -> None:
+        name = self.server.workers.invoked_name(self.path, self.headers)
+        if name is None:
+            self.close_connection = True
+            self._answer(403, {"errorType": "AccessDenied"})
+            return
         event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         seconds = int(self.headers["X-Amzn-Lambda-Deadline-Ms"]) / 1000 - time.time()
-        name = self.path.removeprefix("/")
         try:
             self._answer(200, self.server.workers.invoke(name, event, seconds))
         except CancelledError:

@@ -7,10 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from configparser import ConfigParser
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import boto3
 import httpx
 import pytest
 import yaml
@@ -74,6 +77,25 @@ class Gateway:
     def client(self, token: str = "demo-token", user: str = "ada") -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}", "SPASS-User-Id": user}
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
+
+    def aws_environment(self) -> dict[str, str]:
+        """Return the variables with which a process calls the emulated AWS of this gateway. Each start has other ones."""
+        config = ConfigParser()
+        config.read(self.home / "aws.config")
+        settings = config["default"]
+        return {
+            "AWS_ENDPOINT_URL": settings["endpoint_url"],
+            "AWS_ACCESS_KEY_ID": settings["aws_access_key_id"],
+            "AWS_SECRET_ACCESS_KEY": settings["aws_secret_access_key"],
+            "AWS_REGION": settings["region"],
+            "AWS_DEFAULT_REGION": settings["region"],
+        }
+
+    def aws_client(self, service: str) -> Any:
+        """Return a boto3 client for a service of the emulated AWS of this gateway."""
+        found = self.aws_environment()
+        session = boto3.Session(found["AWS_ACCESS_KEY_ID"], found["AWS_SECRET_ACCESS_KEY"], region_name=found["AWS_REGION"])
+        return session.client(service, endpoint_url=found["AWS_ENDPOINT_URL"])  # type: ignore[call-overload]
 
     def _environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SPASS_"))}

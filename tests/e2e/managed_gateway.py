@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import boto3
 import httpx
 
 from spass.managed.schedules import SCHEDULED_TIME
@@ -95,8 +93,7 @@ class EmulatedAws:
     region: Final[str] = "eu-central-1"
 
     def client(self, service: str) -> Any:
-        endpoint = re.findall(r"(http://127\.0\.0\.1:\d+)/\S+/uploads/", self.gateway.output)[-1]
-        return boto3.Session("local", "local", region_name=self.region).client(service, endpoint_url=endpoint)  # type: ignore[call-overload]
+        return self.gateway.aws_client(service)
 
     def entries(self, agent: str) -> list[Mapping[str, Any]]:
         """Return the entries of the scheduler whose ticks run ``agent``."""

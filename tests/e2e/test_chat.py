@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
-import boto3
 import httpx
 import pytest
 
@@ -307,7 +306,7 @@ def test_the_turn_of_a_killed_worker_is_lost_and_runs_again_once(
 ) -> None:
     """The lease of the dead worker ends after a minute. Only soak runs wait for that; others end it in the table."""
     chat = Chat(gateway, "lost", "lost: 500 words")
-    worker = Gateway(gateway.home.parent / "worker", environment={**gateway.environment, "AWS_ENDPOINT_URL": endpoint})
+    worker = Gateway(gateway.home.parent / "worker", environment={**gateway.environment, **gateway.aws_environment()})
     worker.start()
     try:
         posted = pool.submit(chat.post, worker)
@@ -319,7 +318,7 @@ def test_the_turn_of_a_killed_worker_is_lost_and_runs_again_once(
         worker.stop(signal.SIGKILL)
     assert isinstance(posted.exception(), httpx.TransportError)
     if not SOAK:
-        end_lease(endpoint, chat)
+        end_lease(gateway, chat)
     assert not wait(followers, LOST_SECONDS).not_done
     for follower in followers:
         *before, status, error = parse_events(follower.result())
@@ -336,11 +335,10 @@ def test_the_turn_of_a_killed_worker_is_lost_and_runs_again_once(
     assert len(chat.session_page(session, "/messages")["messages"]) == 2
 
 
-def end_lease(endpoint: str, chat: Chat) -> None:
+def end_lease(gateway: Gateway, chat: Chat) -> None:
     """Let the lease of the stream's attempt end now."""
     key = keys.stream_head(TenantId("chat"), stream_digest(UserId("ada"), AgentName("helper"), chat.message_id))
-    session = boto3.Session("local", "local", region_name="eu-central-1")
-    table = session.client("dynamodb", endpoint_url=endpoint)
+    table = gateway.aws_client("dynamodb")
     (name,) = table.list_tables()["TableNames"]
     table.update_item(
         TableName=name,

@@ -303,10 +303,7 @@ def test_a_deleted_workspace_leaves_no_byte_after_the_sweep(
 
 
 def _aws_environment(gateway: Gateway) -> dict[str, str]:
-    endpoint = re.search(r"http://127\.0\.0\.1:\d+(?=/spass)", gateway.output)
-    assert endpoint is not None, gateway.output
-    keys = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
-    return keys | {"AWS_ENDPOINT_URL": endpoint[0], "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
+    return gateway.aws_environment()
 
 
 def _objects(bucket: str) -> dict[str, bytes]:

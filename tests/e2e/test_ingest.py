@@ -2,9 +2,6 @@
 
 import time
 
-import boto3
-from botocore.config import Config
-
 from tests.e2e.conftest import Gateway
 from tests.e2e.upload_client import SECONDS, documents, put, upload, wait_for_upload
 
@@ -24,9 +21,8 @@ def test_a_file_put_through_its_form_is_found_by_a_query(gateway: Gateway) -> No
 def test_a_file_that_an_operator_puts_into_the_bucket_is_ingested_too(gateway: Gateway) -> None:
     with gateway.client() as client:
         _, form = put(client, "operators", "first.md", PLACES)
-        endpoint, _, bucket = form["url"].rstrip("/").rpartition("/")
-        session = boto3.Session("local", "local", region_name="eu-central-1")
-        s3 = session.client("s3", endpoint_url=endpoint, config=Config(s3={"addressing_style": "path"}))
+        bucket = form["url"].rstrip("/").rpartition("/")[2]
+        s3 = gateway.aws_client("s3")
         key = "uploads/demo/operators/by hand/zweite Datei.csv"
         for text in ("Gouda", "Emmentaler"):  # two versions are two uploads of one document, in any order
             s3.put_object(Bucket=bucket, Key=key, Body=f"id,text\nkaese,Der {text}\n".encode())

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import random
-import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,9 +55,7 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway
         config = CONFIG.format(url=stack.enter_context(serve(talk)), digest=hashlib.sha256(TOKEN.encode()).hexdigest())
         agents = {"talker": "name: talker\nmodel: talking\ndescription: Talks.\n"}
         first = stack.enter_context(running_gateway(folder, config, agents))
-        endpoint = re.search(r"http://127\.0\.0\.1:\d+(?=/spass)", first.output)
-        assert endpoint is not None, first.output
-        other = {**first.environment, "AWS_ENDPOINT_URL": endpoint[0]}
+        other = {**first.environment, **first.aws_environment()}
         second = Gateway(tmp_path_factory.mktemp("second") / "home", environment=other)
         second.start()
         stack.callback(second.stop)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import boto3
 import pytest
 from playwright.sync_api import expect
 
@@ -137,8 +136,7 @@ def test_a_page_that_is_opened_in_an_outage_follows_the_turn_afterwards(new: New
 
 
 def test_the_message_of_a_killed_worker_returns_and_runs_once_if_sent_again(new: New, writer: Writer) -> None:
-    (endpoint,) = re.findall(r"(http://127\.0\.0\.1:\d+)/\S+/uploads/", writer.gateway.output)
-    environment = {**writer.gateway.environment, "AWS_ENDPOINT_URL": endpoint}
+    environment = {**writer.gateway.environment, **writer.gateway.aws_environment()}
     worker = Gateway(writer.gateway.home.parent / "worker", environment=environment)
     worker.start()
     tab = new(worker.url)
@@ -153,7 +151,7 @@ def test_the_message_of_a_killed_worker_returns_and_runs_once_if_sent_again(new:
     finally:
         worker.stop(signal.SIGKILL)
     expect(tab.page.get_by_text("The connection broke off.")).to_be_visible()
-    _end_lease(endpoint, "digger", sent[0]["message_id"])
+    _end_lease(writer.gateway, "digger", sent[0]["message_id"])
     worker.start()
     try:
         expect(tab.page.get_by_role("alert")).to_contain_text("Send the message again if you still want it.", timeout=30_000)
@@ -168,10 +166,10 @@ def test_the_message_of_a_killed_worker_returns_and_runs_once_if_sent_again(new:
     assert [len(history) for history in writer.history("poet", "digger")] == [2]
 
 
-def _end_lease(endpoint: str, user: str, message_id: str) -> None:
+def _end_lease(gateway: Gateway, user: str, message_id: str) -> None:
     """End the lease of the stream's attempt, which would last up to a minute more."""
     key = keys.stream_head(TenantId("page"), stream_digest(UserId(user), AgentName("poet"), message_id))
-    table = boto3.Session("local", "local", region_name="eu-central-1").client("dynamodb", endpoint_url=endpoint)
+    table = gateway.aws_client("dynamodb")
     (name,) = table.list_tables()["TableNames"]
     table.update_item(
         TableName=name,

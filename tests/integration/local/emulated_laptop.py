@@ -16,6 +16,7 @@ import pytest
 from infra.workers import WORKERS
 from local.emulator import TEMPLATE, StackOutputs, emulated_aws, point_to, provision, reconfigure_emulator
 from local.home import Home
+from local.signatures import new_access_key
 from local.workers import Workers
 from spass.core.messages import Json
 from spass.core.time import Deadline
@@ -23,6 +24,7 @@ from spass.web.services import Services
 from spass.web.worker_function import EventHandler, worker_handler
 
 SECONDS = 20.0
+PAGE_ORIGIN = "http://127.0.0.1:3000"
 _SECONDS_OF = {worker.module: worker.seconds for worker in WORKERS}
 
 Answer = Callable[[Mapping[str, Any]], Json]
@@ -78,8 +80,9 @@ def emulated(home: Home, template: Path = TEMPLATE, *, ours: bool = True) -> Ite
     with pytest.MonkeyPatch.context() as patch, (home.path / "lock").open("a") as lock:
         patch.setattr(os, "environ", os.environ.copy())
         patch.setattr(boto3, "DEFAULT_SESSION", None)
-        with emulated_aws(home, lock.fileno(), workers.urls if ours else {}) as endpoint:
-            point_to(endpoint)
+        key = new_access_key()
+        with emulated_aws(home, lock.fileno(), workers.urls if ours else {}, key, [PAGE_ORIGIN]) as endpoint:
+            point_to(endpoint, key)
             stores = provision(template, damaged=home.damaged)
             if not ours:
                 assert "ministack" in reconfigure_emulator(workers.urls)

@@ -24,9 +24,14 @@ def _fail_marked_messages(event: Mapping[str, Any]) -> Json:
 
 @pytest.fixture(scope="module")
 def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
-    home = Home(tmp_path_factory.mktemp("laptop") / "home")
-    with running(home, {"jobs": _fail_marked_messages, "sweep": lambda _: {"swept": 0}}) as laptop:
-        boto3.client("sqs").set_queue_attributes(QueueUrl=laptop.stores.queue, Attributes={"VisibilityTimeout": "1"})
+    folder = tmp_path_factory.mktemp("laptop")
+    template = json.loads(TEMPLATE.read_text())
+    for resource in template["Resources"].values():
+        if resource["Properties"].get("RedrivePolicy", {}).get("maxReceiveCount") == 5:  # the job queue
+            resource["Properties"]["VisibilityTimeout"] = 1
+    (folder / "template.json").write_text(json.dumps(template))
+    answers: Mapping[str, Answer] = {"jobs": _fail_marked_messages, "sweep": lambda _: {"swept": 0}}
+    with running(Home(folder / "home"), answers, folder / "template.json") as laptop:
         yield laptop
 
 

@@ -25,7 +25,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     file.write_text(f"{shipped}\ntenants:\n  - {{id: acme}}\n  - {{id: demo}}\n  - {{id: zeta}}\n")
     config: GatewayConfig = load_gateway_config(file)
     choice = choose_models(config, servers={}, standin_url="http://127.0.0.1:4999/v1")
-    bucket = "http://127.0.0.1:4999/spass-local"
+    bucket = "spass-local"
     return banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"], NO_CODE)
 
 
@@ -45,8 +45,9 @@ def test_it_shows_the_link_to_the_page(shown: str) -> None:
     assert "  Chat in a browser: http://127.0.0.1:3000/ui " in shown
 
 
-def test_it_shows_how_to_upload_a_file(shown: str) -> None:
-    assert "    curl -T notes.md http://127.0.0.1:4999/spass-local/uploads/demo/my-index/ " in shown
+def test_it_shows_how_to_upload_a_file(shown: str, tmp_path: Path) -> None:
+    command = f"AWS_CONFIG_FILE={tmp_path}/aws.config aws s3 cp notes.md s3://spass-local/uploads/demo/my-index/"
+    assert f"    {command}\n" in shown
 
 
 def test_it_says_why_code_does_not_run(shown: str) -> None:

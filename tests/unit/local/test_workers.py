@@ -173,3 +173,28 @@ def test_an_event_without_messages_hides_nothing() -> None:
 
     asyncio.run(work())
     assert hidden == []
+
+
+def test_only_the_emulator_can_invoke_a_worker(workers: Workers, replace_worker: ReplaceWorker) -> None:
+    events: list[object] = []
+
+    async def answer(event: Mapping[str, Any], _deadline: Deadline) -> Json:
+        events.append(event)
+        return None
+
+    replace_worker(answer)
+    url = httpx.URL(workers.urls[JOBS])
+    name = url.path.rpartition("/")[2]
+    deadline = {"X-Amzn-Lambda-Deadline-Ms": str(int((time.time() + 900) * 1000))}
+    for path, headers in (
+        (f"/{name}", {}),
+        (f"/guessed/{name}", {}),
+        (url.path.replace(name, "worker-unknown"), {}),
+        (url.path, {"Host": "evil.example"}),
+        (url.path, {"Origin": "https://evil.example"}),
+    ):
+        refused = httpx.post(url.copy_with(path=path), json={}, headers={**deadline, **headers}, timeout=30, trust_env=False)
+        assert refused.status_code == 403
+    assert not events
+    assert _invoke(workers, {"asked": "by the emulator"}).is_success
+    assert events == [{"asked": "by the emulator"}]
