@@ -2,16 +2,19 @@
 
 from aws_cdk import App
 
-from infra.application import add_stacks
+from infra.application import TenantMissing, add_stacks, require_tenant
 from infra.bundling import BundlingFailed
+from infra.config_files import gateway_file
 from infra.environments import ENVIRONMENTS
 
 app = App(analytics_reporting=False)
 chosen = app.node.try_get_context("env")
 if chosen is not None and chosen not in ENVIRONMENTS:
     raise SystemExit(f"-c env={chosen}: there is no such environment; there are {', '.join(ENVIRONMENTS)}")
+environments = [*ENVIRONMENTS.values()] if chosen is None else [ENVIRONMENTS[chosen]]
 try:
-    add_stacks(app, ENVIRONMENTS.values() if chosen is None else [ENVIRONMENTS[chosen]])
-except BundlingFailed as error:
+    require_tenant(environments, gateway_file())
+    add_stacks(app, environments)
+except (BundlingFailed, TenantMissing) as error:
     raise SystemExit(str(error)) from None
 app.synth()

@@ -1,4 +1,4 @@
-"""Find the operator's files at synthesis, and the Bedrock models that ``gateway.yaml`` names.
+"""Find the operator's files at synthesis, and what a synthesis needs of ``gateway.yaml``.
 
 This module does not validate the file. ``make validate`` does so before every synthesis.
 """
@@ -28,6 +28,11 @@ def agents_folder() -> Path:
     return Path(os.environ.get("SPASS_AGENTS") or ROOT / "agents").resolve()
 
 
+def has_tenants(gateway: Path) -> bool:
+    """Return whether ``gateway.yaml`` names a tenant."""
+    return bool(_read(gateway).get("tenants"))
+
+
 class BedrockModel(NamedTuple):
     """A model that a backend calls: its id or ARN, and its region. The region "" means that of the deployment."""
 
@@ -38,10 +43,14 @@ class BedrockModel(NamedTuple):
 def bedrock_models(gateway: Path) -> list[BedrockModel]:
     """Return the models that the backends of provider ``bedrock`` call with the functions' roles, each once, in order.
     A backend with a key does not use the roles."""
-    file = yaml.safe_load(gateway.read_text(encoding="utf-8")) or {}
-    backends = (file.get("llm") or {}).get("backends") or ()
+    backends = (_read(gateway).get("llm") or {}).get("backends") or ()
     signed = [one for one in backends if one.get("provider") == "bedrock" and not one.get("api_key_env")]
     return sorted({model for backend in signed for model in _models_of(backend)})
+
+
+def _read(gateway: Path) -> dict[str, Any]:
+    file: dict[str, Any] = yaml.safe_load(gateway.read_text(encoding="utf-8")) or {}
+    return file
 
 
 def _models_of(backend: dict[str, Any]) -> Iterator[BedrockModel]:

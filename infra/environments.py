@@ -37,6 +37,7 @@ class Environment:
     ``metrics``: CloudWatch reads metrics from the lines of telemetry. It bills each for the hours in which it gets values, up
     to 30 cents a month (docs/operations.md has their number), so only prod has them.
     ``audit_archive_days``: how long the bucket keeps the line of a call in the audit archive; None archives nothing.
+    ``needs_tenant``: do not synthesise without a tenant in ``gateway.yaml``: the gateway would refuse every request.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Environment:
     telemetry: bool = False
     metrics: bool = False
     audit_archive_days: int | None = None
+    needs_tenant: bool = False
 
     def followers_of(self, module: str) -> int | None:
         """Return the concurrency that is reserved for the function of ``module``, or None if it does not read streams."""
@@ -107,6 +109,7 @@ PROD: Final = Environment(
     metrics=True,
     audit_archive_days=400,
     alarms=True,
+    needs_tenant=True,
 )
 
 ENVIRONMENTS: Final[dict[str, Environment]] = {environment.name: environment for environment in (DEV, STAGING, PROD)}

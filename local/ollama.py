@@ -104,15 +104,16 @@ def _serving(backend: BackendConfig, names: Mapping[str, str]) -> BackendConfig:
 def _ollama_names(backend: BackendConfig, config: GatewayConfig) -> dict[str, str]:
     """Return the catalogue's models that ``backend`` should serve, each with Ollama's name for it.
 
-    A backend that lists no models serves those whose names belong to no provider and that no other backend lists.
+    A backend of the file serves the same models as in AWS, also those that another backend lists: ``llm.strategy`` decides. An
+    Ollama that the file does not name serves only the models that no backend lists.
     """
-    names = backend.model_names
-    others = [other for other in config.llm.backends if other.name != backend.name]
-    models_of_others = {model for other in others for model in (*other.supported_models, *other.model_names)}
+    listed: set[str] = set()
+    if backend not in config.llm.backends:
+        listed.update(model for one in config.llm.backends for model in (*one.supported_models, *one.model_names))
     return {
-        model.name: names.get(model.name, model.name)
+        model.name: backend.model_names.get(model.name, model.name)
         for model in config.models
-        if serves(backend, model.name) and (backend.supported_models or model.name in names or model.name not in models_of_others)
+        if serves(backend, model.name) and model.name not in listed
     }
 
 

@@ -106,13 +106,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 @pytest.fixture(scope="module")
-def endpoint(gateway: Gateway) -> str:
-    """Return the address of the emulated AWS, which the gateway prints at its start."""
-    (found,) = re.findall(r"(http://127\.0\.0\.1:\d+)/\S+/uploads/", gateway.output)
-    return str(found)
-
-
-@pytest.fixture(scope="module")
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as pool:
         yield pool
@@ -301,9 +294,7 @@ def test_curl_stops_a_turn_which_keeps_what_was_said(gateway: Gateway, pool: Thr
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == '{"status":"done"} 200'
 
 
-def test_the_turn_of_a_killed_worker_is_lost_and_runs_again_once(
-    gateway: Gateway, endpoint: str, pool: ThreadPoolExecutor
-) -> None:
+def test_the_turn_of_a_killed_worker_is_lost_and_runs_again_once(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
     """The lease of the dead worker ends after a minute. Only soak runs wait for that; others end it in the table."""
     chat = Chat(gateway, "lost", "lost: 500 words")
     worker = Gateway(gateway.home.parent / "worker", environment={**gateway.environment, **gateway.aws_environment()})

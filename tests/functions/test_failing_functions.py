@@ -140,3 +140,26 @@ def test_a_failed_start_logs_the_problems_of_the_file_in_one_line(tmp_path: Path
     assert {problem["file"] for problem in line["problems"]} == {"gateway.yaml"}
     assert not leaked_kinds(process.stdout, secrets)
     assert str(tmp_path) not in process.stdout
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "errno", "words"),
+    [
+        ("OSError(28, 'No space left on device', '/var/task/secret.db')", "OSError", 28, "No space left on device"),
+        ("ModuleNotFoundError('No module named numpy')", "ModuleNotFoundError", None, "No module named numpy"),
+    ],
+)
+def test_a_failed_start_logs_what_failed_and_its_number(failure: str, kind: str, errno: int | None, words: str) -> None:
+    secrets = {kind: secret for kind, secret in BY_FORMAT.items() if len(secret) < 100}
+    program = (
+        "from spass.web.startup import log_startup_failure\n"
+        f"with log_startup_failure():\n    error = {failure}\n    raise error from ValueError({' '.join(secrets.values())!r})\n"
+    )
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "shared")}
+    process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False, text=True)
+    assert (process.returncode, process.stderr) == (1, "")
+    line = json.loads(process.stdout)
+    assert (line["event"], line["exception"], line["errno"]) == ("start_failed", kind, errno)
+    assert words in line["message"]
+    assert not leaked_kinds(process.stdout, secrets)
+    assert "/var" not in process.stdout

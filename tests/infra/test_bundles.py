@@ -19,9 +19,11 @@ import pytest
 from aws_cdk import App, Stack
 
 from infra import bundling
+from infra.application import TenantMissing, require_tenant
 from infra.bundling import LAMBDA, BundlingFailed, Target
 from infra.config_files import ROOT
 from infra.constructs.layer import EXCLUDED, SOURCES, START_SCRIPT, Layers, function_code
+from infra.environments import DEV, ENVIRONMENTS, PROD, STAGING
 from infra.interpreter import find_interpreter
 
 IMPORTS: Final = ROOT / "tests" / "infra" / "imports.py"
@@ -138,11 +140,31 @@ def test_a_module_that_does_not_compile_fails_the_bundle(bundles: Bundles, tmp_p
         )
 
 
-def test_synthesis_without_the_right_interpreter_fails_with_advice(no_other_python: Path) -> None:
+def test_synthesis_without_the_right_interpreter_fails_with_advice(
+    no_other_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPASS_CONFIG", str(_with_tenant(tmp_path)))
     with pytest.raises(SystemExit) as stopped:
         runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
     for part in ("Python 3.13", "uv python install 3.13", "pyenv install 3.13", "-c bytecode=none"):
         assert part in str(stopped.value)
+
+
+def _with_tenant(folder: Path) -> Path:
+    """Write the shipped file with a tenant, and return its path."""
+    file = folder / "operators.yaml"
+    file.write_text((ROOT / "gateway.yaml").read_text().partition("\ntenants:")[0] + "\ntenants: [{id: acme}]\n")
+    return file
+
+
+def test_prod_is_not_synthesised_without_a_tenant(tmp_path: Path) -> None:
+    reason = r"gateway\.yaml has no tenant, so a gateway in prod would refuse every request\. .* make synth ARGS='-c env=dev'"
+    with pytest.raises(SystemExit, match=reason):
+        runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
+    with pytest.raises(TenantMissing, match=reason):
+        require_tenant([PROD], ROOT / "gateway.yaml")
+    require_tenant([DEV, STAGING], ROOT / "gateway.yaml")
+    require_tenant(ENVIRONMENTS.values(), _with_tenant(tmp_path))
 
 
 def test_byte_code_is_omitted_only_on_request(no_other_python: Path, tmp_path: Path) -> None:

@@ -64,12 +64,16 @@ def _build_fault(kind: str) -> Exception:
 
 
 def _describe_problems(error: Exception) -> dict[str, Json]:
-    """Return the problems of an operator's file: its name, the line and the message."""
+    """Return the problems of an operator's file: its name, the line and the message. Of another error return its text and its
+    error number: a start has no texts of users yet, so nothing but secrets and paths must be redacted."""
     from spass.redaction.text import redact_provider_text
     from spass.tenancy.yaml_source import ConfigError
 
     if not isinstance(error, ConfigError):
-        return {}
+        causes = [error, *filter(None, [error.__cause__])]
+        numbers = [cause.errno for cause in causes if isinstance(cause, OSError)]
+        texts = [redact_provider_text(str(cause)) for cause in causes]
+        return {"message": ": ".join(texts), "errno": next(iter(numbers), None)}
     return {
         "problems": [
             {"file": PurePath(problem.file).name, "line": problem.line, "problem": redact_provider_text(problem.message)}

@@ -87,11 +87,44 @@ def test_a_backend_that_does_not_answer_is_dropped(
     assert choice.by_model[model] == "stand-in"
 
 
-def test_an_ollama_does_not_serve_a_model_that_another_backend_lists(config_of: ConfigOf, tmp_path: Path) -> None:
-    text = TWO.replace("supported_models: [large, vectors]", "timeout: 9")
-    choice, served = choice_of(config_of(text), {"http://rack:11434": EVERYTHING}, tmp_path)
-    assert choice.by_model == {"small": "stand-in", "large": "rack", "secret": "stand-in"}
-    assert set(served["rack"].supported_models) == {"large", "vectors"}
+@pytest.mark.parametrize(("priority", "first"), [(0, ("rack", "cloud")), (1, ("cloud", "rack")), (2, ("cloud", "rack"))])
+def test_an_ollama_without_a_list_fails_over_by_priority_as_in_aws(
+    config_of: ConfigOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priority: int, first: tuple[str, str]
+) -> None:
+    monkeypatch.setenv("CLOUD_KEY", "key")
+    rack = f'{{name: rack, provider: ollama, base_url: "http://rack:11434/v1", priority: {priority}}}'
+    text = f"""
+llm:
+  backends:
+    - {{name: cloud, provider: openai, api_key_env: CLOUD_KEY, supported_models: [secret]}}
+    - {rack}
+    - {{provider: embedded}}
+models:
+  - {{name: secret, context_window: 1000}}
+  - {{name: large, context_window: 1000}}
+  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
+"""
+    config = config_of(text)
+    choice, _ = choice_of(config, {"http://rack:11434": EVERYTHING}, tmp_path)
+    deployed = sorted((one for one in config.llm.backends if serves(one, "secret")), key=lambda one: one.priority)
+    assert choice.serving("secret") == tuple(one.name for one in deployed) == first
+    assert choice.serving("large") == ("rack",)
+
+
+def test_an_ollama_that_the_file_does_not_name_serves_only_unlisted_models(config_of: ConfigOf, tmp_path: Path) -> None:
+    text = """
+llm:
+  backends:
+    - {name: cloud, provider: openai, api_key_env: CLOUD_KEY, supported_models: [secret]}
+    - {provider: embedded}
+models:
+  - {name: secret, context_window: 1000}
+  - {name: large, context_window: 1000}
+  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}
+"""
+    choice, served = choice_of(config_of(text), {DEFAULT_ADDRESS: EVERYTHING}, tmp_path)
+    assert choice.by_model == {"large": "ollama", "secret": "stand-in"}
+    assert set(served["ollama"].supported_models) == {"large"}
 
 
 def test_a_missing_model_is_not_replaced_by_another_of_the_same_ollama(shipped: GatewayConfig, tmp_path: Path) -> None:
