@@ -61,7 +61,7 @@ def test_an_answer_has_content_one_turn_metadata_usage_and_cost(gateway: Gateway
         "request_id": reply.headers["spass-request-id"],
         "agent": kind,
         "kind": kind,
-        "model": "small",
+        "model": "small" if kind == "openhands" else "claude-x",
         "content": "Done.",
         "turns": 1,
         "finish_reason": "stop",
@@ -83,6 +83,25 @@ def test_the_audit_has_one_record_of_a_run_and_the_usage_counts_it(gateway: Gate
     total = gateway.send("GET", "/v1/usage", token="demo-admin-token").json["total"]
     assert total["cost_usd"] == call["cost_usd"]
     assert total["total_tokens"] == reply.json["usage"]["total_tokens"]
+
+
+def test_the_cost_of_a_run_has_no_noise_of_floats(gateway: Gateway, stand_ins: StandIns) -> None:
+    reply = ask(gateway, stand_ins, "claude_code", "return [end('Done.', {total_cost_usd: 0.1 + 0.2})]")
+    assert reply.headers["spass-cost-usd"] == "0.3"
+    assert reply.json["metadata"]["cost_usd"] == 0.3
+    total = gateway.send("GET", "/v1/usage", token="demo-admin-token").json["total"]
+    assert total["cost_usd"] == "0.3"
+
+
+def test_a_reply_names_the_model_that_wrote_most(gateway: Gateway, stand_ins: StandIns) -> None:
+    used = "{'small-one': {outputTokens: 20}, 'large-one': {outputTokens: 900}}"
+    code = f"return [end('Done.', {{modelUsage: {used}}})]"
+    reply = ask(gateway, stand_ins, "claude_code", code)
+    assert (reply.json["model"], reply.json["metadata"]["models"]) == ("large-one", ["large-one", "small-one"])
+    streamed = read_events(ask(gateway, stand_ins, "claude_code", code, stream=True))
+    assert collect_ask(streamed)["model"] == "large-one"
+    nameless = ask(gateway, stand_ins, "claude_code", "return [end('Done.', {modelUsage: {}})]")
+    assert nameless.json["model"] == "claude_code"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -74,12 +74,13 @@ class DrivenTurn:
         self._finish_reason = FinishReason.STOP
         self._given_metadata: Mapping[str, Json] = {}
         self._metadata: dict[str, Json] = {}
+        self._model: str | None = None
 
     @property
     def finished(self) -> TurnFinished:
         """Return the last event of a turn that ends now."""
         tally = self._driver.scope.tally
-        return TurnFinished(self._finish_reason, tally.usage, tally.total, self._metadata)
+        return TurnFinished(self._finish_reason, tally.usage, tally.total, self._metadata, self._model)
 
     async def close(self) -> None:
         """End the kind's run and its interpreter."""
@@ -144,6 +145,7 @@ class DrivenTurn:
         yield from self._transcript.answer(answer.content, give_ids(answer.calls), reason)
         self._finish_reason = reason
         self._metadata = {**self._given_metadata, **answer.metadata, **self._metadata}
+        self._model = answer.model
 
     def _perform(self, effect: Effect, result: list[object]) -> AsyncGenerator[Event, None]:
         """Return the events of ``effect``. They end when its result is in ``result``."""

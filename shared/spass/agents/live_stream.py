@@ -38,6 +38,8 @@ RenderSession: TypeAlias = Callable[[SessionId | None], StreamRenderer]
 """Return the renderer of a turn that begins in this session."""
 
 _STOP_POLL_SECONDS: Final = 1.0
+_ERROR: Final = "error"
+"""The name of the frame that ends a failed turn, in every rendering."""
 
 
 class LiveStream:
@@ -90,6 +92,11 @@ class LiveStream:
     async def wait(self) -> None:
         """Wait until the work has ended, whatever came of it."""
         await asyncio.wait({self._task})
+
+    @property
+    def has_only_failed(self) -> bool:
+        """Return True if the turn failed before it wrote any other frame than its error."""
+        return [frame.event for frame in self.frames.events[:1]] == [_ERROR]
 
     def event_id(self, index: int) -> EventId | None:
         """Return the id of the frame at ``index``, or None if the journal does not have it."""

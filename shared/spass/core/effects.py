@@ -209,12 +209,14 @@ class HarnessSpec:
 class HarnessResult:
     """The answer of a foreign agent, the results of its own tools, and what it reports about the run.
 
-    A result is an object with ``tool_name``, ``arguments`` (JSON as text), ``content`` and ``success``.
+    A result is an object with ``tool_name``, ``arguments`` (JSON as text), ``content`` and ``success``. ``model`` is the one that
+    answered, if the foreign agent selected it.
     """
 
     content: str
     tool_results: tuple[Json, ...] = ()
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +280,14 @@ Effect: TypeAlias = Infer | CallTools | RecordResult | Tell | RunCode | FetchPag
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a turn. ``finish_reason`` None means that of the last reply. ``calls`` are left to the client."""
+    """The answer of a turn. ``finish_reason`` None means that of the last reply. ``calls`` are left to the client.
+    ``model`` is the one that answered, if a foreign agent selected it."""
 
     content: str
     finish_reason: FinishReason | None = None
     calls: tuple[ToolCall, ...] = ()
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    model: str | None = None
 
 
 Steps: TypeAlias = Generator[Effect, Any, Answer]

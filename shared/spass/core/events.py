@@ -92,12 +92,14 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """The last event of a turn that succeeded. ``usage`` and ``cost`` are those of the whole turn, calls made aside included."""
+    """The last event of a turn that succeeded. ``usage`` and ``cost`` are those of the whole turn, calls made aside included.
+    ``model`` is the one that answered, if it is not the agent's."""
 
     finish_reason: FinishReason
     usage: TokenUsage = NO_TOKENS
     cost: Cost = NO_COST
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ class Outcome:
     turns: int = 0
     finish_reason: FinishReason = FinishReason.STOP
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    model: str | None = None
     # Of the last assistant message: the place of each call, and the places of those that have a result, in ascending order.
     _places: Mapping[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _places_of_results: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -176,7 +179,7 @@ class Outcome:
                 self._record_result(event)
             case TurnFinished():
                 self.usage, self.cost = event.usage, event.cost
-                self.finish_reason, self.metadata = event.finish_reason, event.metadata
+                self.finish_reason, self.metadata, self.model = event.finish_reason, event.metadata, event.model
             case _:
                 pass
         return None

@@ -1,7 +1,7 @@
 """The outcome of an agent's run, as an idempotency record holds it. The edge renders it as JSON, as headers or as a stream."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -53,7 +53,8 @@ class CompactionIds:
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """The request that runs an agent, and the ``kind`` and the ``model`` of the ``agent``."""
+    """The request that runs an agent, and the ``kind`` and the ``model`` of the ``agent``. A foreign agent may have selected the
+    model."""
 
     request_id: RequestId
     agent: str
@@ -88,7 +89,7 @@ class TurnOutcome:
     def of(cls, run: AgentRun, collected: Outcome, cost: Cost, created_at: Timestamp) -> "TurnOutcome":
         """Return the outcome of a run without a session, whose events were ``collected``."""
         return cls(
-            run,
+            replace(run, model=collected.model or run.model),
             collected.content,
             created_at,
             tuple(map(ToolRecord.of, collected.tool_calls)),

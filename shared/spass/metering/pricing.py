@@ -23,5 +23,14 @@ def price(model: ModelConfig, usage: TokenUsage, *, reported_usd: Decimal | None
     else:
         usd = (per_in * usage.prompt_tokens + (per_out or 0) * usage.completion_tokens) / _TOKENS_PER_PRICE
         source = CostSource.CATALOG
+    return _rounded(usd, usd_to_eur, source)
+
+
+def reported_price(usd: Decimal, usd_to_eur: Decimal) -> Cost:
+    """Return the cost of one call whose price was reported as ``usd``."""
+    return _rounded(usd, usd_to_eur, CostSource.UPSTREAM)
+
+
+def _rounded(usd: Decimal, usd_to_eur: Decimal, source: CostSource) -> Cost:
     usd = usd.quantize(_USD_PRECISION)
     return Cost(usd.normalize(), (usd * usd_to_eur).normalize(), source, 1)

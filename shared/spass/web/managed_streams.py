@@ -13,17 +13,23 @@ from spass.agents.render.managed_frames import failed_run_frames
 from spass.core.event_task import EventTask
 from spass.core.ids import ManagedAgentId, RunId
 from spass.managed.following import follow_run
+from spass.web.errors import error_response
 from spass.web.exchange import Exchange
 from spass.web.idempotency import REPLAYED_HEADER
+from spass.web.sse import KEEP_ALIVE_SECONDS
 from spass.web.streams import StreamStyle, answer_followed, answer_following, answer_live, read_last_event_id, report_failure
 
 STREAM_OF_RUN: Final = {"content": {"text/event-stream": {}}, "description": "With `stream`: the stream of the run."}
 """The streamed answer to a message as OpenAPI describes it."""
+_NO_RETRY: Final = {"x-should-retry": "false"}
+"""OpenAI's SDKs repeat a request after every 5xx. Here that would put the message into the mailbox a second time."""
 _STYLE: Final = StreamStyle(failed_run_frames, b"retry: 1000\n", b": keep-alive\n")
 
 
 async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str) -> Response:
     """Put a message into the mailbox and answer with the stream of its run, or with that of an earlier request with its key.
+
+    A run that fails before its first chunk, and before the first comment is due, is answered with its error, not with a stream.
 
     Raises:
         SpassError: as for ``ManagedRuns.stream``.
@@ -32,6 +38,10 @@ async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str
     stream = await runs.stream(exchange.scope, agent, content, report, exchange.idempotency)
     if isinstance(stream, EventTask):
         return await answer_followed(exchange, stream, {REPLAYED_HEADER: "true"}, _STYLE)
+    await stream.frames.wait_for_event(0, KEEP_ALIVE_SECONDS)
+    if stream.error is not None and stream.has_only_failed:
+        await stream.wait()
+        return error_response(stream.error, exchange.request_id, _NO_RETRY, redact=exchange.services.redact)
     return answer_live(exchange, stream, _STYLE)
 
 

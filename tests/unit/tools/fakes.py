@@ -51,6 +51,9 @@ class RecordingTable(TenantTable):
     async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
         return None
 
+    async def query(self, partition: str, **_: object) -> list[Item]:
+        return []
+
     async def transact(self, writes: Sequence[Write], *, token: str) -> None:
         for write in writes:
             if isinstance(write, Put):

@@ -471,6 +471,23 @@ def test_a_tool_that_reads_has_the_timeout_of_a_query(name: str) -> None:
     assert load_tool(TOOLS[name]).timeout == 60
 
 
+async def test_a_query_of_an_absent_index_names_those_of_the_tenant(berlin: ToolUser) -> None:
+    error = (await berlin.call("rag_query", {"index_id": "Berlin-Info", "query": "Tor?"}))["error"]
+    assert error["code"] == "index_not_found"
+    assert error["message"] == "There is no index 'Berlin-Info'. Use one of: berlin."
+    for number in range(25):
+        await berlin.harness.rag.writer.append(berlin.scope, IndexId(f"z{number:02}"), [NewDocument(id="d", text="x")])
+    many = (await berlin.call("rag_query", {"index_id": "absent", "query": "Tor?"}))["error"]["message"]
+    assert many.endswith("Use one of: berlin, " + ", ".join(f"z{number:02}" for number in range(19)) + " and others.")
+    other_tenant = berlin.harness.scope_of("other")
+    found = (await berlin.box.execute_direct(other_tenant, "rag_query", {"index_id": "berlin", "query": "Tor?"})).body.result
+    assert isinstance(found, dict)
+    assert found["error"] == {
+        "code": "index_not_found",
+        "message": "There is no index 'berlin'. There is none yet, so answer without one.",
+    }
+
+
 async def test_another_tenants_index_is_not_found(berlin: ToolUser) -> None:
     other_tenant = berlin.harness.scope_of("other")
     assert (await berlin.box.execute_direct(other_tenant, "rag_index_list", {})).body.result == {"indices": [], "more": False}

@@ -30,7 +30,7 @@ class HarnessAgent(BaseAgent):
 
     def steps(self, input: str, context: AgentContext) -> Steps:
         result: HarnessResult = yield RunHarness(self.harness_spec(input, context))
-        return Answer(result.content, metadata=result.metadata)
+        return Answer(result.content, metadata=result.metadata, model=result.model)
 
     @abstractmethod
     def harness_spec(self, input: str, context: AgentContext) -> HarnessSpec:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import Final
@@ -18,11 +19,13 @@ from spass.core.messages import NO_TOKENS, Json, TokenUsage
 from spass.llm.router import RoutingRecord
 from spass.metering import audit
 from spass.metering.audit import CallKind
+from spass.metering.pricing import reported_price
 from spass.redaction.stream import redact_secrets
 from spass.redaction.text import redact_members
 
 _MAX_TOKENS: Final = 10**12
 _MAX_USD: Final = 10**6
+_MAX_MODEL_CHARACTERS: Final = 128
 
 
 class HarnessPerformer:
@@ -60,6 +63,10 @@ class HarnessPerformer:
                 answer = await self._harnesses.run(spec, model=self._model, owner=self._scope.caller.code_owner)
             result = await asyncio.to_thread(self._read, answer)
             usage, cost = self._usage_and_cost(result.metadata)
+            if cost.source is CostSource.UPSTREAM:  # a sum of floats is not exact
+                result = replace(result, metadata={**result.metadata, "cost_usd": float(cost.usd)})
+            if spec.runner == "claude_code":
+                result = replace(result, model=_selected_model(result.metadata) or spec.runner)
             status = audit.OK
         except TimeoutError:
             status = UpstreamTimeout.code
@@ -96,5 +103,12 @@ class HarnessPerformer:
         usd = metadata.get("cost_usd")
         if not isinstance(usd, int | float) or not 0 < usd < _MAX_USD:
             return usage, Cost(sub_calls=1)
-        spent = Decimal(str(usd))
-        return usage, Cost(spent, (spent * self._calls.usd_to_eur).normalize(), CostSource.UPSTREAM, 1)
+        return usage, reported_price(Decimal(str(usd)), self._calls.usd_to_eur)
+
+
+def _selected_model(metadata: Mapping[str, Json]) -> str | None:
+    """Return the model that did most of the work, which the SDK reports first."""
+    match metadata:
+        case {"models": [str(model), *_]} if model.strip():
+            return model[:_MAX_MODEL_CHARACTERS]
+    return None

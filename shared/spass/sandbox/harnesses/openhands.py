@@ -27,6 +27,7 @@ _ISOLATED: Final = ("-s", "-P", "-B", "-X", "utf8")
 _INSTALL: Final = (
     "python3.12 -m venv ~/.spass/openhands && ~/.spass/openhands/bin/pip install openhands-sdk==1.58.0 openhands-tools==1.58.0"
 )
+_OR_NAME: Final = f" (or name a Python that has them: export {PYTHON_VARIABLE}=…)"
 
 
 class OpenHands:
@@ -59,8 +60,11 @@ class OpenHands:
             return None, f"{PYTHON_VARIABLE} does not name a Python that runs. Correct it, or unset it and run: {_INSTALL}"
         if newest is None or newest < _OLDEST:
             found = f"the newest Python found is {newest[0]}.{newest[1]}" if newest else "no Python was found"
-            return None, f"the OpenHands SDK needs Python 3.12 or later, and {found}. Install Python 3.12 and run: {_INSTALL}"
-        return None, f"the packages openhands-sdk and openhands-tools are not installed. Run: {_INSTALL}"
+            return (
+                None,
+                f"the OpenHands SDK needs Python 3.12 or later, and {found}. Install Python 3.12 and run: {_INSTALL}{_OR_NAME}",
+            )
+        return None, f"the packages openhands-sdk and openhands-tools are not installed. Run: {_INSTALL}{_OR_NAME}"
 
     def command(self, python: str) -> tuple[str, ...]:
         """Return the command of the runner."""

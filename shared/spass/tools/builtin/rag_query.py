@@ -1,16 +1,29 @@
 """The tool ``rag_query``."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
+from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound
 from spass.core.ids import RAG_ID, IndexId
 from spass.core.messages import Json
+from spass.rag.index.catalog import read_indices
 from spass.rag.index.documents import QueryText
 from spass.tenancy.scalars import TopK
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.results import fit_items
+
+_MAX_NAMED: Final = 20
+
+
+async def _name_indices(scope: Scope) -> str:
+    """Return a sentence with the ids of the tenant's indices, the first of them if there are many."""
+    page = await read_indices(scope, None, _MAX_NAMED)
+    if not page.indices:
+        return "There is none yet, so answer without one."
+    others = " and others" if page.next_cursor is not None else ""
+    return f"Use one of: {', '.join(index.id for index in page.indices)}{others}."
 
 
 class RagQuery(Tool):
@@ -36,8 +49,7 @@ class RagQuery(Tool):
             answer = await context.rag.reader.query(context.scope, IndexId(self.index_id), self.query, self.top_k)
         except IndexNotFound:
             raise ToolError(
-                f"There is no index {self.index_id!r}. Use the id of an index that exists, exactly as you were given it.",
-                code=IndexNotFound.code,
+                f"There is no index {self.index_id!r}. {await _name_indices(context.scope)}", code=IndexNotFound.code
             ) from None
         hits: list[Json] = [
             {"id": hit.id, "text": hit.text, "metadata": dict(hit.metadata), "score": hit.score} for hit in answer.results

@@ -84,7 +84,11 @@ def no_anthropic_key(stand_ins: StandIns) -> dict[str, str]:
     ("runner", "change", "words"),
     [
         ("openhands", old_python, ["Python 3.12", "the newest Python found is 3.11", "pip install openhands-sdk"]),
-        ("openhands", no_sdk, ["openhands-sdk and openhands-tools are not installed", "pip install openhands-sdk"]),
+        (
+            "openhands",
+            no_sdk,
+            ["openhands-sdk and openhands-tools are not installed", "pip install openhands-sdk", "SPASS_OPENHANDS_PYTHON"],
+        ),
         ("openhands", broken_python, ["SPASS_OPENHANDS_PYTHON", "pip install openhands-sdk"]),
         ("openhands", no_python, ["pip install openhands-sdk"]),
         ("openhands", no_llm_key, ["LLM_API_KEY is not set", "export LLM_API_KEY=…"]),

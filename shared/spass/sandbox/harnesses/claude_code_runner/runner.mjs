@@ -44,6 +44,12 @@ function shorten(value) {
   return text.length <= MAX_RESULT_CHARACTERS ? text : `${text.slice(0, MAX_RESULT_CHARACTERS - 1)}…`;
 }
 
+// Return the names of the models, those that wrote most first: the SDK uses a small one for titles and summaries.
+function modelsByWork(usage) {
+  const written = (name) => usage[name]?.outputTokens ?? 0;
+  return Object.keys(usage).sort((one, other) => written(other) - written(one));
+}
+
 class Collector {
   constructor() {
     this.calls = new Map();
@@ -95,7 +101,7 @@ class Collector {
       num_turns: result.num_turns ?? 0,
       usage,
       total_cost_usd: result.total_cost_usd ?? 0,
-      models: Object.keys(result.modelUsage ?? {}),
+      models: modelsByWork(result.modelUsage ?? {}),
     };
     return { content: result.result ?? this.text, tool_results: this.toolResults.slice(-MAX_RESULTS), metadata };
   }
