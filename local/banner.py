@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from local.home import Home
+from local.home import ROOT, Home
 from local.models import TOKENS, ModelChoice
 from spass.core.code_calls import Sandbox
 from spass.tenancy.config import GatewayConfig
@@ -42,7 +42,8 @@ def banner(
         "",
         "  Try:",
         *_chat(url, choice),
-        f'    SPASS_URL={url} .venv/bin/python -m spass ask "What is 1791 * 17?" --tools calculator',
+        f'    export PATH="{ROOT}/.venv/bin:$PATH"      (puts the command spass on the PATH)',
+        f'    SPASS_URL={url} spass ask "What is 1791 * 17?" --tools calculator',
         *_director(url, choice),
         f"    AWS_CONFIG_FILE={home.aws_config} aws s3 cp notes.md s3://{bucket}/uploads/demo/my-index/",
         "      (a file becomes documents of an index; without the AWS CLI: step 7 of the README)",

@@ -1,5 +1,6 @@
 """The banner lists tenants, models and what is missing."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def test_it_lists_the_backend_of_each_model_and_models_without_one(shown: str) -
 
 def test_it_shows_the_link_to_the_page(shown: str) -> None:
     assert "  Chat in a browser: http://127.0.0.1:3000/ui " in shown
+
+
+def test_its_line_puts_the_command_spass_on_the_path(shown: str) -> None:
+    subprocess.run(["make", "--silent", ".venv/bin/spass"], cwd=ROOT, check=True)
+    (line,) = [line for line in shown.splitlines() if "export PATH=" in line]
+    command = line.partition("(")[0]
+    script = f"{command}\ncd /\nspass --help"
+    environment = {"PATH": "/usr/bin:/bin"}
+    answer = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.startswith("usage: spass ")
 
 
 def test_it_shows_how_to_upload_a_file(shown: str, tmp_path: Path) -> None:
