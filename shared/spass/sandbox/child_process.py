@@ -61,6 +61,10 @@ class ChildProcess:
         self._received = 0
         self._lines = 0
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def connect(self) -> None:
         """Connect the pipes to the running event loop. asyncio's own subprocesses would also need a watcher."""
         loop = asyncio.get_running_loop()

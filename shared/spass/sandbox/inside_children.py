@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spass.sandbox.child_process import MAX_LINE, ChildFailed, ChildProcess
-from spass.sandbox.disk import uses_too_much_disk
+from spass.sandbox.disk import measure_folder
 from spass.sandbox.limits import MAX_FILES
 
 _CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
@@ -90,8 +90,8 @@ class InsideChildren:
             if seconds - reported >= _TICK_SECONDS / 2:
                 self._report({"type": "Processor", "seconds": seconds})
                 reported = seconds
-            if uses_too_much_disk(Path(self._folder), MAX_FILES):
-                child.stop("wrote too many files, or the disk is nearly full")
+            if fault := measure_folder(Path(self._folder), MAX_FILES).fault:
+                child.stop(fault)
             await asyncio.sleep(_TICK_SECONDS)
 
     def _send(self, line: Mapping[str, Any]) -> None:

@@ -10,15 +10,14 @@ from typing import Final, cast
 
 from spass.core.errors import SandboxUnavailable
 from spass.core.messages import Json
+from spass.sandbox.child_disk import ChildDisks
 from spass.sandbox.child_process import ChildFailed, ChildProcess
-from spass.sandbox.limits import MAX_FILES
 from spass.sandbox.open_children import OpenChildren
-from spass.sandbox.scratch_folder import is_full, scratch_folder
+from spass.sandbox.scratch_folder import scratch_folder
 from spass.sandbox.slots import Slots
 
 CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
 _FOLDER_PREFIX: Final = "spass-code-"
-_DISK_SECONDS: Final = 0.25
 _LANDLOCK_REQUIRED: Final = 1
 
 
@@ -45,16 +44,19 @@ class ProcessLauncher:
         self._command: Final = [python, "-s", "-P", "-S", "-X", "utf8", str(CHILD)]
         self.slots: Final = Slots(slots or os.cpu_count() or 1)
         self._open: Final = OpenChildren(max_open)
+        self._disks: Final = ChildDisks()
 
     async def start(self, owner_id: str, request: Mapping[str, Json]) -> "_LiveChild":  # noqa: ARG002 (nothing outlives a child)
         """Start a child. See ``Launcher.start``."""
         try:
             async with AsyncExitStack() as stack:
+                disk = stack.enter_context(self._disks.open_one())
                 folder = await stack.enter_async_context(scratch_folder(_FOLDER_PREFIX, self._temporary))
                 process = ChildProcess(self._command, folder=folder, environment=_environment())
                 stack.callback(process.kill)
+                disk.attach(process, folder)
                 await process.connect()
-                disk_limit = asyncio.create_task(_limit_disk(process, folder))
+                disk_limit = asyncio.create_task(self._disks.limit(disk))
                 stack.callback(disk_limit.cancel)
                 process.send(_with_landlock(request))
                 stack.enter_context(self._open.count_one())
@@ -98,10 +100,3 @@ def _environment() -> dict[str, str]:
     if libraries := os.environ.get("LD_LIBRARY_PATH"):  # Lambda's interpreter does not start without it
         environment["LD_LIBRARY_PATH"] = libraries
     return environment
-
-
-async def _limit_disk(process: ChildProcess, folder: Path) -> None:
-    """Stop the child when it has written more than an untrusted child may."""
-    while not await is_full(folder, MAX_FILES):  # noqa: ASYNC110 (no event tells what the child writes)
-        await asyncio.sleep(_DISK_SECONDS)
-    process.stop("wrote too many files, or the disk is nearly full")

@@ -5,18 +5,23 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from spass.aws.tasks import run_shielded
 from spass.sandbox.child_process import ChildFailed
-from spass.sandbox.disk import uses_too_much_disk
+from spass.sandbox.disk import measure_folder
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _PRIVATE: Final = 0o700
-_MAX_DEPTH: Final = 64
+_MAX_PATH: Final = 2048
+"""Bytes of a path. The kernel's limit is 4096, with the name of an entry."""
 _threads: Final = ThreadPoolExecutor(2, thread_name_prefix="scratch-folders")
 """A child can fill its folder with so many files that the event loop would wait for seconds."""
 
@@ -48,9 +53,14 @@ async def scratch_folder(prefix: str, temporary: Path | None = None) -> AsyncIte
             os.close(lock)
 
 
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call ``function`` in a thread of the scratch folders."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, partial(function, *args, **kwargs))
+
+
 async def is_full(folder: Path, max_files: int) -> bool:
-    """Return ``uses_too_much_disk`` without blocking the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, uses_too_much_disk, folder, max_files)
+    """Return True if ``folder`` holds more than an untrusted child may need, without blocking the event loop."""
+    return (await in_thread(measure_folder, folder, max_files)).fault is not None
 
 
 def remove_folder(folder: Path) -> None:
@@ -67,7 +77,7 @@ def remove_folder(folder: Path) -> None:
                 path.unlink()
                 continue
             path.chmod(_PRIVATE)
-            is_deep = len(path.parts) - len(folder.parts) > _MAX_DEPTH
+            is_deep = len(os.fsencode(path)) > _MAX_PATH
             folders.append(path.rename(tempfile.mkdtemp(dir=folder)) if is_deep else path)
     for current in reversed(folders):
         current.rmdir()

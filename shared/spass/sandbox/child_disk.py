@@ -1,0 +1,140 @@
+"""What the children of a launcher take of the disk, also in files that they have removed and still use."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from spass.sandbox.child_process import ChildFailed, ChildProcess
+from spass.sandbox.disk import DiskUse, is_nearly_full, measure_folder
+from spass.sandbox.limits import MAX_FILES
+from spass.sandbox.scratch_folder import in_thread
+
+_TICK_SECONDS: Final = 0.25
+_MAX_FILE: Final = 16 * 2**20
+"""Bytes of one file; a limit of the child's process."""
+_MAX_REMOVED: Final = 4
+_OWN_DESCRIPTORS: Final = 5
+_SMALL: Final = 2**20
+"""Bytes that a child may take also while the disk is nearly full."""
+_MAX_LIST: Final = 2**20
+_CHUNK: Final = 1 << 16
+_REMOVED: Final = b" (deleted)"
+
+
+class ChildDisk:
+    """What one child takes at most.
+
+    A removed file is in no folder, and keeps its room while it is mapped or open. The kernel shows the lists of a confined child
+    to root alone, but lists that were opened before stay readable.
+    """
+
+    def __init__(self) -> None:
+        self._process: ChildProcess | None = None
+        self._lists: Final[list[int]] = []
+        self._lock: Final = threading.Lock()
+        self._last = DiskUse(0)
+        self._is_over = False
+        self.folder: Path = Path()
+
+    def attach(self, process: ChildProcess, folder: Path) -> None:
+        """Measure this child from now on. Call this before it gets its first line.
+
+        Raises:
+            ChildFailed: the system does not show what it uses.
+        """
+        try:
+            for name in ("maps", "fd"):
+                self._lists.append(os.open(f"/proc/{process.pid}/{name}", os.O_RDONLY))
+        except OSError as error:
+            raise ChildFailed(f"cannot be watched: {error.strerror}") from None
+        self._process, self.folder = process, folder
+
+    def measure(self) -> DiskUse:
+        """Return what the child takes. After ``stop``, return what it took before, because its room is not free yet."""
+        with self._lock:
+            if self._process is not None and not self._is_over:
+                use = measure_folder(self.folder, MAX_FILES)
+                mapped = self._count_mapped()
+                too_many = f"mapped more than {_MAX_REMOVED} files that it had removed" if mapped > _MAX_REMOVED else None
+                self._last = DiskUse(use.size + (mapped + self._count_open()) * _MAX_FILE, use.fault or too_many)
+            return self._last
+
+    def stop(self, fault: str) -> None:
+        """Stop the child."""
+        with self._lock:
+            self._is_over = True
+        if self._process is not None:
+            self._process.stop(fault)
+
+    def close(self) -> None:
+        """Close the lists. The child has ended, and its folder is removed."""
+        with self._lock:
+            self._is_over = True
+            while self._lists:
+                os.close(self._lists.pop())
+
+    def _count_mapped(self) -> int:
+        """Return the number of removed files of the folder that the child maps."""
+        maps, text = self._lists[0], bytearray()
+        try:
+            os.lseek(maps, 0, os.SEEK_SET)
+            while len(text) < _MAX_LIST and (chunk := os.read(maps, _CHUNK)):
+                text += chunk
+        except OSError:  # the child has ended
+            return 0
+        if len(text) >= _MAX_LIST:
+            return _MAX_REMOVED + 1  # no program of one thread has so many mappings
+        beginning = os.fsencode(self.folder) + b"/"
+        removed = (line.split(None, 5) for line in bytes(text).splitlines() if line.endswith(_REMOVED))
+        return len({(device, number) for _, _, _, device, number, path in removed if path.startswith(beginning)})
+
+    def _count_open(self) -> int:
+        """Return the number of files that the child has opened. Each of them may be a removed one."""
+        try:
+            os.lseek(self._lists[1], 0, os.SEEK_SET)
+            return max(0, len(os.listdir(self._lists[1])) - _OWN_DESCRIPTORS)  # noqa: PTH208
+        except OSError:  # the child has ended
+            return 0
+
+
+class ChildDisks:
+    """The children of one launcher. While the disk is nearly full, the one that takes most is stopped, unless that is little."""
+
+    def __init__(self) -> None:
+        self._disks: Final[set[ChildDisk]] = set()
+
+    @contextmanager
+    def open_one(self) -> Iterator[ChildDisk]:
+        """Count a child during the body, in which its folder is made and removed."""
+        disk = ChildDisk()
+        self._disks.add(disk)
+        try:
+            yield disk
+        finally:
+            self._disks.discard(disk)
+            disk.close()
+
+    async def limit(self, disk: ChildDisk) -> None:
+        """Stop the child when it takes more than it may, or when that cannot be measured."""
+        try:
+            while (fault := await in_thread(self._find_fault, disk)) is None:  # noqa: ASYNC110 (no event tells what the child writes)
+                await asyncio.sleep(_TICK_SECONDS)
+        except Exception:
+            disk.stop("cannot be watched")
+            raise
+        disk.stop(fault)
+
+    def _find_fault(self, disk: ChildDisk) -> str | None:
+        """Return a clause that says why the child must be stopped, or None."""
+        use = disk.measure()
+        if use.fault is None and use.size > _SMALL and is_nearly_full(disk.folder) and self._is_largest(disk, use):
+            # Ask again: the child that took most may have ended meanwhile.
+            return "took the most room while the disk is nearly full" if is_nearly_full(disk.folder) else None
+        return use.fault
+
+    def _is_largest(self, disk: ChildDisk, use: DiskUse) -> bool:
+        return all(use.size >= other.measure().size for other in tuple(self._disks) if other is not disk)
