@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from spass.cli.hidden_text import mark_hidden
 from spass.cli.terminal import is_terminal, note, note_lines, write
 
 _MAX_CHARACTERS: Final = 300  # of a tool's arguments or result
@@ -83,11 +84,14 @@ class StreamPrinter:
         for block in rich if isinstance(rich, list) else ():
             diff = block.get("unified") if isinstance(block, dict) and block.get("kind") == "diff" else None
             if isinstance(diff, str) and diff:
-                note_lines(_shorten(diff, _MAX_DIFF_CHARACTERS))
+                note_lines(_shorten(mark_hidden(diff), _MAX_DIFF_CHARACTERS))
 
     def _print_approval(self, approval: object) -> None:
         if isinstance(approval, dict):
-            self._note(f"[{approval.get('id')} waits: approve or deny it with POST /a1/approvals/{approval.get('id')}]")
+            path, preview = f"/a1/approvals/{approval.get('id')}", approval.get("preview")
+            is_cut = isinstance(preview, dict) and preview.get("complete") is False
+            unread = f"; the preview is cut, so read GET {path}/changes to its end first" if is_cut else ""
+            self._note(f"[{approval.get('id')} waits: approve or deny it with POST {path}{unread}]")
 
     def _note(self, text: str) -> None:
         if self._is_terminal:

@@ -163,13 +163,22 @@ def test_code_and_what_it_printed_keep_their_lines(arguments: list[str]) -> None
 
 
 def test_a_diff_is_shown_line_by_line_and_an_approval_with_its_id() -> None:
-    diff = {"kind": "diff", "path": "a.md", "unified": "--- a/a.md\n+++ b/a.md\n@@ -1 +1 @@\n-\told\n+\t\x1b[2Jnew\n"}
+    hidden = f"+\t\x1b[2Jnew\rx\x0c{' ' * 400}y\u202e\u200b\u2028\n"
+    diff = {"kind": "diff", "path": "a.md", "unified": "--- a/a.md\n+++ b/a.md\n@@ -1 +1 @@\n-\told\n" + hidden}
     call: Event = {"type": "tool_call", "id": "c1", "tool": "t", "result": 1, "duration_ms": 1, "rich": [diff, {"kind": "file"}]}
     approval: Event = {"type": "approval", "approval": {"id": "apr_1", "status": "pending"}}
     with fake_gateway(lambda _: events_answer([call, approval, {"type": "done"}])) as gateway:
         _, *lines, waiting = spass(gateway.url, "ask", "Hello").err.splitlines()
-    assert lines == ["--- a/a.md", "+++ b/a.md", "@@ -1 +1 @@", "-\told", "+\t[2Jnew"]
+    shown = "+\t⟨U+001B⟩[2Jnew⟨U+000D⟩x⟨U+000C⟩⟨400 blanks⟩y⟨U+202E⟩⟨U+200B⟩⟨U+2028⟩"
+    assert lines == ["--- a/a.md", "+++ b/a.md", "@@ -1 +1 @@", "-\told", shown]
     assert waiting == "[apr_1 waits: approve or deny it with POST /a1/approvals/apr_1]"
+
+
+def test_an_approval_whose_preview_is_cut_says_where_the_rest_is() -> None:
+    approval: Event = {"type": "approval", "approval": {"id": "apr_1", "status": "pending", "preview": {"complete": False}}}
+    with fake_gateway(lambda _: events_answer([approval, {"type": "done"}])) as gateway:
+        waiting = spass(gateway.url, "ask", "Hello").err.splitlines()[-1]
+    assert "read GET /a1/approvals/apr_1/changes to its end first" in waiting
 
 
 def test_a_connection_that_breaks_in_the_middle_exits_with_3() -> None:
