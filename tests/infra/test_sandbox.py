@@ -41,6 +41,8 @@ def test_routes_that_run_agents_or_tools_and_the_sweep_may_run_code() -> None:
     assert {row.module for row in ROWS if Permission.SANDBOX_NAME in row.permissions} == RUN_CODE | {
         "sweep",
         "kinds.list",
+        "agents.list",
+        "agents.get",
         "managed.run",
     }
 

@@ -1,12 +1,12 @@
 """The answers of rag, as clients see them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, WithJsonSchema
 
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.manifest import Manifest
-from spass.tenancy.response_model import Count, DateTime, JsonObject, NextCursor, ResponseModel
+from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, JsonObject, NextCursor, ResponseModel
 
 
 class IndexSummary(ResponseModel):
@@ -81,9 +81,20 @@ class Hit(ResponseModel):
     score: Annotated[float, WithJsonSchema({"type": "number", "minimum": -1, "maximum": 1})]
 
 
+class QueryWarning(ResponseModel):
+    """A condition of the filter that cannot mean what it says: on a field that no document has, or that compares a number with a
+    field whose values are all strings."""
+
+    code: Literal["field_unknown", "type_mismatch"]
+    field: str
+    message: str
+
+
 class QueryAnswer(ResponseModel):
-    """The best documents of `version`, best first. Equal scores are in the order of ids."""
+    """The best documents of `version`, best first. Equal scores are in the order of ids. `warnings` is absent if there are
+    none."""
 
     index_id: IndexId
     results: tuple[Hit, ...]
     version: Count
+    warnings: Annotated[tuple[QueryWarning, ...], LEAVE_OUT_IF_EMPTY] = ()

@@ -174,6 +174,20 @@ class Column:
         mask[self._rows] = matches
         return mask
 
+    def types(self, rows: int, deleted: npt.NDArray[np.intp] | None) -> set[ValueType]:
+        """Return the least and the greatest type of the values in the ``rows`` that are not ``deleted``."""
+        if not len(self._codes):
+            return set()
+        first, last = 0, len(self._values) - 1
+        if deleted is not None and len(deleted):
+            live = np.ones(rows, np.bool_)
+            live[deleted] = False
+            codes = self._codes[live[self._rows]]
+            if not len(codes):
+                return set()
+            first, last = int(codes.min()), int(codes.max())
+        return {self._values[first].type, self._values[last].type}
+
 
 class _Values(Sequence[MetadataKey]):
     """The distinct values of a column in order. Only the values that a bisection reads are parsed."""

@@ -19,6 +19,7 @@ from spass.rag.index.manifest import CODED, Segment, has_codes
 from spass.rag.index.objects import CODES, Block, SegmentObjects, code_blocks, map_limited, vector_blocks
 from spass.rag.index.segments import decode_rows
 from spass.rag.search.code_scan import CodeBlock
+from spass.rag.search.filter_warnings import FieldTypes
 from spass.rag.search.residency import Residency
 from spass.rag.search.scan import ScanBlock
 from spass.rag.search.selection import ALL, Selection, select
@@ -50,11 +51,14 @@ class BlockReader:
     code_reads: int = field(default=0, init=False)
     _incomplete: set[str] = field(default_factory=set, init=False)  # segments whose codes are known to be incomplete
 
-    async def select(self, filter_: Filter | None) -> list[ScanUnit]:
-        """Return what to scan: the rows that ``filter_`` selects, without blocks that have none."""
+    async def select(self, filter_: Filter | None, types: FieldTypes | None = None) -> list[ScanUnit]:
+        """Return what to scan: the rows that ``filter_`` selects, without blocks that have none. Add to ``types`` as ``select``
+        does."""
         segments = self.segments
         filtered = [n for n, segment in enumerate(segments) if filter_ is not None or segment.deleted_rows]
-        selections = await map_limited(lambda n: select(self.objects, segments[n], filter_), filtered, limit=MAX_CONCURRENT_READS)
+        selections = await map_limited(
+            lambda n: select(self.objects, segments[n], filter_, types), filtered, limit=MAX_CONCURRENT_READS
+        )
         selected = dict(zip(filtered, selections, strict=True))
         units = []
         for number, segment in enumerate(segments):

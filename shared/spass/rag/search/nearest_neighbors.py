@@ -22,6 +22,7 @@ from spass.rag.index.objects import CODES, SegmentObjects, map_limited, vector_b
 from spass.rag.index.segments import Vectors
 from spass.rag.search.blocks import MAX_CONCURRENT_READS, MAX_GROUP_BYTES, BlockReader, ScanUnit
 from spass.rag.search.code_scan import NO_CANDIDATES, Candidates, CodeBlock, CodedQuery, bound_again, scan_codes
+from spass.rag.search.filter_warnings import FieldTypes
 from spass.rag.search.residency import choose_residency
 from spass.rag.search.scan import MIN_SCORE, ScanBlock, ScoredRow, keep_top_k, kth_largest_at_least, scan_top_k
 from spass.rag.search.selection import Selection
@@ -59,12 +60,15 @@ class Neighbor(NamedTuple):
     row: int
 
 
-async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[Neighbor]:
-    """Return the ``top_k`` neighbors, best first. Equal scores are in the order of ids."""
+async def find_nearest(
+    objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery, types: FieldTypes | None = None
+) -> list[Neighbor]:
+    """Return the ``top_k`` neighbors, best first. Equal scores are in the order of ids. Add to ``types`` what the fields of the
+    query's filter have."""
     dimensions = len(query.vector)
     residency = choose_residency(segments, dimensions, objects.budget)
     reader = BlockReader(objects, segments, dimensions, residency)
-    search = _Search(reader, query)
+    search = _Search(reader, query, types)
     await search.run()
     if reader.code_reads:
         line = {"at": now(), "level": "info", "event": "index_read", **objects.log_fields}
@@ -78,13 +82,14 @@ class _Search:
 
     reader: BlockReader
     query: VectorQuery
+    types: FieldTypes | None = None
     rows: list[ScoredRow] = field(default_factory=list)
     open: Candidates = NO_CANDIDATES
     _has_scanned: bool = False
 
     async def run(self) -> None:
         """Scan all blocks. If very many candidates are open, as with near-duplicates, score them before the next blocks."""
-        units = self._leave_selected_open(await self.reader.select(self.query.filter))
+        units = self._leave_selected_open(await self.reader.select(self.query.filter, self.types))
         async with aclosing(self.reader.load(units)) as groups:
             async for group in groups:
                 await self._score([block for block in group if isinstance(block, ScanBlock)])

@@ -24,6 +24,7 @@ from spass.rag.index.manifest import Manifest, document_not_found, index_not_fou
 from spass.rag.index.objects import OFFSETS, SegmentObjects, map_limited
 from spass.rag.index.precondition import IfMatch, View, entity_tag
 from spass.rag.index.segments import Vectors, decode_offsets
+from spass.rag.search.filter_warnings import FieldTypes
 from spass.rag.search.nearest_neighbors import Neighbor, VectorQuery, find_nearest
 
 A = TypeVar("A")
@@ -69,13 +70,16 @@ class Reader:
             check_model(manifest, self._embedder.model)
             if vector is None:
                 vector = (await self._embedder.embed(scope, [query]))[0]
-            neighbors = await find_nearest(objects, manifest.segments, VectorQuery(vector, top_k, filter, min_score))
+            types = FieldTypes()
+            wanted = VectorQuery(vector, top_k, filter, min_score)
+            neighbors = await find_nearest(objects, manifest.segments, wanted, types)
             lines = map(json.loads, await _lines(objects, neighbors))
             results = tuple(
                 Hit(id=DocumentId(neighbor.id), text=line["text"], metadata=line["metadata"], score=neighbor.score)
                 for neighbor, line in zip(neighbors, lines, strict=True)
             )
-            return QueryAnswer(index_id=index_id, results=results, version=manifest.version)
+            warnings = tuple(types.warnings(filter)) if filter is not None else ()
+            return QueryAnswer(index_id=index_id, results=results, version=manifest.version, warnings=warnings)
 
         return await self._read(scope, index_id, search)
 

@@ -6,11 +6,12 @@ from typing import Final
 import anyio.to_thread
 import numpy as np
 
-from spass.rag.index.columns import Column, Mask, decode_directory, directory_bytes, encode_missing_column
-from spass.rag.index.filters import NULL, Filter, FilterCondition
+from spass.rag.index.columns import Column, decode_directory, directory_bytes, encode_missing_column
+from spass.rag.index.filters import NULL, Filter
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import Block, SegmentObjects
 from spass.rag.index.segments import RowNumbers, deleted_row_numbers
+from spass.rag.search.filter_warnings import FieldTypes
 
 _FULL_SCAN_FRACTION: Final = 4  # scanning all rows is not slower than picking a fourth of them
 
@@ -48,14 +49,22 @@ def _within(rows: RowNumbers | None, block: Block) -> RowNumbers | None:
     return rows[start:end] - block.first
 
 
-async def select(objects: SegmentObjects, segment: Segment, filter_: Filter | None) -> Selection:
-    """Select the rows of ``segment`` that a query with ``filter_`` may return. Without a filter, no metadata are read."""
+async def select(objects: SegmentObjects, segment: Segment, filter_: Filter | None, types: FieldTypes | None = None) -> Selection:
+    """Select the rows of ``segment`` that a query with ``filter_`` may return. Without a filter, no metadata are read. Add to
+    ``types`` the types of the values that live documents have in the fields of the filter."""
     deleted = await _deleted_rows(objects, segment)
     if filter_ is None:
         return ALL if deleted is None else Selection(excluded=deleted)
     mask = np.ones(segment.rows, np.bool_)
     for field, condition in filter_.fields.items():
-        mask &= await _mask(objects, segment, field, condition)
+        stored = await _column(objects, segment, field)
+        if stored is None:
+            mask &= condition.matches(NULL)
+            continue
+        column = Column(stored)
+        mask &= column.mask(condition, segment.rows)
+        if types is not None:
+            types.add(field, column.types(segment.rows, deleted))
     if deleted is not None:
         mask[deleted] = False
     if np.count_nonzero(mask) * _FULL_SCAN_FRACTION < segment.rows:
@@ -72,14 +81,6 @@ async def _deleted_rows(objects: SegmentObjects, segment: Segment) -> RowNumbers
 
     bitmap = segment.bitmap_object or segment.inline_bitmap.hex()
     return np.frombuffer(await objects.derived(segment, f"deleted-{bitmap}", unpack), np.intp)
-
-
-async def _mask(objects: SegmentObjects, segment: Segment, field: str, condition: FilterCondition) -> Mask:
-    """Return (rows,) booleans: the rows whose ``field`` meets ``condition``."""
-    stored = await _column(objects, segment, field)
-    if stored is None:
-        return np.full(segment.rows, condition.matches(NULL))
-    return Column(stored).mask(condition, segment.rows)
 
 
 async def _column(objects: SegmentObjects, segment: Segment, field: str) -> bytes | None:
