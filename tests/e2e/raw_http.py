@@ -46,7 +46,7 @@ def request_bytes(
     method: bytes, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes = b"", *, framed: bool = True
 ) -> bytes:
     """Return the bytes of a request. ``framed`` adds the correct Content-Length."""
-    lines = [b"%s %s HTTP/1.1" % (method, target), b"Host: gateway", b"Connection: close"]
+    lines = [b"%s %s HTTP/1.1" % (method, target), b"Host: localhost", b"Connection: close"]
     lines += [name + b": " + value for name, value in headers]
     if framed and (body or method not in {b"GET", b"HEAD", b"DELETE"}):
         lines.append(b"Content-Length: %d" % len(body))

@@ -19,7 +19,7 @@ AUTHORIZED: Final = [(b"Authorization", b"Bearer " + TOKEN.encode())]
 CALLER: Final = [*AUTHORIZED, (b"SPASS-User-Id", USER)]
 MIB: Final = 1024 * 1024
 
-GET_SESSIONS: Final = b"GET " + SESSIONS + b" HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\n"
+GET_SESSIONS: Final = b"GET " + SESSIONS + b" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\n"
 POST_SESSION: Final = GET_SESSIONS.replace(b"GET", b"POST", 1) + b"SPASS-User-Id: " + USER + b"\r\n"
 
 
@@ -190,9 +190,9 @@ def test_a_content_length_that_is_too_short_does_not_smuggle_a_second_request(ga
         b"POST " + SESSIONS + b" HTTP/1.1\r\n\r\n",
         b"POST " + SESSIONS + b" HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         b"POST " + SESSIONS + b" HTTP/1.0\r\n\r\n",
-        b"POST " + SESSIONS + b" HTTP/2.0\r\nHost: gateway\r\n\r\n",
+        b"POST " + SESSIONS + b" HTTP/2.0\r\nHost: localhost\r\n\r\n",
         b"POST " + SESSIONS + b"\r\n\r\n",
-        b"POST  " + SESSIONS + b"  HTTP/1.1\r\nHost: gateway\r\n\r\n",
+        b"POST  " + SESSIONS + b"  HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 200,
         b"\r\n" * 50,
@@ -233,14 +233,14 @@ def test_a_request_keeps_its_own_answer_when_garbage_follows_it(gateway: Gateway
 
 def test_a_websocket_upgrade_is_refused(gateway: Gateway) -> None:
     upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: c3Bhc3M=\r\n\r\n"
-    assert _code(_expect_refusal(gateway, b"GET /ws HTTP/1.1\r\nHost: gateway\r\n" + upgrade, finish=True)) == (
+    assert _code(_expect_refusal(gateway, b"GET /ws HTTP/1.1\r\nHost: localhost\r\n" + upgrade, finish=True)) == (
         404,
         "route_not_found",
     )
 
 
 def test_an_http_1_0_request_without_a_host_is_served(gateway: Gateway) -> None:
-    head = GET_SESSIONS.replace(b"HTTP/1.1\r\nHost: gateway", b"HTTP/1.0")
+    head = GET_SESSIONS.replace(b"HTTP/1.1\r\nHost: localhost", b"HTTP/1.0")
     answer = exchange(gateway.url, head + b"SPASS-User-Id: " + USER + b"\r\n\r\n")
     assert answer is not None
     assert_sound(answer, secrets=[TOKEN], successes=[200])
@@ -279,7 +279,7 @@ def test_clients_that_leave_in_the_middle_of_a_body_change_nothing(gateway: Gate
 def test_head_is_answered_without_a_body_and_the_connection_stays_open(gateway: Gateway) -> None:
     url = urlsplit(gateway.url)
     with socket.create_connection((url.hostname or "", url.port or 80), timeout=10) as connection:
-        head = b"HEAD /healthz HTTP/1.1\r\nHost: gateway\r\n\r\n"
+        head = b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
         connection.sendall(head + head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         data = b""
         while piece := connection.recv(65536):
