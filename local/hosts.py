@@ -57,7 +57,7 @@ class HostGuard:
         request_id = RequestId(new_id("req"))
         error = InvalidRequest(
             f"The host {foreign[:_SHOWN_CHARACTERS]!r} is not a name of this gateway. "
-            f"Call it under 127.0.0.1 or localhost, or start it with the name in {VARIABLE}.",
+            f"Use the address that `make run` prints, or start it with the name in {VARIABLE}.",
             details={"errors": [{"loc": ["header", "Host"], "message": "Unknown host.", "type": InvalidRequest.code}]},
         )
         await error_response(error, request_id, {"SPASS-Request-Id": request_id})(scope, receive, send)

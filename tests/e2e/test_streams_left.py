@@ -87,7 +87,8 @@ def test_a_disconnect_before_the_first_word_reaches_the_model(gateway: Gateway, 
     body = {"model": "endless", "messages": [{"role": "user", "content": "Think."}], "stream": True}
     with socket.create_connection(("127.0.0.1", httpx.URL(gateway.url).port or 0)) as client:
         content = json.dumps(body).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(content)}"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        head += f"Content-Length: {len(content)}"
         client.sendall(head.encode() + b"\r\n\r\n" + content)
         assert upstream.received.wait(SECONDS)
     assert upstream.disconnected.wait(SECONDS / 2), "the gateway still waits for the model's answer"
