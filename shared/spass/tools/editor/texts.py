@@ -15,6 +15,8 @@ from spass.workspaces.paths import WorkspacePath, check_together, parse_path, sh
 from spass.workspaces.text import decode_text
 from spass.workspaces.tree import TreeAt
 
+_MAX_NAME_BYTES: Final = 255
+"""Bytes of a name on usual file systems. A workspace has longer ones."""
 MAX_EDIT_BYTES: Final = 2 * 2**20
 """Bytes of all files of one edit together, those to read included."""
 MAX_EDIT_LINES: Final = 400_000
@@ -67,6 +69,22 @@ class EditPaths:
         return [*existing, *self.read_only]
 
 
+def _check_as_files(names: Mapping[str, WorkspacePath]) -> None:
+    """Check that every file system can have files with these ``names`` in one folder. Some ignore case.
+
+    Raises:
+        InvalidPath: one would replace another, or a name is too long.
+    """
+    check_together(names, param="files")
+    for name, path in names.items():
+        if any(len(segment.encode()) > _MAX_NAME_BYTES for segment in name.split("/")):
+            raise InvalidPath(
+                f"A name in the path {show(path)} has more than {_MAX_NAME_BYTES} bytes of UTF-8, which the editor cannot write. "
+                "Choose a shorter name; /git mv renames a file.",
+                param="files",
+            )
+
+
 def _parse(paths: Sequence[str], param: str) -> list[WorkspacePath]:
     return list(dict.fromkeys(parse_path(path, f"{param}.{at}") for at, path in enumerate(paths)))
 
@@ -87,7 +105,7 @@ class EditTexts:
         Raises:
             ToolError: a file is not text.
             WorkspaceLimit: they have too many lines.
-            InvalidPath: a model would see two of the paths as the same one.
+            InvalidPath: a model or a file system would take two of the paths for the same one, or a name is too long.
         """
         lines = 0
         for path, body in bodies.items():
@@ -103,6 +121,7 @@ class EditTexts:
         names = {as_seen(path): path for path in named}
         if len(names) < len(named):
             raise InvalidPath("A model cannot tell two of the paths apart. Edit these files in separate calls.", param="files")
+        _check_as_files(names)
         views = {path: FileView.of(bodies.get(path, b""), as_seen) for path in named}
         created = frozenset(path for path in paths.files if path not in bodies)
         return cls(names, views, created, frozenset(paths.read_only))

@@ -317,7 +317,7 @@ async def test_a_path_that_the_defence_rewrites_has_another_name_for_the_editor(
 
 
 async def test_a_long_result_is_cut_for_the_model_and_less_for_people(harness: EditHarness) -> None:
-    paths = [f"docs/{'ä' * 200}{number:03}.md" for number in range(100)]
+    paths = [f"docs/{'ä' * 100}/{'ä' * 100}{number:03}.md" for number in range(100)]
     harness.editor.work = write_texts(dict.fromkeys(paths, "line \x01\n" * 200), "x" * 100_000)
     outcome = await harness.call("Write them.", paths)
     result = result_of(outcome)
@@ -327,6 +327,28 @@ async def test_a_long_result_is_cut_for_the_model_and_less_for_people(harness: E
     assert all(file["added"] == 200 for file in result["files"])
     assert result["files"][-1]["truncated"]
     assert len(json.dumps(outcome.rich, ensure_ascii=False).encode()) > 64 * 1024
+
+
+async def test_files_that_a_file_system_may_take_for_one_are_not_edited_together(harness: EditHarness) -> None:
+    """That of macOS ignores case: the second file would replace the first one in the editor's folder."""
+    code, message = error_of(await harness.call("Edit.", ["<s>/a.py", "‹S›/a.py"]))
+    assert code == "invalid_path"
+    assert "differ only in case" in message
+    assert harness.editor.requests == []
+
+
+@pytest.mark.parametrize("name", ["n" * 256, "ü" * 128, "folder" * 43 + "/a.py"])
+async def test_a_name_that_no_file_system_takes_is_refused_with_what_to_do(harness: EditHarness, name: str) -> None:
+    code, message = error_of(await harness.call("Edit.", [name]))
+    assert code == "invalid_path"
+    assert "more than 255 bytes" in message
+    assert "shorter name" in message
+    assert harness.editor.requests == []
+
+
+async def test_the_longest_name_is_edited(harness: EditHarness) -> None:
+    result_of(await harness.call("Edit.", ["n" * 255]))
+    assert harness.editor.requests[0].create == ("n" * 255,)
 
 
 async def test_an_error_of_the_editor_reaches_the_model() -> None:

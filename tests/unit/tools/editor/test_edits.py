@@ -128,6 +128,15 @@ async def test_an_unclear_edit_is_asked_for_again_and_then_fails(
     assert scripted.left() == []
 
 
+async def test_an_answer_with_2000_new_files_changes_the_file_that_it_may_change(tmp_path: Path) -> None:
+    new_files = "".join(block(f"new/{number:04}.py", "", "x = 1\n") for number in range(2000))
+    scripted = Scripted(tmp_path, [new_files + block("main.py", "import sys\n", "import os\n")])
+    result = await scripted.edit({"main.py": MAIN})
+    assert result.files == {"main.py": MAIN.replace("sys", "os")}
+    assert result.answer.endswith("new/0018.py, new/0019.py and 1980 others]")
+    assert len(scripted.proposed) <= 200
+
+
 async def test_the_permitted_part_of_an_edit_is_made(tmp_path: Path) -> None:
     answer = block("main.py", "import sys\n", "import os\n") + block("../x", "", "evil\n") + block("/tmp/x", "", "evil\n")
     result = await Scripted(tmp_path, [answer]).edit({"main.py": MAIN})

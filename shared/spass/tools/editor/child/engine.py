@@ -18,6 +18,7 @@ from spass.tools.editor.child.texts import LineEnds, Shape
 
 _MAX_REASON: Final = 2000
 """Characters of a message that is sent to the model that called the tool."""
+_MAX_REFUSED_SHOWN: Final = 20
 _aiders_find_filename: Final = editblock_coder.find_filename
 _aiders_find_similar_lines: Final = editblock_coder.find_similar_lines
 _EXAMPLE_FOLDER: Final = "path/to/"
@@ -192,7 +193,10 @@ def edit(edit: Edit, connection: Connection, root: Path) -> Edited:
         raise EditFailed(f"The model's edits could not be applied: {line_ends.show(coder.reflected_message)[:_MAX_REASON]}")
     answer = line_ends.show(coder.partial_response_content)
     if coder.refused:
-        answer += f"\n\n[Not applied, because these files may not be edited: {', '.join(sorted(coder.refused))}]"
+        names = sorted(coder.refused)
+        others = f" and {len(names) - _MAX_REFUSED_SHOWN} others" if len(names) > _MAX_REFUSED_SHOWN else ""
+        shown = ", ".join(names[:_MAX_REFUSED_SHOWN])
+        answer += f"\n\n[Not applied, because these files may not be edited: {shown}{others}]"
     written = {path: line_ends.show(terminal.read_text(str(root / path)) or "") for path in sorted(terminal.written)}
     return Edited(answer, {path: shapes.get(path, Shape()).restore(text) for path, text in written.items()})
 

@@ -10,6 +10,8 @@ from spass.tools.editor.child.connection import Connection, EditFailed
 
 MAX_FILE: Final = 4 * 2**20
 """Bytes of a file of a workspace."""
+_MAX_NEW_FILES: Final = 200
+"""Files that an edit may propose. Each is a line to the gateway, which takes 2,000 lines of an edit."""
 
 
 def is_file_name(name: str) -> bool:
@@ -61,6 +63,8 @@ class Terminal(InputOutput):
         """Return True if the gateway permits a new file at this path."""
         relative = self.relative(path)
         if relative not in self._answers:
+            if len(self._answers) >= _MAX_NEW_FILES:
+                return False
             self._answers[relative] = (
                 is_file_name(relative) and ".." not in Path(relative).parts and self._connection.may_edit(relative)
             )
