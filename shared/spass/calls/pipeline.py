@@ -14,10 +14,10 @@ from spass.calls.call_price import price_call
 from spass.calls.defence import MAX_CHARACTERS, sanitize_request
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimate_tokens, expected_usage
-from spass.calls.json_calls import json_call_reader
 from spass.calls.recorder import Recorder
 from spass.calls.scope import MAX_CALLER_DEPTH, Scope
 from spass.calls.stable_text import stable_text
+from spass.calls.text_calls import text_call_reader
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cost import NO_COST, Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError, UpstreamError
@@ -91,7 +91,7 @@ class Calls:
         async with self._admission.admit(scope, expected, self._price(model, expected)) as reservation:
             sanitized = await run_in_worker_thread(characters, sanitize_request, request)
             redacted = AnswerRedactor(self.redactor)
-            json_calls = json_call_reader(model, sanitized.request, sanitized.mark)
+            text_calls = text_call_reader(model, sanitized.request, sanitized.mark)
             # What came with the finish reason leaves with what is held until the end, so that a whole answer stays in one piece.
             last, received = ChatDelta(), 0
 
@@ -107,7 +107,7 @@ class Calls:
                     async for raw in deltas:
                         received += _count_characters(raw)
                         _check_length(received)
-                        delta = raw if json_calls is None else json_calls.feed(raw)
+                        delta = raw if text_calls is None else text_calls.feed(raw)
                         call.builder.add(delta)
                         piece = _text_of(await run_in_worker_thread(_count_characters(delta), redact, delta))
                         if delta.finish_reason is not None:
@@ -115,8 +115,8 @@ class Calls:
                         elif piece:
                             text, last = _join(last, piece), ChatDelta()
                             yield text
-                    if json_calls is not None:
-                        call.builder.add(held := json_calls.flush())
+                    if text_calls is not None:
+                        call.builder.add(held := text_calls.flush())
                         last = _join(last, redact(held))
                     text, last = _join(last, redacted.flush()), ChatDelta()
                     if _text_of(text):

@@ -113,7 +113,7 @@ class ModelConfig(_Section):
 
     With ``sampling: false``, requests to the model have no ``temperature``, ``top_p`` and the like. With ``begins_thinking``, the
     model's answers begin with think text that has no opening tag. With ``tool_calls: text``, the model may write its calls as
-    JSON text (``calls.json_calls``). ``created`` is the day of the model's release; lists of models show its first second (UTC).
+    text (``calls.text_calls``). ``created`` is the day of the model's release; lists of models show its first second (UTC).
     """
 
     name: CatalogueName

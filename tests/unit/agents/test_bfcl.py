@@ -15,11 +15,12 @@ from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.protocols import REACT, STRUCTURED, Protocol
+from spass.calls.text_calls import TextCallReader
 from spass.core.effects import Infer
 from spass.core.events import collect
 from spass.core.json import dump_canonical
 from spass.core.messages import FinishReason, Json, ToolCallDelta
-from spass.llm.types import ChatDelta
+from spass.llm.types import ChatDelta, collect_deltas
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.base import Tool, ToolContext
@@ -170,3 +171,27 @@ def test_the_corpus_has_calls_of_every_sort() -> None:
     assert sum(call.id.startswith("live") for call in calls()) == 400
     assert sum(bare_text(call) is not None for call in calls()) > 50
     assert {type(value) for call in calls() for value in call.arguments.values()} == {str, int, float, bool, list, dict}
+
+
+SPELLINGS_OF_TEXT: Final[Sequence[Callable[[str, Json], str]]] = [
+    lambda name, arguments: f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>\n" * 2,
+    lambda name, arguments: f"[{', '.join([f'{name}({_keywords(arguments)})'] * 2)}]",
+    lambda name, arguments: (
+        f"I call it.\n```json\n{json.dumps({'name': name, 'parameters': arguments}, indent=1) * 2}\n```\nThen I wait."
+    ),
+]
+
+
+def _keywords(arguments: Json) -> str:
+    assert isinstance(arguments, dict)
+    return ", ".join(f"{word}={value!r}" for word, value in arguments.items())
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS_OF_TEXT)
+def test_calls_in_the_text_of_a_model_have_the_arguments_that_it_wrote(spelling: Callable[[str, Json], str]) -> None:
+    for call in calls()[:300]:
+        reader = TextCallReader({call.name})
+        deltas = [reader.feed(ChatDelta(piece)) for piece in pieces(spelling(call.name, call.arguments))]
+        reply = collect_deltas([*deltas, reader.flush()])
+        assert [(made.name, json.loads(made.arguments)) for made in reply.message.tool_calls] == [(call.name, call.arguments)] * 2
+        assert reply.message.content in ("", "I call it.\n\nThen I wait.")

@@ -1,9 +1,11 @@
 """Tool calls that a model writes as JSON text: what is a call, what stays text, and when text is shown."""
 
+import ast
 import json
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from spass.calls.json_calls import MAX_CHARACTERS, JsonCallReader, json_call_reader
+from spass.calls.text_calls import MAX_CHARACTERS, TextCallReader, text_call_reader
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta, ToolSpec
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, NamedTool, ToolChoice, collect_deltas
 from spass.tenancy.config import ModelConfig
@@ -38,6 +40,37 @@ CALLS = {
     f"```\n{ADD}\n```\n": [ADDED],
     f"  ~~~tool_call \r\n[{ADD},{ADD}]~~~": [ADDED, ADDED],
     f"```{ADD}```": [ADDED],
+    # One after the other
+    f"{ADD}{ADD}": [ADDED, ADDED],
+    f"{ADD}; {WEATHER}": [ADDED, WEATHERED],
+    f"{ADD},\n[{WEATHER}]\n{ADD}": [ADDED, WEATHERED, ADDED],
+    f"```json\n{ADD}\n{WEATHER}\n```\n\n~~~\n{ADD}~~~": [ADDED, WEATHERED, ADDED],
+    # Hermes, Qwen
+    f"<tool_call>\n{ADD}\n</tool_call>": [ADDED],
+    f"<tool_call>{ADD}</tool_call>\n<tool_call>\n{WEATHER}\n</tool_call>\n": [ADDED, WEATHERED],
+    f"<tools>\n{ADD}\n{WEATHER}</tools>": [ADDED, WEATHERED],
+    "<Tool_Call>[weather(city='Köln')]</TOOL_CALL>": [WEATHERED],
+    # Llama 4
+    '[weather(city="Köln")]': [WEATHERED],
+    "[add(), weather( city = 'Köln', ) ]": [("add", {}), WEATHERED],
+    '[add(a=-1.5e-3, b=[True, (None, 2)], c={\'x\': "\'", "y": {}})]': [
+        ("add", {"a": -0.0015, "b": [True, [None, 2]], "c": {"x": "'", "y": {}}})
+    ],
+    '```python\n[add(a=\'it\\\'s\', b="""one\n"two" 3""", c=\'a\' "b")]\n```': [
+        ("add", {"a": "it's", "b": 'one\n"two" 3', "c": "ab"})
+    ],
+    r"[add(a='\d+ \\ \x41 \n')]": [("add", {"a": "\\d+ \\ A \n"})],
+    "[add(from=1, a='')]": [("add", {"from": 1, "a": ""})],
+}
+IN_WORDS = {
+    f"I look it up.\n```json\n{WEATHER}\n```\nOne moment.": ("I look it up.\n", [WEATHERED], "\nOne moment."),
+    f"I look it up:\n\n```\n[add()]\n{ADD}``` \n": ("I look it up:\n\n", [("add", {}), ADDED], "\n"),
+    f"```json\n{ADD}\n```\nDone.": ("", [ADDED], "\nDone."),
+    f"~~~ \n[{ADD}]\n~~~\nAs `{ADD}` ``` in a line": ("", [ADDED], f"\nAs `{ADD}` ``` in a line"),
+    f"{ADD} is the call:\n```json\n{WEATHER}\n```": (f"{ADD} is the call:\n", [WEATHERED], ""),
+    f"```\n{ADD}\n```\n{{": ("", [ADDED], "\n{"),
+    f'```\n{ADD}\n```\n{{"name": "add", "arguments": {{"a": ]}}}}': ("", [ADDED], '\n{"name": "add", "arguments": {"a": ]}}'),
+    f"``\n`~~\n```json\n{ADD}\n```": ("``\n`~~\n", [ADDED], ""),
 }
 TEXTS = [
     "",
@@ -45,13 +78,55 @@ TEXTS = [
     "Hello there.",
     f"I call it: {ADD}",
     f"{ADD} Done.",
-    f"{ADD}{ADD}",
-    f"{ADD}; {ADD}",
+    f"{ADD};",
+    f"{ADD};;{ADD}",
     f"<b>{ADD}",
+    "I call it: [add(a=1)]",
+    f"I call it:\n<tool_call>{ADD}</tool_call>",
+    f"<tool_call>{ADD}</tool_call> Done.",
+    f"<tool_call>{ADD}",
+    f"<tool_call>{ADD}</tools>",
+    "<tool_call></tool_call>",
+    f"<tool_call>```{ADD}```</tool_call>",
+    f"Two ways:\n```json\n{ADD}\n```\nor\n```json\n{WEATHER}\n```\n",
+    f"Two ways:\n```python\nprint()\n```\nor\n```json\n{ADD}\n```\n",
+    f"Like this: ```json\n{ADD}\n```",
+    f"Like this:\n```json {ADD}\n```",
+    f"Like this:\n ```json\n{ADD}\n```",
+    f"Like this:\n```json\n{ADD}\n``` here",
+    f"Like this:\n````json\n{ADD}\n````",
+    f"Like this:\n```json\n{ADD}\n",
+    f"Hm.<think>\n```json\n{ADD}\n```\n</think>No.",
+    f"Hm.\n```json\n{ADD}\n```\n</think>No.",
+    "[add]",
+    "[add](https://example.org)",
+    "[adder(a=1)]",
+    "[print(a=1)]",
+    "[add(1)]",
+    "[add(a=1, a=2)]",
+    "[add(a=b)]",
+    "[add(a=add())]",
+    "[add(a=1+1)]",
+    "[add(a=--1)]",
+    "[add(a={1})]",
+    "[add(a={(): 1})]",
+    "[add(a=f'{1}')]",
+    "[add(a=b'x')]",
+    "[add(a='x\ny')]",
+    "[add(a='x)]",
+    "[add(a=...)]",
+    "[add(a=1j)]",
+    "[add(a=1e999)]",
+    "[add(a=[1 2])]",
+    "[add(a=" + "[" * 70 + "]" * 70 + ")]",
+    "[add(a=" + "7" * 100 + ")]",
+    "[add(**{})]",
+    "[add(a=1) if True else 2]",
+    "[add(a=1), 5]",
+    "add(a=1)",
     f"```json\n{ADD}",
     f"```json\n{ADD}\n~~~",
     f"```json\n{ADD}\n``",
-    f"```json\n{ADD}\n```\nDone.",
     f"```json\nCall: {ADD}\n```",
     f"``{ADD}``",
     "```python\nprint({})\n```",
@@ -98,7 +173,7 @@ TEXTS = [
 
 
 def read(pieces: Sequence[str], reason: FinishReason | None = FinishReason.STOP, **options: Any) -> ChatReply:
-    reader = JsonCallReader(NAMES, **options)
+    reader = TextCallReader(NAMES, **options)
     deltas = [reader.feed(ChatDelta(piece)) for piece in pieces]
     deltas += [reader.feed(ChatDelta(finish_reason=reason))] if reason else []
     return collect_deltas([*deltas, reader.flush()])
@@ -126,9 +201,36 @@ def test_any_other_reply_stays_text_wherever_it_is_cut(text: str) -> None:
     assert outcome([*text]) == outcome([*text], None) == (text, [], "stop")
 
 
+@pytest.mark.parametrize("text", IN_WORDS)
+def test_the_only_fenced_block_between_words_becomes_calls_wherever_it_is_cut(text: str) -> None:
+    before, calls, after = IN_WORDS[text]
+    expected = (before + after, calls, "tool_calls")
+    for at in range(len(text) + 1):
+        assert outcome([text[:at], text[at:]]) == expected
+    assert outcome([*text], None) == outcome([text], None) == expected
+    assert outcome([text], FinishReason.LENGTH) == (text, [], "length")
+
+
+@pytest.mark.parametrize("text", [text for text in IN_WORDS if not text.startswith(("~", "```", "{"))])
+def test_words_before_a_block_are_shown_at_once_and_the_others_at_the_end(text: str) -> None:
+    before, _, after = IN_WORDS[text]
+    reader = TextCallReader(NAMES)
+    assert "".join(reader.feed(ChatDelta(character)).content for character in text) == before
+    assert reader.feed(ChatDelta(finish_reason=FinishReason.STOP)).content == after
+
+
+def test_words_are_not_delayed() -> None:
+    reader = TextCallReader(NAMES)
+    deltas = [ChatDelta(word) for word in ("Yes.", "\n", "\n- one", "\n", " `x`", "\n", "~ 2", "\n\n", "``x``", "\n", "#")]
+    assert [reader.feed(delta) for delta in deltas] == deltas
+    assert [reader.feed(ChatDelta(piece)).content for piece in ("\n`", "`", "a", "\n``", "`", "js", "\n", "x")] == [
+        *("\n", "", "``a", "\n", "", "", "", "```js\nx"),
+    ]
+
+
 @pytest.mark.parametrize("text", CALLS)
 def test_nothing_of_a_call_is_shown_while_it_arrives(text: str) -> None:
-    reader = JsonCallReader(NAMES)
+    reader = TextCallReader(NAMES)
     assert [reader.feed(ChatDelta(character)) for character in text] == [ChatDelta()] * len(text)
 
 
@@ -151,18 +253,25 @@ def test_nothing_of_a_call_is_shown_while_it_arrives(text: str) -> None:
         ("<th", "e"),
         (ADD, "."),
         (f"[{ADD}, ", "]"),
-        (f"```json\n{ADD}\n```\n", "D"),
+        (f"```json\n{ADD}\n```\nDone.\n``", "`"),
+        (f"```json\n{ADD}\n```\nI </think", ">"),
+        ("[add", "i"),
+        ("[add(a", ","),
+        ("[add(a=", "b"),
+        ("[add(a='x", "\n"),
+        ("[add(a=1", "+"),
+        ("<tool_call>", "I"),
     ],
 )
 def test_text_is_released_at_the_first_character_that_no_call_has(held: str, next_character: str) -> None:
-    reader = JsonCallReader(NAMES)
+    reader = TextCallReader(NAMES)
     assert "".join(reader.feed(ChatDelta(character)).content for character in held) == ""
     assert reader.feed(ChatDelta(next_character)).content == held + next_character
     assert reader.feed(ChatDelta(ADD)).content == ADD
 
 
 def test_text_that_begins_unlike_a_call_is_passed_on_unchanged() -> None:
-    reader = JsonCallReader(NAMES)
+    reader = TextCallReader(NAMES)
     deltas = [ChatDelta(word) for word in ("It", " is", " {", '"name"', ": ", "[", " ```json\n", ADD)]
     assert [reader.feed(delta) for delta in deltas] == deltas
 
@@ -179,14 +288,14 @@ def test_a_finish_reason_of_the_provider_for_calls_stays() -> None:
 
 def test_a_whole_reply_in_one_delta_keeps_its_usage_and_cost() -> None:
     whole = ChatDelta(ADD, (), FinishReason.STOP, TokenUsage(3, 4), Decimal("0.5"), reasoning_characters=7)
-    delta = JsonCallReader(NAMES).feed(whole)
+    delta = TextCallReader(NAMES).feed(whole)
     assert (delta.content, delta.finish_reason) == ("", FinishReason.TOOL_CALLS)
     assert (delta.usage, delta.cost_usd, delta.reasoning_characters) == (TokenUsage(3, 4), Decimal("0.5"), 7)
     assert [call.name for call in delta.tool_calls] == ["add"]
 
 
 def test_deltas_after_the_finish_reason_are_passed_on() -> None:
-    reader = JsonCallReader(NAMES)
+    reader = TextCallReader(NAMES)
     assert reader.feed(ChatDelta(ADD, finish_reason=FinishReason.STOP)).tool_calls
     for delta in (ChatDelta(usage=TokenUsage(3, 4), cost_usd=Decimal(1)), ChatDelta(ADD)):
         assert reader.feed(delta) is delta
@@ -202,7 +311,7 @@ def test_calls_have_different_ids_in_order() -> None:
 
 
 def test_a_native_call_releases_the_text_before_it() -> None:
-    reader = JsonCallReader(NAMES)
+    reader = TextCallReader(NAMES)
     native = ToolCallDelta(0, "c1", "weather", "{}")
     deltas = [reader.feed(ChatDelta(ADD)), reader.feed(ChatDelta(" \n", (native,))), reader.feed(ChatDelta(ADD))]
     assert deltas == [ChatDelta(), ChatDelta(f"{ADD} \n", (native,)), ChatDelta(ADD)]
@@ -211,7 +320,7 @@ def test_a_native_call_releases_the_text_before_it() -> None:
 
 
 def test_a_refusal_is_passed_on_and_releases_the_text_before_it() -> None:
-    reader = JsonCallReader(NAMES)
+    reader = TextCallReader(NAMES)
     assert reader.feed(ChatDelta(ADD)) == ChatDelta()
     assert reader.feed(ChatDelta(refusal="No.")) == ChatDelta(ADD, refusal="No.")
     assert reader.feed(ChatDelta(finish_reason=FinishReason.STOP)) == ChatDelta(finish_reason=FinishReason.STOP)
@@ -233,7 +342,7 @@ def test_a_reply_that_is_too_long_for_calls_is_released(size: int) -> None:
 
 
 def test_text_is_released_as_soon_as_it_is_too_long() -> None:
-    reader = JsonCallReader(NAMES)
+    reader = TextCallReader(NAMES)
     beginning = '{"name": "add", "arguments": {"a": "'
     assert reader.feed(ChatDelta(beginning)) == ChatDelta()
     longer = "x" * (MAX_CHARACTERS + 1 - len(beginning))
@@ -243,6 +352,9 @@ def test_text_is_released_as_soon_as_it_is_too_long() -> None:
 
 def test_a_long_reply_that_looks_like_calls_costs_little_time() -> None:
     replies = [f"[{ADD}," * 2, " " * 10**5, '{"name": "add", "arguments": {"a": "' + "x\\n" * 10**5, '{"n' + "\\u0061" * 10**5]
+    values = ("[" * 10**5, "-" * 10**5, "1-" * 10**5, "'x' " * 10**4, "1" * 10**5, "[" + "1," * 10**4)
+    replies += [f"[add(a={value}" for value in values] + ["<tool_call>" + ADD * 10**3, "<" * 10**5]
+    replies += ["Yes.\n" + "`\n" * 10**5, "Yes.\n" + "``\n~~" * 10**5, f"Yes.\n```\n{ADD}\n```" + "\n``" * 10**5]
     replies += ['{"name": "add", "arguments": {"a": ' + "[" * 10**5, "```" + "a" * 10**5, "<think>" * 10**4 + ADD]
     started = time.process_time()
     for reply in replies:
@@ -306,7 +418,7 @@ def test_a_model_that_begins_thinking_may_call_without_thoughts() -> None:
 
 
 def test_thoughts_are_shown_while_they_arrive() -> None:
-    reader = JsonCallReader(NAMES)
+    reader = TextCallReader(NAMES)
     shown = [reader.feed(ChatDelta(piece)).content for piece in ("<thi", "nk>I", " add", ".</th", "ink>", "\n", ADD)]
     assert shown == ["", "<think>I", " add", ".</th", "ink>", "", ""]
 
@@ -332,7 +444,7 @@ def is_read(
     model: ModelConfig = TEXT_MODEL, tools: Sequence[ToolSpec] = SPECS, choice: ToolChoice | None = None, **fields: Any
 ) -> bool:
     request = ChatRequest(model.name, (Message(Role.USER, "?"),), tuple(tools), choice, **fields)
-    reader = json_call_reader(model, request, None)
+    reader = text_call_reader(model, request, None)
     return reader is not None and bool(reader.feed(ChatDelta(ADD, finish_reason=FinishReason.STOP)).tool_calls)
 
 
@@ -355,7 +467,7 @@ def test_without_offered_tools_nothing_is_read() -> None:
 
 def test_the_catalogue_says_that_a_model_begins_with_thoughts() -> None:
     model = TEXT_MODEL.model_copy(update={"begins_thinking": True})
-    reader = json_call_reader(model, ChatRequest("scout", (), SPECS), None)
+    reader = text_call_reader(model, ChatRequest("scout", (), SPECS), None)
     assert reader is not None
     deltas = [reader.feed(ChatDelta("I add.</think>")), reader.feed(ChatDelta(ADD, finish_reason=FinishReason.STOP))]
     assert [(delta.content, len(delta.tool_calls)) for delta in deltas] == [("I add.</think>", 0), ("", 1)]
@@ -364,7 +476,7 @@ def test_the_catalogue_says_that_a_model_begins_with_thoughts() -> None:
 def test_several_calls_stay_text_if_the_request_wants_one() -> None:
     extra = {"parallel_tool_calls": False}
     assert is_read(extra=extra)
-    reader = json_call_reader(TEXT_MODEL, ChatRequest("scout", (), SPECS, extra=extra), None)
+    reader = text_call_reader(TEXT_MODEL, ChatRequest("scout", (), SPECS, extra=extra), None)
     assert reader is not None
     both = ChatDelta(f"[{ADD}, {WEATHER}]", finish_reason=FinishReason.STOP)
     assert reader.feed(both) == both
@@ -376,28 +488,96 @@ FRAGMENTS = [
     *("{", "}", "[", "]", ",", ":", '"', "\\", "```", "`", "~~~", "json", "\n", " ", "<think>", "</think>", "<thi", "Hm."),
     *('"name": ', '"arguments": ', '"parameters": ', '"function": {', '"tool_calls": [', '"type": "function", ', '"add", ', "{}"),
     *('"{}"', '{"a": 1}', ADD, WEATHER, f"[{ADD}]", f"```json\n{WEATHER}\n```"),
+    *(
+        ";",
+        "<tool_call>",
+        "</tool_call>",
+        "<tools>",
+        "</tools>",
+        f"\n```\n{ADD}\n```\n",
+        "[add(a=1)]",
+        "add(",
+        "a=",
+        "1",
+        "'",
+        ")",
+    ),
+    *("[add(a='", "')]", "None", "'" * 3, ")"),
 ]
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=9).map("".join)
+BLANKS = " \t\r\n"
 
 
-def reference(text: str) -> list[tuple[str, Any]] | None:
-    """Return the calls in a whole text without think text, or None."""
-    text = text.strip(" \t\r\n")
-    fenced = re.fullmatch(r"(```|~~~)[\w+-]*[ \t\r\n]*(?=[\[{])(.*)\1", text, re.DOTALL)
-    try:
-        value = parse(fenced[2] if fenced else text)
-        value = value["tool_calls"] if isinstance(value, dict) and [*value] == ["tool_calls"] else value
-        return [reference_call(call) for call in (value if isinstance(value, list) else [value])] or None
-    except ValueError:
+def reference(text: str) -> tuple[str, list[tuple[str, Any]]] | None:
+    """Return the words and the calls of a whole reply without think text, or None if it has no calls."""
+    with suppress(ValueError):
+        return "", reference_units(text)
+    opening = re.search(r"^(```|~~~)", text, re.MULTILINE)
+    header = re.compile(r"[\w+-]*[ \t\r]*\n").match(text, opening.end()) if opening is not None else None
+    if opening is None or header is None:
         return None
+    for closing in re.finditer(rf"{opening[1]}[ \t\r]*(?=\n|\Z)", text[header.end() :]):
+        after = text[header.end() + closing.end() :]
+        with suppress(ValueError):
+            calls = reference_units(text[header.end() : header.end() + closing.start()], wrapped=True)
+            return None if re.search(r"\n(?:```|~~~)", after) else (text[: opening.start()] + after, calls)
+    return None
+
+
+def reference_units(text: str, *, wrapped: bool = False) -> list[tuple[str, Any]]:
+    """Return all calls of ``text``, which has nothing else."""
+    calls: list[tuple[str, Any]] = []
+    text = text.strip(BLANKS)
+    while True:
+        more, end = reference_unit(text, wrapped=wrapped)
+        calls += more
+        text = text[end:].lstrip(BLANKS)
+        if not text:
+            return calls
+        text = text[1:].lstrip(BLANKS) if text[0] in ",;" else text
+
+
+def reference_unit(text: str, *, wrapped: bool) -> tuple[list[tuple[str, Any]], int]:
+    """Return the calls at the beginning of ``text``, and their length."""
+    opening = re.match(r"(```|~~~)[\w+-]*|<(tool_call|tools)>", text) if not wrapped else None
+    if opening is not None:
+        for closing in re.finditer(opening[1] or f"</{opening[2]}>", text[opening.end() :]):
+            with suppress(ValueError):
+                inner = reference_units(text[opening.end() : opening.end() + closing.start()], wrapped=True)
+                return inner, opening.end() + closing.end()
+        raise ValueError(text)
+    if re.match(r"\[[ \t\r\n]*[^{ \t\r\n]", text):
+        for end in (found.end() for found in re.finditer("]", text)):
+            with suppress(SyntaxError):
+                return reference_python(ast.parse(text[:end], mode="eval").body), end
+        raise ValueError(text)
+    value, end = json.JSONDecoder(object_pairs_hook=unique).raw_decode(text)
+    value = value["tool_calls"] if isinstance(value, dict) and [*value] == ["tool_calls"] else value
+    calls = [reference_call(call) for call in (value if isinstance(value, list) else [value])]
+    if not calls:
+        raise ValueError(value)
+    return calls, end
+
+
+def reference_python(node: ast.expr) -> list[tuple[str, Any]]:
+    match node:
+        case ast.List(elts=[_, *_] as calls):
+            return [reference_python(call)[0] for call in calls]
+        case ast.Call(func=ast.Name(id="add" | "weather" as name), args=[], keywords=keywords):
+            words = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg}
+            if len(words) == len(keywords):
+                with suppress(TypeError):
+                    return [(name, json.loads(json.dumps(words)))]
+    raise ValueError(node)
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError(pairs)
+    return dict(pairs)
 
 
 def parse(text: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError(pairs)
-        return dict(pairs)
-
     return json.loads(text, object_pairs_hook=unique)
 
 
@@ -428,12 +608,16 @@ def test_the_result_does_not_depend_on_where_the_text_is_cut(text: str, cuts: li
 @example(text='[{"type": "function", "name": "add", "arguments": "{}"}]')
 @example(text='```json\n{"tool_calls": [{"function": {"name": "add", "parameters": {}}}]}```')
 def test_the_result_is_that_of_a_simple_rule_on_the_whole_text(text: str) -> None:
-    assume("<think>" not in text)
-    calls = reference(text)
-    assert outcome([*text]) == ((text, [], "stop") if calls is None else ("", calls, "tool_calls"))
+    assume("think>" not in text)
+    assume("\\" not in text or "(" not in text)  # Python warns of unknown escapes
+    read = reference(text)
+    assert outcome([*text]) == ((text, [], "stop") if read is None else (*read, "tool_calls"))
 
 
 @given(text=texts)
 def test_a_reply_without_calls_arrives_complete_and_in_order(text: str) -> None:
     content, calls, _ = outcome([*text])
-    assert content == text if not calls else text.startswith(content)
+    if not calls:
+        assert content == text
+    else:  # calls are taken out of one place
+        assert any(text.startswith(content[:at]) and text.endswith(content[at:]) for at in range(len(content) + 1))
