@@ -171,7 +171,7 @@ class Worker:
     @staticmethod
     def _store(bucket: RandomSegments) -> TenantStore:
         real = Aws(table="", bucket="").for_tenant(TenantId("bench"))
-        return TenantStore(real.tenant, real.table, bucket, real.uploads, real.jobs)
+        return TenantStore(real.tenant, real.table, bucket, real.uploads, real.jobs, real.line)
 
     def _smallest_budget(self) -> int:
         """Return the smallest number of bytes with which this residency is chosen, found by bisection."""

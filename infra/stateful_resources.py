@@ -48,6 +48,7 @@ def function_environment(environment: Environment, stored: StatefulResources, sc
         "SPASS_COMPACTION_QUEUE": stored.compactions.url,
         "SPASS_RUNS_QUEUE": stored.runs.url,
         "SPASS_RUNS_QUEUE_ARN": stored.runs.arn,
+        "SPASS_RUN_WORKERS": str(environment.run_workers),
         "SPASS_SCHEDULE_GROUP": schedules.group,
         "SPASS_SCHEDULE_ROLE": schedules.role_arn,
         "SPASS_KEYS_PATH": environment.keys_path,

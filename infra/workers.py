@@ -43,11 +43,13 @@ class Worker:
 
 _STORE: Final = frozenset({Permission.TABLE_READ, Permission.TABLE_WRITE, Permission.BUCKET_READ, Permission.BUCKET_WRITE})
 _INGEST: Final = _STORE | {Permission.UPLOADS_READ, Permission.JOBS_SEND, Permission.MODELS, Permission.EMBEDDING}
-# It runs an agent as the routes of agents do. A tick of a schedule that is not wanted any more deletes its entry.
+# It runs an agent as the routes of agents do, and sends the tenant's next run. A tick that is not wanted any more deletes the
+# entry of its schedule.
 _RUN: Final = _STORE | {
     Permission.MODELS,
     Permission.EMBEDDING,
     Permission.JOBS_SEND,
+    Permission.RUNS_SEND,
     Permission.SANDBOX,
     Permission.SANDBOX_NAME,
     Permission.EDITOR,

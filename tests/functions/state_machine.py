@@ -88,7 +88,7 @@ class _FakeClients:
     loop: asyncio.AbstractEventLoop
     names: set[str] = field(default_factory=set)
 
-    def send_message(self, *, QueueUrl: str, MessageBody: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
+    def send_message(self, *, QueueUrl: str, MessageBody: str, **_: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
         assert QueueUrl == JOB_TARGETS.compaction_queue
         self.loop.call_soon_threadsafe(self.machine.enqueue, MessageBody)
         return {}

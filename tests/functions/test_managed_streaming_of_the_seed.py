@@ -104,6 +104,33 @@ def test_the_conversation_so_far_is_loaded_whatever_started_the_runs(client: Man
     assert texts == ["Question 0.", "Answer 0.", "Question 1.", "Answer 1.", "Question 2."]
 
 
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_the_whole_streamed_text_is_stored_also_that_beside_tool_calls(client: ManagedClient, is_streamed: bool) -> None:
+    """The text of the steps is one text, in the stream as in the mailbox, and the model reads its own messages as they were."""
+
+    def think_aloud(request: ChatRequest, _context: CallContext) -> Sequence[ChatDelta]:
+        if request.messages[-1].role is Role.TOOL:
+            return [ChatDelta("It is "), ChatDelta("2.", finish_reason=FinishReason.STOP, usage=USAGE)]
+        call = ToolCallDelta(0, "call_1", "calculator", '{"expression": "1+1"}')
+        return [ChatDelta("I compute. "), ChatDelta("", (call,), FinishReason.TOOL_CALLS, USAGE)]
+
+    client.gateway.model.script = think_aloud
+    agent = client.create(agent="orchestrator", tools=["calculator"])
+    if is_streamed:
+        client.send("POST", f"/{agent}/messages", {"content": "Count.", "stream": True})
+        run = client.runs(agent)[0]["id"]
+    else:
+        run = client.send("POST", f"/{agent}/run", {"input": "Count."}).json["id"]
+        execute(client.gateway, agent, run)
+    chunks = [data for name, data in read_frames(client.send("GET", f"/{agent}/runs/{run}/stream")) if name is None]
+    streamed = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk != "[DONE]")
+    assert streamed == client.messages(agent)[-1]["content"] == "I compute. It is 2."
+    client.gateway.model.script = "Good."
+    client.send("POST", f"/{agent}/messages", {"content": "And?", "stream": True})
+    earlier = [message.content for message in client.gateway.model.requests[-1].messages if message.role is Role.ASSISTANT]
+    assert earlier == ["I compute. ", "It is 2."]
+
+
 def test_results_go_back_to_the_model_until_it_answers_in_text(client: ManagedClient) -> None:
     def think_twice(request: ChatRequest, _context: CallContext) -> Sequence[ChatDelta]:
         done = sum(message.role is Role.TOOL for message in request.messages)

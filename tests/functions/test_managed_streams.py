@@ -93,7 +93,7 @@ def test_the_answer_is_in_the_mailbox_and_the_next_run_knows_both(client: Manage
     (run,) = client.runs(agent)
     question, answer = client.messages(agent)
     assert (question["content"], question["direction"], question["status"]) == ("What is 2+2?", "user_to_agent", "delivered")
-    assert (answer["content"], answer["direction"], answer["status"]) == ("It is 4.", "agent_to_user", "delivered")
+    assert (answer["content"], answer["direction"], answer["status"]) == ("Let me see. It is 4.", "agent_to_user", "delivered")
     assert question["run_id"] == answer["run_id"] == run["id"]
     assert (run["status"], run["trigger"], run["turns"], run["error"]) == ("succeeded", "message", 2, None)
     assert run["usage"] == {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}

@@ -22,7 +22,7 @@ from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
 
-MORE_CALLS: Final = 4
+MORE_CALLS: Final = 6
 """Calls of the table that a tick may make in addition to those of a streamed turn."""
 
 
@@ -72,15 +72,16 @@ async def calls_of_work(gateway: ManagedGateway, agent: ManagedAgent) -> list[st
     return [call.operation for call in process.calls]
 
 
-async def test_a_tick_makes_at_most_four_calls_more_than_a_turn(gateway: ManagedGateway, kind: str) -> None:
+async def test_a_tick_makes_at_most_six_calls_more_than_a_turn(gateway: ManagedGateway, kind: str) -> None:
     agent = await create(gateway, kind)
     gateway.tick(agent, "2026-12-01T08:00:00Z")
     calls = await calls_of_work(gateway, agent)
     assert calls == [
-        *("GetItem", "TransactWriteItems"),  # the agent; the run, begun and the agent's active one
+        *("GetItem", "UpdateItem", "TransactWriteItems"),  # the agent; a place; the run, begun and the agent's active one
         *("GetItem", "PutItem", "UpdateItem", "Query"),  # the session, the stream, the hold, the history
         *(["GetItem"] if kind == "operative" else []),  # the state
         *("TransactWriteItems", "GetItem", "TransactWriteItems"),  # the model's call; the mailbox's next number, the commit
+        "DeleteItem",  # the place
     ]
     assert len(calls) <= await calls_of_turn(gateway) + MORE_CALLS
 
@@ -90,11 +91,11 @@ async def test_a_queued_run_reads_the_run_and_the_mailbox_too(gateway: ManagedGa
     await gateway.send(agent, "hello", Process())
     process = Process()
     await gateway.run(agent, None, process)
-    assert [call.operation for call in process.calls] == ["GetItem", "TransactWriteItems", "SendMessage"]
-    assert len(await calls_of_work(gateway, agent)) == {"orchestrator": 11, "operative": 12}[kind]
+    assert [call.operation for call in process.calls] == ["GetItem", "TransactWriteItems", "UpdateItem", "SendMessage"]
+    assert len(await calls_of_work(gateway, agent)) == {"orchestrator": 12, "operative": 13}[kind]
 
 
-async def test_a_streamed_message_makes_one_call_more_than_a_tick(gateway: ManagedGateway, kind: str) -> None:
+async def test_a_streamed_message_needs_no_place(gateway: ManagedGateway, kind: str) -> None:
     agent, process = await create(gateway, kind), Process()
     assert (await gateway.stream(agent, "hello", process)).is_done
     assert len(process.calls) == {"orchestrator": 10, "operative": 11}[kind]

@@ -219,6 +219,7 @@ class RunOfAgent:
         if "key" not in self.kind and "hello" in self.sent and "hello" not in stored:
             self.sent.remove("hello")  # it was refused, or its request crashed before
         await gateway.check(self.agent, self.sent)
+        await gateway.check_line()
         assert not any(status == "pending" for _, _, status, _ in gateway.mailbox(self.agent))
         if self.is_scheduled:
             ticks = [run.status for run in gateway.stored_runs(self.agent) if run.trigger is RunTrigger.SCHEDULE]

@@ -1,13 +1,20 @@
 """The ticks of a schedule over real services: one answer for each, with the rights that the agent's token has now."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from spass.aws import keys
+from spass.aws.writes import Put
+from spass.core.messages import FinishReason, TokenUsage
+from spass.core.time import timestamp
+from spass.llm.types import ChatDelta
 from spass.managed.records import ManagedAgent, RunStatus, Schedule
 from tests.functions.managed_runs import ManagedGateway
 from tests.simulated.chats import Process, virtual_clocks
+from tests.simulated.managed_world import TENANT
 from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
@@ -46,12 +53,61 @@ async def test_a_tick_that_is_delivered_five_times_makes_one_answer(gateway: Man
 
 async def test_ticks_of_two_minutes_continue_one_conversation(gateway: ManagedGateway) -> None:
     agent = await gateway.create(schedule=EVERY_MINUTE)
-    for minute in range(2):
-        gateway.tick(agent, f"2026-12-01T08:0{minute}:00Z")
+    for _ in range(2):
+        gateway.tick(agent, timestamp(gateway.now()))
         await work(gateway)
+        await asyncio.sleep(60)
     assert statuses(gateway, agent) == [RunStatus.SUCCEEDED] * 2
     assert len(await gateway.turns(agent)) == 2
     assert len(gateway.sessions()) == 1
+
+
+async def test_ticks_that_come_late_together_are_one_run(gateway: ManagedGateway) -> None:
+    """A tick that was due before a run of the schedule began is covered by that run."""
+    agent = await gateway.create(schedule=EVERY_MINUTE)
+    due = [timestamp(gateway.now() + 60 * minute) for minute in range(4)]
+    await asyncio.sleep(150)
+    for at in due[:3]:
+        gateway.tick(agent, at)
+    await work(gateway)
+    assert sorted(statuses(gateway, agent)) == [RunStatus.SKIPPED, RunStatus.SKIPPED, RunStatus.SUCCEEDED]
+    await asyncio.sleep(60)
+    gateway.tick(agent, due[3])
+    await work(gateway)
+    assert statuses(gateway, agent).count(RunStatus.SUCCEEDED) == 2, "the next tick runs"
+    assert len(await gateway.turns(agent)) == 2
+
+
+@pytest.mark.parametrize("is_tick", [True, False])
+async def test_a_run_that_meets_the_tenants_rate_limit_leaves_its_worker_and_comes_back(
+    gateway: ManagedGateway, is_tick: bool
+) -> None:
+    """Its worker is free after seconds. The run is queued, has not failed, and this was no attempt. Its readers wait."""
+    await gateway.store.table.write(Put(keys.tenant_config(TENANT), {"tokens_per_minute": 5000, "version": 1}))
+    gateway.model.script = [ChatDelta("Done.", finish_reason=FinishReason.STOP, usage=TokenUsage(4900, 100))]
+    first, second = [await gateway.create(schedule=EVERY_MINUTE) for _ in range(2)]
+    await gateway.run(first, "First.", Process())
+    await work(gateway)
+    if is_tick:
+        gateway.tick(second, timestamp(gateway.now()))
+    else:
+        await gateway.run(second, "Second.", Process())
+    before = gateway.now()
+    await work(gateway)
+    (run,) = gateway.stored_runs(second)
+    assert gateway.now() - before < 10, "the worker does not wait for the next minute"
+    assert (run.status, run.attempts, run.begun_at) == (RunStatus.QUEUED, 0, None)
+    assert len(gateway.queue) == 1
+    following = asyncio.create_task(gateway.follow(second, run.id))
+    await gateway.store.table.write(Put(keys.tenant_config(TENANT), {"version": 2}))  # the limits' clock is the real one
+    gateway.replace_worker()
+    await asyncio.sleep(gateway.queue[0].visible_at - gateway.now() + 1)
+    await work(gateway)
+    assert [run.status for run in gateway.stored_runs(second)] == [RunStatus.SUCCEEDED]
+    reading = await following
+    assert reading is not None
+    assert (reading.text, reading.is_done) == ("Done.", True)
+    await gateway.check_line()
 
 
 async def test_a_run_whose_token_is_gone_fails_and_says_so(gateway: ManagedGateway) -> None:

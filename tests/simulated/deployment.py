@@ -146,7 +146,7 @@ class SimulatedDeployment(MemoryAws):
     def _states(self) -> "SFNClient":
         return cast("SFNClient", self)
 
-    def send_message(self, *, QueueUrl: str, MessageBody: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
+    def send_message(self, *, QueueUrl: str, MessageBody: str, **_: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
         if QueueUrl == JOB_TARGETS.queue:  # an audit record that was not written to the table
             return {}
         assert QueueUrl == JOB_TARGETS.compaction_queue

@@ -3,6 +3,7 @@
 Each request and each delivery runs in a process of its own, which may crash. Time is the loop's virtual time.
 """
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,8 @@ from spass.aws.writes import Put
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError
 from spass.core.ids import ManagedAgentId, RequestId, RunId, TenantId, UserId, new_id
-from spass.core.jobs import Delivery, RunAgent, Tick, body_of, job_of
-from spass.core.messages import Json
+from spass.core.jobs import Delivery, RunAgent, Tick, WorkKind, body_of, job_of
+from spass.core.messages import Json, Role
 from spass.core.time import Clock, Deadline, timestamp
 from spass.jobs.dispatch import Handler
 from spass.journal.chunks import Chunk
@@ -105,7 +106,7 @@ class ManagedWorld:
     def _receive(self, queue: str, body: str) -> None:
         if queue != RUNS_QUEUE:
             return
-        self.queue.append(QueuedMessage(body, self.now()))
+        self.queue.append(QueuedMessage(body, self.now() + self.aws.queues.last_delay))
 
     def scope(self, *, user: UserId | None = OWNER, admin: bool = False) -> Scope:
         identity = Identity(TENANT, TOKEN, admin, ("*",))
@@ -298,6 +299,17 @@ class ManagedWorld:
         for live in self.live:
             await live.wait()
 
+    async def check_line(self) -> None:
+        """Check that no run has a place or waits when all are over, after the sweep and the queue have had their time."""
+        for _ in range(3):
+            await self.sweep()
+            while await self.work(self.plan()):
+                pass
+            await asyncio.sleep(VISIBILITY_SECONDS)
+        places = self.items(keys.work_partition(WorkKind.RUNS))
+        assert [item for item in places if item.get("count") or item.get("out")] == []
+        assert self.items(keys.waiting_partition(TENANT, WorkKind.RUNS)) == []
+
     async def check(self, agent: ManagedAgent, sent: Sequence[str]) -> None:
         """Check what is stored of an agent whose work is over: ``sent`` are the messages that were accepted.
 
@@ -323,7 +335,12 @@ class ManagedWorld:
             head = await self.head(agent, run.id)
             assert head is None or head.state is StreamState.DONE
             assert head is None or self.journal(head)[-1].data == "[DONE]"
-        assert Counter((turn.messages[0].message.content, turn.answer.message.content) for turn in turns) == expected
+        assert Counter((turn.messages[0].message.content, _text_of_steps(turn)) for turn in turns) == expected
+
+
+def _text_of_steps(turn: TurnRecord) -> str:
+    """Return the text of all steps of a turn, as its stream shows it."""
+    return "".join(stored.message.content for stored in turn.messages if stored.message.role is Role.ASSISTANT)
 
 
 def keys_put(store: TenantStore, agent: ManagedAgent) -> Put:

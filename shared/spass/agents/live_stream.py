@@ -31,9 +31,10 @@ ReportError: TypeAlias = Callable[[SpassError], Mapping[str, Json]]
 """Return an error as clients see it. Log it if it is the gateway's own."""
 RunAgent: TypeAlias = Callable[[LoadHistory, ShortenHistory], AsyncGenerator[Event, None]]
 """Return the driver's events of one turn."""
-HandleFailure: TypeAlias = Callable[[SpassError, Mapping[str, Json]], Awaitable[None]]
+HandleFailure: TypeAlias = Callable[[SpassError, Mapping[str, Json]], Awaitable[bool]]
 """Do what must be done before readers learn that the turn failed. The second argument is the error as clients see it. If a commit
-with an unknown outcome took effect, this must have no effect."""
+with an unknown outcome took effect, this must have no effect. Return True if the turn will begin anew later: a stream without
+frames is then undone, and its readers wait."""
 RenderSession: TypeAlias = Callable[[SessionId | None], StreamRenderer]
 """Return the renderer of a turn that begins in this session."""
 
@@ -140,8 +141,9 @@ class LiveStream:
         """
         rendered = self._report(error)
         last = renderer.fail(rendered)
-        if self._on_failure is not None:
-            await self._on_failure(error, rendered)
+        if self._on_failure is not None and await self._on_failure(error, rendered) and not self.frames.events:
+            await self._claim.undo()
+            return
         state = await self._writer.fail(last)
         if state is None:
             self._frames_in_journal = len(self.frames.events)

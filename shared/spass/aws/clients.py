@@ -19,6 +19,7 @@ from spass.aws.objects import TenantObjects
 from spass.aws.schedules import SchedulerClient, Schedules
 from spass.aws.table import GuardedTable, TableClient, TenantTable
 from spass.aws.uploads import TenantUploads
+from spass.aws.work_line import WorkLine
 from spass.core.ids import TenantId
 
 if TYPE_CHECKING:
@@ -54,13 +55,14 @@ _PARAMETERS_CONFIG: Final = Config(connect_timeout=1, read_timeout=2, retries={"
 
 @dataclass(frozen=True, slots=True)
 class TenantStore:
-    """The storage of one tenant: its part of the table and of the bucket, and its jobs."""
+    """The storage of one tenant: its part of the table and of the bucket, its jobs, and its share of the workers."""
 
     tenant: TenantId
     table: TenantTable
     objects: TenantObjects
     uploads: TenantUploads
     jobs: TenantJobs
+    line: WorkLine
 
 
 class Aws:
@@ -130,7 +132,7 @@ class Aws:
 
     @property
     def shared(self) -> GuardedTable:
-        """Return the part of the table that all tenants share: the limits of backends."""
+        """Return the part of the table that all tenants share: the limits of backends, and how many workers a tenant has."""
         return GuardedTable(self._table_client, BACKEND_PREFIX)
 
     @cached_property
@@ -141,10 +143,12 @@ class Aws:
     def for_tenant(self, tenant: TenantId) -> TenantStore:
         """Return the store of one tenant. All access to a tenant's data goes through such a store."""
         table = TenantTable(self._table_client, tenant)
+        jobs = TenantJobs(lambda: self._sqs, lambda: self._states, self._job_targets, tenant)
         return TenantStore(
             tenant,
             table,
             TenantObjects(lambda: self._s3, self._bucket, tenant),
             TenantUploads(lambda: self._s3, self._bucket, tenant, self._credentials),
-            TenantJobs(lambda: self._sqs, lambda: self._states, self._job_targets, tenant),
+            jobs,
+            WorkLine(tenant, table, self.shared, jobs),
         )

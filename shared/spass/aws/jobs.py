@@ -1,8 +1,9 @@
 """Send work to workers: jobs to the queues, and compactions to their state machine."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from botocore.exceptions import ClientError
 
@@ -11,13 +12,16 @@ from spass.aws.invocation import AwsCall, invoke, retry_once
 from spass.aws.job_targets import JobTargets
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import JobId, TenantId
-from spass.core.jobs import Job, RunAgent, StartCompaction, Tick, body_of
+from spass.core.jobs import Job, RunAgent, StartCompaction, Tick, WorkKind, body_of
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
 
 T = TypeVar("T")
+
+MAX_DELAY_SECONDS: Final = 900
+"""The longest delay of a message that SQS allows."""
 
 
 class TenantJobs:
@@ -31,26 +35,50 @@ class TenantJobs:
         self._job_targets = job_targets
         self._tenant = tenant
 
-    async def send(self, job: Job) -> None:
-        """Send ``job`` to its queue.
+    def workers(self, kind: WorkKind) -> int:
+        """Return the number of workers for work of this kind."""
+        targets = self._job_targets
+        match kind:
+            case WorkKind.RUNS:
+                return targets.run_workers
+            case WorkKind.FILES:
+                return targets.job_workers
+            case WorkKind.COMPACTIONS:
+                return targets.compactions
+
+    async def send(self, job: Job, *, delay: int = 0) -> None:
+        """Send ``job`` to its queue, which delivers it after ``delay`` seconds, at most ``MAX_DELAY_SECONDS``.
 
         Raises:
             StorageUnavailable: the queue does not exist or does not answer; the job may have been sent.
         """
         if job.tenant != self._tenant:
             raise PermissionError("the job belongs to another tenant")
-        url = self._queue_of(job)
+        await self.send_body(_kind(job), body_of(job), delay=delay)
+
+    async def send_body(self, kind: WorkKind, body: str, *, delay: int = 0) -> None:
+        """Send the body of a message to the queue of ``kind``, as ``send`` does.
+
+        Raises:
+            StorageUnavailable: the queue does not exist or does not answer; the message may have been sent.
+        """
+        url = self._queue_url(kind)
         if url is None:
             raise StorageUnavailable("This deployment has no queue for this job.")
-        await _call("sqs", "SendMessage", self._sqs().send_message, {"QueueUrl": url, "MessageBody": body_of(job)})
+        # SQS delivers the messages of a tenant with few of them before those of one with a backlog.
+        group = hashlib.sha256(self._tenant.encode()).hexdigest()
+        message: dict[str, object] = {"QueueUrl": url, "MessageBody": body, "MessageGroupId": group}
+        if delay:
+            message["DelaySeconds"] = min(delay, MAX_DELAY_SECONDS)
+        await _call("sqs", "SendMessage", self._sqs().send_message, message)
 
-    def _queue_of(self, job: Job) -> str | None:
-        match job:
-            case StartCompaction():
+    def _queue_url(self, kind: WorkKind) -> str | None:
+        match kind:
+            case WorkKind.COMPACTIONS:
                 return self._job_targets.compaction_queue
-            case RunAgent() | Tick():
+            case WorkKind.RUNS:
                 return self._job_targets.runs_queue
-            case _:
+            case WorkKind.FILES:
                 return self._job_targets.queue
 
     async def start_compaction(self, job: JobId) -> None:
@@ -69,6 +97,16 @@ class TenantJobs:
         except ClientError as error:
             if error.response["Error"]["Code"] != "ExecutionAlreadyExists":
                 raise
+
+
+def _kind(job: Job) -> WorkKind:
+    match job:
+        case StartCompaction():
+            return WorkKind.COMPACTIONS
+        case RunAgent() | Tick():
+            return WorkKind.RUNS
+        case _:
+            return WorkKind.FILES
 
 
 async def _call(service: str, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:

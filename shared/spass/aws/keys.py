@@ -18,6 +18,7 @@ from spass.core.ids import (
     UserId,
     WorkspaceId,
 )
+from spass.core.jobs import WorkKind
 from spass.core.time import Timestamp
 
 _SEQ_DIGITS = 10
@@ -346,6 +347,24 @@ def usage(tenant: TenantId, day: str, agent: str, model: str, user: str, shard: 
 
 
 BACKEND_PREFIX = "B#"
+
+
+def work_partition(kind: WorkKind) -> str:
+    """Return the partition with one item for each tenant that has had work of this kind. No shard of a limit has such a key."""
+    return f"{BACKEND_PREFIX}WORK#{kind}"
+
+
+def work_places(kind: WorkKind, tenant: TenantId) -> Key:
+    return Key(work_partition(kind), tenant)
+
+
+def waiting_partition(tenant: TenantId, kind: WorkKind) -> str:
+    return f"{tenant_prefix(tenant)}WAIT#{kind}"
+
+
+def waiting_work(tenant: TenantId, kind: WorkKind, place: str) -> Key:
+    """Return the key of a piece of work that waits. ``place`` sorts the line."""
+    return Key(waiting_partition(tenant, kind), place)
 
 
 def backend_limit(backend: str, shard: int) -> Key:

@@ -87,7 +87,7 @@ class Admission:
         if caps == Caps():
             return CallReservation()
         limit = self._limit_of(scope.store, caps)
-        seconds_to_wait = min(scope.max_wait, scope.deadline.remaining())
+        seconds_to_wait = scope.seconds_to_wait
 
         async def attempt() -> Reservation | NoCapacity:
             seconds = scope.deadline.remaining()

@@ -77,9 +77,10 @@ class Scope:
 
     All its work shares ``tally``, ``deadline``, ``current_session`` and ``delegations``. ``depth`` is the number of gateway calls
     that led to it. ``parent`` is the call for which this work is done, or None if it is done for the request itself. ``max_wait``
-    is the number of seconds that one call may wait for capacity. With ``bypass_cache``, the tenant's settings are read from the
-    table and not from the cache, because an admin may have changed them through another process a moment ago. ``kind`` is the key
-    of the agent's kind. ``bus`` gets the events of the calls.
+    is the number of seconds that one call may wait for capacity. ``can_be_put_back``: the work may begin anew later, as long as
+    it has made no call. With ``bypass_cache``, the tenant's settings are read from the table and not from the cache, because an
+    admin may have changed them through another process a moment ago. ``kind`` is the key of the agent's kind. ``bus`` gets the
+    events of the calls.
     """
 
     caller: Caller
@@ -91,6 +92,7 @@ class Scope:
     current_session: CurrentSession | None = None
     parent: RequestId | None = None
     max_wait: float = REQUEST_MAX_WAIT
+    can_be_put_back: bool = False
     bypass_cache: bool = False
     kind: str | None = None
     bus: EventBus = EMPTY_BUS
@@ -126,6 +128,13 @@ class Scope:
         identity = Identity(store.tenant, token_id, admin=False, allowed_models=(ANY_MODEL,))
         caller = Caller(identity, user, request_id or RequestId(new_id("req")), origin, depth, route)
         return cls(caller, store, deadline, CostTally(), depth, max_wait=JOB_MAX_WAIT, bypass_cache=bypass_cache, bus=bus)
+
+    @property
+    def seconds_to_wait(self) -> float:
+        """Return the seconds that the next call may wait for capacity. Work that can be put back waits no longer than a request
+        until it has made a call: it leaves its worker to others."""
+        is_untouched = self.can_be_put_back and not self.tally.total.sub_calls
+        return min(REQUEST_MAX_WAIT if is_untouched else self.max_wait, self.deadline.remaining())
 
     @property
     def session(self) -> SessionId | None:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Final, TypeAlias
 
 from spass.core.ids import IndexId, JobId, ManagedAgentId, RunId, TenantId, UploadId, id_pattern
@@ -16,6 +17,14 @@ MAX_RECEIVES: Final = 5
 _COMPACTION: Final = re.compile(id_pattern("job"))
 _AGENT: Final = re.compile(id_pattern("agt"))
 _RUN: Final = re.compile(id_pattern("run"))
+
+
+class WorkKind(StrEnum):
+    """A kind of work whose workers all tenants share. Each has a queue of its own."""
+
+    RUNS = "runs"
+    FILES = "files"
+    COMPACTIONS = "compactions"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ def runs_handler(worker: RunWorker, report: ReportError) -> Handler:
     async def handle(store: TenantStore, task: Task, delivery: Delivery, deadline: Deadline) -> bool:
         match task:
             case RunAgent():
-                return await worker.run(store, task, deadline, report)
+                return await worker.run(store, task, delivery, deadline, report)
             case Tick():
-                return await worker.tick(store, task, delivery.sent, deadline, report)
+                return await worker.tick(store, task, delivery, deadline, report)
             case _:
                 raise NotHandled("only runs and ticks come over this queue")
 

@@ -19,7 +19,7 @@ from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 
 MAX_ATTEMPTS: Final = 3
-"""Times that a queued run is begun, and that the sweep sends its message again."""
+"""Times that a queued run is begun, and that the sweep sends it again after its worker died."""
 
 _JSON_FIELDS: Final = ("params", "error")
 """Fields that are stored as JSON, because they may hold fractions, which attributes cannot."""
@@ -86,8 +86,8 @@ class ManagedAgent:
     question to it (``AgentChoice``). ``token_id`` is the token of the request that last wrote what a run uses, and ``depth`` the
     number of gateway calls that led to it. The sessions are filed under ``session_agent``.
 
-    ``pending`` counts the pending messages, whose numbers are above ``delivered_seq``. An agent with ``deleted_at`` is being
-    deleted.
+    ``pending`` counts the pending messages, whose numbers are above ``delivered_seq``. ``ticked_at`` is when its schedule last
+    started a run. An agent with ``deleted_at`` is being deleted.
     """
 
     id: ManagedAgentId
@@ -108,6 +108,7 @@ class ManagedAgent:
     paused: bool = False
     error: Mapping[str, Json] | None = None
     active_run: RunId | None = None
+    ticked_at: Timestamp | None = None
     version: int = 1
     created_at: Timestamp
     updated_at: Timestamp
@@ -151,7 +152,8 @@ class Run:
     ``depth`` gateway calls led to the request for it: otherwise agents that call each other through it would never stop.
 
     ``scheduled_for`` is the time of a tick. ``attempts`` counts the times that it was begun, the last at ``begun_at`` by the
-    worker ``begun_by``. ``sends`` counts the times that the sweep sent it again. ``turns``, ``usage`` and ``cost_usd`` (US
+    worker ``begun_by``. ``sends`` counts the times that the sweep sent it again
+    after its worker died. ``turns``, ``usage`` and ``cost_usd`` (US
     dollars) are those of its turn. ``error`` has ``code`` and ``message``. ``request_hash`` is the SHA-256 of the request's body
     if the run's id is derived from an Idempotency-Key.
     """

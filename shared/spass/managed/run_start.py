@@ -153,6 +153,8 @@ class _NewRun:
     async def _writes(self, agent: ManagedAgent) -> Sequence[Write]:
         store, run = self.store, self.run
         values: dict[str, Value] = {"active_run": run.id}
+        if run.trigger is RunTrigger.SCHEDULE:
+            values["ticked_at"] = run.created_at
         is_free = accepts_work() & Absent("active_run")
         if not self._has_input:
             is_free &= Equals("pending", agent.pending)

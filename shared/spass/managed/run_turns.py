@@ -6,7 +6,7 @@ one run: its stream has a lease.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -51,7 +51,7 @@ class RunTurns:
         Raises:
             SpassError: the turn was refused. The run has failed, unless it is executed again.
         """
-        store, run = scope.store, execution.run
+        store, run, frames = scope.store, execution.run, _RunFrames(execution.run)
         try:
             messages = await mailbox.pending(store, agent)
             texts = [*(message.content for message in messages), *([run.input] if run.input is not None else [])]
@@ -64,9 +64,9 @@ class RunTurns:
                 session=None,
                 operator=agent.operator,
                 filed_under=agent.stream_agent,
-                participant=partial(self._finish, store, run, messages),
+                participant=partial(self._finish, store, run, messages, frames),
                 on_failure=execution.fail,
-                render=partial(_render, run),
+                render=frames.begin,
             )
             stream = await self.streams.open(scope, spec, message, report)
         except Exception as failure:
@@ -87,10 +87,28 @@ class RunTurns:
         return head is not None and head.is_live(self.clock())
 
     async def _finish(
-        self, store: TenantStore, run: Run, delivered: Sequence[MailboxMessage], outcome: TurnOutcome
+        self,
+        store: TenantStore,
+        run: Run,
+        delivered: Sequence[MailboxMessage],
+        frames: "_RunFrames",
+        outcome: TurnOutcome,
     ) -> CommitWith:
-        return await finish_writes(store, run, outcome, delivered, self.clock())
+        return await finish_writes(store, run, replace(outcome, content=frames.text), delivered, self.clock())
 
 
-def _render(run: Run, request_id: RequestId, _session: SessionId | None, _name: StreamName, agent_run: AgentRun) -> ManagedFrames:
-    return ManagedFrames(AnswerHead(run.id, epoch_s(run.created_at), agent_run.model), request_id)
+class _RunFrames:
+    """The frames of one attempt of ``run``. ``text`` is the text that its stream shows."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._frames: ManagedFrames | None = None
+
+    @property
+    def text(self) -> str:
+        return self._frames.text if self._frames is not None else ""
+
+    def begin(self, request_id: RequestId, _session: SessionId | None, _name: StreamName, agent_run: AgentRun) -> ManagedFrames:
+        head = AnswerHead(self._run.id, epoch_s(self._run.created_at), agent_run.model)
+        self._frames = ManagedFrames(head, request_id)
+        return self._frames

@@ -14,11 +14,9 @@ from spass.agents.spec import AgentSpec
 from spass.aws import idempotency
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
-from spass.aws.log import failure_line, write_line
 from spass.calls.scope import Scope
-from spass.core.errors import IdempotencyInProgress, InternalError, SpassError, StorageUnavailable
+from spass.core.errors import IdempotencyInProgress, InternalError, SpassError
 from spass.core.ids import ManagedAgentId, RunId
-from spass.core.jobs import RunAgent
 from spass.managed.execution import Execution
 from spass.managed.following import follow_run
 from spass.managed.lookup import check_not_paused, read_agent
@@ -26,8 +24,8 @@ from spass.managed.records import ManagedAgent, Run, RunTrigger
 from spass.managed.run_start import new_run, nothing_to_run, start
 from spass.managed.run_turns import RunTurns
 from spass.managed.runs import begin, read_run, settle_lost
+from spass.managed.sending import send_run
 
-_SEND_DELAYS: Final = (0.1, 0.4)  # seconds before each retry
 _ACQUIRE_DELAYS: Final = (0.2, 0.4, 0.8)
 
 
@@ -127,20 +125,6 @@ async def _acquire(store: TenantStore, request: IdempotentRequest) -> Claim | St
             return await idempotency.acquire(store, request)
         await asyncio.sleep(delay)
     return await idempotency.acquire(store, request)
-
-
-async def send_run(store: TenantStore, run: Run) -> None:
-    """Send a queued run to its queue. If that fails, the hourly sweep sends it."""
-    for delay in (*_SEND_DELAYS, None):
-        try:
-            await store.jobs.send(RunAgent(store.tenant, run.agent_id, run.id))
-        except StorageUnavailable as error:
-            if delay is None:
-                write_line({**failure_line(error, ""), "event": "run_not_sent", "run_id": run.id})
-            else:
-                await asyncio.sleep(delay)
-        else:
-            return
 
 
 def _without_admin(scope: Scope) -> Scope:

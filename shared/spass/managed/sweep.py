@@ -17,18 +17,19 @@ from spass.aws.objects import ObjectSummary
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Delete, Equals, Update
 from spass.core.ids import ManagedAgentId, RunId
-from spass.core.jobs import RunAgent
+from spass.core.jobs import RunAgent, WorkKind
 from spass.core.time import Clock, Deadline, epoch_s
 from spass.managed.agents import ScheduleWriter
 from spass.managed.deletion import finish_deletion
 from spass.managed.lookup import IS_OPEN, find_agent, run_key
-from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, decode_run
+from spass.managed.records import MAX_ATTEMPTS, Run, decode_run
 from spass.managed.run_end import fail, run_lost
 from spass.managed.runs import is_lost, settle_lost
+from spass.managed.sending import put_in_line
 from spass.managed.texts import FOLDER, has_item
 
 RESEND_SECONDS: Final = 40 * 60
-"""Age in seconds of a run's last step after which its message is sent again. Within this time the queue delivers it twice."""
+"""Age in seconds of a run's last step after which it is sent again. Within this time the queue delivers its message twice."""
 UNWRITTEN_SECONDS: Final = 24 * 3600
 """Age in seconds that no text reaches before its item is written."""
 _LOOKBACK_SECONDS: Final = 8 * UNWRITTEN_SECONDS  # many sweeps have checked an older text already
@@ -66,6 +67,8 @@ class ManagedSweep:
             StorageUnavailable: the table or the bucket does not answer.
         """
         await self._each(keys.OPEN_RUN_PREFIX, self._look_after_run)
+        async with self._counted_failure("the line of runs"):
+            await self._look_after_line()
         await self._each(keys.OPEN_DELETION_PREFIX, self._finish_deletion)
         await self._remove_texts()
         return self.swept
@@ -100,7 +103,8 @@ class ManagedSweep:
             self.swept.deleted += 1
 
     async def _look_after_run(self, name: str) -> None:
-        """Send a run again that was never executed, or end it."""
+        """Send a run again whose worker died, or end it. Put one that has not begun into the tenant's line: its message may be
+        lost, or it may only wait. Such a run never fails here."""
         agent_name, _, run_name = name.partition("#")
         agent_id, run_id, store = ManagedAgentId(agent_name), RunId(run_name), self._store
         agent = await find_agent(store, agent_id)
@@ -113,14 +117,22 @@ class ManagedSweep:
             return
         if await settle_lost(store, agent, now):
             self.swept.lost += 1
-        elif await self._is_stuck(agent, run, now):
+        elif now < epoch_s(run.begun_at or run.created_at) + RESEND_SECONDS:
+            return
+        elif run.begun_at is None:
+            await put_in_line(store, run)
+            self.swept.resent += 1
+        elif await is_lost(store, agent, run, now):
             await self._send_again(run, now)
 
-    async def _is_stuck(self, agent: ManagedAgent, run: Run, now: float) -> bool:
-        last_step = run.begun_at or run.created_at
-        return now >= epoch_s(last_step) + RESEND_SECONDS and (
-            run.begun_at is None or await is_lost(self._store, agent, run, now)
-        )
+    async def _look_after_line(self) -> None:
+        """Give back the places of runs that are over, whose workers died before they did it, and send what waits."""
+
+        async def is_over(name: str) -> bool:
+            return await self._store.table.get(keys.Key(partition, f"{keys.OPEN_RUN_PREFIX}{name}")) is None
+
+        partition = keys.open_work_partition(self._store.tenant)
+        await self._store.line.repair(WorkKind.RUNS, is_over)
 
     async def _send_again(self, run: Run, now: float) -> None:
         if run.sends >= MAX_ATTEMPTS:

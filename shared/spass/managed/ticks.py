@@ -1,4 +1,8 @@
-"""The ticks of schedules: each starts one run of its agent, or is stored as a skipped one."""
+"""The ticks of schedules: each starts one run of its agent, or is stored as a skipped one.
+
+A tick whose tenant has no place among the runs starts a queued run, which waits in the tenant's line. Ticks that come late, after
+a run of the schedule that was due later has started, are skipped: the late ones together are one run.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,13 +13,14 @@ from typing import Final
 from spass.aws.clients import TenantStore
 from spass.core.errors import AgentNotFound, AgentPaused, NothingToRun, RunNotFound, SessionBusy
 from spass.core.ids import RunId, derived_id
-from spass.core.jobs import Tick
-from spass.core.time import Clock, timestamp
+from spass.core.jobs import Tick, WorkKind
+from spass.core.time import Clock, epoch_s, timestamp
 from spass.managed.lookup import find_agent
 from spass.managed.records import ManagedAgent, Run, RunTrigger
 from spass.managed.run_start import new_run, skip, start
-from spass.managed.runs import begun, load_run
+from spass.managed.runs import begun, load_run, settle_lost
 from spass.managed.schedules import ScheduleWriter, schedule_hash, ticking_schedule
+from spass.managed.sending import put_in_line, work_name
 
 _MINUTE: Final = 60  # seconds; the scheduler's precision
 
@@ -37,20 +42,19 @@ class Ticks:
         self._clock = clock
 
     async def claim(self, store: TenantStore, tick: Tick, sent: float) -> ClaimedRun | None:
-        """Start and begin the run of ``tick``, and return it. Return None if there is nothing to execute: the run was skipped or
-        is over. A tick that is delivered again gives the same run.
+        """Start and begin the run of ``tick``, and return it. Return None if there is nothing to execute: the run was skipped, is
+        over, or waits for a place. A tick that is delivered again gives the same run. A run that is returned has a place.
 
         ``sent`` is when the message was sent, in seconds since the epoch. It counts if the tick has no time.
 
         Raises:
             StorageUnavailable: the table or the scheduler does not answer; deliver the tick again.
         """
-        minute = _minute(tick.at, sent)
-        run_id = RunId(derived_id("run", minute * _MINUTE * 1000, f"{tick.agent}#{minute}"))
+        due, run_id = _due(tick.at, sent), self.run_of(tick, sent)
         agent = await find_agent(store, tick.agent)
         if agent is not None and agent.active_run == run_id:
             with suppress(RunNotFound):
-                return ClaimedRun(agent, await load_run(store, agent.id, run_id), is_begun=False)
+                return await self._continue(store, agent, await load_run(store, agent.id, run_id))
             return None  # the run has ended since, and the agent was deleted
         schedule = ticking_schedule(agent)
         if agent is None or schedule is None:
@@ -68,31 +72,57 @@ class Ticks:
             run=run_id,
             own_input=schedule.input,
         )
+        is_late = agent.ticked_at is not None and due <= epoch_s(agent.ticked_at)
         with suppress(AgentNotFound):
-            return await self._start(store, agent, replace(new, scheduled_for=timestamp(minute * _MINUTE)))
+            run = replace(new, scheduled_for=timestamp(int(due) // _MINUTE * _MINUTE))
+            if is_late or agent.paused or not (run.input or agent.pending) or not await settle_lost(store, agent, self._clock()):
+                await skip(store, run, self._clock())
+            else:
+                return await self._start(store, agent, run)
         return None
 
+    @staticmethod
+    def run_of(tick: Tick, sent: float) -> RunId:
+        """Return the id of the run of a tick, which is always the same."""
+        minute = int(_due(tick.at, sent)) // _MINUTE
+        return RunId(derived_id("run", minute * _MINUTE * 1000, f"{tick.agent}#{minute}"))
+
     async def _start(self, store: TenantStore, agent: ManagedAgent, run: Run) -> ClaimedRun | None:
-        """Start and begin the run, or store it as skipped if the agent is paused or busy, or has nothing to do."""
-        now = self._clock()
-        if agent.paused or not (run.input or agent.pending):
-            await skip(store, run, now)
-            return None
-        new = begun(run, now)
+        """Start and begin the run. Without a place, start it and let it wait. If the agent is paused or busy, or has nothing to
+        do, store the run as skipped."""
+        now, name = self._clock(), work_name(agent.id, run.id)
+        has_place = await store.line.take(WorkKind.RUNS, name)
+        new = begun(run, now) if has_place else run
         try:
             stored = await start(store, agent, new, None, now)
         except (SessionBusy, AgentPaused, NothingToRun):
             await skip(store, run, now)
+            if has_place:
+                await store.line.give_back(WorkKind.RUNS, name)
             return None
         if stored.status.is_final:
+            if has_place:
+                await store.line.give_back(WorkKind.RUNS, name)
+            return None
+        if not has_place:
+            if not stored.attempts:
+                await put_in_line(store, stored)
             return None
         return ClaimedRun(replace(agent, active_run=run.id), stored, is_begun=stored.begun_by == new.begun_by)
 
+    async def _continue(self, store: TenantStore, agent: ManagedAgent, run: Run) -> ClaimedRun | None:
+        """Return the active run of a tick that was delivered before, or put it into the line if it has no place yet."""
+        if not run.attempts and not run.status.is_final and not await store.line.take(WorkKind.RUNS, work_name(agent.id, run.id)):
+            await put_in_line(store, run)
+            return None
+        return ClaimedRun(agent, run, is_begun=False)
 
-def _minute(at: str, sent: float) -> int:
-    """Return the minute of a tick since the epoch. The emulator does not fill in the scheduled time, so there ``sent`` counts."""
+
+def _due(at: str, sent: float) -> float:
+    """Return when a tick was due, in seconds since the epoch. The emulator does not fill in the scheduled time, so there ``sent``
+    counts."""
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
-        return int(sent) // _MINUTE
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) // _MINUTE
+        return sent
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from spass.aws.clients import Aws
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
@@ -18,14 +18,20 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 
+_SENT: Final = {"QueueUrl", "MessageBody", "MessageGroupId", "DelaySeconds"}
+
+
 class MemoryQueues:
-    """Queues that store nothing: ``send_message`` calls ``on_message(queue_url, body)`` at once."""
+    """Queues that store nothing: ``send_message`` calls ``on_message(queue_url, body)`` at once. ``last_delay`` is that message's
+    delay in seconds."""
 
     def __init__(self) -> None:
         self.on_message: Callable[[str, str], None] = lambda queue, body: None  # noqa: ARG005 (the callback's names)
+        self.last_delay = 0
 
     def send_message(self, **call: Any) -> dict[str, Any]:
-        assert call.keys() == {"QueueUrl", "MessageBody"}, call.keys()
+        assert {"QueueUrl", "MessageBody", "MessageGroupId"} <= call.keys() <= _SENT, call.keys()
+        self.last_delay = call.get("DelaySeconds", 0)
         self.on_message(call["QueueUrl"], call["MessageBody"])
         return {}
 

@@ -113,6 +113,7 @@ class Settings:
                 runs_queue_arn=environment.get("SPASS_RUNS_QUEUE_ARN") or None,
                 schedule_group=environment.get("SPASS_SCHEDULE_GROUP") or None,
                 schedule_role=environment.get("SPASS_SCHEDULE_ROLE") or None,
+                run_workers=int(environment.get("SPASS_RUN_WORKERS") or NO_JOB_TARGETS.run_workers),
             ),
             keys_path=environment.get("SPASS_KEYS_PATH") or None,
             telemetry=environment.get("SPASS_TELEMETRY") == "1",

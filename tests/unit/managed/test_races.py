@@ -18,7 +18,7 @@ from spass.aws.job_targets import JobTargets
 from spass.aws.writes import Equals, Put, Update, Write
 from spass.core.errors import AgentNotFound, SessionBusy, SpassError, UpstreamError
 from spass.core.ids import ManagedAgentId, RunId, TenantId, UserId, derived_id, new_id
-from spass.core.jobs import RunAgent
+from spass.core.jobs import RunAgent, WorkKind
 from spass.core.time import Deadline, timestamp
 from spass.managed import mailbox, runs
 from spass.managed.deletion import delete_agent
@@ -171,6 +171,7 @@ class Race:
         for _ in range(8):
             await asyncio.sleep(3 * 3600)
             await self.sweep()
+            await self.work()
         found = await self.read()
         assert found.active_run is None
         if found.paused:
@@ -274,11 +275,14 @@ async def tell_deletion(schedule: Schedule) -> Counter[str]:
     for _ in range(10):
         await asyncio.sleep(3 * 3600)
         await one.sweep()
-        with suppress(AgentNotFound, SessionBusy):  # a run that nothing executes is active until sweeps have given it up
+        with suppress(AgentNotFound, SessionBusy):  # a run that was never sent is active until the sweep sends it
             await one.delete()
+        with suppress(AgentNotFound):
+            await one.work()
     await asyncio.sleep(24 * 3600)
     await one.sweep()
-    assert [item for item in one.aws.table.items() if "#COMMIT#" not in str(item["pk"])] == []
+    left = [item for item in one.aws.table.items() if "#COMMIT#" not in str(item["pk"])]
+    assert [item for item in left if item["pk"] != keys.work_partition(WorkKind.RUNS)] == []  # this race has no real workers
     assert one.aws.bucket.keys == []
     return one.events
 

@@ -169,10 +169,14 @@ class RunRace(ManagedWorld):
                 await asyncio.sleep(0.5 + self.schedule.rng.random())
 
     async def _send_stream(self, agent: ManagedAgent, number: int) -> None:
-        """Send a message with a stream until it is accepted, at most four times. With a key, also if the outcome is unknown."""
+        """Send a message with a stream until it is accepted, at most four times. With a key, also if the outcome is unknown.
+
+        Without a key, each attempt has a text of its own: one whose turn was refused leaves its message in the mailbox.
+        """
         rng, content = self.schedule.rng, f"stream {number}"
         key = content if rng.random() < 0.5 else None
-        for _ in range(4):
+        for attempt in range(4):
+            content = key or f"stream {number}.{attempt}"
             await asyncio.sleep(self.schedule.random_delay(RACE_SECONDS))
             reading = await self.stream(agent, content, self.schedule.process(), key=key)
             if reading.frames:
@@ -240,6 +244,7 @@ def test_streams_runs_and_ticks_that_race_answer_each_message_once(
             agent = await race.create(schedule=TICKED)
             await race.race(agent)
             await check(race, agent)
+            await race.check_line()
             runs = race.stored_runs(agent)
             counts.update(run.status.value for run in runs)
             counts.update({"refused": race.refused, "lost": sum((run.error or {}).get("code") == "turn_lost" for run in runs)})

@@ -116,6 +116,7 @@ async def test_a_run_that_is_over_is_not_claimed_again(ticking: Ticking) -> None
 async def test_each_minute_has_a_run_of_its_own(ticking: Ticking) -> None:
     agent = await ticking.scheduled()
     for minute in range(3):
+        ticking.now = 1_796_112_000 + 60 * minute + 0.5
         await ticking.claim(agent, f"2026-12-01T08:0{minute}:00Z")
         active = (await ticking.agent(agent)).active_run
         (run,) = [run for run in ticking.runs(agent) if run.id == active]

@@ -13,6 +13,7 @@ from spass.aws.keys import Key, tenant_config
 from spass.aws.objects import TenantObjects
 from spass.aws.table import ConditionFailed, TenantTable
 from spass.aws.uploads import TenantUploads
+from spass.aws.work_line import WorkLine
 from spass.aws.writes import Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
@@ -75,12 +76,14 @@ class LaggingTable(TenantTable):
 
 
 def build_store(table: TenantTable) -> TenantStore:
+    jobs = TenantJobs(_fail, _fail, NO_JOB_TARGETS, TENANT)
     return TenantStore(
         TENANT,
         table,
         TenantObjects(_fail, "bucket", TENANT),
         TenantUploads(_fail, "bucket", TENANT, _fail),
-        TenantJobs(_fail, _fail, NO_JOB_TARGETS, TENANT),
+        jobs,
+        WorkLine(TENANT, table, table, jobs),
     )
 
 

@@ -11,6 +11,7 @@ from spass.aws.keys import Key
 from spass.aws.objects import TenantObjects
 from spass.aws.table import TenantTable
 from spass.aws.uploads import TenantUploads
+from spass.aws.work_line import WorkLine
 from spass.aws.writes import Put, Write
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, StorageUnavailable
@@ -76,12 +77,14 @@ def scope_for(
     name = TenantId(tenant)
     identity = Identity(name, "token-1", admin=admin, allowed_models=tuple(models))
     caller = Caller(identity, UserId("u1"), RequestId("req_outer"), None, depth, "/a1/agents/{name}/chat")
+    table, jobs = RecordingTable(name), TenantJobs(fail, fail, NO_JOB_TARGETS, name)
     store = TenantStore(
         name,
-        RecordingTable(name),
+        table,
         TenantObjects(fail, "bucket", name),
         TenantUploads(fail, "bucket", name, fail),
-        TenantJobs(fail, fail, NO_JOB_TARGETS, name),
+        jobs,
+        WorkLine(name, table, table, jobs),
     )
     return Scope.for_request(caller, store, seconds=seconds)
 

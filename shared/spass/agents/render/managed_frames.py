@@ -1,7 +1,8 @@
 """Render the run of a managed agent as frames: OpenAI's chunks, with the agent's tool calls and their results as named events.
 
 Grammar: ``(chunk | tool_calls | tool_result)* last-chunk [DONE]``, or at any point ``error``. Status lines and the calls within
-a call are not shown. The fields are in docs/managed.md.
+a call are not shown. The chunks have the text of all steps, and ``text`` is that text: what a client collects is what the mailbox
+stores. The fields are in docs/managed.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,11 +38,18 @@ class ManagedFrames:
         self._request_id = request_id
         before, mark, after = dump_line(self._chunk({"content": ""})).partition('"content":"')
         self._before_text, self._after_text = before + mark, after
+        self._shown: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """Return the text of all chunks so far."""
+        return "".join(self._shown)
 
     def write(self, event: Event) -> Sequence[Frame]:
         """Return the frames of one event of the run. Most events have none."""
         match event:
             case Token(text=text):
+                self._shown.append(text)
                 return [self._token(piece) for piece in split_token(text)] if text else ()
             case InferenceFinished(message=message) | MessageWritten(message=message):
                 return [*_render_calls(message.tool_calls)]

@@ -44,7 +44,7 @@ class RecordingJobs(TenantJobs):
         self.merges: list[IndexId] = []
         self.broken = broken
 
-    async def send(self, job: Job) -> None:
+    async def send(self, job: Job, *, delay: int = 0) -> None:
         assert isinstance(job, MergeSegments)
         self.merges.append(job.index)
         if self.broken:

@@ -1,0 +1,183 @@
+"""Share the workers of a queue fairly among tenants: a tenant has a bounded number of pieces of work out, and the rest waits.
+
+A piece of work that is *out* has a place: its message is on the queue, or a worker has it. One item for each tenant has the names
+of the pieces that are out. All tenants' items are in one partition, so that a tenant sees whether others compete. A tenant
+without work has no item. What waits is in the tenant's own part of the table, in order. The worker that gives a place back sends
+what waits next.
+
+Names make each step safe to repeat: a place is taken and given back once. Sending may happen twice after a crash, and a worker
+that gets a message twice finds its work begun or over.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.attributes import Item, Value
+from spass.aws.jobs import TenantJobs
+from spass.aws.table import ConditionFailed, GuardedTable
+from spass.aws.writes import Absent, AtMost, Contains, Delete, Equals, HasSize, Lacks, Put, Update
+from spass.core.ids import TenantId, random_suffix
+from spass.core.jobs import WorkKind
+
+_ITEMS_PER_READ: Final = 8
+"""Waiting pieces of one read. Most of the first ones may be in the hands of others that give places back at the same time."""
+
+
+class _Place(Enum):
+    """The result of taking a place. ``PRESENT``: the piece had one before."""
+
+    TAKEN = 1
+    PRESENT = 2
+    NONE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLine:
+    """The work of one tenant. ``workers`` returns the number of workers of a kind of work."""
+
+    tenant: TenantId
+    table: GuardedTable
+    shared: GuardedTable
+    jobs: TenantJobs
+
+    async def take(self, kind: WorkKind, name: str) -> bool:
+        """Take a place for the piece of work ``name``, or keep the one that it has. Return False if there is none for this
+        tenant: it has half of the workers and other tenants compete, it has all of them, or other work of it waits.
+
+        Raises:
+            StorageUnavailable: the table does not answer; whether a place was taken is unknown.
+        """
+        return await self._take(kind, name, behind_line=True) is not _Place.NONE
+
+    async def wait(self, kind: WorkKind, name: str, order: str, body: str) -> None:
+        """Put a piece of work without a place into the line, and send what waits if there is a place by now. ``order`` sorts the
+        line. ``body`` is the message that is sent. A second call has no effect.
+
+        Raises:
+            StorageUnavailable: the table or the queue does not answer. The sweep sends what waits.
+        """
+        key = keys.waiting_work(self.tenant, kind, f"{order}#{name}")
+        await self.table.write(Put(key, {"name": name, "body": body}))
+        # The count comes after the item: who gives a place back sees the count, and then finds the item.
+        item = await self.shared.write(Update(keys.work_places(kind, self.tenant), add={"waits": 1}))
+        if _count(item) < self.jobs.workers(kind):
+            await self._send_waiting(kind, (item or {}).get("waits"), is_repair=False)
+
+    async def give_back(self, kind: WorkKind, name: str, *, is_repeated: bool = False) -> None:
+        """Give back the place of ``name``, if it has one, and send what waits. ``is_repeated``: an earlier attempt may have died
+        after it had taken a place for the next piece, so send that once more.
+
+        Raises:
+            StorageUnavailable: the table or the queue does not answer; repeat the call.
+        """
+        key = keys.work_places(kind, self.tenant)
+        is_last = Contains("out", name) & HasSize("out", 1) & Absent("waits")
+        try:
+            await self.shared.write(Delete(key, is_last))
+        except ConditionFailed as failure:
+            item = failure.item
+        else:
+            return
+        if name in _names(item):
+            discard = Update(key, discard={"out": frozenset({name})}, add={"count": -1}, when=Contains("out", name))
+            try:
+                item = await self.shared.write(discard)
+            except ConditionFailed as failure:
+                item = failure.item
+        if item is not None and "waits" in item:
+            await self._send_waiting(kind, item["waits"], is_repair=is_repeated)
+
+    async def repair(self, kind: WorkKind, is_over: Callable[[str], Awaitable[bool]]) -> None:
+        """Give back the places of work that ``is_over``, whose workers died before they did it. Send what waits, as far as there
+        are places, also what such a worker should have sent. This is for the sweep.
+
+        Raises:
+            StorageUnavailable: the table or the queue does not answer.
+        """
+        item = await self.shared.get(keys.work_places(kind, self.tenant))
+        for name in sorted(_names(item)):
+            if await is_over(name):
+                await self.give_back(kind, name)
+        await self._send_waiting(kind, (item or {}).get("waits"), is_repair=True)
+
+    async def _take(self, kind: WorkKind, name: str, *, behind_line: bool = False) -> _Place:
+        """Take a place. ``behind_line``: only if nothing waits."""
+        workers = self.jobs.workers(kind)
+        place, item = await self._take_below(kind, name, max(1, workers // 2), behind_line=behind_line)
+        is_final = place is not _Place.NONE or _count(item) >= workers or (behind_line and "waits" in (item or {}))
+        if is_final or await self._others_compete(kind):
+            return place
+        return (await self._take_below(kind, name, workers, behind_line=behind_line))[0]
+
+    async def _take_below(self, kind: WorkKind, name: str, bound: int, *, behind_line: bool) -> tuple[_Place, Item | None]:
+        """Take a place if fewer than ``bound`` are taken. If that fails, return the tenant's item too."""
+        taker = random_suffix()
+        is_free = Absent("count") | AtMost("count", bound - 1)
+        when = Lacks("out", name) & is_free
+        update = Update(
+            keys.work_places(kind, self.tenant),
+            set={"taker": taker},
+            add={"out": frozenset({name}), "count": 1},
+            when=when & Absent("waits") if behind_line else when,
+        )
+        try:
+            await self.shared.write(update)
+        except ConditionFailed as failure:
+            item = failure.item
+            if name in _names(item):
+                # After a lost reply, the call was repeated and found what it had written itself.
+                is_mine = item is not None and item.get("taker") == taker
+                return _Place.TAKEN if is_mine else _Place.PRESENT, item
+            return _Place.NONE, item
+        return _Place.TAKEN, None
+
+    async def _others_compete(self, kind: WorkKind) -> bool:
+        items = await self.shared.query(keys.work_partition(kind))
+        return any(item["sk"] != self.tenant and _count(item) for item in items)
+
+    async def _send_waiting(self, kind: WorkKind, waits: Value, *, is_repair: bool) -> None:
+        """Send what waits, in order, as far as there are places. ``waits`` is the tenant's count as it was just read."""
+        after: str | None = None
+        is_emptied = True
+        while True:
+            items = await self.table.query(keys.waiting_partition(self.tenant, kind), after=after, limit=_ITEMS_PER_READ)
+            for item in items:
+                place = await self._take(kind, str(item["name"]))
+                if place is _Place.NONE:
+                    return
+                if place is _Place.TAKEN or is_repair:
+                    await self._send(kind, item)
+                else:  # another worker is sending it
+                    is_emptied = False
+            if len(items) < _ITEMS_PER_READ:
+                break
+            after = str(items[-1]["sk"])
+        if waits is not None and is_emptied:
+            await self._forget_waits(kind, waits)
+
+    async def _send(self, kind: WorkKind, item: Item) -> None:
+        """Send a piece of work that has a place now. It leaves the line after that, so that a crash in between loses nothing."""
+        await self.jobs.send_body(kind, str(item["body"]))
+        await self.table.write(Delete(keys.Key(str(item["pk"]), str(item["sk"]))))
+
+    async def _forget_waits(self, kind: WorkKind, waits: Value) -> None:
+        """Remove the count of an empty line, unless something began to wait since it was read."""
+        key = keys.work_places(kind, self.tenant)
+        with suppress(ConditionFailed):
+            item = await self.shared.write(Update(key, remove=("waits",), when=Equals("waits", waits)))
+            if not _count(item):
+                await self.shared.write(Delete(key, Equals("count", 0) & Absent("waits")))
+
+
+def _count(item: Item | None) -> int:
+    count = (item or {}).get("count", 0)
+    return count if isinstance(count, int) else 0
+
+
+def _names(item: Item | None) -> set[str]:
+    out = (item or {}).get("out", frozenset())
+    return set(map(str, out)) if isinstance(out, set | frozenset) else set()

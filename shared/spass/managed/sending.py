@@ -1,0 +1,86 @@
+"""Send queued runs to their queue: as many of a tenant as it may have out, and the rest in order when one of them ends."""
+
+import asyncio
+from typing import Final
+
+from spass.aws.clients import TenantStore
+from spass.aws.log import failure_line, write_line
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import Equals, Update
+from spass.core.errors import StorageUnavailable
+from spass.core.ids import ManagedAgentId, RunId
+from spass.core.jobs import RunAgent, WorkKind, body_of
+from spass.managed.lookup import IS_OPEN, run_key
+from spass.managed.records import Run, RunStatus
+
+_SEND_DELAYS: Final = (0.1, 0.4)  # seconds before each retry
+
+
+def work_name(agent: ManagedAgentId, run: RunId) -> str:
+    """Return the name of a run among the work of its tenant."""
+    return f"{agent}#{run}"
+
+
+async def send_run(store: TenantStore, run: Run) -> None:
+    """Send a queued run to its queue, or put it into the tenant's line. If that fails, the hourly sweep does it."""
+    for delay in (*_SEND_DELAYS, None):
+        try:
+            await _send(store, run)
+        except StorageUnavailable as error:
+            if delay is None:
+                write_line({**failure_line(error, ""), "event": "run_not_sent", "run_id": run.id})
+            else:
+                await asyncio.sleep(delay)
+        else:
+            return
+
+
+async def put_in_line(store: TenantStore, run: Run) -> None:
+    """Put a queued run into the tenant's line. It is sent at once if there is a place.
+
+    Raises:
+        StorageUnavailable: the table or the queue does not answer.
+    """
+    await store.line.wait(WorkKind.RUNS, work_name(run.agent_id, run.id), run.created_at, body_of(_job(store, run)))
+
+
+async def take_back(store: TenantStore, run: Run) -> bool:
+    """Make a run that this process has begun a queued one, as if it had not begun. Return False if it is over, or if another
+    worker has begun it. The caller sends it again.
+
+    Raises:
+        StorageUnavailable: the table does not answer; whether the run is queued is unknown.
+    """
+    attempts = run.attempts - 1
+    undo = Update(
+        run_key(store, run),
+        set={"status": RunStatus.QUEUED.value, "attempts": attempts},
+        remove=("begun_at", "begun_by"),
+        when=IS_OPEN & Equals("begun_by", run.begun_by),
+    )
+    try:
+        await store.table.write(undo)
+    except ConditionFailed as failure:  # after a lost reply, the first attempt may have taken effect
+        item = failure.item or {}
+        return item.get("status") == RunStatus.QUEUED and item.get("attempts") == attempts and "begun_by" not in item
+    return True
+
+
+async def send_later(store: TenantStore, run: Run, seconds: int) -> None:
+    """Send a queued run, which keeps its place, so that it is delivered after ``seconds``.
+
+    Raises:
+        StorageUnavailable: the queue does not answer.
+    """
+    await store.jobs.send(_job(store, run), delay=seconds)
+
+
+async def _send(store: TenantStore, run: Run) -> None:
+    if await store.line.take(WorkKind.RUNS, work_name(run.agent_id, run.id)):
+        await store.jobs.send(_job(store, run))
+    else:
+        await put_in_line(store, run)
+
+
+def _job(store: TenantStore, run: Run) -> RunAgent:
+    return RunAgent(store.tenant, run.agent_id, run.id)

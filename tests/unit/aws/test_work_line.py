@@ -1,0 +1,153 @@
+"""The share of the workers that a tenant has: what is out, what waits, and in which order it is sent."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.job_targets import JobTargets
+from spass.aws.work_line import WorkLine
+from spass.core.ids import TenantId
+from spass.core.jobs import WorkKind
+from spass.testing.aws import MemoryAws
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
+
+pytestmark = pytest.mark.anyio
+
+WORKERS = 4
+RUNS = WorkKind.RUNS
+A, B = TenantId("a"), TenantId("b")
+
+
+class Lines:
+    """The lines of all tenants. ``sent`` are the bodies of the messages that were sent."""
+
+    def __init__(self) -> None:
+        self.aws = MemoryAws(JobTargets(runs_queue="runs", run_workers=WORKERS))
+        self.sent: list[str] = []
+        self.aws.queues.on_message = lambda _, body: self.sent.append(str(json.loads(body)))
+
+    def of(self, tenant: TenantId) -> WorkLine:
+        return self.aws.for_tenant(tenant).line
+
+    async def enter(self, tenant: TenantId, name: str) -> bool:
+        """Take a place, or wait. Names sort as they come."""
+        if await self.of(tenant).take(RUNS, name):
+            return True
+        await self.of(tenant).wait(RUNS, name, name, json.dumps(name))
+        return False
+
+    async def leave(self, tenant: TenantId, name: str, *, is_repeated: bool = False) -> None:
+        await self.of(tenant).give_back(RUNS, name, is_repeated=is_repeated)
+
+    @property
+    def is_empty(self) -> bool:
+        return [*self.aws.table.items()] == []
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+async def test_a_tenant_alone_gets_all_workers_and_the_rest_waits_in_order(lines: Lines) -> None:
+    assert [await lines.enter(A, str(n)) for n in range(7)] == [True] * 4 + [False] * 3
+    for n in range(7):
+        await lines.leave(A, str(n))
+    assert lines.sent == ["4", "5", "6"]
+    assert lines.is_empty
+
+
+async def test_a_tenant_gets_half_of_the_workers_while_another_one_has_work(lines: Lines) -> None:
+    assert await lines.enter(B, "0")
+    assert [await lines.enter(A, str(n)) for n in range(4)] == [True, True, False, False]
+    await lines.leave(A, "0")
+    assert lines.sent == ["2"], "one for one"
+    await lines.leave(B, "0")
+    await lines.leave(A, "1")
+    assert lines.sent == ["2", "3"]
+    assert await lines.enter(A, "4")
+    assert await lines.enter(A, "5"), "the other tenant's work is over"
+
+
+async def test_a_tenant_with_all_workers_falls_to_half_as_its_work_ends(lines: Lines) -> None:
+    for n in range(8):
+        await lines.enter(A, str(n))
+    assert await lines.enter(B, "0"), "the first free worker is the other tenant's"
+    for n in range(2):
+        await lines.leave(A, str(n))
+    assert lines.sent == []
+    await lines.leave(A, "2")
+    assert lines.sent == ["4"]
+
+
+async def test_work_does_not_overtake_what_waits(lines: Lines) -> None:
+    for n in range(5):
+        await lines.enter(A, str(n))
+    with inject(FaultPlan(Fault.CRASH_AFTER, 1)), pytest.raises(Crash):
+        await lines.leave(A, "0")
+    assert not await lines.of(A).take(RUNS, "5"), "a place is free, and 4 waits for it"
+    await lines.leave(A, "0", is_repeated=True)
+    assert lines.sent == ["4"]
+
+
+@pytest.mark.parametrize("calls", range(8))
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOST_REPLY])
+async def test_the_next_piece_is_sent_wherever_the_worker_dies_that_gives_its_place_back(
+    lines: Lines, fault: Fault, calls: int
+) -> None:
+    """Its message is delivered again, and it gives the place back once more."""
+    for n in range(6):
+        await lines.enter(A, str(n))
+    try:
+        with inject(FaultPlan(fault, calls)):
+            await lines.leave(A, "0")
+    except Crash:
+        await lines.leave(A, "0", is_repeated=True)
+    assert set(lines.sent) == {"4"}
+    for n in range(1, 6):
+        await lines.leave(A, str(n))
+    assert set(lines.sent) == {"4", "5"}
+
+
+async def test_a_repeated_step_counts_once(lines: Lines) -> None:
+    for _ in range(3):
+        assert await lines.enter(A, "0")
+    assert [await lines.enter(A, str(n)) for n in range(1, 5)] == [True, True, True, False]
+    for _ in range(3):
+        await lines.leave(A, "0")
+    assert lines.sent == ["4"]
+
+
+async def test_the_sweep_gives_back_the_places_of_work_that_is_over_and_sends_what_waits(lines: Lines) -> None:
+    for n in range(6):
+        await lines.enter(A, str(n))
+
+    async def is_over(name: str) -> bool:
+        return name == "1"
+
+    await lines.of(A).repair(RUNS, is_over)
+    assert lines.sent == ["4"]
+    await lines.of(A).repair(RUNS, is_over)
+    assert lines.sent == ["4"]
+
+
+async def test_a_message_has_the_group_of_its_tenant(lines: Lines) -> None:
+    groups: list[str] = []
+    send: Callable[..., dict[str, object]] = lines.aws.queues.send_message
+
+    def note(**call: str) -> dict[str, object]:
+        groups.append(call["MessageGroupId"])
+        return send(**call)
+
+    lines.aws.queues.send_message = note  # type: ignore[method-assign]
+    for tenant in (A, A, B):
+        await lines.aws.for_tenant(tenant).jobs.send_body(RUNS, '"x"')
+    assert groups[0] == groups[1] != groups[2]
+    assert all(group.isalnum() and len(group) <= 128 for group in groups), "SQS accepts it"
+
+
+async def test_no_place_is_an_item_of_a_tenants_part_of_the_table(lines: Lines) -> None:
+    await lines.enter(A, "0")
+    assert [item["pk"] for item in lines.aws.table.items()] == [keys.work_partition(RUNS)]
