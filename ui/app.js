@@ -71,6 +71,7 @@ let client = null;
 let views = new Map();
 let current = "";
 let broken = false;
+let isMenuOpen = false;
 /** @type {{render: () => import("./resource.js").Content}} */
 let signIn;
 
@@ -136,6 +137,8 @@ function show() {
   if (name !== current) views.get(current)?.close();
   current = name;
   broken = false;
+  if (isMenuOpen) document.getElementById("main")?.focus(); // what had the focus is hidden
+  isMenuOpen = false;
   const app = appOf(client);
   const shown = views.get(name);
   if (shown) shown.open(name === view ? params : []);
@@ -168,10 +171,12 @@ function go(address) {
 }
 
 function page() {
-  return html`<header class="bar">
+  return html`<header class=${isMenuOpen ? "bar open" : "bar"}>
       <a class="skip" href="#main" @click=${skip}>Skip to the content</a>
-      <strong>Spass</strong>
-      <nav aria-label="Views">
+      <strong class="brand">Spass</strong>
+      <button type="button" class="disclosure" aria-expanded=${isMenuOpen} aria-controls="views" @click=${() => openMenu(!isMenuOpen)}>Menu${waitingBadge()}</button>
+      <strong class="disclosure">${VIEWS[current]?.title ?? ""}</strong>
+      <nav id="views" aria-label="Views">
         ${Object.entries(VIEWS).map(([name, { title }]) => html`<a href=${fragment(name)} aria-current=${name === current ? "page" : "false"}>${title}${name === "approvals" ? waitingBadge() : ""}</a>`)}
       </nav>
       <span class="user">${store.get("user")}</span>
@@ -207,6 +212,20 @@ function waitingBadge() {
   return count ? html` <span class="badge pending">${count}<span class="unseen"> waiting</span></span>` : "";
 }
 
+/** @param {boolean} isOpen */
+function openMenu(isOpen) {
+  isMenuOpen = isOpen;
+  changed();
+}
+
+/** @param {KeyboardEvent} event */
+function closeMenuOnKey(event) {
+  if (!isMenuOpen || event.key !== "Escape") return;
+  event.stopImmediatePropagation(); // the answer goes on
+  openMenu(false);
+  /** @type {HTMLElement | null} */ (document.querySelector(".bar > .disclosure"))?.focus();
+}
+
 /** @param {Event} event */
 function skip(event) {
   event.preventDefault();
@@ -234,6 +253,7 @@ addEventListener("hashchange", show);
 addEventListener("online", changed);
 addEventListener("offline", changed);
 addEventListener("keydown", (event) => client && helpOnKey(event));
+addEventListener("keydown", closeMenuOnKey);
 signIn = createSignIn(BASE, null, changed, enter);
 const [token, user] = [store.get("token"), store.get("user")];
 if (token && user) enter(token, user);

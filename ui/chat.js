@@ -9,6 +9,7 @@ import { Log } from "./log.js";
 import { Resource } from "./resource.js";
 import { fragment } from "./router.js";
 import { SessionList, sessionName } from "./sessions.js";
+import { touch } from "./touch.js";
 import { html } from "./vendor-lit-html.js";
 import { workspaceField } from "./workspace-field.js";
 
@@ -160,7 +161,7 @@ export function createChat(app) {
     if (desk) showDraft(desk.draft);
     desk?.open.log.restoreScroll();
     // On a touch screen the field would open the keyboard over the messages.
-    const target = matchMedia("(pointer: coarse)").matches ? null : document.getElementById("message");
+    const target = touch.matches ? null : document.getElementById("message");
     if (wantsFocus && !chooses && !document.querySelector("dialog")) (target ?? document.getElementById("log"))?.focus();
     if (document.getElementById("log")) wantsFocus = false;
   }

@@ -1,5 +1,6 @@
-/** The field in which a user writes a message. Enter sends, Shift+Enter breaks a line, Esc stops the answer. */
+/** The field in which a user writes a message. Enter sends, and on a touch screen breaks a line; Shift+Enter breaks a line, Esc stops the answer. */
 
+import { touch } from "./touch.js";
 import { html } from "./vendor-lit-html.js";
 
 const MAX_BYTES = 256 * 1024;
@@ -22,7 +23,7 @@ export function composer(conversation, changed, sent) {
   };
   /** @param {KeyboardEvent} event */
   const press = (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !touch.matches) {
       event.preventDefault();
       send();
     }
@@ -30,10 +31,10 @@ export function composer(conversation, changed, sent) {
   return html`<form class="composer" @submit=${(/** @type {Event} */ event) => (event.preventDefault(), send())}>
     ${tooLong ? html`<p class="state failed" role="alert">A message may have 256 KB. Shorten it, or put the text into a workspace or an index.</p>` : ""}
     <label class="unseen" for="message">Message</label>
-    <textarea id="message" rows="3" placeholder="Write a message" aria-describedby="keys" @keydown=${press}
+    <textarea id="message" rows=${touch.matches ? 1 : 3} placeholder="Write a message" aria-describedby="keys" @keydown=${press}
       @input=${(/** @type {Event} */ event) => (draft.write(/** @type {HTMLTextAreaElement} */ (event.target).value), changed())}></textarea>
     <div class="buttons">
-      <span id="keys" class="hint"><kbd>Enter</kbd> sends, <kbd>Shift</kbd>+<kbd>Enter</kbd> breaks a line, <kbd>Esc</kbd> stops</span>
+      <span id="keys" class="hint">${touch.matches ? html`<kbd>Enter</kbd> breaks a line` : html`<kbd>Enter</kbd> sends, <kbd>Shift</kbd>+<kbd>Enter</kbd> breaks a line, <kbd>Esc</kbd> stops`}</span>
       ${busy
         ? html`<button type="button" class="stop" ?disabled=${stopping} @click=${() => conversation.stop()}>${stopping ? "Stopping …" : "Stop"}</button>`
         : html`<button class="primary" ?disabled=${tooLong || !draft.text.trim()}>Send</button>`}

@@ -5,7 +5,7 @@ import { html } from "./vendor-lit-html.js";
 
 /** @type {[string[], string][]} */
 const KEYS = [
-  [["Enter"], "sends the message"],
+  [["Enter"], "sends the message; on a touch screen it breaks a line"],
   [["Shift", "Enter"], "breaks a line"],
   [["Esc"], "stops the answer, or closes a dialog"],
   [["Tab"], "goes to the next link, button or field"],

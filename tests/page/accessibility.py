@@ -10,7 +10,7 @@ _GRAVE: Final = {"serious", "critical"}
 _SIZES: Final = ({"width": 1280, "height": 800}, {"width": 390, "height": 800})
 # The theme changes colours only.
 _OPTIONS: Final = {
-    "light": "{resultTypes: ['violations']}",
+    "light": "{resultTypes: ['violations'], rules: {'target-size': {enabled: true}}}",
     "dark": "{resultTypes: ['violations'], runOnly: {type: 'rule', values: ['color-contrast']}}",
 }
 _SET_THEME: Final = "theme => { document.documentElement.dataset.theme = theme }"
