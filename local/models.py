@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from local import ollama
 from local.processes import answers
-from spass.llm.backends import key_variable, serves
+from spass.llm.backends import STANDIN, key_variable, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig
 
-STANDIN: Final = "stand-in"
 STANDIN_KEY: Final = "SPASS_STANDIN_KEY"
 _PROBE_SECONDS: Final = 0.5
 

@@ -4,6 +4,7 @@ import { approvalCard, STATUSES } from "./approval-card.js";
 import { decisionOf, waitingDecisions } from "./decisions.js";
 import { when } from "./format.js";
 import { Pages } from "./pages.js";
+import { firstFailure } from "./resource.js";
 import { sessionLink } from "./session-link.js";
 import { html } from "./vendor-lit-html.js";
 
@@ -82,7 +83,7 @@ export function createApprovals(app) {
   function decided() {
     const others = (/** @type {any[]} */ entries) => entries.filter(({ id, status }) => status !== "pending" && !shown.has(id));
     const none = html`<p class="quiet">${filter ? `No approval is ${STATUSES[filter].toLowerCase()}.` : "Nothing has been decided in the last 30 days."}</p>`;
-    return list.show((entries) => (others(entries).length ? items(others(entries)) : none), none);
+    return list.show((entries) => (others(entries).length ? items(others(entries)) : none), none, true);
   }
 
   return {
@@ -101,8 +102,9 @@ export function createApprovals(app) {
     },
     render: () => html`<div class="panel">
       <header class="panel-head"><h1>Approvals</h1><button type="button" @click=${refresh}>Refresh</button></header>
+      ${firstFailure([waiting, list])}
       <section aria-labelledby="waiting"><h2 id="waiting">Waiting for you</h2>
-        ${waiting.show(() => items([...shown.values()]), shown.size ? null : html`<p class="state">Nothing waits. When an agent wants to do what needs your consent, it is listed here and beside its call in the chat.</p>`)}</section>
+        ${waiting.show(() => items([...shown.values()]), shown.size ? null : html`<p class="state">Nothing waits. When an agent wants to do what needs your consent, it is listed here and beside its call in the chat.</p>`, true)}</section>
       <section aria-labelledby="decided"><div class="panel-head"><h2 id="decided">Decided</h2>
           <label>Show <select @change=${(/** @type {Event} */ event) => choose(/** @type {HTMLSelectElement} */ (event.target).value)}>
             ${["", "executed", "denied", "failed", "expired"].map((status) => html`<option value=${status} ?selected=${status === filter}>${status ? STATUSES[status] : "All"}</option>`)}

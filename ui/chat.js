@@ -56,7 +56,8 @@ export function createChat(app) {
   function show() {
     if (!agents.value) return;
     const remembered = app.store.get("agent");
-    const name = wanted[0] ?? (agents.value.some((/** @type {any} */ one) => one.name === remembered) ? remembered : agents.value[0]?.name);
+    const usable = agents.value.filter(isUsable);
+    const name = wanted[0] ?? (usable.find((/** @type {any} */ one) => one.name === remembered) ?? usable[0] ?? agents.value[0])?.name;
     if (!name) return;
     const desk = desks.get(name) ?? openDesk(name);
     const sessionId = wanted[1] === NEW ? null : (wanted[1] ?? desk.open.conversation.sessionId);
@@ -169,13 +170,19 @@ export function createChat(app) {
   /** @param {any[]} list */
   function picker(list) {
     const desk = desks.get(current);
+    const [usable, others] = [list.filter(isUsable), list.filter((one) => !isUsable(one))];
     const isListed = list.some(({ name }) => name === current);
     return html`<aside class="side" aria-label="Agent and sessions">
       <div class="picker">
         <label for="agent">Agent</label>
         <select id="agent" .value=${current} @change=${(/** @type {Event} */ event) => app.go(fragment("chat", /** @type {HTMLSelectElement} */ (event.target).value))}>
           ${isListed ? "" : html`<option value=${current} selected>${current} (gone)</option>`}
-          ${list.map(({ name }) => html`<option value=${name} ?selected=${name === current}>${name}${desks.get(name)?.open.conversation.busy ? " (answering)" : ""}</option>`)}
+          ${usable.map(({ name }) => html`<option value=${name} ?selected=${name === current}>${name}${desks.get(name)?.open.conversation.busy ? " (answering)" : ""}</option>`)}
+          ${others.length
+            ? html`<optgroup label="Not for you">
+                ${others.map(({ name, unusable_reason: reason }) => html`<option value=${name} ?selected=${name === current} disabled title=${reason ?? ""}>${name}</option>`)}
+              </optgroup>`
+            : ""}
         </select>
       </div>
       <div class="buttons">
@@ -183,7 +190,7 @@ export function createChat(app) {
         <button type="button" class="disclosure" aria-expanded=${isListOpen} aria-controls="sessions"
           @click=${() => ((isListOpen = !isListOpen), app.changed())}>Sessions</button>
       </div>
-      <nav id="sessions" class=${isListOpen ? "shown" : ""} aria-label="Sessions">${desk?.sessions.render(desk.open.conversation.sessionId, remove)}</nav>
+      <nav id="sessions" class=${isListOpen ? "shown" : ""} aria-label="Sessions">${desk?.sessions.render(desk.open.conversation.sessionId, remove, Boolean(desk.open.conversation.record.error ?? desk.open.conversation.error))}</nav>
     </aside>`;
   }
 
@@ -217,4 +224,12 @@ export function createChat(app) {
       });
     },
   };
+}
+
+/**
+ * Return true unless the gateway says that every message to this agent would be refused.
+ * @param {any} agent
+ */
+function isUsable(agent) {
+  return agent.usable !== false;
 }

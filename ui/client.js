@@ -121,7 +121,7 @@ function isJson(response) {
 
 /** @param {Response} response */
 export function notJson(response) {
-  return new ApiError(response.ok ? 502 : response.status, "not_json", `The answer (${response.status}) is not the gateway's.`);
+  return new ApiError(response.ok ? 502 : response.status, "not_json", "The answer is not the gateway's.");
 }
 
 /** @param {Response} response */

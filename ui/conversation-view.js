@@ -3,7 +3,7 @@
 import { composer } from "./composer.js";
 import { ApiError, problem } from "./errors.js";
 import { money, number, sum } from "./format.js";
-import { failure, RETRIES } from "./resource.js";
+import { failure, firstFailure } from "./resource.js";
 import { fragment } from "./router.js";
 import { html } from "./vendor-lit-html.js";
 
@@ -32,7 +32,7 @@ export function conversationView(conversation, log, changed, choice) {
       ${isEmpty && record.value && !session?.message_count ? welcome(conversation) : ""}
     </div>
     <div class="notices">${notices(conversation, log, changed)}</div>
-    ${choice} ${session?.archived_at ? archived(conversation) : isGone ? "" : composer(conversation, changed, () => log.scrollToEnd())}
+    ${choice} ${session?.archived_at ? archived(conversation) : isGone ? "" : conversation.agent.usable === false && !conversation.busy ? unusable(conversation) : composer(conversation, changed, () => log.scrollToEnd())}
   </section>`;
 }
 
@@ -44,6 +44,7 @@ function head({ agent, session, turns }) {
     <h1><bdi>${session?.title || agent.name}</bdi></h1>
     <p class="quiet facts">
       <span class="about">${session?.title ? html`<bdi>${agent.name}</bdi>: ` : ""}${agent.description}</span>
+      ${agent.model ? html`<span>Model <bdi>${agent.model}</bdi>${agent.stand_in ? html` <span class="badge" title="No provider serves this model here: an offline program with simple answers takes its place.">stand-in</span>` : ""}</span>` : ""}
       ${session?.workspace ? html`<span>Workspace <a href=${fragment("workspaces", session.workspace)}><bdi>${session.workspace}</bdi></a></span>` : ""}
       ${tokens ? html`<span>Session: ${number(tokens)} tokens${costs.length ? html` · ${money(sum(costs))}` : ""}</span>` : ""}
       ${session?.parent_session_id ? html`<span><a href=${fragment("chat", agent.name, session.parent_session_id)}>Earlier part</a></span>` : ""}
@@ -57,6 +58,11 @@ function welcome({ agent }) {
     <p>Write a message to begin.</p>
     ${agent.operator_id ? html`<p>This agent goes on in one session, which begins with your first message.</p>` : ""}
   </div>`;
+}
+
+/** @param {Conversation} conversation */
+function unusable({ agent, draft }) {
+  return html`<p class="state forbidden">You cannot write to this agent. ${agent.unusable_reason ?? ""} ${draft.text ? "Your draft is kept." : ""}</p>`;
 }
 
 /** @param {Conversation} conversation */
@@ -75,8 +81,8 @@ function notices(conversation, log, changed) {
   const isBroken = stream?.status === "reconnecting";
   return html`
     ${live && live.question === null && live.running ? html`<p class="state" role="status">A message from another tab or device is being answered.</p>` : ""}
-    ${isBroken ? html`<p class="state reconnecting" role="status">${whyBroken(stream.error)} Reconnecting … The agent goes on meanwhile.</p>` : ""}
-    ${record.error && !isBroken ? unread(conversation) : ""} ${error ? refused(conversation, changed) : ""}
+    ${isBroken && navigator.onLine ? html`<p class="state reconnecting" role="status">${whyBroken(stream.error)} Reconnecting … The agent goes on meanwhile.</p>` : ""}
+    ${error ? refused(conversation, changed) : record.error && !isBroken ? unread(conversation) : ""}
     ${log.canContinue
       ? html`<p class="state">Everything that waited is decided.
           <button type="button" @click=${() => conversation.send(CONTINUE)}>Tell the agent to continue</button></p>`
@@ -86,10 +92,9 @@ function notices(conversation, log, changed) {
 /** @param {Conversation} conversation */
 function unread({ agent, draft, record }) {
   const isGone = record.error instanceof ApiError && record.error.code === "session_not_found";
-  return html`${failure(record.error, isGone ? null : () => record.load(), RETRIES)}
-    ${isGone
-      ? html`<p class="state">${draft.text ? "Your draft is kept. " : ""}<a href=${fragment("chat", agent.name, "new")}>Begin a new session</a> or choose another one.</p>`
-      : ""}`;
+  if (!isGone) return firstFailure([record]);
+  const others = html`<p>${draft.text ? "Your draft is kept. " : ""}<a href=${fragment("chat", agent.name, "new")}>Begin a new session</a> or choose another one.</p>`;
+  return failure(record.error, null, "", others);
 }
 
 /**
@@ -103,8 +108,7 @@ function refused(conversation, changed) {
     conversation.error = null;
     changed();
   };
-  return html`${failure(error)}
-    <p class="actions">
+  const actions = html`<p class="actions">
       ${busyWith
         ? html`<button type="button" @click=${() => conversation.follow(busyWith)}>Follow it</button>
             <button type="button" @click=${() => conversation.stop(busyWith)}>Stop it</button>`
@@ -112,6 +116,7 @@ function refused(conversation, changed) {
       <button type="button" @click=${dismiss}>Close this notice</button>
       ${draft.returned ? html`<span class="quiet">Your message is back in the field below.</span>` : ""}
     </p>`;
+  return failure(error, null, "", actions);
 }
 
 /** @param {import("./errors.js").ApiError | null} error */

@@ -12,9 +12,13 @@ import { TurnReducer } from "./turn.js";
  * @typedef {import("./draft.js").Sent} Sent
  * @typedef {import("./app.js").App} App
  *
- * @typedef {object} Agent as `GET /a1/agents/{name}` answers; the list of agents has name and description only
+ * @typedef {object} Agent as `GET /a1/agents/{name}` answers; the list of agents has some of it
  * @property {string} name
  * @property {string} description
+ * @property {string} [model]
+ * @property {boolean} [stand_in] the laptop's offline stand-in answers in place of the model
+ * @property {boolean} [usable] absent: it is
+ * @property {string | null} [unusable_reason]
  * @property {string | null} [workspace]
  * @property {string | null} [operator_id]
  */

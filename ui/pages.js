@@ -43,6 +43,11 @@ export class Pages {
     return this.#list.value?.entries ?? [];
   }
 
+  /** Why the list did not arrive, or null. */
+  get error() {
+    return this.#list.error;
+  }
+
   /** True if no page is missing. */
   get isComplete() {
     return this.#list.value?.next === null;
@@ -63,11 +68,13 @@ export class Pages {
    * Return the entries, or the state in which the list is.
    * @param {(entries: T[]) => import("./resource.js").Content} ready
    * @param {import("./resource.js").Content | null} empty shown instead of no entries
+   * @param {boolean} [isQuiet] another place of the view shows why the list did not arrive
    */
-  show(ready, empty) {
+  show(ready, empty, isQuiet = false) {
     return this.#list.show(({ entries, next }) => html`${ready(entries)}
       ${this.#more.error ? this.#more.show(() => "") : ""}
       ${next === null ? "" : html`<p><button type="button" ?disabled=${this.#isReading} @click=${() => this.#next()}>${this.#isReading ? "Loading …" : "Show more"}</button></p>`}`, {
+      isQuiet,
       empty: ({ entries, next }) => (entries.length || next !== null ? null : empty),
     });
   }

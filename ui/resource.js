@@ -67,15 +67,29 @@ export class Resource {
   /**
    * Return what a view shows: the value, or the state in which it is.
    * @param {(value: T) => Content} ready
-   * @param {{empty?: (value: T) => Content | null, loading?: string}} [texts] `empty` returns what an empty value shows, else null
+   * @param {{empty?: (value: T) => Content | null, loading?: string, isQuiet?: boolean}} [texts] `empty` returns what an empty value shows,
+   *   else null. `isQuiet`: another place of the view shows the error
    * @returns {Content}
    */
-  show(ready, { empty = () => null, loading = "Loading …" } = {}) {
-    const problem = this.error ? failure(this.error, () => this.load(), RETRIES) : "";
-    if (this.value === null) return problem || html`<p class="state" role="status">${loading}</p>`;
+  show(ready, { empty = () => null, loading = "Loading …", isQuiet = false } = {}) {
+    const problem = isQuiet ? "" : firstFailure([this]);
+    if (this.value === null) return this.error ? problem : html`<p class="state" role="status">${loading}</p>`;
     const content = empty(this.value) ?? ready(this.value);
     return problem ? html`${problem}${content}` : content;
   }
+}
+
+/**
+ * Return one message about the values of a view that did not arrive: most often all of them fail for one reason. While the browser is
+ * offline, the head of the page says so.
+ * @param {{error: unknown, load: () => unknown}[]} values
+ * @returns {Content}
+ */
+export function firstFailure(values) {
+  const failed = values.filter(({ error }) => error);
+  const error = failed[0]?.error;
+  if (!error || (!navigator.onLine && error instanceof ApiError && error.status === 0)) return "";
+  return failure(error, () => failed.forEach((value) => void value.load()), RETRIES);
 }
 
 /**
@@ -83,13 +97,15 @@ export class Resource {
  * @param {unknown} error
  * @param {(() => void) | null} [retry]
  * @param {string} [offline] what the page does if the gateway does not answer
+ * @param {Content} [more] what the user may do besides
  * @returns {Content}
  */
-export function failure(error, retry = null, offline = "") {
-  const { title, advice } = problem(error);
+export function failure(error, retry = null, offline = "", more = "") {
+  const { title, advice, details } = problem(error);
   const kind = error instanceof ApiError && error.status === 0 ? "offline" : error instanceof ApiError && error.status === 403 ? "forbidden" : "failed";
   return html`<div class="state ${kind}" role="alert">
     <p><strong>${title}</strong> ${advice} ${kind === "offline" ? offline : ""}</p>
-    ${retry ? html`<button type="button" @click=${retry}>Try again</button>` : ""}
+    ${retry ? html`<button type="button" @click=${retry}>Try again</button>` : ""} ${more}
+    ${details ? html`<details><summary>Details</summary><bdi>${details}</bdi></details>` : ""}
   </div>`;
 }

@@ -37,8 +37,9 @@ export class SessionList {
   /**
    * @param {string | null} open the id of the open session
    * @param {(session: any) => void} remove
+   * @param {boolean} isQuiet the conversation shows an error
    */
-  render(open, remove) {
+  render(open, remove, isQuiet) {
     return this.#pages.show(
       (sessions) => html`<ul class="sessions">
           ${sessions.map(
@@ -52,6 +53,7 @@ export class SessionList {
           )}
         </ul>`,
       html`<p class="quiet">No sessions yet.</p>`,
+      isQuiet,
     );
   }
 }

@@ -90,5 +90,5 @@ function lost() {
 /** @param {XMLHttpRequest} request */
 function refusal(request) {
   const reason = /<Message>([^<]{1,200})/.exec(request.responseText)?.[1] ?? "";
-  return new ApiError(request.status, "upload_refused", `The bucket refused the file (${request.status}). ${reason}`.trim());
+  return new ApiError(request.status, "upload_refused", `The bucket refused the file. ${reason}`.trim());
 }

@@ -1,7 +1,7 @@
 /** The tenant's requests, tokens and costs, by agent and by day. */
 
 import { money, number } from "./format.js";
-import { Resource } from "./resource.js";
+import { firstFailure, Resource } from "./resource.js";
 import { fragment } from "./router.js";
 import { html } from "./vendor-lit-html.js";
 
@@ -111,16 +111,17 @@ export function createUsage(app) {
     return html`<div class="panel">
       <header class="panel-head"><h1>Usage</h1><button type="button" @click=${() => open([String(days), agent])}>Refresh</button></header>
       <p class="quiet">Calls of models of the whole tenant, from ${dates.at(-1)} to ${dates[0]} (UTC). A turn in which an agent uses tools has several.</p>
+      ${firstFailure([byAgent, byDay].flatMap((one) => one?.report ?? []))}
       <nav class="periods" aria-label="Period">
         ${PERIODS.map((period) => html`<a href=${agent ? fragment("usage", String(period), agent) : fragment("usage", String(period))} aria-current=${period === days ? "true" : "false"}>${period} days</a>`)}
       </nav>
       <section aria-labelledby="by-agent">
         <h2 id="by-agent">By agent</h2>
-        ${byAgent?.report.show(agentsTable, { empty: ({ usage }) => (usage.length ? null : html`<p class="state">No calls in this period.</p>`) })}
+        ${byAgent?.report.show(agentsTable, { isQuiet: true, empty: ({ usage }) => (usage.length ? null : html`<p class="state">No calls in this period.</p>`) })}
       </section>
       <section aria-labelledby="by-day">
         <h2 id="by-day">By day</h2>
-        ${filter()} ${byDay?.report.show(daysTable)}
+        ${filter()} ${byDay?.report.show(daysTable, { isQuiet: true })}
       </section>
     </div>`;
   }

@@ -4,6 +4,7 @@ import asyncio
 
 from spass.agents.answers import AgentConfig
 from spass.agents.usable import unusable_for
+from spass.llm.backends import has_standin
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import AgentParameter, api_router
@@ -18,7 +19,9 @@ async def get_agent(name: AgentParameter, exchange: CurrentExchange) -> AgentCon
     spec = services.agents.get(name)
     settings = (await services.cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
     unusable = unusable_for(scope.caller.identity, services.config, services.availability.reason)
-    return AgentConfig.with_defaults(spec, settings.rag_top_k, await asyncio.to_thread(unusable, spec))
+    reason = await asyncio.to_thread(unusable, spec)
+    stand_in = has_standin(services.config.llm, spec.model)
+    return AgentConfig.with_defaults(spec, settings.rag_top_k, reason, stand_in=stand_in)
 
 
 handler = lambda_handler(router)

@@ -44,7 +44,7 @@ class AgentSummary(ResponseModel):
 
 class AgentConfig(AgentSummary):
     """An agent with all values of its file and the defaults of the others. The parameters of its kind are further fields;
-    `GET /v1/kinds` describes them."""
+    `GET /v1/kinds` describes them. `stand_in` is true if the laptop's offline stand-in answers in place of the model."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -57,14 +57,17 @@ class AgentConfig(AgentSummary):
     system_prompt: str
     temperature: float
     max_tokens: Count
+    stand_in: bool
 
     @classmethod
-    def with_defaults(cls, agent: AgentSpec, rag_top_k: int, unusable_reason: str | None = None) -> "AgentConfig":
+    def with_defaults(
+        cls, agent: AgentSpec, rag_top_k: int, unusable_reason: str | None = None, *, stand_in: bool = False
+    ) -> "AgentConfig":
         """Return the agent. ``rag_top_k`` is the tenant's, which applies if the file has none."""
         common = AgentSummary.of(agent, unusable_reason).model_dump()
         grants = {name: getattr(agent.grants, name) for name in GRANTS}
         top_k = agent.rag_top_k or rag_top_k
-        return cls.model_validate({**common, "rag_top_k": top_k, **grants, **parameters_of(agent.build())})
+        return cls.model_validate({**common, "rag_top_k": top_k, "stand_in": stand_in, **grants, **parameters_of(agent.build())})
 
 
 class AgentPage(ResponseModel):

@@ -12,6 +12,9 @@ from spass.tenancy.config_checks import BackendProblem
 DEFAULT_MAX_CONNECTIONS: Final = 100
 """The maximum number of connections of a process to a backend without ``max_concurrent``."""
 
+STANDIN: Final = "stand-in"
+"""The backend that ``make run`` adds for the chat models that no other backend serves: an offline program."""
+
 _BEDROCK_REGION: Final = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z]{2}(?:-[a-z]+)+-\d)\.")
 
 
@@ -36,6 +39,11 @@ def serves(backend: BackendConfig, model: str) -> bool:
 def is_served(config: LlmConfig, model: str) -> bool:
     """Return True if a backend serves ``model``. Its key may be missing: only a call reads keys."""
     return any(serves(backend, model) for backend in config.backends)
+
+
+def has_standin(config: LlmConfig, model: str) -> bool:
+    """Return True if the offline stand-in answers in place of ``model``."""
+    return any(backend.name == STANDIN and serves(backend, model) for backend in config.backends)
 
 
 def key_variable(backend: BackendConfig) -> str | None:
