@@ -81,7 +81,7 @@ function notices(conversation, log, changed) {
   const isBroken = stream?.status === "reconnecting";
   return html`
     ${live && live.question === null && live.running ? html`<p class="state" role="status">A message from another tab or device is being answered.</p>` : ""}
-    ${isBroken && navigator.onLine ? html`<p class="state reconnecting" role="status">${whyBroken(stream.error)} Reconnecting … The agent goes on meanwhile.</p>` : ""}
+    ${isBroken && navigator.onLine ? html`<p class="state reconnecting" role="status">${whyBroken(stream.error)} Reconnecting … ${stream.isReceived ? "The agent goes on meanwhile." : "Then your message is sent again."}</p>` : ""}
     ${error ? refused(conversation, changed) : record.error && !isBroken ? unread(conversation) : ""}
     ${log.canContinue
       ? html`<p class="state">Everything that waited is decided.

@@ -29,6 +29,8 @@ export class TurnStream {
   events = [];
   /** @type {Status} */
   status = "connecting";
+  /** Whether the gateway is known to have the message. */
+  isReceived = true;
   /** Events that could not be read. */
   skipped = 0;
   /** @type {ApiError | null} why the last connection failed */
@@ -69,6 +71,7 @@ export class TurnStream {
   async send(body) {
     let strange = 0;
     this.#hasTried = true;
+    this.isReceived = false;
     for (;;) {
       try {
         const response = await this.#client.send(this.#path, { method: "POST", json: body, signal: this.#closing.signal, seconds: POST_SECONDS });
@@ -122,6 +125,7 @@ export class TurnStream {
   /** @param {Response} response */
   async #read(response) {
     if (!response.body || !(response.headers.get("Content-Type") ?? "").startsWith("text/event-stream")) throw notJson(response);
+    this.isReceived = true;
     const silence = new AbortController();
     let timer = setTimeout(() => silence.abort(), MAX_SILENCE);
     const body = response.body.pipeThrough(new TransformStream(), { signal: silence.signal });

@@ -26,7 +26,8 @@ async def restore_version(workspace_id: WorkspaceParameter, body: RestoreRequest
     async def restore(claim: Claim | None) -> RouteResult:
         at = await exchange.services.workspaces.tree(exchange.scope.store, workspace_id, body.version)
         completion = Completion(claim, _encode) if claim else None
-        committed = await commit(exchange, workspace_id, Change.restore(at, paths), completion)
+        said = f"Restore version {body.version}" if paths is None else f"Restore {', '.join(paths)} of version {body.version}"
+        committed = await commit(exchange, workspace_id, Change.restore(at, paths), completion, message=said)
         return RouteResult(WrittenTree.of(committed), is_stored=True)
 
     return await run_idempotently(exchange, restore)

@@ -391,3 +391,11 @@ def test_collected_chunks_are_the_blocking_answer_and_the_agents(
     assert choice["message"] == {"role": "assistant", "content": reply["message"]["content"], "refusal": None}
     assert choice["finish_reason"] == {"max_turns": "length"}.get(reply["finish_reason"], reply["finish_reason"])
     assert {name: blocking["usage"][name] for name in reply["usage"]} == reply["usage"]
+
+
+@pytest.mark.parametrize("name", ["plain", "nobody"])
+def test_an_agents_bare_name_is_answered_with_its_name_as_a_model(gateway: Gateway, name: str) -> None:
+    body = {"model": name, "messages": [{"role": "user", "content": "Hello?"}]}
+    for refused in (gateway.send("POST", "/v1/chat/completions", body=body), gateway.send("GET", f"/v1/models/{name}")):
+        assert (refused.status, refused.code) == (404, "model_not_found")
+        assert (f"agent/{name}" in refused.json["error"]["message"]) is (name == "plain")

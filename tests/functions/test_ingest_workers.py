@@ -82,6 +82,8 @@ def test_documents_of_an_uploaded_file_are_found_by_a_query(gateway: Gateway, qu
     reply = gateway.send("POST", "/a1/rag/indices/books/query", body={"query": "Berlin is a city."}).json
     assert [hit["id"] for hit in reply["results"]] == ["a"]
     assert gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}", token="other-token").code == "upload_not_found"
+    embedded = next(record for record in gateway.records() if record["route"] == "ingest")
+    assert (embedded["token_id"], embedded["user"]) == ("demo-user", "ada")
 
 
 def test_the_answer_lists_only_the_messages_that_the_queue_must_deliver_again(gateway: Gateway, queue: WorkerFunction) -> None:

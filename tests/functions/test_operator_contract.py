@@ -150,6 +150,16 @@ def test_an_operator_whose_first_run_fails_has_no_state_and_goes_on(operators: G
     assert operators.send("GET", f"{WATCH}/sessions/{session}").json["message_count"] == 2
 
 
+def test_an_operator_does_not_name_a_session_that_was_deleted(operators: Gateway) -> None:
+    session = chat(operators, "one").json["session_id"]
+    assert operators.send("GET", "/v1/operators/watch", headers=USER).json["session_id"] == session
+    assert operators.send("DELETE", f"{WATCH}/sessions/{session}").status == 200
+    view = operators.send("GET", "/v1/operators/watch", headers=USER).json
+    assert (list(view), view["session_id"]) == (FIELDS, None)
+    second = chat(operators, "two").json["session_id"]
+    assert operators.send("GET", "/v1/operators/watch", headers=USER).json["session_id"] == second != session
+
+
 def test_a_full_operator_evicts_its_oldest_notes_and_counts_a_thousand(operators: Gateway) -> None:
     """The commit or search that sees more than a thousand notes evicts. So a search is last."""
     for start in range(0, 1040, 26):

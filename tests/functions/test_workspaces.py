@@ -231,9 +231,11 @@ def test_a_restore_makes_a_new_version_of_everything_or_of_some_paths(site: Work
     site.send("DELETE", "/file", {"path": "b/c"})
     reply = site.send("POST", "/restore", body={"version": 2, "paths": ["b/"]})
     assert reply.json == {"version": 6, "added": 1, "changed": 0, "deleted": 1}
+    assert site.json("/versions")["versions"][0]["message"] == "Restore b of version 2"
     assert (site.paths(), site.read("a")) == (["a", "b", "b/c"], b"2")
     assert site.send("POST", "/restore", body={"version": 3}).json == {"version": 7, "added": 0, "changed": 0, "deleted": 0}
     assert site.send("POST", "/restore", body={"version": 1}).json == {"version": 8, "added": 0, "changed": 1, "deleted": 1}
+    assert site.json("/versions")["versions"][0]["message"] == "Restore version 1"
     assert (site.paths(), site.read("a")) == (["a"], b"1")
     assert site.read("b/d", version=4) == b"2"
     for body, code in (

@@ -60,6 +60,9 @@ class AgentRegistry:
         """Return the parts of files that have no effect, as ``file:line: message``."""
         return [notice for agent in self._agents.values() for notice in agent.notices]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._agents
+
     def get(self, name: str) -> AgentSpec:
         """Return the agent ``name``.
 

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal
 from functools import partial
 from typing import Final
 
@@ -95,7 +96,7 @@ class Admission:
 
         while isinstance(answer := await attempt(), NoCapacity):
             if answer.retry_after > seconds_to_wait:
-                raise _error_for(answer, limit)
+                raise _error_for(answer, limit, cost.usd)
             wait = answer.retry_after + random.uniform(0, _MAX_JITTER)  # noqa: S311 (jitter)
             seconds_to_wait -= wait
             await self._sleep(wait)
@@ -116,14 +117,14 @@ class Admission:
         return limit
 
 
-def _error_for(full: NoCapacity, limit: SharedLimit) -> SpassError:
+def _error_for(full: NoCapacity, limit: SharedLimit, usd: Decimal) -> SpassError:
+    """Return the error of a call that would reserve ``usd``."""
     caps, seconds = limit.caps, math.ceil(full.retry_after)
     if full.by in ("budget", "reserved") and caps.usd_per_month is not None:
         if full.by == "reserved":
             message = f"Calls in flight have reserved the rest of this month's budget. Try again in {seconds} s."
         else:
-            state = "spent" if caps.usd_per_month else "0"
-            message = f"This month's budget is {state}. An administrator of the tenant can raise it."
+            message = _describe_budget(caps.usd_per_month, caps.usd_per_month - limit.spent, usd)
         return BudgetExceeded(
             message,
             details={
@@ -140,3 +141,14 @@ def _error_for(full: NoCapacity, limit: SharedLimit) -> SpassError:
             retry_after=full.retry_after,
         )
     return RateLimited("Too many calls started at the same time. Try again.", retry_after=full.retry_after)
+
+
+def _describe_budget(budget: Decimal, left: Decimal, usd: Decimal) -> str:
+    """Say why a call that would reserve ``usd`` does not fit into what is ``left`` of ``budget``."""
+    if budget and 0 < left < usd:
+        cost, rest = decimal_text(usd.normalize()), decimal_text(left.normalize())
+        return (
+            f"This call may cost {cost} US dollars, and {rest} of this month's budget are left. A smaller request can fit: send "
+            "a smaller max_tokens or a shorter prompt. An administrator of the tenant can raise the budget."
+        )
+    return f"This month's budget is {'spent' if budget else '0'}. An administrator of the tenant can raise it."

@@ -51,6 +51,10 @@ class AgentModels:
         events = self._engine.run(scope, agent, conversation.input, given=AgentContext(conversation.earlier))
         return all_texts(events) if _answers_at_once(agent) else last_text(events)
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is an agent of this name."""
+        return name in self._agents()
+
     def _agent(self, scope: Scope, model: str) -> AgentSpec:
         try:
             agent = self._agents().get(model.removeprefix(AGENT_MODEL_PREFIX))

@@ -30,10 +30,10 @@ def available_model(config: GatewayConfig, agents: "AgentRegistry", identity: Id
     Raises:
         ModelNotFound: it is not among ``available_models``.
     """
-    for model in available_models(config, agents, identity).data:
-        if model.id == name:
-            return model
-    raise model_not_found(name)
+    models = {model.id: model for model in available_models(config, agents, identity).data}
+    if name in models:
+        return models[name]
+    raise model_not_found(name, names_agent=AGENT_MODEL_PREFIX + name in models)
 
 
 def _is_available(model: ModelConfig, config: GatewayConfig, identity: Identity) -> bool:

@@ -15,7 +15,7 @@ from spass.completions.embeddings import EmbeddingsRequest, check_count, check_d
 from spass.completions.pipeline_events import pipeline_events
 from spass.core.events import Event
 from spass.core.ids import AGENT_MODEL_PREFIX
-from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config import GatewayConfig, model_not_found
 from spass.tenancy.settings import Cascade
 from spass.tenancy.stored_settings import ConfigValues
 
@@ -94,6 +94,8 @@ class Completions:
     async def _events(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[Event, None]:
         if request.model.startswith(AGENT_MODEL_PREFIX):
             return self._agent_models().events(scope, request)
+        if not self._config.has_model(request.model) and request.model in self._agent_models():
+            raise model_not_found(request.model, names_agent=True)
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         augmented = add_tenant_messages(request.chat_request(), settings, augment)
         server_tools = self._server_tools(scope, settings, request) if augment.server_tools else None

@@ -10,10 +10,11 @@ from spass.tenancy.response_model import Count, DateTime, JsonValue, ResponseMod
 
 class OperatorView(ResponseModel):
     """An operator. `state` is what its last run left for the next one: the text that the model stored, or an object with the
-    `input`, the `answer` and the time (`at`). It is null before the first run has ended. `notes` is their number."""
+    `input`, the `answer` and the time (`at`). It is null before the first run has ended. `notes` is their number. `session_id` is
+    null if the session was deleted: the next run creates one."""
 
     operator_id: OperatorId
-    session_id: SessionIdText
+    session_id: SessionIdText | None
     state: JsonValue
     notes: Count
     updated_at: DateTime
@@ -27,9 +28,11 @@ async def view_operator(store: TenantStore, operator: Operator) -> OperatorView:
         StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     state = await require_state(store, operator)
+    newest = await newest_session(store, state.session)
+    is_deleted = newest.head is None or newest.head.deleted_at is not None
     return OperatorView(
         operator_id=operator.id,
-        session_id=(await newest_session(store, state.session)).id,
+        session_id=None if is_deleted else newest.id,
         state=state.state,
         notes=await count_notes(store, operator, state.generation),
         updated_at=state.updated_at,

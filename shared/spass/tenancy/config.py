@@ -265,6 +265,9 @@ class GatewayConfig(_Section):
     def _catalogue(self) -> dict[str, ModelConfig]:
         return {model.name: model for model in self.models}
 
+    def has_model(self, name: str) -> bool:
+        return name in self._catalogue
+
     def model(self, name: str) -> ModelConfig:
         """Return the catalogue's entry for ``name``.
 
@@ -282,8 +285,11 @@ class GatewayConfig(_Section):
             raise model_not_found(name) from None
 
 
-def model_not_found(name: str) -> ModelNotFound:
-    return ModelNotFound(f"There is no model '{name[:128]}'. GET /v1/models lists all models.", param="model")
+def model_not_found(name: str, *, names_agent: bool = False) -> ModelNotFound:
+    """Return the error for ``name``, which is not a model. ``names_agent``: an agent has this name."""
+    shown = name[:128]
+    hint = f"The agent '{shown}' is called {AGENT_MODEL_PREFIX}{shown}. " if names_agent else ""
+    return ModelNotFound(f"There is no model '{shown}'. {hint}GET /v1/models lists all models.", param="model")
 
 
 def load_gateway_config(

@@ -89,16 +89,17 @@ async def commit(
     change: Change,
     participant: Participant[Committed] | None = None,
     *,
+    message: str | None = None,
     deadline: Deadline | None = None,
 ) -> Committed:
-    """Make a version that names the caller's user. A write makes one even if it changes no file: clients count their writes.
-    ``deadline`` is ``write_deadline()`` by default.
+    """Make a version that names the caller's user, and says ``message``. A write makes one even if it changes no file: clients
+    count their writes. ``deadline`` is ``write_deadline()`` by default.
 
     Raises:
         SpassError: as ``Workspaces.commit``.
     """
     scope = exchange.scope
-    author, change = Author(user=scope.caller.user), replace(change, always=True)
+    author, change = Author(user=scope.caller.user, message=message), replace(change, always=True)
     until = deadline or write_deadline()
     return await exchange.services.workspaces.commit(scope.store, workspace_id, change, author, until, participant)
 

@@ -328,6 +328,15 @@ async def test_a_model_without_a_price_reserves_no_money_but_its_cost_counts(
     await expect_refusal(harness, BudgetExceeded)
 
 
+async def test_a_refusal_says_when_a_smaller_call_fits(harness: AdmissionHarness) -> None:
+    harness.limits.budget = "0.501"
+    await harness.ask()  # half a dollar
+    refused = await expect_refusal(harness, BudgetExceeded, answer=1000)
+    assert refused.message.startswith("This call may cost 0.001501 US dollars, and 0.001 of this month's budget are left.")
+    assert "smaller max_tokens" in refused.message
+    await harness.ask(answer=100)
+
+
 @pytest.mark.parametrize(("budget", "state"), [("0", "0"), ("1", "spent")])
 async def test_a_spent_budget_admits_only_calls_without_a_price(harness: AdmissionHarness, budget: str, state: str) -> None:
     harness.limits.budget = "10"

@@ -2,12 +2,14 @@
 
 import base64
 from array import array
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
 
+from spass.agents.registry import AgentRegistry
 from spass.aws.clients import TenantStore
+from spass.completions.agent_models import AgentModels
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.embeddings import EmbeddingsRequest
 from spass.completions.service import Completions
@@ -71,7 +73,8 @@ async def test_a_stream_has_a_longer_deadline_than_a_blocking_answer(store: Tena
 
 
 async def test_a_refused_request_yields_no_chunk(store: TenantStore) -> None:
-    service = completions(scripted_model())
+    agents = AgentModels(cast(Any, "no engine: no agent runs"), lambda: AgentRegistry([]))
+    service = Completions(calls_of(scripted_model()), CONFIG, Cascade(CONFIG), no_toolbox, lambda: agents)
     with pytest.raises(ModelNotFound):
         await anext(service.stream(make_scope(store), chat(model="absent", stream=True)))
     with pytest.raises(ModelNotAllowed):

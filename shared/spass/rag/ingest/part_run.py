@@ -69,7 +69,15 @@ class PartRun:
         self._deadline = deadline
         self._settings = settings
         self._seconds_at_start = deadline.remaining()
-        self._scope = Scope.for_job(store, deadline, route=ROUTE, user=record.user, request_id=record.request_id, bus=bus)
+        self._scope = Scope.for_job(
+            store,
+            deadline,
+            route=ROUTE,
+            user=record.user,
+            request_id=record.request_id,
+            token_id=record.token_id,
+            bus=bus,
+        )
         self._refused = 0
         self._slowest = 0.0  # seconds that the slowest batch took
 

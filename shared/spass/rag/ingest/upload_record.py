@@ -88,6 +88,7 @@ class UploadRecord:
     resent: int = 0
     user: UserId | None = None
     request_id: RequestId | None = None
+    token_id: str = ""
 
     @property
     def active(self) -> bool:

@@ -111,6 +111,7 @@ class Uploads:
             "key": key,
             "bytes_total": size,
             "request_id": scope.caller.request_id,
+            "token_id": scope.caller.identity.token_id,
             "created_at": now(),
             TTL: now_s() + _WAIT_SECONDS,
         }

@@ -15,6 +15,7 @@ from spass.rag.index.objects import Block, SegmentObjects
 from spass.rag.index.segments import Vectors
 from spass.rag.search import code_scan, scan, selection
 from spass.rag.search.code_scan import Candidates, CodeBlock, CodedQuery
+from spass.rag.search.filter_warnings import FieldTypes
 from spass.rag.search.nearest_neighbors import _Search
 from spass.rag.search.scan import ScanBlock, ScoredRow, Scores, keep_top_k
 from spass.rag.search.selection import Selection
@@ -234,8 +235,8 @@ def deleted_rows_of_an_earlier_version(patch: Patch) -> None:
 def filter_of_an_earlier_query(patch: Patch) -> None:
     first: dict[str, Filter | None] = {}
 
-    async def stale(reads: SegmentObjects, segment: Segment, filter_: Filter | None) -> Selection:
-        return await SELECT(reads, segment, first.setdefault(segment.id, filter_))
+    async def stale(reads: SegmentObjects, segment: Segment, filter_: Filter | None, types: FieldTypes | None) -> Selection:
+        return await SELECT(reads, segment, first.setdefault(segment.id, filter_), types)
 
     patch.setattr(f"{SEARCH}.blocks.select", stale)
 
