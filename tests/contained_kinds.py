@@ -84,7 +84,7 @@ _RESULTS: Final = {"search": {"text": "The valve was stuck, so the pump stopped.
 
 
 AGENTS: Final[Mapping[str, Callable[[], BaseAgent]]] = {
-    key: partial(KINDS.get(key), system_prompt="Work.", max_turns=3)  # type: ignore[call-arg]
+    key: partial(KINDS.get(key), system_prompt="Work.", **({"max_turns": 3} if hasattr(KINDS.get(key), "max_turns") else {}))
     for key in list(KINDS.keys())
     if KINDS.canonical(key) == key and KINDS.get(key).needs in (None, "code")
 } | {"orchestrator structured": partial(OrchestratorAgent, max_turns=3, mode="structured")}

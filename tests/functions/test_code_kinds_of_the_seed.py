@@ -85,7 +85,7 @@ def defaults_of(cls: type[Any]) -> dict[str, object]:
 
 
 def test_the_defaults_of_all_kinds_are_those_of_the_tables(gateway: Gateway) -> None:
-    assert {key: defaults_of(KINDS.get(key)) for key in KINDS.keys()} == DEFAULTS  # noqa: SIM118 (KINDS is not a dict)
+    assert {key: defaults_of(KINDS.get(key)) for key in DEFAULTS} == DEFAULTS
     listed = {
         kind["key"]: {name: parameter["default"] for name, parameter in kind["params"]["properties"].items()}
         for kind in gateway.send("GET", "/v1/kinds").json["kinds"]

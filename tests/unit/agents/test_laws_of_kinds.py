@@ -151,7 +151,9 @@ def new_world(script: Script, tool_failure: Exception | None = None) -> Scripted
 
 
 def build(kind: str, rng: random.Random) -> BaseAgent:
-    return AGENTS[kind](max_turns=rng.randint(1, 5))
+    make, turns = AGENTS[kind], rng.randint(1, 5)
+    agent = make()
+    return replace(agent, max_turns=turns) if hasattr(agent, "max_turns") else agent  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("kind", AGENTS)
@@ -160,7 +162,7 @@ async def test_a_replay_of_the_results_yields_the_same_effects_and_answer(kind: 
     for seed in range(TURNS):
         rng = random.Random(seed)
         agent, recorder, world = build(kind, rng), Recorder(), new_world(random_script(rng))
-        max_turns: int = getattr(agent, "max_turns")  # noqa: B009 (a field of most kinds)
+        max_turns: int = getattr(agent, "max_turns", 10)  # a field of most kinds
         events = await world.run(Recorded(agent=agent, recorder=recorder, max_turns=max_turns), "?", CONTEXT)
         steps = agent.steps("?", CONTEXT)
         effect: object = next(steps)
