@@ -12,10 +12,10 @@ from spass.workspaces.diff import FileDiff
 
 MAX_PREVIEW_BYTES: Final = MAX_RESULT_BYTES - 2048
 """Bytes of JSON of a preview that a model reads. The rest of the result is for its other fields."""
-MAX_SHOWN_BYTES: Final = 256 * 1024
+_INLINE_BYTES: Final = 256 * 1024
 """Bytes of JSON of the preview and the blocks that people see."""
 _INLINE_ARGUMENTS_BYTES: Final = 64 * 1024
-_MIN_SHOWN_BYTES: Final = 96 * 1024
+_MIN_INLINE_BYTES: Final = 96 * 1024
 _MIN_RICH_BYTES: Final = 16 * 1024
 _OTHER_FIELDS_BYTES: Final = 256
 
@@ -40,7 +40,7 @@ def preview_change(workspace: str, diffs: Sequence[FileDiff], answer: str, argum
     the blocks show all of them; if not, ``omitted_bytes`` counts what is missing of the diffs. Preview, blocks and ``arguments``
     together fit in one event of a stream.
     """
-    room = max(_MIN_SHOWN_BYTES, MAX_SHOWN_BYTES - max(0, json_size(arguments) - _INLINE_ARGUMENTS_BYTES))
+    room = max(_MIN_INLINE_BYTES, _INLINE_BYTES - max(0, json_size(arguments) - _INLINE_ARGUMENTS_BYTES))
     shown = _preview(workspace, diffs, answer, room - _MIN_RICH_BYTES)
     blocks = rich_diffs(diffs)
     rich = truncate_rich(blocks, min(MAX_RICH_BYTES, room - json_size(shown) - _OTHER_FIELDS_BYTES))
