@@ -97,6 +97,16 @@ def test_a_chat_remembers_and_continues_after_a_compaction(gateway: Gateway) -> 
     assert err.splitlines()[-1] == f"session: {compacted['successor_session_id']}"
 
 
+def test_a_job_card_is_answered_in_a_session_of_its_own(gateway: Gateway, client: Spass) -> None:
+    arguments = ("job", "--agent", "dir-code", "--title", "Look around", "--acceptance", "Nothing changes.")
+    code, out, err = spass(gateway.url, *arguments, "Say what you can do.")
+    assert code == 0, err
+    assert out.strip()
+    with pytest.raises(SpassApiError) as refused:
+        list(client.job_card("dir-code", "x" * 201, "Too long a title."))
+    assert (refused.value.status, refused.value.code) == (400, "invalid_request")
+
+
 def test_an_error_answer_has_the_code_of_the_wire(gateway: Gateway, client: Spass) -> None:
     code, out, err = spass(gateway.url, "ask", "--agent", "nonsense", "Hello")
     assert (code, out) == (1, "")

@@ -84,6 +84,11 @@ def _dispatch(options: argparse.Namespace, client: "Spass") -> int:
         from spass.cli.chat import chat
 
         return ERROR_ANSWER if chat(client, options.agent, report) else OK
+    if options.command == "job":
+        from spass.cli.job import job
+
+        job(client, options)
+        return OK
     if options.command == "managed":
         from spass.cli.managed import managed
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 from spass.cli.input import read_text
@@ -91,8 +92,13 @@ def _send_and_stream(client: Spass, options: argparse.Namespace, content: str) -
         else:
             StreamPrinter().print_all(_as_turn(events))
     except SpassApiError as error:
-        if error.status == 200:  # inside the stream, so the message is stored; a failed run leaves it pending
+        if error.status == HTTPStatus.OK:  # inside the stream, so the message is stored; a failed run leaves it pending
             error.add_note(f"The message is still in the mailbox. Start another run: spass managed run {options.id}")
+        elif error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # before the stream; the message may be stored
+            error.add_note(
+                f"If the message is in the mailbox (spass managed messages {options.id}), do not send it again. "
+                f"Start another run: spass managed run {options.id}"
+            )
         raise
 
 

@@ -38,6 +38,13 @@ examples:
   spass chat --agent researcher
   printf 'My name is Ada.\\nWhat is my name?\\n' | spass chat --agent researcher
 """
+_JOB_EXAMPLES: Final = """
+The agent gets the card as your message, in a session of its own. If you interrupt the command, the agent goes on.
+
+examples:
+  spass job --agent dir-code --title "Document the entry point" --file src/main.py "Add a docstring to main()."
+  spass job --agent architect --title "Release notes" --acceptance "Each change has a line." - < task.md
+"""
 _MANAGED_EXAMPLES: Final = """
 A managed agent belongs to you. It keeps its conversation and a mailbox, and runs when you say so or by a schedule. `spass managed
 COMMAND --help` explains each command. docs/managed.md tells how to change and pause agents, and to follow and stop runs.
@@ -79,7 +86,7 @@ _LISTS: Final = {
     "agents": "list the agents that have a file",
     "tools": "list the tools of the gateway",
 }
-_TEXTS: Final = {"ask": "question", "send": "message"}
+_TEXTS: Final = {"ask": "question", "job": "task", "send": "message"}
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -110,6 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
         _add_command(commands, name, text, f"\nexample:\n  spass {name}\n")
     chat = _add_command(commands, "chat", "talk to an agent in a session", _CHAT_EXAMPLES)
     chat.add_argument("--agent", metavar="NAME", help="an agent that has a file (default: the first of `spass agents`)")
+    _add_job(_add_command(commands, "job", "give an agent a task in the form of a job card", _JOB_EXAMPLES))
     _add_managed(_add_command(commands, "managed", "agents that keep a mailbox and may have a schedule", _MANAGED_EXAMPLES))
     return parser
 
@@ -155,6 +163,18 @@ def _add_choice(command: argparse.ArgumentParser) -> None:
         default=[],
         help="a parameter of the kind, such as max_turns=5; may be repeated",
     )
+
+
+def _add_job(job: argparse.ArgumentParser) -> None:
+    job.add_argument("--agent", metavar="NAME", required=True, help="an agent that has a file, such as dir-code")
+    job.add_argument("--title", metavar="TEXT", required=True, help="what the task is about, in at most 200 characters")
+    job.add_argument("--file", metavar="PATH", action="append", default=[], help="a file of the workspace; may be repeated")
+    job.add_argument(
+        "--acceptance", metavar="LINE", action="append", default=[], help="what must hold when it is done; may be repeated"
+    )
+    job.add_argument("--model", metavar="M", help="a chat model in place of the agent's")
+    job.add_argument("--workspace", metavar="W", help="the workspace (default: the agent's)")
+    job.add_argument("text", metavar="TASK|-", help="the task; - reads it from standard input")
 
 
 def _add_managed(managed: argparse.ArgumentParser) -> None:

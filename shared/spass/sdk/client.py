@@ -101,7 +101,8 @@ class Spass:
         the generator to stop reading early.
         """
         self._transport.check_open()
-        return self._stream(_ask_body(text, agent, model, tools, system_prompt, params, context))
+        body = _ask_body(text, agent, model, tools, system_prompt, params, context)
+        return self._events(_ASK, {**body, "stream": True})
 
     def kinds(self) -> list[Kind]:
         """Return the kinds of agents, which need no file."""
@@ -138,20 +139,41 @@ class Spass:
         self._transport.check_open()
         return self._turn(agent, session_id, message)
 
+    def job_card(
+        self,
+        agent: str,
+        title: str,
+        task: str,
+        *,
+        files: Sequence[str] = (),
+        acceptance: Sequence[str] = (),
+        model: str | None = None,
+        workspace: str | None = None,
+    ) -> Generator[Event, None, None]:
+        """Give ``agent`` a task in the form of a job card and return the events of the turn, as ``stream`` does.
+
+        ``files`` are paths in the workspace, and ``acceptance`` are lines that must hold when the task is done. The turn
+        goes on if the generator is closed early.
+        """
+        self._transport.check_open()
+        optional = {"files": [*files], "acceptance": [*acceptance], "model": model, "workspace": workspace}
+        body = {"title": title, "task": task, **{name: value for name, value in optional.items() if value}}
+        return self._events(f"/c1/agents/{_quoted(agent)}/job_card", body)
+
     def _ask(self, body: JsonObject) -> JsonObject:
         answer = self._transport.post(_ASK, body)
         check_answer(answer, AskAnswer)
         return answer
 
-    def _stream(self, body: JsonObject) -> Generator[Event, None, None]:
-        if (yield from self._transport.events(_ASK, body)) is not None:
+    def _events(self, path: str, body: JsonObject) -> Generator[Event, None, None]:
+        if (yield from self._transport.events(path, body)) is not None:
             raise invalid_answer(308)
 
     def _turn(self, agent: str, session_id: str, message: str) -> Generator[Event, None, None]:
         visited = {session_id}
         while True:
             path = f"{_sessions_path(agent)}/{_quoted(session_id)}/messages"
-            redirect = yield from self._transport.events(path, {"message": message})
+            redirect = yield from self._transport.events(path, {"message": message, "stream": True})
             if redirect is None:
                 return
             # Do not use Location: the token must not be sent to another host.

@@ -53,7 +53,7 @@ class Transport:
 
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[Event, None, JsonObject | None]:
         """Yield the events of a streamed answer. If the answer is a redirect instead, return its body."""
-        with self._answer("POST", path, {**body, "stream": True}, silence=SILENCE_SECONDS) as response:
+        with self._answer("POST", path, body, silence=SILENCE_SECONDS) as response:
             if response.status_code == httpx.codes.PERMANENT_REDIRECT:
                 return _read_json(response)
             yield from read_events(_read_stream(response))

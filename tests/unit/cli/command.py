@@ -58,7 +58,9 @@ def _start(url: str, arguments: tuple[str, ...], data: bytes, variables: Mapping
 @cache
 def _forks() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *(f"spass.cli.{command}" for command in ("ask", "chat", "listing", "managed"))])
+    context.set_forkserver_preload(
+        [__name__, *(f"spass.cli.{command}" for command in ("ask", "chat", "job", "listing", "managed"))]
+    )
     return context
 
 

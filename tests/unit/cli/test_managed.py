@@ -163,6 +163,13 @@ def test_a_run_that_fails_exits_with_1_without_an_answer() -> None:
     assert "still in the mailbox. Start another run: spass managed run agt_1" in err
 
 
+def test_a_run_that_fails_before_its_stream_says_that_the_message_may_be_there() -> None:
+    with fake_gateway(lambda _: error_answer(502, "upstream_error", "The model does not answer.")) as gateway:
+        code, _, err = spass(gateway.url, "managed", "send", "agt_1", "--stream", "Hello")
+    assert (code, len(gateway.requests)) == (1, 1)
+    assert "do not send it again. Start another run: spass managed run agt_1" in err
+
+
 def test_a_refused_message_is_not_said_to_be_in_the_mailbox() -> None:
     with fake_gateway(lambda _: error_answer(409, "session_busy", "The run run_1 is active.")) as gateway:
         code, _, err = spass(gateway.url, "managed", "send", "agt_1", "--stream", "Hello")
