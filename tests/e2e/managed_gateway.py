@@ -19,6 +19,7 @@ from spass.testing.model_server import Body, Completion, hashed_vector, serve_mo
 from tests.e2e.conftest import Gateway, running_gateway
 
 TOKEN: Final = "managed-token"
+NEIGHBOUR: Final = "neighbour-token"
 AGENTS: Final = "/v1/managed-agents"
 WAIT_SECONDS: Final = 150.0
 """A message that a worker has given back is delivered again after 75 seconds."""
@@ -36,6 +37,8 @@ defaults: {{embedding_model: e, compact_summary_model: small}}
 tenants:
   - id: plant
     tokens: [{{id: plant, sha256: {sha256}}}]
+  - id: neighbour
+    tokens: [{{id: neighbour, sha256: {neighbour}}}]
 """
 _NETWORK_PIECE: Final = 7
 """Bytes in which the upstream sends a tool call."""
@@ -149,6 +152,7 @@ class Managed:
 
     gateway: Gateway
     upstream: Upstream
+    token: str = TOKEN
 
     @cached_property
     def aws(self) -> EmulatedAws:
@@ -156,7 +160,7 @@ class Managed:
 
     @cached_property
     def http(self) -> httpx.Client:
-        return self.gateway.client(TOKEN)
+        return self.gateway.client(self.token)
 
     def send(self, method: str, path: str, body: object = None, **headers: str) -> httpx.Response:
         return self.http.request(method, f"{AGENTS}{path}", json=body, headers=headers)
@@ -219,7 +223,10 @@ def managed_gateway(folder: Path) -> Iterator[Managed]:
     upstream = Upstream()
     with serve_model(upstream.answer) as url:
         config = _CONFIG.format(
-            upstream=url, dimensions=len(hashed_vector("")), sha256=hashlib.sha256(TOKEN.encode()).hexdigest()
+            upstream=url,
+            dimensions=len(hashed_vector("")),
+            sha256=hashlib.sha256(TOKEN.encode()).hexdigest(),
+            neighbour=hashlib.sha256(NEIGHBOUR.encode()).hexdigest(),
         )
         with running_gateway(folder, config) as gateway:
             managed = Managed(gateway, upstream)

@@ -62,7 +62,7 @@ def test_a_streamed_message_is_answered_as_the_contract_says(managed: Managed) -
     second = managed.upstream.requests[-1]["messages"][-1]
     assert (second["role"], second["tool_call_id"], RESULT in remove_marks(second["content"])) == ("tool", "call_1", True)
     answer = f"About: {QUESTION}"
-    assert managed.mailbox(agent) == [(TO_AGENT, QUESTION, "delivered"), (TO_USER, answer, "delivered")]
+    assert managed.mailbox(agent) == [(TO_AGENT, QUESTION, "delivered"), (TO_USER, f"Let me see. {answer}", "delivered")]
     managed.stream(agent, "And then?")
     (request,) = managed.upstream.asked("And then?")
     assert {QUESTION, answer} <= set(texts(request))

@@ -10,8 +10,7 @@ class JobTargets:
 
     ``schedule_role`` is the ARN of the role with which an entry of the group sends to the queue ``runs_queue_arn``.
 
-    ``run_workers`` and ``job_workers`` are the numbers of concurrent messages of their queues, and ``compactions`` that of
-    concurrent compactions.
+    ``run_workers`` is the number of concurrent messages of the queue of runs.
 
     Compactions have a queue of their own. A client waits for them, so they must not queue behind another tenant's files.
     """
@@ -24,8 +23,6 @@ class JobTargets:
     schedule_group: str | None = None
     schedule_role: str | None = None
     run_workers: int = 8
-    job_workers: int = 32
-    compactions: int = 64
 
 
 NO_JOB_TARGETS: Final = JobTargets()

@@ -35,16 +35,10 @@ class TenantJobs:
         self._job_targets = job_targets
         self._tenant = tenant
 
-    def workers(self, kind: WorkKind) -> int:
-        """Return the number of workers for work of this kind."""
-        targets = self._job_targets
-        match kind:
-            case WorkKind.RUNS:
-                return targets.run_workers
-            case WorkKind.FILES:
-                return targets.job_workers
-            case WorkKind.COMPACTIONS:
-                return targets.compactions
+    @property
+    def run_workers(self) -> int:
+        """Return the number of workers of the queue of runs."""
+        return self._job_targets.run_workers
 
     async def send(self, job: Job, *, delay: int = 0) -> None:
         """Send ``job`` to its queue, which delivers it after ``delay`` seconds, at most ``MAX_DELAY_SECONDS``.

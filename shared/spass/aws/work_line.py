@@ -37,7 +37,7 @@ class _Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkLine:
-    """The work of one tenant. ``workers`` returns the number of workers of a kind of work."""
+    """The work of one tenant."""
 
     tenant: TenantId
     table: GuardedTable
@@ -64,7 +64,7 @@ class WorkLine:
         await self.table.write(Put(key, {"name": name, "body": body}))
         # The count comes after the item: who gives a place back sees the count, and then finds the item.
         item = await self.shared.write(Update(keys.work_places(kind, self.tenant), add={"waits": 1}))
-        if _count(item) < self.jobs.workers(kind):
+        if _count(item) < self.jobs.run_workers:
             await self._send_waiting(kind, (item or {}).get("waits"), is_repair=False)
 
     async def give_back(self, kind: WorkKind, name: str, *, is_repeated: bool = False) -> None:
@@ -106,7 +106,7 @@ class WorkLine:
 
     async def _take(self, kind: WorkKind, name: str, *, behind_line: bool = False) -> _Place:
         """Take a place. ``behind_line``: only if nothing waits."""
-        workers = self.jobs.workers(kind)
+        workers = self.jobs.run_workers
         place, item = await self._take_below(kind, name, max(1, workers // 2), behind_line=behind_line)
         is_final = place is not _Place.NONE or _count(item) >= workers or (behind_line and "waits" in (item or {}))
         if is_final or await self._others_compete(kind):
