@@ -10,6 +10,7 @@ from spass.completions.answer_builder import AnswerBuilder
 from spass.completions.answers import ChatCompletion
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.web.caller import AUGMENT_HEADER, parse_augment
+from spass.web.disconnect import run_for_client
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import run_idempotently, stream_idempotently
@@ -34,7 +35,8 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, exchange:
         answer = AnswerBuilder(body.model)
         chunks = partial(completions.stream, scope, body, augment, answer)
         return await stream_idempotently(exchange, request.receive, chunks, answer=answer.build, replay=replay)
-    return await run_idempotently(exchange, lambda _: completions.complete(scope, body, augment))
+    complete = partial(completions.complete, request=body, augment=augment)
+    return await run_idempotently(exchange, lambda _: run_for_client(exchange, request.receive, complete))
 
 
 def _warm_up(services: Services) -> None:

@@ -6,43 +6,62 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from spass.testing.http_server import HttpAnswer, HttpRequest, serve
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from tests.e2e.conftest import Gateway, running_gateway
 
 TOKEN: Final = "leaving-token"
+LIMITED: Final = "limited-token"
 SECONDS: Final = 20
 
 CONFIG: Final = """
 llm:
   backends:
     - {{name: endless, provider: openai, base_url: "{url}", supported_models: [endless]}}
+    - {{name: narrow, provider: openai, base_url: "{url}", supported_models: [narrow], max_concurrent: 1}}
     - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
 models:
+  - {{name: narrow, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 1}}
   - {{name: endless, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 1}}
   - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
 defaults: {{compact_summary_model: endless}}
 tenants:
   - id: leaving
     tokens: [{{id: leaving, sha256: {digest}}}]
+  - id: limited
+    defaults: {{tokens_per_minute: 1300}}
+    tokens: [{{id: limited, sha256: {limited}}}]
 """
 
 
 class EndlessUpstream:
-    """A provider whose answer ends only when the reader disconnects. It never answers the message "Think."."""
+    """A provider whose answer ends only when the reader disconnects. It never answers the message "Think.". The answer of the
+    model "narrow" is whole; that to "Hold." waits for ``release``."""
 
     def __init__(self) -> None:
         self.received = threading.Event()
         self.disconnected = threading.Event()
+        self.release = threading.Event()
+        self.asked: list[str] = []
 
     def answer(self, request: HttpRequest) -> HttpAnswer | None:
         self.received.set()
+        if b'"model":"narrow"' in request.body.replace(b" ", b""):
+            body = request.json
+            self.asked.append(body["messages"][-1]["content"])
+            assert self.asked[-1] != "Hold." or self.release.wait(SECONDS)
+            return json_answer(
+                {
+                    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}],
+                    "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+                }
+            )
         if b"Think." not in request.body:
             return HttpAnswer(self._words(), content_type="text/event-stream")
         if request.wait_for_disconnect(SECONDS):
@@ -69,7 +88,8 @@ def endless_upstream() -> EndlessUpstream:
 @pytest.fixture(scope="module")
 def gateway(endless_upstream: EndlessUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with serve(endless_upstream.answer) as url:
-        config = CONFIG.format(url=f"{url}/v1", digest=hashlib.sha256(TOKEN.encode()).hexdigest())
+        digest, limited = (hashlib.sha256(token.encode()).hexdigest() for token in (TOKEN, LIMITED))
+        config = CONFIG.format(url=f"{url}/v1", digest=digest, limited=limited)
         agents = {"counting": "name: counting\nmodel: endless\ndescription: Counts.\n"}
         with running_gateway(tmp_path_factory.mktemp("streams"), config, agents) as gateway:
             yield gateway
@@ -106,6 +126,45 @@ def test_a_disconnect_stops_the_model_call_and_is_audited_as_cancelled(gateway: 
     assert record["status"] == "cancelled"
     assert record["completion_tokens"] > 0
     assert float(record["cost_usd"]) > 0
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k"}], ids=["without a key", "with a key"])
+def test_a_chat_whose_client_leaves_while_it_waits_for_a_limit_is_not_made(
+    gateway: Gateway, upstream: EndlessUpstream, key: dict[str, str]
+) -> None:
+    upstream.asked.clear()
+    upstream.release.clear()
+    answers: list[httpx.Response] = []
+
+    def chat(message: str, max_tokens: int, *, timeout: float = SECONDS, headers: dict[str, str] | None = None) -> None:
+        body = {"model": "narrow", "messages": [{"role": "user", "content": message}], "max_completion_tokens": max_tokens}
+        with gateway.client(LIMITED) as client:
+            answers.append(client.post("/v1/chat/completions", json=body, headers=headers, timeout=timeout))
+
+    holding = threading.Thread(target=chat, args=["Hold.", 400])
+    holding.start()
+    assert upstream.received.wait(SECONDS)
+    ended = gateway.output.count('"status":499')
+    with pytest.raises(httpx.ReadTimeout):
+        chat("Wait.", 400, timeout=1, headers=key)
+    if not key:
+        wait_until(lambda: gateway.output.count('"status":499') == ended + 1)
+    upstream.release.set()
+    holding.join(SECONDS)
+    if key:  # the chat goes on, so that the client's retry gets its answer
+        wait_until(lambda: "Wait." in upstream.asked)
+        return
+    # The minute has no room for this chat if the reservation of the one before is still counted.
+    chat("End.", 1000)
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert upstream.asked == ["Hold.", "End."]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_server_that_stops_ends_its_streams_with_an_error(gateway: Gateway) -> None:

@@ -99,7 +99,7 @@ class Admission:
                 raise _error_for(answer, limit, cost.usd)
             wait = answer.retry_after + random.uniform(0, _MAX_JITTER)  # noqa: S311 (jitter)
             seconds_to_wait -= wait
-            await self._sleep(wait)
+            await (scope.first_sleep or self._sleep)(wait)
         reservation = CallReservation(answer)
         await reservation.renew()
         return reservation

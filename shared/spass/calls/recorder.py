@@ -79,7 +79,7 @@ class Recorder:
             "SPASS-Caller-Depth": str(self._scope.depth + 1),
             "SPASS-Parent-Request-Id": self.request_id,
         }
-        return CallContext(self._scope.deadline, headers, self._scope.caller.request_id)
+        return CallContext(self._scope.deadline, headers, self._scope.caller.request_id, sleep=self._scope.first_sleep)
 
     @property
     def elapsed_ms(self) -> int:

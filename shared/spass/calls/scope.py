@@ -1,5 +1,6 @@
 """The scope of one piece of work: caller, store, deadline, cost."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Self, TypedDict
 
@@ -80,7 +81,8 @@ class Scope:
     is the number of seconds that one call may wait for capacity. ``can_be_put_back``: the work may begin anew later, as long as
     it has made no call. With ``bypass_cache``, the tenant's settings are read from the table and not from the cache, because an
     admin may have changed them through another process a moment ago. ``kind`` is the key of the agent's kind. ``bus`` gets the
-    events of the calls.
+    events of the calls. ``sleep`` waits (seconds) for capacity before the first model call, and ends the work if nobody waits for
+    its answer any more; None always sleeps.
     """
 
     caller: Caller
@@ -97,6 +99,7 @@ class Scope:
     kind: str | None = None
     bus: EventBus = EMPTY_BUS
     delegations: Delegations = field(default_factory=Delegations)
+    sleep: Callable[[float], Awaitable[None]] | None = None
 
     @classmethod
     def for_request(
@@ -167,6 +170,11 @@ class Scope:
         """Return the same scope without the token's list of allowed models, for a model that the gateway chooses."""
         identity = replace(self.caller.identity, allowed_models=(ANY_MODEL,))
         return replace(self, caller=replace(self.caller, identity=identity))
+
+    @property
+    def first_sleep(self) -> Callable[[float], Awaitable[None]] | None:
+        """Return ``sleep`` until a model was called."""
+        return self.sleep if self.tally.total.sub_calls == 0 else None
 
     def for_call(self, call: RequestId) -> "Scope":
         """Return the scope of the work that is done for ``call``."""

@@ -96,6 +96,7 @@ class RetrySchedule:
         self._request_id = context.request_id
         self._expected_tokens = context.expected_usage.total_tokens
         self._timing = timing
+        self._sleep = context.sleep or timing.sleep
         self._circuits = circuits
         self._failures: list[BackendError] = []
         self._waits: dict[str, _Wait] = {}
@@ -123,7 +124,8 @@ class RetrySchedule:
                 raise self._final_error() from self._last_failure
             raise _deadline_error() from self._last_failure
         if pause > 0:
-            await self._timing.sleep(pause)
+            # A failed attempt was sent and may have to be paid, so its retry does not end with the client.
+            await (self._timing.sleep if self._failures else self._sleep)(pause)
         # Move the backend to the end of the list, so that the others have their turns first.
         self._candidates.remove(backend)
         self._candidates.append(backend)

@@ -3,7 +3,7 @@
 import json
 import sys
 from array import array
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Final, Literal, Protocol, TypeAlias
@@ -261,6 +261,7 @@ class CallContext:
     ``headers`` are sent with the provider's own headers, for example ``SPASS-Caller-Depth``. ``request_id`` is the id of the
     client's request. ``expected_usage`` estimates the tokens of one attempt. The router uses only backends with that capacity.
     ``on_body`` is called with the body of each successful answer that was not streamed, before it is parsed or redacted.
+    ``sleep`` (seconds) is used in place of the router's own while nothing was sent.
     """
 
     deadline: Deadline
@@ -269,6 +270,7 @@ class CallContext:
     expected_usage: TokenUsage = field(default_factory=TokenUsage)
     attempt: Attempt = field(default_factory=Attempt)
     on_body: Callable[[bytes], None] | None = None
+    sleep: Callable[[float], Awaitable[None]] | None = None
 
     def with_expected_usage(self, usage: TokenUsage) -> "CallContext":
         return replace(self, expected_usage=usage)

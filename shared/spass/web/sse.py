@@ -20,6 +20,7 @@ from spass.core.ids import RequestId
 from spass.core.json import dump_line
 from spass.core.messages import Json
 from spass.redaction.text import redact
+from spass.web.disconnect import wait_for_disconnect
 from spass.web.errors import Error, envelope
 
 KEEP_ALIVE_SECONDS: Final = 15.0
@@ -91,7 +92,7 @@ async def _wait_for_first_chunk(work: EventTask[Chunk], client: Receive) -> None
         ClientDisconnect: the client disconnected.
     """
     first = asyncio.ensure_future(work.wait_for_event(0))
-    disconnect = asyncio.ensure_future(_wait_for_disconnect(client))
+    disconnect = asyncio.ensure_future(wait_for_disconnect(client))
     try:
         await asyncio.wait({first, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not first.done():
@@ -102,13 +103,6 @@ async def _wait_for_first_chunk(work: EventTask[Chunk], client: Receive) -> None
     finally:
         first.cancel()
         disconnect.cancel()
-
-
-async def _wait_for_disconnect(client: Receive) -> None:
-    while True:
-        message = await client()
-        if message["type"] == "http.disconnect":
-            return
 
 
 class EventStreamResponse(StreamingResponse):
