@@ -97,25 +97,32 @@ def test_a_broken_stream_is_read_on_from_its_last_good_event(ready: Tab) -> None
         assert len(script.posts) == 1, name
 
 
+RECEIVED: Final = "The agent goes on meanwhile."
+NOT_RECEIVED: Final = "Then your message is sent again."
+
+
 @pytest.mark.parametrize(
-    "chats",
+    ("chats", "notice"),
     [
-        [no_answer, no_answer, stream(frames(WHOLE))],
-        [html(502), stream(frames(WHOLE))],
-        [
-            stream(frames(WHOLE[:2])),
-            no_answer,
-            refusal(503, "storage_unavailable", Retry_After="1"),
-            stream(frames(WHOLE[2:], 3)),
-        ],
-        [stream(frames(WHOLE[:2])), html(), stream(frames(WHOLE[2:], 3))],
-        [stream(frames(WHOLE[:2])), refusal(429, "rate_limited", Retry_After="1"), stream(frames(WHOLE[2:], 3))],
+        ([no_answer, no_answer, stream(frames(WHOLE))], NOT_RECEIVED),
+        ([html(502), stream(frames(WHOLE))], NOT_RECEIVED),
+        (
+            [
+                stream(frames(WHOLE[:2])),
+                no_answer,
+                refusal(503, "storage_unavailable", Retry_After="1"),
+                stream(frames(WHOLE[2:], 3)),
+            ],
+            RECEIVED,
+        ),
+        ([stream(frames(WHOLE[:2])), html(), stream(frames(WHOLE[2:], 3))], RECEIVED),
+        ([stream(frames(WHOLE[:2])), refusal(429, "rate_limited", Retry_After="1"), stream(frames(WHOLE[2:], 3))], RECEIVED),
     ],
     ids=["before the first byte", "a proxy before the first byte", "after the first byte", "a proxy", "a rate limit"],
 )
-def test_a_failing_connection_is_repeated_under_one_message_id(tab: Tab, chats: list[Answer]) -> None:
+def test_a_failing_connection_is_repeated_under_one_message_id(tab: Tab, chats: list[Answer], notice: str) -> None:
     script = begin(tab, chats)
-    expect(tab.page.locator(".state.reconnecting")).to_be_visible()
+    expect(tab.page.locator(".state.reconnecting")).to_contain_text(notice)
     answer_is(tab.page, TEXT)
     assert script.requests == len(chats)
     assert all(post == script.posts[0] for post in script.posts)
