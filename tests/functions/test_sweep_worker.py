@@ -1,7 +1,9 @@
 """The handler of the hourly sweep, with the tenants of a whole gateway."""
 
 import asyncio
+import errno
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -126,6 +128,33 @@ def sweep_at(hour: float, gateway: Gateway, sandbox: InProcessSandbox, monkeypat
         return invoke(handler)
     finally:
         handler.close()
+
+
+@pytest.fixture(autouse=True)
+def no_other_process_is_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to open what belongs to other processes, as a machine with a confined sandbox does."""
+    real = os.open
+
+    def confined(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if str(path).startswith("/proc/"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", confined)
+
+
+def test_code_that_can_open_the_memory_of_another_process_is_a_failure(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    confined = os.open
+
+    def leaking(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        return confined(os.devnull if path == "/proc/1/mem" else path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", leaking)
+    assert sweep_at(3.5, gateway, InProcessSandbox(name="lambda"), monkeypatch)["sandbox"] == "failed"
+    (failure,) = [one for one in map(json.loads, capsys.readouterr().out.splitlines()) if one["event"] == "sandbox_failed"]
+    assert "can open what belongs to another process: mem of process 1." in json.dumps(failure)
 
 
 def test_once_a_day_the_sweep_runs_a_line_of_code_for_no_user(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

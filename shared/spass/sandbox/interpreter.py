@@ -92,6 +92,8 @@ class TurnInterpreter:
         while True:
             line = await running.read()
             match line:
+                case CellEnd(final=str()) if running.position == last and new.cell.queries is None:
+                    raise CellStopped(running.position, OUT_OF_ORDER)  # forged: the cell has no FINAL
                 case CellEnd() if running.position == last:
                     running.child.pause()  # whoever wrote the line: a child without a slot computes nothing
                     return line

@@ -7,6 +7,8 @@ MAX_REQUESTS: Final = 64
 """Calls of one wait."""
 MAX_REQUEST_CHARS: Final = 4 * 2**20
 """Characters of the calls of one wait. The code is not trusted, and each of its calls is held in memory."""
+MAX_LINE_BYTES: Final = 2 * MAX_REQUEST_CHARS
+"""Bytes of one line of a child. The gateway does nothing else while it reads a line."""
 MAX_VALUES: Final = 100_000
 """Values in one line of a child. Reading millions of them would take seconds, in which the gateway does nothing else."""
 MAX_ERROR_CHARS: Final = 10_000

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from spass.core.code_calls import CodeRequest, Query, ToolRequest
 from spass.core.json import MAX_DEPTH, InvalidJson, read_object
 from spass.sandbox.child_process import ChildFailed
-from spass.sandbox.limits import MAX_FINAL_CHARS, MAX_REASON_CHARS, MAX_REQUEST_CHARS, MAX_REQUESTS, MAX_VALUES
+from spass.sandbox.limits import MAX_FINAL_CHARS, MAX_LINE_BYTES, MAX_REASON_CHARS, MAX_REQUEST_CHARS, MAX_REQUESTS, MAX_VALUES
 
 _LEVELS_ABOVE_ARGUMENTS: Final = 4
 
@@ -99,8 +99,8 @@ def read_line(line: bytes, token: str) -> Line | None:
     prefix, _, text = line.partition(b" ")
     if prefix != token.encode():
         return None
-    if _count_values(text) > MAX_VALUES:
-        raise ChildFailed("called the outside with too many values at once")
+    if len(line) > MAX_LINE_BYTES or _count_values(text) > MAX_VALUES:
+        raise ChildFailed("wrote a line that is too long, or called the outside with too many values at once")
     try:
         parsed = _LINES.validate_python(read_object(text.decode(), max_depth=MAX_DEPTH + _LEVELS_ABOVE_ARGUMENTS))
     except InvalidJson as error:
@@ -126,7 +126,10 @@ def read_line(line: bytes, token: str) -> Line | None:
 
 def _count_values(text: bytes) -> int:
     """Return about the number of values in a JSON text, without reading it: half of the quotes, or the commas and the opening
-    brackets outside strings."""
+    brackets outside strings. If there are few in strings and outside together, return their number."""
+    few = max(text.count(b'"') // 2, sum(map(text.count, (b",", b"[", b"{"))))
+    if few <= MAX_VALUES:
+        return few
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
     if (quotes := plain.count(b'"')) > 2 * MAX_VALUES:
         return quotes // 2

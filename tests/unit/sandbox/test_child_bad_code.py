@@ -165,3 +165,18 @@ def test_a_reply_that_code_left_in_the_pipe_is_not_taken_for_another() -> None:
         child.send({"entry": {"hash": "another", "time": STARTED, "replies": [{"value": "x"}]}})
         assert child.receive() is None
         assert child.wait() == 3
+
+
+def test_a_broken_event_loop_prints_no_path_of_the_machine() -> None:
+    report = run_cell("import asyncio\nasync def main(): pass\nasyncio.run(main())")
+    assert "Write it without asyncio." in str(report.error)
+    assert "coroutine 'main' was never awaited" in report.output
+    assert "/" not in report.output + str(report.error)
+
+
+def test_an_exception_in_a_finalizer_is_described_without_the_library() -> None:
+    report = run_cell("import json\nclass A:\n    def __del__(self): json.loads('{')\na = A()\ndel a\nprint(1)")
+    assert report.output.startswith("Exception ignored in A.__del__: Traceback")
+    assert "JSONDecodeError" in report.output
+    assert report.output.endswith("\n1\n")
+    assert ".py" not in report.output

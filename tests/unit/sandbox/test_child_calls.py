@@ -29,6 +29,7 @@ except LLMError as error:
         ("llm_batch(['a'] * 65)", "llm_batch takes at most 64 prompts, not 65. Call it several times."),
         ("llm_batch(['a', 7])", "A prompt is a string, not int."),
         ("llm_batch(['a', ''])", "The prompt is empty."),
+        ("llm_query('\U0001f600' * 3_000_000)", "The call has 12000015 bytes; at most 8387584 are possible."),
         ("llm_batch(['x' * 10**6] * 5)", "The call has 5000075 characters; at most 4194304 are possible."),
     ],
 )

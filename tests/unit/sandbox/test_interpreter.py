@@ -13,7 +13,7 @@ from spass.core.errors import BudgetExceeded, SandboxUnavailable
 from spass.core.json import read_object
 from spass.core.messages import Json
 from spass.sandbox import lines
-from spass.sandbox.limits import MAX_REQUEST_CHARS, Limits
+from spass.sandbox.limits import MAX_LINE_BYTES, MAX_REQUEST_CHARS, Limits
 from spass.sandbox.slots import Slots
 from tests.unit.sandbox.scripted_children import (
     Die,
@@ -193,6 +193,28 @@ async def test_a_line_of_a_million_values_is_refused_without_reading_it(
     stopped = await interpreter(launcher).run(cell(), TOOLS, Outside().perform)
     assert "too many values at once" in (stopped.error or "")
     assert len(read) == 1
+
+
+async def test_a_line_that_is_too_long_is_refused_without_reading_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def note(text: str, *, max_depth: int) -> dict[str, Json]:
+        read.append(text)
+        return read_object(text, max_depth=max_depth)
+
+    monkeypatch.setattr(lines, "read_object", note)
+    launcher = ScriptedLauncher([forged(end_of_cell(0, output="x" * MAX_LINE_BYTES))])
+    stopped = await interpreter(launcher).run(cell(), TOOLS, Outside().perform)
+    assert "wrote a line that is too long" in (stopped.error or "")
+    assert len(read) == 1
+
+
+async def test_an_answer_of_code_that_has_no_final_stops_the_cell() -> None:
+    launcher = ScriptedLauncher([forged(end_of_cell(0, final="forged"))])
+    turn = interpreter(launcher)
+    stopped = await turn.run(cell(queries=None), TOOLS, Outside().perform)
+    assert (stopped.final, "wrote a line out of order" in (stopped.error or "")) == (None, True)
+    assert await turn.run(cell("say fine", queries=None), TOOLS, Outside().perform) == CellResult("fine")
 
 
 async def test_a_prompt_may_have_any_number_of_commas_brackets_and_quotes() -> None:

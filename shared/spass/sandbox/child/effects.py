@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_REQUEST = 4 * 2**20
 """Characters of the requests of one wait, as JSON."""
+MAX_REQUEST_BYTES = 2 * MAX_REQUEST - 2**10
+"""Bytes of the same in UTF-8: the line that holds them has a few more."""
 _BROKEN_PARENT = 3
 
 
@@ -82,6 +84,9 @@ class Effects:
         text = encode(requests)
         if len(text) > MAX_REQUEST:
             raise failure(f"The call has {len(text)} characters; at most {MAX_REQUEST} are possible.", "invalid_request")
+        data = text.encode("utf-8", "replace")
+        if len(data) > MAX_REQUEST_BYTES:
+            raise failure(f"The call has {len(data)} bytes; at most {MAX_REQUEST_BYTES} are possible.", "invalid_request")
         if self._waits >= self._limit:
             raise failure(
                 f"The code has waited {self._limit} times in this turn, which is the limit. "
@@ -89,7 +94,7 @@ class Effects:
                 "too_many_sub_calls",
             )
         self._waits += 1
-        entry = self._answer(requests, blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest())
+        entry = self._answer(requests, blake2b(data, digest_size=16).hexdigest())
         self._clock.advance_to(entry["time"])
         replies: Sequence[Mapping[str, Any]] = entry["replies"]
         if len(replies) != len(requests):

@@ -50,6 +50,10 @@ def main() -> NoReturn:
         connection.end("refused", str(failure))
     make_repeatable(clock, output, str(start["started"]))
     program = Program(connection, clock, output, streams, start)
+    sys.unraisablehook = program.show_ignored
+    for method in (Program.run, Program._execute):  # noqa: SLF001
+        # A warning about a value that these frames release names their file.
+        method.__code__ = method.__code__.replace(co_filename="<sandbox>")
     journals = start["journal"]
     for number, cell in enumerate(start["cells"]):
         is_last = number == len(start["cells"]) - 1
@@ -148,6 +152,12 @@ class Program:
             _exit(0)
 
         return FINAL
+
+    def show_ignored(self, ignored: Any, /) -> None:  # noqa: ANN401 (sys.UnraisableHookArgs)
+        """Print an exception that a finalizer raised, without the paths of the standard library. See ``sys.unraisablehook``."""
+        name = getattr(ignored.object, "__qualname__", None)
+        place = f" in {name}" if type(name) is str else ""
+        self._streams[1].write(f"Exception ignored{place}: {describe(ignored.exc_value, self._sources)}\n")
 
     def _report(self, *, error: str | None = None, final: str | None = None, exceeded: str | None = None) -> None:
         self._connection.send(

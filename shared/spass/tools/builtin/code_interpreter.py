@@ -36,7 +36,7 @@ class CodeInterpreter(Tool):
     code: Annotated[
         str,
         AfterValidator(reject_blank),
-        Field(max_length=MAX_CODE_CHARS, description="A whole Python program, without a fence."),
+        Field(min_length=1, max_length=MAX_CODE_CHARS, description="A whole Python program, without a fence."),
     ]
 
     async def run(self, context: ToolContext, /) -> Json:

@@ -19,6 +19,13 @@ except FileNotFoundError:
     Attack("the numbers of the running processes", 'os.stat(f"/proc/{W[\'victim\']}")\ngain("a process")'),
     Attack("the name of the machine and its kernel", "gain(os.uname())"),
     Attack(
+        "the paths of the interpreter and of its own folder",
+        """
+if all(map(os.path.isabs, (sys.executable, os.__file__, os.getcwd()))):
+    gain(f"{sys.executable} {os.__file__} {os.getcwd()}")
+""",
+    ),
+    Attack(
         "the names of installed packages",
         """
 folder = f"{os.path.dirname(os.__file__)}/site-packages"
