@@ -12,7 +12,7 @@ from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.journal.chunks import Chunk
 from spass.journal.head import StreamHead, read_head, stream_digest
-from spass.llm.errors import BackendContextLength, BackendError
+from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.record import TurnRecord
 from spass.testing.faults import Fault, inject
@@ -124,7 +124,7 @@ class ChatTurn:
             await asyncio.sleep(MODEL_SECONDS if last.content != "earlier" else 0.1)
             await wait_while_paused()
             if self.is_failing:
-                raise BackendError("broken")
+                raise AttemptFailed("broken")
             yield ChatDelta("lo.", finish_reason=FinishReason.STOP, usage=_USAGE)
             return
         yield ChatDelta("I compute. ")

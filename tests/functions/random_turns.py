@@ -16,7 +16,7 @@ from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.kinds.registry import KINDS
 from spass.aws.invocation import CALL_PLAN, AwsCall
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendContextLength, BackendError
+from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.testing.model import Answer, Deltas, count_letters
 from tests.functions.gateway import Gateway
@@ -120,7 +120,7 @@ def _answer(random: Random) -> Deltas:
     if random.random() < 0.05:
         deltas.append(ChatDelta(refusal="I may not say that."))
     if random.random() < 0.04:
-        return [*deltas, BackendError("down")]
+        return [*deltas, AttemptFailed("down")]
     reason = random.choice([FinishReason.STOP] * 6 + [FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
     reason = FinishReason.TOOL_CALLS if calls and reason is FinishReason.STOP else reason
     usage = TokenUsage(len(text), random.randint(1, 9)) if random.random() < 0.8 else None
@@ -155,7 +155,7 @@ def agent_of(kind: str) -> str:
 
 def embed_unless_unlucky(request: EmbeddingRequest) -> EmbeddingReply:
     if any(UNLUCKY in text for text in request.texts):
-        raise BackendError("down")
+        raise AttemptFailed("down")
     return count_letters(request)
 
 
@@ -165,7 +165,7 @@ def script(turn: RandomTurn) -> Callable[[ChatRequest, CallContext], Answer]:
 
     def answer(request: ChatRequest, _: CallContext) -> Answer:
         if request.model == SUMMARY_MODEL:
-            return BackendError("down") if turn.fails_to_summarise else "What was said before."
+            return AttemptFailed("down") if turn.fails_to_summarise else "What was said before."
         return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     return answer

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spass.agents.registry import AgentRegistry
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.testing.model import Deltas, in_turn
 from tests.functions.gateway import Gateway, Reply
@@ -134,7 +134,7 @@ def test_the_chunks_of_an_agent_are_those_of_one_answer(gateway: Gateway, includ
 
 
 def test_text_of_an_agent_without_tools_is_sent_as_it_arrives(gateway: Gateway) -> None:
-    failure = BackendError("The model broke off.")
+    failure = AttemptFailed("The model broke off.")
     gateway.model.script = [ChatDelta("Once upon "), ChatDelta("a time"), failure]
     for agent, sent in (("plain", "Once upon a time"), ("counting", "")):
         reply = ask(gateway, agent, stream=True)
@@ -146,7 +146,7 @@ def test_text_of_an_agent_without_tools_is_sent_as_it_arrives(gateway: Gateway) 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_failure_before_the_first_text_has_its_own_status(gateway: Gateway, stream: bool) -> None:
-    gateway.model.script = BackendError("Down.")
+    gateway.model.script = AttemptFailed("Down.")
     assert (ask(gateway, stream=stream).status, ask(gateway, stream=stream).code) == (502, "upstream_error")
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, ToolCallDelta
-from spass.llm.errors import BackendContextLength, BackendError
+from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
@@ -94,7 +94,7 @@ def billed(gateway: Gateway) -> tuple[int, int]:
 def test_every_call_of_a_run_that_fails_is_accounted_for_once(client: ManagedClient, trigger: str) -> None:
     gateway, agent = client.gateway, client.create(agent="orchestrator", model="small", tools=["calculator"])
     gateway.model.sent = True
-    gateway.model.script = in_turn([calls(SUM), BackendError("broken")])
+    gateway.model.script = in_turn([calls(SUM), AttemptFailed("broken")])
     if trigger == "message":
         client.send("POST", f"/{agent}/messages", {"content": "Go.", "stream": True})
     else:

@@ -12,7 +12,7 @@ from spass.aws.invocation import AwsCall
 from spass.aws.writes import Put, Update
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.journal.head import claim, stream_digest
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.deletion import delete_session
 from spass.testing.faults import FaultPlan, inject
@@ -63,7 +63,7 @@ async def fails_in_its_answer(request: ChatRequest, _: CallContext) -> AsyncGene
     await asyncio.sleep(0.1)
     if "long" in request.messages[-1].content:
         yield ChatDelta(SECRET * 300)
-    raise BackendError("down")
+    raise AttemptFailed("down")
 
 
 @dataclass

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spass.llm.errors import BackendContextLength, BackendError
+from spass.llm.errors import AttemptFailed, BackendContextLength
 from tests.functions.gateway import Gateway, Reply
 
 PLAIN = "/a1/agents/plain/sessions"
@@ -92,7 +92,7 @@ def test_source_and_successor_replay_the_answer(gateway: Gateway) -> None:
 
 def test_a_failed_compaction_is_reported_and_the_turn_runs_in_its_session(gateway: Gateway) -> None:
     session = full_session(gateway)
-    set_failures(gateway, summary=BackendError("Down."))
+    set_failures(gateway, summary=AttemptFailed("Down."))
     first = say(gateway, session, "And then?", **KEY)
     replay = say(gateway, session, "And then?", **KEY)
     for reply in (first, replay):
@@ -117,7 +117,7 @@ def test_a_prompt_rejected_as_too_long_is_repeated_in_the_successor(gateway: Gat
     assert contents(gateway, successor)[1:] == ["And now?", "Hello there.", "And then?", "Hello there."]
 
 
-@pytest.mark.parametrize("summary", [None, BackendError("Down.")])
+@pytest.mark.parametrize("summary", [None, AttemptFailed("Down.")])
 def test_a_prompt_that_stays_too_long_is_refused(gateway: Gateway, summary: Exception | None) -> None:
     session = full_session(gateway, characters=20_000)
     set_failures(gateway, agent=[BackendContextLength("Too long.", status=400)] * 2, summary=summary)

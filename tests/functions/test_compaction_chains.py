@@ -5,7 +5,7 @@ from itertools import pairwise
 import httpx
 
 from spass.llm.errors import (
-    BackendError,
+    AttemptFailed,
 )
 from tests.functions.compaction_harness import PLAIN, CompactionHarness, text_deltas
 from tests.functions.gateway import Gateway, find_route
@@ -115,7 +115,7 @@ def test_a_job_can_be_read_after_its_successor_was_deleted(harness: CompactionHa
 
 def test_a_session_whose_compaction_failed_can_be_deleted(harness: CompactionHarness) -> None:
     session = harness.session()
-    harness.model.summary = BackendError("Down.")
+    harness.model.summary = AttemptFailed("Down.")
     assert harness.compact(session).code == "summary_failed"
     assert harness.gateway.send("DELETE", f"{PLAIN}/{session}").json == {"deleted": True}
     assert harness.gateway.send("GET", PLAIN).json["sessions"] == []

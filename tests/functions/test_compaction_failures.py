@@ -8,10 +8,10 @@ import pytest
 
 from spass.core.messages import FinishReason, ToolCallDelta
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
     BackendContextLength,
-    BackendError,
     BackendRateLimited,
     BackendTimeout,
 )
@@ -20,7 +20,7 @@ from tests.functions.compaction_harness import ASYNC, KEY, PLAIN, STOPPED, SUMMA
 from tests.functions.gateway import Reply
 
 FAILURES: Final[Mapping[str, Deltas | Exception]] = {
-    "down": BackendError("Down."),
+    "down": AttemptFailed("Down."),
     "slow": BackendTimeout("Slow."),
     "rejected": BackendBadRequest("Bad request.", status=400),
     "refused": BackendAuthError("No key."),
@@ -73,7 +73,7 @@ def test_a_rate_limit_of_the_provider_fails_the_summary_with_retry_after(harness
 
 def test_the_job_of_an_async_request_has_the_failure(harness: CompactionHarness) -> None:
     session = harness.session()
-    harness.model.summary = BackendError("Down.")
+    harness.model.summary = AttemptFailed("Down.")
     reply = harness.compact(session, ASYNC)
     harness.machine.go_on()
     job = harness.job(reply.json["job_id"])

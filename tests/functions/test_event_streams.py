@@ -15,7 +15,7 @@ from spass.aws.invocation import AwsCall
 from spass.calls.scope import CUT_SECONDS
 from spass.core.errors import storage_timeout
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import Deltas, in_turn
@@ -274,7 +274,7 @@ def _archived_session(gateway: Gateway) -> str:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_model_that_fails_ends_the_stream_with_an_error(gateway: Gateway, route: str) -> None:
-    gateway.model.script = in_turn([[ChatDelta("I compute. "), SUM], [ChatDelta("It "), BackendError("down")]])
+    gateway.model.script = in_turn([[ChatDelta("I compute. "), SUM], [ChatDelta("It "), AttemptFailed("down")]])
     to = target(gateway, route)
     reply = send(gateway, to)
     *_, status, error = events = read_events(reply)
@@ -283,7 +283,7 @@ def test_a_model_that_fails_ends_the_stream_with_an_error(gateway: Gateway, rout
     assert error["error"]["code"] == "upstream_error"
     assert set(error["error"]) == {"code", "message", "type", "param", "details"}
     assert error["request_id"] == reply.headers["spass-request-id"]
-    gateway.model.script = [BackendError("down")]
+    gateway.model.script = [AttemptFailed("down")]
     first_call = read_events(send(gateway, to))
     assert [event["type"] for event in first_call] == ["status_update", "status_update", "error"]
     if route == "messages":
@@ -334,7 +334,7 @@ def test_a_key_replays_the_outcome_as_it_was_asked_for(gateway: Gateway, route: 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_failed_stream_is_not_stored_under_its_key(gateway: Gateway, route: str) -> None:
     to = target(gateway, route)
-    gateway.model.script = [ChatDelta("It "), BackendError("down")]
+    gateway.model.script = [ChatDelta("It "), AttemptFailed("down")]
     assert read_events(send(gateway, to, headers=KEY))[-1]["type"] == "error"
     gateway.model.script = "Hello there."
     retried = send(gateway, to, headers=KEY)
@@ -398,7 +398,7 @@ def test_a_disconnect_ends_a_run_without_a_session_or_a_key(gateway: Gateway, ro
 
 def test_an_error_event_contains_no_secret(gateway: Gateway) -> None:
     secret = "sk-" + "a1B2" * 12
-    gateway.model.script = [ChatDelta("It "), BackendError(f"The key {secret} is not valid.")]
+    gateway.model.script = [ChatDelta("It "), AttemptFailed(f"The key {secret} is not valid.")]
     assert secret not in send(gateway, target(gateway, "chat")).text
 
 

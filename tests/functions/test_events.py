@@ -11,7 +11,7 @@ import pytest
 
 from spass.core.bus import INFERENCE_END, TOOL_CALL_END
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import ChatDelta
 from spass.testing.event_log import EventLog
 from spass.testing.model import Answer, in_turn
@@ -93,7 +93,7 @@ def test_the_sums_of_the_events_are_those_of_the_audit(gateway: Gateway, log: Ev
     answers: list[Answer] = [
         call(("calculator", '{"expression": "6*7"}'), ("rag_query", "{}")),
         say("It is 42."),
-        BackendError("x"),
+        AttemptFailed("x"),
     ]
     gateway.model.script = in_turn(answers)
     assert [chat(gateway), chat(gateway)] == [200, 502]
@@ -185,7 +185,7 @@ def test_a_planted_secret_is_in_no_event_and_in_no_line(
         ask(f"/a1/agents/counting/sessions/{session}/messages")
 
     completion = {"model": "small", "user": SECRET, "messages": [{"role": "user", "content": SECRET}]}
-    failures = [BackendError(SECRET), KeyError(SECRET)]
+    failures = [AttemptFailed(SECRET), KeyError(SECRET)]
     for work in (ask, take_turn, lambda: send("POST", "/v1/chat/completions", body=completion)):
         _fill(gateway, work, calls, say(SECRET))
         for failure in failures:

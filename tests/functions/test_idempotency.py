@@ -13,7 +13,7 @@ from spass.aws.keys import idempotency as idempotency_key
 from spass.aws.leases import renewing
 from spass.aws.writes import Put, Update
 from spass.core.ids import TenantId
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.web import idempotency
 from tests.functions.gateway import Gateway, Reply
 
@@ -111,7 +111,7 @@ def test_the_same_key_of_another_user_or_token_is_another_request(gateway: Gatew
 @pytest.mark.parametrize("name", MODEL_ROUTE_NAMES)
 def test_a_failure_is_not_stored(gateway: Gateway, name: str) -> None:
     path, body, _ = post_routes(gateway)[name]
-    gateway.model.failure = BackendError("down")
+    gateway.model.failure = AttemptFailed("down")
     assert send(gateway, path, body).status >= 500
     gateway.model.failure = None
     second = send(gateway, path, body)
@@ -123,7 +123,7 @@ def test_a_failed_tool_call_may_be_repeated_with_its_key(gateway: Gateway) -> No
     call = {"name": "rag_query", "arguments": {"index_id": "notes", "query": "alpha"}}
     assert send(gateway, "/v1/tools/execute", call).json["result"]["error"]["code"] == "index_not_found"
     gateway.send("POST", "/a1/rag/indices/notes/documents", body=DOCUMENTS)
-    gateway.model.failure = BackendError("down")
+    gateway.model.failure = AttemptFailed("down")
     assert send(gateway, "/v1/tools/execute", call).code == "upstream_error"
     gateway.model.failure = None
     reply = send(gateway, "/v1/tools/execute", call)

@@ -7,7 +7,7 @@ import pytest
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from tests.functions.gateway import BUCKET, Gateway
 
 
@@ -43,7 +43,7 @@ def test_the_log_has_no_tokens_user_texts_or_internal_names(gateway: Gateway, ca
     gateway.send("GET", f"/a1/rag/indices/{private}")
     gateway.send("GET", "/v1/models", token=private)
     gateway.send("POST", "/a1/agents/plain/chat", raw=f'{{"{private}'.encode())
-    gateway.model.failure = BackendError(private)
+    gateway.model.failure = AttemptFailed(private)
     gateway.send("POST", "/a1/agents/plain/chat", body={"message": private})
     gateway.model.failure = KeyError(private)
     broken = gateway.send("POST", "/a1/agents/plain/chat", body={"message": private})
@@ -90,7 +90,7 @@ def test_a_failed_request_has_the_cost_of_its_earlier_calls(gateway: Gateway) ->
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "a"}]})
 
     async def fail() -> None:
-        raise BackendError("down")
+        raise AttemptFailed("down")
 
     gateway.model.before_chat = fail
     reply = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "a"})
@@ -101,7 +101,7 @@ def test_a_failed_request_has_the_cost_of_its_earlier_calls(gateway: Gateway) ->
 def test_the_line_of_a_request_names_the_error_in_which_its_stream_ended(
     gateway: Gateway, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gateway.model.failure = BackendError("down")
+    gateway.model.failure = AttemptFailed("down")
     reply = gateway.send(
         "POST", "/c1/agents/plain/chat", body={"message_id": "m1", "messages": [{"role": "user", "content": "Hi"}]}
     )

@@ -12,7 +12,7 @@ from spass.core.ids import ManagedAgentId, RunId, TenantId
 from spass.core.jobs import RunAgent, body_of
 from spass.core.messages import FinishReason, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.llm.errors import BackendContextLength, BackendError
+from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.model import Answer, in_turn
@@ -226,7 +226,7 @@ def test_a_failed_run_leaves_state_and_mailbox_as_they_were(client: ManagedClien
     before = gateway.send("GET", path, headers=ADA).json
     note = ("memory_store", {"key": "ship", "content": "The Anna is in."})
     state = ("memory_store", {"key": "state", "content": "Never."})
-    gateway.model.script = in_turn([calls(note, state), BackendError("The provider is down.")])
+    gateway.model.script = in_turn([calls(note, state), AttemptFailed("The provider is down.")])
     stream(client, agent, "Second.")
     assert [run["status"] for run in client.runs(agent)] == ["failed", "succeeded"]
     after = gateway.send("GET", path, headers=ADA).json

@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.http_server import HttpAnswer, serve
@@ -160,7 +160,7 @@ def test_a_model_that_always_calls_tools_ends_at_max_turns_with_the_flag(client:
 
 
 def test_a_run_that_fails_before_its_first_byte_has_the_status_of_its_error(client: ManagedClient) -> None:
-    client.gateway.model.failure = BackendError("The provider is down.")
+    client.gateway.model.failure = AttemptFailed("The provider is down.")
     reply = stream(client, agent := client.create())
     assert (reply.status, reply.code) == (502, "upstream_error")
     assert reply.headers["x-should-retry"] == "false", "an SDK would put the message into the mailbox again"
@@ -168,7 +168,7 @@ def test_a_run_that_fails_before_its_first_byte_has_the_status_of_its_error(clie
 
 
 def test_a_run_that_fails_in_the_middle_ends_with_error_and_without_done(client: ManagedClient) -> None:
-    client.gateway.model.script = [ChatDelta("It is "), BackendError("The provider is down.")]
+    client.gateway.model.script = [ChatDelta("It is "), AttemptFailed("The provider is down.")]
     reply = stream(client, agent := client.create())
     frames = read_frames(reply)
     assert [name for name, _ in frames] == [None, "error"]
@@ -180,7 +180,7 @@ def test_a_run_that_fails_in_the_middle_ends_with_error_and_without_done(client:
 
 def test_readers_that_see_the_error_of_a_run_find_it_ended(client: ManagedClient) -> None:
     """Otherwise the next request of a follower would meet an active run."""
-    client.gateway.model.script = [ChatDelta("It is "), BackendError("The provider is down.")]
+    client.gateway.model.script = [ChatDelta("It is "), AttemptFailed("The provider is down.")]
     agent = client.create()
     with inject(FaultPlan()) as plan:
         stream(client, agent)

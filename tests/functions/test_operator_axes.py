@@ -13,7 +13,7 @@ from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
 from spass.agents.registry import load_agent
 from spass.calls.datamark import remove_marks
 from spass.core.messages import Role
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.tenancy.yaml_source import ConfigError
 from spass.testing.model import USAGE, Answer, in_turn
@@ -118,7 +118,7 @@ def test_the_history_has_what_the_model_read_and_the_answer_the_whole_result(pla
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_stream_equals_the_blocking_reply_and_leaves_the_same_history(plant: Gateway, fails: bool) -> None:
     def aside(purpose: str, request: ChatRequest) -> Answer:
-        return BackendError("down") if fails else good(purpose, request)
+        return AttemptFailed("down") if fails else good(purpose, request)
 
     replies, histories = [], []
     for user, way in (("ada", "blocking"), ("bob", "stream"), ("eve", "chat")):
@@ -236,7 +236,7 @@ def test_a_run_without_the_embedding_model_is_named_and_continues(plant: Gateway
     remember(plant, "The zyklop is at gate 7.")
 
     def down(_: EmbeddingRequest) -> EmbeddingReply:
-        raise BackendError("down")
+        raise AttemptFailed("down")
 
     plant.model.vectors = down
     plant.model.script = script(lambda *_: '{"grades": [3]}', "Done.")

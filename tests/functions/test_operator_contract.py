@@ -11,7 +11,7 @@ from spass import Spass
 from spass.agents.registry import load_agent
 from spass.calls.datamark import remove_marks
 from spass.core.messages import Role
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.tenancy.yaml_source import ConfigError
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import in_turn
@@ -139,7 +139,7 @@ def test_neither_a_kind_nor_an_agent_is_not_found(operators: Gateway) -> None:
 
 
 def test_an_operator_whose_first_run_fails_has_no_state_and_goes_on(operators: Gateway) -> None:
-    operators.model.failure = BackendError("The provider is down.")
+    operators.model.failure = AttemptFailed("The provider is down.")
     assert chat(operators, "one").status == 502
     found: Any = operators.send("GET", "/v1/operators/watch", headers=USER)
     assert found.code == "operator_not_found" or (found.json["state"], found.json["notes"]) == (None, 0)

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from tests.functions.gateway import Gateway, Reply
 
 ADMIN = "demo-admin-token"
@@ -148,7 +148,7 @@ def test_a_sub_call_is_below_its_call(gateway: Gateway) -> None:
 
 
 def test_a_failed_call_has_its_error_code_as_status(gateway: Gateway) -> None:
-    gateway.model.failure = BackendError("down")
+    gateway.model.failure = AttemptFailed("down")
     failed = gateway.send("POST", "/v1/chat/completions", body=CHAT)
     (call,) = gateway.send("GET", f"/v1/audit/{failed.headers['spass-request-id']}").json["calls"]
     assert (call["status"], call["kind"]) == (failed.code, "chat")

@@ -11,7 +11,7 @@ from spass.agents.kinds import ToolUsingAgent
 from spass.agents.kinds.rlm import RLM_SYSTEM_PROMPT, RLMAgent
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.errors import BackendContextLength, BackendError
+from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import ChatDelta
 from tests.functions.gateway import Gateway
 from tests.functions.rlm_turns import SANDBOXES, Researcher, block
@@ -236,7 +236,7 @@ QUERIES = [
 def sub_model(prompt: str) -> str | Exception:
     failures = {
         "too long": BackendContextLength("Too long.", status=400),
-        "broken": BackendError("down"),
+        "broken": AttemptFailed("down"),
     }
     return failures.get(prompt, f"re: {prompt}")
 

@@ -15,7 +15,7 @@ import pytest
 
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.managed.records import ManagedAgent, RunStatus, RunTrigger, Schedule
 from spass.sessions import commit
@@ -127,7 +127,7 @@ class RunOfAgent:
         yield ChatDelta("Hel")
         await asyncio.sleep(MODEL_SECONDS)
         if self.kind == "model error":
-            raise BackendError("broken")
+            raise AttemptFailed("broken")
         yield ChatDelta("lo.", finish_reason=FinishReason.STOP, usage=USAGE)
 
     async def send_stream(self, content: str, process: Process, key: str | None = None) -> Reading:

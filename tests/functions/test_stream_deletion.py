@@ -11,7 +11,7 @@ import pytest
 from spass.aws.attributes import Item
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendContextLength, BackendError
+from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import in_turn
 from tests.functions.stored_texts import journal_texts
@@ -60,7 +60,7 @@ async def stream_that(chats: Chats, end: str, message_id: str, session: str) -> 
 
     def answer(request: ChatRequest, context: CallContext) -> Any:
         if end == "failed":
-            return next(answers, [ChatDelta(f"{WORD} is "), BackendError("down")])
+            return next(answers, [ChatDelta(f"{WORD} is "), AttemptFailed("down")])
         return next(answers, None) or talk(request, context)
 
     chats.model.script = answer

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway
@@ -118,7 +118,7 @@ async def _unfinished(deltas: Sequence[ChatDelta], *, fails: bool) -> AsyncGener
     for delta in deltas:
         yield delta
     if fails:
-        raise BackendError("down")
+        raise AttemptFailed("down")
     await asyncio.sleep(600)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway
 from tests.functions.stream_workers import Response, Worker, event_id, virtual_time
@@ -113,7 +113,7 @@ def test_another_body_for_the_same_stream_is_refused_whatever_came_of_it(world: 
             assert (reply.status, reply.json["error"]["code"]) == (422, "idempotency_key_reused")
 
     async def check() -> None:
-        world.gateway.model.script = [ChatDelta("It "), BackendError("down")]
+        world.gateway.model.script = [ChatDelta("It "), AttemptFailed("down")]
         assert parse_events((await world.chat("m-1")).body)[-1]["type"] == "error"
         await check_refused()
         world.gateway.model.script = speak

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spass.core.messages import FinishReason
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway, Reply
 
@@ -47,7 +47,7 @@ async def slow_answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDel
 def test_a_refusal_has_its_own_status_and_no_stream(gateway: Gateway) -> None:
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY | {"model": "dear"})
     assert (reply.status, reply.code) == (403, "model_not_allowed")
-    gateway.model.failure = BackendError("down")
+    gateway.model.failure = AttemptFailed("down")
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY)
     assert (reply.status, reply.code) == (502, "upstream_error")
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY, headers={"SPASS-Augment": "all=off"})
@@ -70,7 +70,7 @@ def test_a_stream_with_a_key_is_stored_and_replayed(gateway: Gateway) -> None:
 
 def test_a_failed_stream_is_not_stored(gateway: Gateway) -> None:
     key = {"Idempotency-Key": "k"}
-    gateway.model.failure = BackendError("down")
+    gateway.model.failure = AttemptFailed("down")
     assert gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key).status == 502
     gateway.model.failure = None
     assert text(chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))) == "Hello there."

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import STAGE, Gateway, Reply, find_route
 from tests.stream_grammar import answer_text, read_events, receive
@@ -201,7 +201,7 @@ def test_a_stream_continues_after_the_last_event_id(gateway: Gateway) -> None:
 
 
 def test_an_id_of_an_older_attempt_gets_the_newest_attempt_from_its_start(gateway: Gateway) -> None:
-    gateway.model.failure = BackendError("down")
+    gateway.model.failure = AttemptFailed("down")
     failed = chat(gateway)
     assert read_events(failed)[-1]["type"] == "error"
     assert follow(gateway).text == failed.text

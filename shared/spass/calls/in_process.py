@@ -7,7 +7,7 @@ the allow-list, the budget and the input defence of tenants do not apply to them
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -18,17 +18,18 @@ from spass.calls.answer_redaction import build_redactor
 from spass.calls.call_price import price_call
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import expected_usage
-from spass.calls.plain_messages import read_messages
+from spass.calls.plain_messages import read_messages, read_tools
 from spass.calls.scope import REQUEST_SECONDS
+from spass.calls.text_calls import text_call_reader
 from spass.calls.usage_log import UsageLog
-from spass.core.cost import NO_COST, Cost
+from spass.core.cost import NO_COST, Cost, CostTally
 from spass.core.errors import InvalidRequest, SpassError
 from spass.core.ids import AGENT_NAME, AgentName
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, Json, TokenUsage, ToolCall
 from spass.core.time import Deadline
 from spass.llm.agent_usage import AgentUsage
 from spass.llm.router import Router, RoutingRecord
-from spass.llm.types import CallContext, ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder
+from spass.llm.types import CallContext, ChatDelta, ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.tenancy.config import GatewayConfig, ModelConfig
@@ -41,7 +42,8 @@ class CompletionReply:
     """The answer to ``complete``.
 
     ``model`` is the name that the provider reports, or else the requested one. ``usage`` has the keys ``prompt_tokens``,
-    ``completion_tokens`` and ``total_tokens``. ``raw`` is the provider's own answer, as parsed JSON.
+    ``completion_tokens`` and ``total_tokens``. ``raw`` is the provider's own answer, as parsed JSON. ``tool_calls`` are the calls
+    of tools that the model asks for; their ``arguments`` are JSON as the model wrote it.
     """
 
     content: str
@@ -49,6 +51,7 @@ class CompletionReply:
     usage: Mapping[str, int]
     finish_reason: str
     raw: Any
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,10 @@ class InProcessCalls:
         agent_id: str | None = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        tools: Sequence[Mapping[str, Json]] = (),
     ) -> CompletionReply:
-        """Return the answer of ``model`` to ``messages``, whose roles are system, user and assistant.
+        """Return the answer of ``model`` to ``messages``, whose roles are system, user and assistant. The model may ask for calls
+        of ``tools``, which are in OpenAI's format.
 
         Raises:
             NoBackendAvailable: no backend serves the model, or its key is missing.
@@ -97,7 +102,7 @@ class InProcessCalls:
             SpassError: every backend failed, or refused the request.
         """
         config = self._model(model, "chat")
-        request = ChatRequest(model, read_messages(messages), temperature=temperature, max_tokens=max_tokens)
+        request = ChatRequest(model, read_messages(messages), read_tools(tools), temperature=temperature, max_tokens=max_tokens)
         window = config.context_window if config else _UNKNOWN_WINDOW
         expected = expected_usage(request.count_characters(), max_tokens, window)
         bodies: list[bytes] = []
@@ -111,7 +116,38 @@ class InProcessCalls:
             _tokens(call.routing.usage),
             reply.finish_reason.value,
             raw,
+            reply.message.tool_calls,
         )
+
+    async def chat(self, request: ChatRequest, *, agent_id: str | None, tally: CostTally) -> AsyncGenerator[ChatDelta, None]:
+        """Yield the answer to ``request`` in deltas. Its cost and its tokens are added to ``tally``.
+
+        Raises:
+            SpassError: the same as ``complete``.
+        """
+        config = self._model(request.model, "chat")
+        window = config.context_window if config else _UNKNOWN_WINDOW
+        expected = expected_usage(request.count_characters(), request.max_tokens, window)
+        reader = text_call_reader(config, request, None) if config else None
+        builder = ReplyBuilder()
+        async with self._call(CallKind.CHAT, request.model, agent_id) as call:
+            try:
+                async with aclosing(self._router.chat(request, replace(call.context, expected_usage=expected))) as deltas:
+                    call.routing = deltas.routing
+                    async for delta in deltas:
+                        builder.add(read := delta if reader is None else reader.feed(delta))
+                        yield read
+                if reader is not None:
+                    builder.add(rest := reader.flush())
+                    yield rest
+                call.reported_usd, call.finish_reason = builder.reply.cost_usd, builder.reply.finish_reason
+            finally:
+                tally.add(self._cost(request.model, call, audit.OK), call.routing.usage)
+
+    def begins_thinking(self, model: str) -> bool:
+        """Return whether ``model`` begins its replies with think text."""
+        config = self._models.get(model)
+        return config is not None and config.begins_thinking
 
     async def embed(self, model: str, texts: Sequence[str], *, agent_id: str | None = None) -> EmbeddingsReply:
         """Return one vector per text.
@@ -151,11 +187,14 @@ class InProcessCalls:
         await self._router.aclose()
 
     async def _chat(self, request: ChatRequest, context: CallContext, call: _RunningCall) -> ChatReply:
-        builder = ReplyBuilder()
+        builder, config = ReplyBuilder(), self._models.get(request.model)
+        reader = text_call_reader(config, request, None) if config else None
         async with aclosing(self._router.chat(request, context)) as deltas:
             call.routing = deltas.routing
             async for delta in deltas:
-                builder.add(delta)
+                builder.add(delta if reader is None else reader.feed(delta))
+        if reader is not None:
+            builder.add(reader.flush())
         call.reported_usd, call.finish_reason = builder.reply.cost_usd, builder.reply.finish_reason
         return builder.reply.with_refusal_as_text
 

@@ -16,6 +16,7 @@ from spass.calls.in_process import CompletionReply, EmbeddingsReply, InProcessCa
 from spass.calls.usage_log import ProcessUsageLog, TableUsageLog
 from spass.core.errors import InvalidRequest
 from spass.core.ids import TenantId
+from spass.core.messages import Json
 from spass.limits.process_table import ProcessTable
 from spass.llm.agent_usage import AgentUsage
 from spass.llm.backends import check_backend, key_variables
@@ -33,8 +34,10 @@ async def complete(
     agent_id: str | None = None,
     temperature: float | None = None,
     max_tokens: int | None = None,
+    tools: Sequence[Mapping[str, Json]] = (),
 ) -> CompletionReply:
-    """Return the answer of ``model`` to ``messages``, whose roles are system, user and assistant.
+    """Return the answer of ``model`` to ``messages``, whose roles are system, user and assistant. The model may ask for calls of
+    ``tools``, which are in OpenAI's format.
 
     Raises:
         NoBackendAvailable: no backend serves the model, or its key is missing.
@@ -42,7 +45,9 @@ async def complete(
         SpassError: every backend failed, or refused the request.
         ConfigError: gateway.yaml is missing or wrong.
     """
-    return await get_router().complete(model, messages, agent_id=agent_id, temperature=temperature, max_tokens=max_tokens)
+    return await get_router().complete(
+        model, messages, agent_id=agent_id, temperature=temperature, max_tokens=max_tokens, tools=tools
+    )
 
 
 async def embed(model: str, texts: Sequence[str], *, agent_id: str | None = None) -> EmbeddingsReply:

@@ -32,7 +32,7 @@ Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``
 stream shows that of ``TurnLost``.
 Other exceptions do not reach a caller of the gateway; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · StreamRestarted · IndexChanged ·
-BackendError · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·
+AttemptFailed · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·
 IngestRefused · StopWork · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong ·
 UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed ·
 ContainerFailed · MountRefused · NoFreeSlot · CellStopped · FunctionThrottled · FunctionLost · UnknownSandbox · NotFetched

@@ -3,7 +3,8 @@
     from spass.llm import complete
     reply = await complete("grok-4.1", [{"role": "user", "content": "Hello!"}])
 
-They are in ``spass.calls``, which counts usage. This package may not import it, so they are found at their first use.
+Most are in ``spass.calls``, which counts usage; ``driver``, which runs an agent kind, is in ``spass.agents``. This package may
+not import them, so they are found at their first use.
 """
 
 from importlib import import_module
@@ -11,7 +12,9 @@ from typing import Final
 
 _PLACES: Final = {
     **dict.fromkeys(("complete", "embed", "usage", "reset_usage", "aclose"), "spass.calls.process_router"),
+    "driver": "spass.agents.in_process",
     "NoBackendAvailable": "spass.core.errors",
+    "BackendError": "spass.llm.errors",
 }
 
 
@@ -23,6 +26,4 @@ def __getattr__(name: str) -> object:
             advice = "Install them with pip install -r requirements/local.txt, from a checkout of Spass."
             message = f"spass.llm needs the packages of the gateway, and {error.name} is missing. {advice}"
             raise ModuleNotFoundError(message, name=error.name) from error
-    if name == "BackendError":  # what a caller of ``complete`` catches: every failure of a call
-        return import_module("spass.core.errors").SpassError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

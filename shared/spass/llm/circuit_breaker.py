@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from spass.llm.errors import BackendError, BackendRateLimited
+from spass.llm.errors import AttemptFailed, BackendRateLimited
 
 _INITIAL_COOLDOWN: Final = 1.0  # seconds
 _MAX_RETRY_AFTER: Final = 900.0
@@ -69,7 +69,7 @@ class CircuitBreaker:
         if self._circuit_for(backend, size) is not None:
             del self._circuits[backend]
 
-    def record_failure(self, backend: str, failure: BackendError, size: int) -> None:
+    def record_failure(self, backend: str, failure: AttemptFailed, size: int) -> None:
         size = size if isinstance(failure, BackendRateLimited) else 0
         before = self._circuits.get(backend)
         now = self._clock()

@@ -1,7 +1,7 @@
 """The failures of one attempt at a backend. If retries do not help, the router translates it into an error
 of ``core.errors``.
 
-BackendError
+AttemptFailed
 ├── BackendTimeout           no answer in time, also behind a proxy (504)
 ├── BackendUnavailable       not reachable, 5xx, or a stream that ended too early
 ├── BackendRateLimited       429
@@ -17,8 +17,15 @@ BackendError
     └── BackendTooDeep           too many gateways have passed the request on
 """
 
+from typing import Final
 
-class BackendError(Exception):
+from spass.core.errors import SpassError
+
+BackendError: Final = SpassError
+"""The name under which a caller of ``spass.llm.complete`` catches every failure of a call."""
+
+
+class AttemptFailed(Exception):
     """One attempt failed.
 
     ``message`` is redacted, so a caller may read it. ``retry_after`` is in seconds.
@@ -31,19 +38,19 @@ class BackendError(Exception):
         self.retry_after = retry_after
 
 
-class BackendTimeout(BackendError):
+class BackendTimeout(AttemptFailed):
     pass
 
 
-class BackendUnavailable(BackendError):
+class BackendUnavailable(AttemptFailed):
     pass
 
 
-class BackendRateLimited(BackendError):
+class BackendRateLimited(AttemptFailed):
     pass
 
 
-class BackendAuthError(BackendError):
+class BackendAuthError(AttemptFailed):
     pass
 
 
@@ -51,11 +58,11 @@ class BackendForbidden(BackendAuthError):
     pass
 
 
-class BackendRequestTooLarge(BackendError):
+class BackendRequestTooLarge(AttemptFailed):
     pass
 
 
-class BackendLimitReached(BackendError):
+class BackendLimitReached(AttemptFailed):
     """Our limit has room after ``room_after`` seconds. If ``is_estimate``, it may have room earlier or later."""
 
     def __init__(self, message: str, *, room_after: float, is_estimate: bool) -> None:
@@ -64,11 +71,11 @@ class BackendLimitReached(BackendError):
         self.is_estimate = is_estimate
 
 
-class BackendLimitUnknown(BackendError):
+class BackendLimitUnknown(AttemptFailed):
     pass
 
 
-class BackendUnsupported(BackendError):
+class BackendUnsupported(AttemptFailed):
     """Nothing was sent. ``param`` is OpenAI's name of the request's field that the provider does not support."""
 
     def __init__(self, message: str, *, param: str) -> None:
@@ -76,7 +83,7 @@ class BackendUnsupported(BackendError):
         self.param = param
 
 
-class BackendBadRequest(BackendError):
+class BackendBadRequest(AttemptFailed):
     pass
 
 

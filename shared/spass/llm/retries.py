@@ -22,10 +22,10 @@ from spass.core.errors import (
 from spass.core.time import now
 from spass.llm.circuit_breaker import CircuitBreaker
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
     BackendContextLength,
-    BackendError,
     BackendLimitReached,
     BackendLimitUnknown,
     BackendRateLimited,
@@ -48,7 +48,7 @@ _MAX_POLL_SECONDS: Final = 6.0
 _MAX_ESTIMATED_POLL_SECONDS: Final = 2.0  # if the limit can only estimate when it has room
 _NON_RETRYABLE_FAILURES: Final = (BackendAuthError, BackendRequestTooLarge, BackendUnsupported, BackendLimitUnknown)
 """After one of these failures, the request does not attempt the same backend again."""
-_REJECTIONS: Final[dict[type[BackendError], type[SpassError]]] = {
+_REJECTIONS: Final[dict[type[AttemptFailed], type[SpassError]]] = {
     BackendContextLength: ContextLengthExceeded,
     BackendTooDeep: RecursionDepthExceeded,
 }
@@ -98,7 +98,7 @@ class RetrySchedule:
         self._timing = timing
         self._sleep = context.sleep or timing.sleep
         self._circuits = circuits
-        self._failures: list[BackendError] = []
+        self._failures: list[AttemptFailed] = []
         self._waits: dict[str, _Wait] = {}
         self._room_at: dict[str, float] = {}  # when a backend has room again: its retry-after, or our limit's estimate
         self._pauses = 0
@@ -131,7 +131,7 @@ class RetrySchedule:
         self._candidates.append(backend)
         return backend
 
-    def record_failure(self, backend: BackendConfig, failure: BackendError, *, started: bool, sent: bool) -> None:
+    def record_failure(self, backend: BackendConfig, failure: AttemptFailed, *, started: bool, sent: bool) -> None:
         """Record a failed attempt, or a backend without room.
 
         A backend that received the whole request (``sent``) and did not answer in time is not attempted again, because it would
@@ -193,7 +193,7 @@ class RetrySchedule:
         down_until = self._circuits.open_until(backend.name, self._expected_tokens)
         return attempt_at if ignore_circuits or down_until is None else max(attempt_at, down_until)
 
-    def _log(self, backend: BackendConfig, failure: BackendError) -> None:
+    def _log(self, backend: BackendConfig, failure: AttemptFailed) -> None:
         """Log the failure without the provider's message, which may contain anything."""
         write_line(
             {
@@ -216,7 +216,7 @@ class RetrySchedule:
         return self._timing.random() * bound
 
     @property
-    def _last_failure(self) -> BackendError | None:
+    def _last_failure(self) -> AttemptFailed | None:
         """Return the last failure of a backend that supports the request, or else the last failure."""
         relevant_failures = [failure for failure in self._failures if not isinstance(failure, BackendUnsupported)]
         failures = relevant_failures or self._failures

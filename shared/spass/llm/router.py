@@ -17,9 +17,9 @@ from spass.llm.backends import serves
 from spass.llm.batching import EmbeddingLimits, embedding_limits
 from spass.llm.circuit_breaker import CircuitBreaker
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
-    BackendError,
     BackendForbidden,
     BackendLimitReached,
     BackendLimitUnknown,
@@ -157,7 +157,7 @@ class Router:
                     attempt_context.attempt.record_chunk(0, reply.usage)
                     _check_vectors(reply, len(request.texts), model_config)
                     self._circuits.record_success(backend.name, context.expected_usage.total_tokens)
-            except BackendError as failure:
+            except AttemptFailed as failure:
                 self._record_failure(schedule, backend, failure, attempt_context.attempt, started=False)
             else:
                 return reply
@@ -183,7 +183,7 @@ class Router:
                                 self._circuits.record_success(backend.name, attempt.expected_usage.total_tokens)
                             attempt.record_chunk(delta.characters, delta.usage)
                             yield delta
-            except BackendError as failure:
+            except AttemptFailed as failure:
                 self._record_failure(schedule, backend, failure, attempt, started=attempt.started)
             else:
                 return
@@ -209,7 +209,7 @@ class Router:
         return RetrySchedule(self._config, ordered, context, self._timing, self._circuits)
 
     def _record_failure(
-        self, schedule: RetrySchedule, backend: BackendConfig, failure: BackendError, attempt: Attempt, *, started: bool
+        self, schedule: RetrySchedule, backend: BackendConfig, failure: AttemptFailed, attempt: Attempt, *, started: bool
     ) -> None:
         size = attempt.expected_usage.total_tokens
         if isinstance(failure, BackendAuthError):
@@ -235,7 +235,7 @@ def _unbill_on_error(attempt: Attempt) -> Iterator[None]:
     """
     try:
         yield
-    except BackendError as failure:
+    except AttemptFailed as failure:
         if failure.status is not None and not isinstance(failure, BackendTimeout):
             attempt.sent = False
         raise

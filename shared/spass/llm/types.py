@@ -283,7 +283,7 @@ class CallContext:
 class Provider(Protocol):
     """Call one backend. The constructor is ``Class(backend: BackendConfig, key: str | None)``, called at the backend's first use.
 
-    ``request.model`` is the provider's own name for the model. Every error is an ``llm.errors.BackendError``. A provider makes
+    ``request.model`` is the provider's own name for the model. Every error is an ``llm.errors.AttemptFailed``. A provider makes
     one attempt; the router retries. The provider sets ``context.attempt.sent`` to True if the backend may have received the whole
     request and did not refuse it with an error status. Such an attempt may be billed, even if its answer is lost.
     """

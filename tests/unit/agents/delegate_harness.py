@@ -11,7 +11,7 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.events import Event, Nested, ToolCallFinished, ToolCallStarted
 from spass.core.messages import Message, TokenUsage, ToolCall
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.tenancy.settings import Cascade
@@ -21,7 +21,7 @@ from spass.tools.toolbox import Toolbox
 from tests.unit.agents.engine_harness import CONFIG, spoken
 from tests.unit.tools.fakes import FakeReader, rag_with, table_of
 
-Line = Message | ChatDelta | BackendError | AsyncGenerator[ChatDelta, None]
+Line = Message | ChatDelta | AttemptFailed | AsyncGenerator[ChatDelta, None]
 
 
 def agent(name: str, *delegates: str, **fields: object) -> AgentSpec:

@@ -14,7 +14,7 @@ from spass.calls.scope import Scope
 from spass.core.events import Event
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall, ToolCallDelta
 from spass.core.outcome import TurnOutcome
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.router import Router
 from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig
@@ -33,10 +33,10 @@ CONFIG = GatewayConfig.model_validate(
 )
 
 
-def spoken(answer: Message | ChatDelta | BackendError, *, stream: bool) -> Answer:
+def spoken(answer: Message | ChatDelta | AttemptFailed, *, stream: bool) -> Answer:
     """Return a message as deltas, word by word if ``stream``. Return a delta or a failure unchanged."""
     if not isinstance(answer, Message):
-        return answer if isinstance(answer, BackendError) else [answer]
+        return answer if isinstance(answer, AttemptFailed) else [answer]
     pieces = answer.content.split(" ") if stream else [answer.content]
     words = [ChatDelta(piece if at == 0 else f" {piece}") for at, piece in enumerate(pieces)]
     calls = tuple(ToolCallDelta(at, call.id, call.name, call.arguments) for at, call in enumerate(answer.tool_calls))
@@ -49,7 +49,7 @@ class EngineHarness:
     """An engine with its tools and its index. The model gives ``answers`` in order."""
 
     reader: FakeReader
-    answers: list[Message | ChatDelta | BackendError] = field(default_factory=list)
+    answers: list[Message | ChatDelta | AttemptFailed] = field(default_factory=list)
     model: ScriptedModel = field(init=False)
     engine: Engine = field(init=False)
 
@@ -86,7 +86,7 @@ class EngineHarness:
         assert isinstance(items[-1], TurnOutcome)
         return Reply.of(items[-1])
 
-    def will_say(self, *answers: Message | ChatDelta | BackendError) -> None:
+    def will_say(self, *answers: Message | ChatDelta | AttemptFailed) -> None:
         self.answers += answers
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spass.calls.pipeline import Calls
 from spass.core.errors import UpstreamError, UpstreamRejected
 from spass.core.messages import TokenUsage
-from spass.llm.errors import BackendBadRequest, BackendError, BackendRateLimited, BackendUnavailable
+from spass.llm.errors import AttemptFailed, BackendBadRequest, BackendRateLimited, BackendUnavailable
 from spass.llm.retries import Timing
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
@@ -29,7 +29,7 @@ class Server:
     ``max_in_flight`` is the largest number of concurrent requests."""
 
     seconds: Callable[[int], float] = lambda number: 1.0
-    failures: dict[int, list[BackendError]] = field(default_factory=dict)
+    failures: dict[int, list[AttemptFailed]] = field(default_factory=dict)
     provider: str = "ollama"
     max_concurrent: int | None = None
     requests: list[int] = field(default_factory=list)

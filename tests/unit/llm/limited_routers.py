@@ -8,7 +8,7 @@ from contextlib import aclosing
 from spass.aws.keys import backend_limit
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.llm.errors import BackendError
+from spass.llm.errors import AttemptFailed
 from spass.llm.pool import ProviderOf
 from spass.llm.retries import Timing
 from spass.llm.router import ChatStream, Router
@@ -29,8 +29,8 @@ class Model(ScriptedModel):
         super().__init__(self._answer, vectors=self._vectors)
         self.seconds = 0.0
         self.usage: TokenUsage | None = None
-        self.failures: list[BackendError] = []
-        self.breaks: BackendError | None = None
+        self.failures: list[AttemptFailed] = []
+        self.breaks: AttemptFailed | None = None
         self.began: list[float] = []
         self.active = self.most_active = 0
 

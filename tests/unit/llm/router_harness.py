@@ -8,7 +8,7 @@ from spass.core.errors import SpassError
 from spass.core.ids import RequestId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.llm.errors import BackendError, BackendUnavailable
+from spass.llm.errors import AttemptFailed, BackendUnavailable
 from spass.llm.retries import Timing
 from spass.llm.router import ChatStream, Router, RoutingRecord
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
@@ -20,7 +20,7 @@ HELLO = (ChatDelta("Hel"), ChatDelta("lo", finish_reason=FinishReason.STOP))
 
 EXPECTED = TokenUsage(10, 100)
 
-Outcome = BackendError | Deltas | EmbeddingReply
+Outcome = AttemptFailed | Deltas | EmbeddingReply
 
 
 class ScriptedProvider(ScriptedModel):
@@ -40,14 +40,14 @@ class ScriptedProvider(ScriptedModel):
     async def aclose(self) -> None:
         self.closed += 1
 
-    def _next(self) -> Deltas | BackendError:
+    def _next(self) -> Deltas | AttemptFailed:
         outcome = self._outcome()
         assert not isinstance(outcome, EmbeddingReply)
         return outcome
 
     def _next_vectors(self) -> EmbeddingReply:
         outcome = self._outcome()
-        if isinstance(outcome, BackendError):
+        if isinstance(outcome, AttemptFailed):
             raise outcome
         assert isinstance(outcome, EmbeddingReply)
         return outcome

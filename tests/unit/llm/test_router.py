@@ -26,10 +26,10 @@ from spass.core.messages import Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.backends import provider_of_model, serves
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
     BackendContextLength,
-    BackendError,
     BackendRateLimited,
     BackendTimeout,
     BackendUnavailable,
@@ -203,7 +203,7 @@ async def test_the_usage_of_lost_answers_is_added() -> None:
         (LOST_ANSWER, EXPECTED),
     ],
 )
-async def test_an_answer_that_contains_only_an_error_is_not_billed(failure: BackendError, lost: TokenUsage) -> None:
+async def test_an_answer_that_contains_only_an_error_is_not_billed(failure: AttemptFailed, lost: TokenUsage) -> None:
     harness = RouterHarness(failure, retries=0)
     harness.mark_sent()
     chat = harness.chat()
@@ -233,7 +233,7 @@ async def test_a_request_after_its_deadline_makes_no_attempt() -> None:
         (BackendContextLength("too long"), ContextLengthExceeded),
     ],
 )
-async def test_a_bad_request_is_not_sent_to_other_backends(failure: BackendError, error: type[SpassError]) -> None:
+async def test_a_bad_request_is_not_sent_to_other_backends(failure: AttemptFailed, error: type[SpassError]) -> None:
     harness = RouterHarness(failure, HELLO)
     raised = await error_from_response(harness.chat())
     assert (type(raised), raised.message) == (error, failure.message)
@@ -542,7 +542,7 @@ failures = st.one_of(
     st.floats(0, 50),
 )
 def test_attempts_and_pauses_stay_within_their_limits(
-    scripts: list[list[BackendError]], retries: int, seconds: float, random_value: float, attempt_seconds: float
+    scripts: list[list[AttemptFailed]], retries: int, seconds: float, random_value: float, attempt_seconds: float
 ) -> None:
 
     async def run() -> None:
@@ -561,7 +561,7 @@ def test_attempts_and_pauses_stay_within_their_limits(
 
 
 @given(st.lists(st.lists(failures, min_size=1, max_size=6), min_size=1, max_size=4), st.integers(0, 8), st.booleans())
-def test_each_billable_attempt_is_counted(scripts: list[list[BackendError]], retries: int, sent: bool) -> None:
+def test_each_billable_attempt_is_counted(scripts: list[list[AttemptFailed]], retries: int, sent: bool) -> None:
     async def run() -> None:
         harness = RouterHarness(*(in_turn(*script) for script in scripts), retries=retries)
         if sent:

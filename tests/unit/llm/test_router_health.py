@@ -9,9 +9,9 @@ import pytest
 
 from spass.core.errors import SpassError, UpstreamRejected
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
-    BackendError,
     BackendForbidden,
     BackendRateLimited,
     BackendRequestTooLarge,
@@ -33,7 +33,7 @@ def anyio_backend() -> tuple[str, Mapping[str, object]]:
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-async def test_a_failed_backend_is_skipped_during_its_cooldown(failure: BackendError) -> None:
+async def test_a_failed_backend_is_skipped_during_its_cooldown(failure: AttemptFailed) -> None:
     harness = RouterFleet({}, {})
     harness.models["a"].failures = [failure]
     assert [await harness.call() for _ in range(5)] == ["b"] * 5
@@ -123,7 +123,7 @@ async def test_a_request_prefers_room_to_a_longer_cooldown() -> None:
 
 
 @pytest.mark.parametrize("failure", [BackendBadRequest("no"), BackendUnsupported("no pictures", param="messages")])
-async def test_a_bad_request_does_not_open_the_circuit(failure: BackendError) -> None:
+async def test_a_bad_request_does_not_open_the_circuit(failure: AttemptFailed) -> None:
     harness = RouterFleet({}, {})
     harness.models["a"].failures = [failure]
     if isinstance(failure, BackendBadRequest):
@@ -149,7 +149,7 @@ async def test_a_stream_that_breaks_opens_the_circuit() -> None:
 
 @pytest.mark.parametrize("failure", [BackendForbidden("no"), BackendRequestTooLarge("too large")])
 async def test_a_forbidden_request_fails_over_and_opens_no_circuit(
-    failure: BackendError,
+    failure: AttemptFailed,
 ) -> None:
     harness = RouterFleet({}, {})
     harness.models["a"].failures = [failure]

@@ -20,9 +20,9 @@ from spass.core.errors import (
 )
 from spass.core.messages import TokenUsage
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
-    BackendError,
     BackendRateLimited,
     BackendTimeout,
     BackendUnavailable,
@@ -181,7 +181,7 @@ async def test_our_limit_and_the_providers_limit_are_both_rate_limited() -> None
 )
 @pytest.mark.parametrize("sent", [False, True])
 async def test_a_failed_attempt_releases_its_tokens_unless_billable(
-    failure: BackendError, expected_tokens: int, sent: bool
+    failure: AttemptFailed, expected_tokens: int, sent: bool
 ) -> None:
     expected_tokens = expected_tokens if sent else 0
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1}, retries=0)

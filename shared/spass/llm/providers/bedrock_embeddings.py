@@ -44,7 +44,7 @@ async def embed(connection: Connection, path: str, request: EmbeddingRequest, co
 
     Raises:
         BackendAuthError: ``request.model`` is neither a Titan nor a Cohere model.
-        BackendError: the request failed.
+        AttemptFailed: the request failed.
     """
     if "titan-embed" in request.model:
         return await _titan(connection, path, request, context)

@@ -1,4 +1,4 @@
-"""Translate an error answer of a provider into a ``BackendError``.
+"""Translate an error answer of a provider into a ``AttemptFailed``.
 
 The status and the provider's error code decide. A message may quote the request, so a word inside a message is not evidence: a
 caller could have written it. Some providers have no code for a wrong key, an empty account or a prompt that is too long. For
@@ -14,11 +14,11 @@ from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple, cast
 
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
     BackendCannotStream,
     BackendContextLength,
-    BackendError,
     BackendForbidden,
     BackendRateLimited,
     BackendRequestTooLarge,
@@ -104,7 +104,7 @@ _MODEL_ACCESS_MESSAGES: Final = re.compile(
     r"|This action doesn't support the model that you provided\. Try again with a supported text or chat model\."
 )
 # Codes of Bedrock whose status has another meaning elsewhere.
-_TYPES_OF_CODES: Final[dict[str, type[BackendError]]] = {
+_TYPES_OF_CODES: Final[dict[str, type[AttemptFailed]]] = {
     "modeltimeout": BackendTimeout,
     "modelnotready": BackendUnavailable,
     "modelerror": BackendUnavailable,
@@ -145,7 +145,7 @@ class ErrorDetails(NamedTuple):
     codes: frozenset[str] = frozenset()
 
 
-def error_from_response(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError:
+def error_from_response(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> AttemptFailed:
     """Return the failure for an answer with ``status``. Its message is the provider's, with ``secrets`` and keys redacted."""
     details = parse_error_body(body)
     if name := headers.get("x-amzn-errortype"):
@@ -153,7 +153,7 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes, *,
     return _error_from_status(status, details, wait=retry_after(headers), secrets=secrets)
 
 
-def error_inside_answer(error: object, *, secrets: Sequence[str] = ()) -> BackendError:
+def error_inside_answer(error: object, *, secrets: Sequence[str] = ()) -> AttemptFailed:
     """Return the failure for an ``error`` inside an answer with status 200, such as a stream.
 
     The status number in the error decides. If it has none, the status follows from its code or type.
@@ -175,7 +175,7 @@ def aws_code(exception: str) -> str:
 
 def _error_from_status(
     status: int, details: ErrorDetails, *, wait: float | None = None, secrets: Sequence[str] = ()
-) -> BackendError:
+) -> AttemptFailed:
     """Return the failure for a status and its details. ``wait`` is in seconds."""
     message = redact_provider_text(details.message, secrets=secrets) or f"The provider answered {status}."
     for error_type in (_TYPES_OF_CODES[code] for code in details.codes if code in _TYPES_OF_CODES):

@@ -1,4 +1,4 @@
-"""Send requests to one backend, limit the time and the bytes of its answers, and translate every error into ``BackendError``."""
+"""Send requests to one backend, limit the time and the bytes of its answers, and translate every error into ``AttemptFailed``."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
-from spass.llm.errors import BackendAuthError, BackendBadRequest, BackendError, BackendTimeout, BackendUnavailable
+from spass.llm.errors import AttemptFailed, BackendAuthError, BackendBadRequest, BackendTimeout, BackendUnavailable
 from spass.llm.providers.decompression import iter_decompressed
 from spass.llm.providers.error_responses import error_from_response
 from spass.llm.providers.sse import EventTooLong, StreamParser
@@ -42,7 +42,7 @@ for _logger in ("httpx", "httpcore"):
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise errors of httpx and timeouts of asyncio as ``BackendError``."""
+    """Raise errors of httpx and timeouts of asyncio as ``AttemptFailed``."""
     try:
         yield
     except (httpx.TimeoutException, TimeoutError) as error:
@@ -116,7 +116,7 @@ class Connection:
                     for event in parser.feed(chunk):
                         yield event
                         if is_last(event):
-                            with suppress(BackendError, TimeoutError):
+                            with suppress(AttemptFailed, TimeoutError):
                                 async with asyncio.timeout(_DRAIN_SECONDS):
                                     await answer.read(MAX_ERROR_BYTES)
                             return
@@ -186,10 +186,10 @@ class Connection:
         finally:
             free_slots.release()
 
-    async def _failure(self, response: httpx.Response, answer: "_Response", context: CallContext) -> BackendError:
+    async def _failure(self, response: httpx.Response, answer: "_Response", context: CallContext) -> AttemptFailed:
         body = b""
         try:
-            with suppress(BackendError, TimeoutError):
+            with suppress(AttemptFailed, TimeoutError):
                 async with asyncio.timeout(_ERROR_SECONDS):
                     body = await answer.read(MAX_ERROR_BYTES)
         finally:

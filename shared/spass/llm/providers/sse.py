@@ -27,7 +27,7 @@ class StreamParser(Protocol[E]):
 
         Raises:
             EventTooLong: an event does not end.
-            BackendError: the bytes violate the protocol.
+            AttemptFailed: the bytes violate the protocol.
         """
         ...
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
     BackendContextLength,
-    BackendError,
     BackendRateLimited,
     BackendUnavailable,
 )
@@ -439,7 +439,7 @@ async def test_stop_reasons_are_mapped(stop_reason: str, expected: FinishReason)
         ("something_new", BackendUnavailable),
     ],
 )
-async def test_each_error_event_has_its_failure(kind: str, failure: type[BackendError]) -> None:
+async def test_each_error_event_has_its_failure(kind: str, failure: type[AttemptFailed]) -> None:
     stream = sse(start(), block(0, text_block("")), {"type": "error", "error": {"type": kind, "message": "so it is"}})
     with pytest.raises(failure, match="so it is"):
         await deltas_of(anthropic(Upstream(text(stream))), request(stream=True))
@@ -499,7 +499,7 @@ events_like: st.SearchStrategy[Payload] = st.fixed_dictionaries(
 @given(st.lists(events_like, max_size=6))
 def test_events_in_any_order_give_deltas_or_a_failure(events: list[Payload]) -> None:
     async def collect_or_fail() -> None:
-        with suppress(BackendError):
+        with suppress(AttemptFailed):
             await deltas_of(anthropic(Upstream(text(sse(*events)))), request(stream=True))
 
     anyio.run(collect_or_fail)

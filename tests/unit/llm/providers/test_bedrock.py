@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
     BackendContextLength,
-    BackendError,
     BackendForbidden,
     BackendRateLimited,
     BackendTimeout,
@@ -550,7 +550,7 @@ ON_DEMAND = (
     "Invocation of model ID x with on-demand throughput isn’t supported. Retry your request with the ID or ARN of an "
     "inference profile that contains this model."
 )
-FAILURES: list[tuple[str, int, str, type[BackendError]]] = [
+FAILURES: list[tuple[str, int, str, type[AttemptFailed]]] = [
     ("ThrottlingException", 429, "Too many requests, please wait before trying again.", BackendRateLimited),
     ("ModelNotReadyException", 429, "Model is not ready for inference.", BackendUnavailable),
     ("ModelTimeoutException", 408, "Model has timed out in processing the request.", BackendTimeout),
@@ -594,7 +594,7 @@ FAILURES: list[tuple[str, int, str, type[BackendError]]] = [
 @pytest.mark.parametrize("suffix", ["", ":http://internal.amazon.com/coral/com.amazon.bedrock/"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_each_exception_has_its_failure(
-    kind: str, status: int, message: str, failure: type[BackendError], suffix: str, stream: bool
+    kind: str, status: int, message: str, failure: type[AttemptFailed], suffix: str, stream: bool
 ) -> None:
     refusal = json_answer({"message": message}, status, x_amzn_errortype=kind + suffix)
     with pytest.raises(failure) as raised:
@@ -629,7 +629,7 @@ async def test_a_model_that_cannot_stream_gets_a_blocking_request(message: str) 
 )
 @pytest.mark.parametrize("after", [0, 1, 2])
 async def test_an_exception_inside_a_stream_has_its_failure(
-    kind: str, message: str, failure: type[BackendError], after: int
+    kind: str, message: str, failure: type[AttemptFailed], after: int
 ) -> None:
     stream = [START, block_delta(0, text="Hi")][:after]
     texts: list[str] = []

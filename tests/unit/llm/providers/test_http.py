@@ -21,11 +21,11 @@ import pytest
 from spass.core.errors import UpstreamError
 from spass.core.messages import Json
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
     BackendCannotStream,
     BackendContextLength,
-    BackendError,
     BackendForbidden,
     BackendRateLimited,
     BackendRequestTooLarge,
@@ -68,7 +68,7 @@ def httpx_exceptions() -> list[type[Exception]]:
 def test_every_exception_of_httpx_is_translated(kind: type[Exception]) -> None:
     error = kind.__new__(kind)
     Exception.__init__(error, "at https://secret.example.com")
-    with pytest.raises(BackendError) as raised, translate_errors():
+    with pytest.raises(AttemptFailed) as raised, translate_errors():
         raise error
     assert "secret" not in str(raised.value)
     assert raised.value.__cause__ is error
@@ -88,7 +88,7 @@ def test_every_exception_of_httpx_is_translated(kind: type[Exception]) -> None:
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_each_connection_error_has_its_failure(
-    error: Exception, failure: type[BackendError], provider: str, stream: bool
+    error: Exception, failure: type[AttemptFailed], provider: str, stream: bool
 ) -> None:
     with pytest.raises(failure):
         await deltas_of(provider_at(Upstream(error), provider), request(stream=stream))
@@ -118,7 +118,7 @@ async def test_each_connection_error_has_its_failure(
 )
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "xai", "bedrock"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_each_status_has_its_failure(status: int, failure: type[BackendError], provider: str, stream: bool) -> None:
+async def test_each_status_has_its_failure(status: int, failure: type[AttemptFailed], provider: str, stream: bool) -> None:
     with pytest.raises(failure) as raised:
         await deltas_of(
             provider_at(Upstream(json_answer({"error": {"message": "so it is"}}, status)), provider), request(stream=stream)
@@ -184,7 +184,7 @@ def test_a_prompt_without_room_for_the_answer_raises_context_length(body: str) -
         ("The model is unsupported for streaming. It said", BackendBadRequest),
     ],
 )
-def test_a_model_that_cannot_stream_raises_cannot_stream(message: str, failure: type[BackendError]) -> None:
+def test_a_model_that_cannot_stream_raises_cannot_stream(message: str, failure: type[AttemptFailed]) -> None:
     assert type(error_from_response(400, {}, json.dumps({"error": {"message": message}}).encode())) is failure
 
 
@@ -373,7 +373,7 @@ async def test_errors_do_not_contain_the_address_of_the_backend(provider: str, s
         upstream = Upstream(text(f"{name}data: {json.dumps({'type': 'error', 'error': error})}\n\n"))
     else:
         upstream = Upstream(json_answer({"error": error}, 400))
-    with pytest.raises(BackendError) as raised:
+    with pytest.raises(AttemptFailed) as raised:
         await deltas_of(provider_at(upstream, provider, base_url="http://myhost:9000/v1"), request(stream=stream))
     assert raised.value.message == "Bad at […], […] […]"
 
@@ -388,7 +388,7 @@ async def test_errors_contain_neither_key_nor_address() -> None:
 async def test_log_lines_contain_neither_key_nor_address(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         for status in (200, 500):
-            with suppress(BackendError):
+            with suppress(AttemptFailed):
                 await reply_of(provider_at(Upstream(json_answer({}, status)), base_url="http://secret.example.com/v1"))
     assert "secret.example.com" not in caplog.text
     assert KEY not in caplog.text
@@ -614,7 +614,7 @@ async def test_an_endless_error_has_the_failure_of_its_status() -> None:
 
 async def test_a_key_that_no_header_can_contain_is_a_failure() -> None:
     for key in ("schlüssel", "two\nlines"):
-        with pytest.raises(BackendError):
+        with pytest.raises(AttemptFailed):
             await reply_of(provider_at(Upstream(json_answer({})), key=key))
 
 

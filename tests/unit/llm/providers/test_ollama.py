@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import (
+    AttemptFailed,
     BackendBadRequest,
     BackendContextLength,
-    BackendError,
     BackendRateLimited,
     BackendUnavailable,
     BackendUnsupported,
@@ -312,7 +312,7 @@ any_json = st.recursive(
 @given(st.lists(any_json, max_size=4), st.booleans())
 def test_any_lines_give_deltas_or_a_failure(lines: list[Json], stream: bool) -> None:
     body = "".join(json.dumps(one) + "\n" for one in lines)
-    with suppress(BackendError):
+    with suppress(AttemptFailed):
         deltas = anyio.run(deltas_of, provider_at(Upstream(text(body)), "ollama"), request(stream=stream))
         assert deltas[-1].finish_reason is not None
 
@@ -445,7 +445,7 @@ RUNNER_ERROR = json.dumps(
         }
     }
 )
-ERRORS: Sequence[tuple[Json, type[BackendError], str]] = [
+ERRORS: Sequence[tuple[Json, type[AttemptFailed], str]] = [
     ("an error was encountered while running the model", BackendUnavailable, "an error was encountered while running the model"),
     ("prompt too long; exceeded max context length by 12 tokens", BackendContextLength, "prompt too long"),
     ("the input length exceeds the context length", BackendContextLength, "the input length exceeds"),
@@ -457,8 +457,8 @@ ERRORS: Sequence[tuple[Json, type[BackendError], str]] = [
 
 @pytest.mark.parametrize(("error", "kind", "message"), ERRORS)
 @pytest.mark.parametrize("before", [[], [line("Hi")], [line(thinking="Hm")]])
-async def test_an_error_line_is_an_error(error: Json, kind: type[BackendError], message: str, before: list[Payload]) -> None:
-    with pytest.raises(BackendError) as raised:
+async def test_an_error_line_is_an_error(error: Json, kind: type[AttemptFailed], message: str, before: list[Payload]) -> None:
+    with pytest.raises(AttemptFailed) as raised:
         await streamed(ndjson(*before, {"error": error}))
     assert type(raised.value) is kind
     assert raised.value.message.startswith(message)
@@ -468,7 +468,7 @@ async def test_an_error_line_is_an_error(error: Json, kind: type[BackendError], 
     ("error", "kind"), [(error, kind if kind is BackendContextLength else BackendBadRequest) for error, kind, _ in ERRORS[:-1]]
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_error_status_has_its_failure(error: Json, kind: type[BackendError], stream: bool) -> None:
+async def test_an_error_status_has_its_failure(error: Json, kind: type[AttemptFailed], stream: bool) -> None:
     with pytest.raises(BackendBadRequest) as raised:
         await deltas_of(provider_at(Upstream(json_answer({"error": error}, 400)), "ollama"), request(stream=stream))
     assert type(raised.value) is kind

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
     BackendCannotStream,
     BackendContextLength,
-    BackendError,
     BackendRateLimited,
     BackendUnavailable,
 )
@@ -539,11 +539,11 @@ async def test_a_stream_that_began_is_not_requested_as_a_whole() -> None:
     ],
 )
 async def test_the_code_or_type_of_an_error_inside_an_answer_decides(
-    error: Payload, failure: type[BackendError], stream: bool
+    error: Payload, failure: type[AttemptFailed], stream: bool
 ) -> None:
     payload: Payload = {"error": {"message": "Failed to call a function.", **error}}
     upstream = Upstream(text(sse(payload))) if stream else Upstream(json_answer(payload))
-    with pytest.raises(BackendError) as raised:
+    with pytest.raises(AttemptFailed) as raised:
         await deltas_of(provider_at(upstream), request(stream=stream))
     assert type(raised.value) is failure
 
@@ -575,7 +575,7 @@ async def test_an_error_inside_a_stream_has_its_failure() -> None:
 async def test_a_malformed_answer_is_a_failure(body: bytes) -> None:
     with pytest.raises(BackendUnavailable):
         await deltas_of(provider_at(Upstream(text(body))))
-    with pytest.raises(BackendError):
+    with pytest.raises(AttemptFailed):
         await deltas_of(provider_at(Upstream(text(b"data: " + body + b"\n\n"))), request(stream=True))
 
 
@@ -607,7 +607,7 @@ def test_any_payload_gives_an_answer_or_a_failure(payload: Payload) -> None:
             try:
                 await deltas_of(provider_at(Upstream(text(sent))), request(stream=stream))
                 await provider_at(Upstream(text(body))).embed(EmbeddingRequest("m", ("a",)), context())
-            except BackendError:
+            except AttemptFailed:
                 pass
 
     anyio.run(collect_or_fail)

@@ -13,10 +13,10 @@ import pytest
 from spass.core.ids import id_pattern
 from spass.core.messages import FinishReason, TokenUsage, ToolCall
 from spass.llm.errors import (
+    AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
     BackendContextLength,
-    BackendError,
     BackendForbidden,
     BackendRateLimited,
     BackendUnavailable,
@@ -111,7 +111,7 @@ REPLIES: Final = {
 
 
 class Failure(NamedTuple):
-    kind: type[BackendError]
+    kind: type[AttemptFailed]
     message: str
     retry_after: float | None = None
 
@@ -224,7 +224,7 @@ async def test_a_documented_answer_is_read(name: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_documented_error_has_its_failure(name: str, stream: bool) -> None:
     async with replaying(name) as provider:
-        with pytest.raises(BackendError) as raised:
+        with pytest.raises(AttemptFailed) as raised:
             await deltas_of(provider, request(stream=stream))
     assert (type(raised.value), raised.value.message, raised.value.retry_after) == ERRORS[name]
     assert raised.value.status == load(name)["status"]
@@ -235,7 +235,7 @@ async def test_a_documented_error_inside_a_stream_follows_its_text(name: str) ->
     pieces, kind, message = BROKEN_STREAMS[name]
     deltas: list[ChatDelta] = []
     async with replaying(name) as provider:
-        with pytest.raises(BackendError) as raised:
+        with pytest.raises(AttemptFailed) as raised:
             async for delta in provider.chat(request(stream=True), context()):
                 deltas.append(delta)
     assert (tuple(delta.content for delta in deltas), type(raised.value), raised.value.message) == (pieces, kind, message)

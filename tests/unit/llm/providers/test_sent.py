@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import pytest
 
-from spass.llm.errors import BackendError, BackendTimeout
+from spass.llm.errors import AttemptFailed, BackendTimeout
 from spass.llm.providers.http import Connection
 from spass.llm.types import CallContext
 from tests.unit.llm.providers.test_over_sockets import Server, hang, json_answer, serving
@@ -24,7 +24,7 @@ async def post(base_url: str, *, seconds: float = 30.0, transport: httpx.AsyncBa
     connection, call_context = Connection(backend(), base_url, {}, transport=transport), context(seconds)
     try:
         await connection.post("/chat", BODY, call_context)
-    except BackendError:
+    except AttemptFailed:
         pass
     finally:
         await connection.aclose()
@@ -180,7 +180,7 @@ async def test_a_refused_second_request_leaves_the_first_sent() -> None:
     upstream = Upstream(answering({}), Answer(429))
     connection, call_context = Connection(backend(), "http://x", {}, transport=upstream.transport), context()
     await connection.post("/embed", BODY, call_context)
-    with pytest.raises(BackendError):
+    with pytest.raises(AttemptFailed):
         await connection.post("/embed", BODY, call_context)
     assert call_context.attempt.sent
 
@@ -195,7 +195,7 @@ async def test_a_reused_connection_reports_only_its_last_request() -> None:
         connection = Connection(backend(), f"http://127.0.0.1:{server.port}", {})
         first, second = context(), context()
         await connection.post("/chat", BODY, first)
-        with pytest.raises(BackendError):
+        with pytest.raises(AttemptFailed):
             await connection.post("/chat", BODY, second)
         await connection.aclose()
     assert isinstance(server, Server)

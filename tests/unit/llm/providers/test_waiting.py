@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from spass.core.messages import Message, Role
-from spass.llm.errors import BackendError, BackendTimeout
+from spass.llm.errors import AttemptFailed, BackendTimeout
 from spass.llm.providers.openai import OpenAi
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from tests.unit.llm.scripted_upstream import backend, context
@@ -31,18 +31,18 @@ class DelayedTransport(httpx.AsyncBaseTransport):
         return httpx.Response(200, json={"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]})
 
 
-async def ask(provider: OpenAi, call_context: CallContext, *, stream: bool = False) -> list[ChatDelta] | BackendError:
+async def ask(provider: OpenAi, call_context: CallContext, *, stream: bool = False) -> list[ChatDelta] | AttemptFailed:
     request = ChatRequest("gpt", (Message(Role.USER, "Hi"),), stream=stream)
     try:
         return [delta async for delta in provider.chat(request, call_context)]
-    except BackendError as failure:
+    except AttemptFailed as failure:
         return failure
 
 
-async def embed(provider: OpenAi, call_context: CallContext) -> EmbeddingReply | BackendError:
+async def embed(provider: OpenAi, call_context: CallContext) -> EmbeddingReply | AttemptFailed:
     try:
         return await provider.embed(EmbeddingRequest("e", ("Hi",)), call_context)
-    except BackendError as failure:
+    except AttemptFailed as failure:
         return failure
 
 

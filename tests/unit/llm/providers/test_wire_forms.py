@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.errors import BackendError, BackendUnavailable
+from spass.llm.errors import AttemptFailed, BackendUnavailable
 from spass.llm.types import ChatDelta, ReplyBuilder
 from tests.unit.llm.scripted_upstream import Answer, Upstream, context, provider_at, request
 from tests.unit.llm.wire_forms import CUT, SCRIPTS, USAGE, WIRE_FORMS, WireScript, call
@@ -25,7 +25,7 @@ class ReadAnswer(NamedTuple):
     calls: Sequence[tuple[str, str]]
     finish_reason: FinishReason | None
     usage: TokenUsage | None
-    failure: tuple[type[BackendError], str] | None
+    failure: tuple[type[AttemptFailed], str] | None
 
 
 async def read(provider: str, chunks: Sequence[bytes]) -> ReadAnswer:
@@ -34,7 +34,7 @@ async def read(provider: str, chunks: Sequence[bytes]) -> ReadAnswer:
     try:
         async for delta in provider_at(Upstream(Answer(chunks=chunks)), provider).chat(request(stream=True), context()):
             deltas.append(delta)
-    except BackendError as error:
+    except AttemptFailed as error:
         failure = (type(error), error.message)
     builder = ReplyBuilder()
     for delta in deltas:
