@@ -27,7 +27,7 @@ import httpx
 
 from bench.compactions import Invocation, memory, run_invocation, total_usage
 from bench.meter import record_calls
-from bench.operators import MORE_CALLS, TURN, gateway
+from bench.operators import TURN, gateway
 from bench.processes import ROOT, TOKEN, USER, free_port, process, write_config
 from functions.workers import runs
 from spass.core.ids import TenantId
@@ -36,6 +36,8 @@ from spass.managed.schedules import SCHEDULED_TIME
 from spass.testing.model_server import Body, Completion, serve_model
 from spass.web.services import Services
 
+MORE_CALLS: Final = 6
+"""Calls of a tick beside those of a streamed turn. Two of them take and give back a place among the workers."""
 TIMES: Final = 1_000
 """Messages, runs and ticks that the dollars are of."""
 AGENTS: Final = "/v1/managed-agents"
