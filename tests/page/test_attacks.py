@@ -331,3 +331,11 @@ def test_all_of_a_call_without_a_diff_is_shown(tab: Tab) -> None:
     tab.page.evaluate(CALL, "a" * 5_000 + " the line that matters")
     expect(tab.page.locator("pre", has_text="the line that matters")).to_have_count(2)
     expect(tab.page.get_by_role("button", name="Approve")).to_be_enabled()
+
+
+def test_the_rows_of_a_diff_are_as_wide_as_their_box(tab: Tab) -> None:
+    tab.open()
+    tab.page.evaluate(DIFF, "short")
+    widths = "(row) => [row.getBoundingClientRect().width, row.closest('.wide').clientWidth]"
+    row, box = tab.page.locator("tr.added").evaluate(widths)
+    assert row >= box - 1
