@@ -17,6 +17,7 @@ from spass.core.ids import TenantId, UserId
 from spass.core.messages import ToolCall
 from spass.sandbox.none import NoSandbox
 from spass.tenancy.settings import Cascade
+from spass.tools.builtin.code_interpreter import CodeInterpreter
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, make_scope, memory_store
 from tests.unit.tools.fakes import FakeReader, rag_with
@@ -144,6 +145,10 @@ async def test_bad_arguments_open_no_interpreter(store: TenantStore, arguments: 
     assert isinstance(outcome.result, dict)
     assert outcome.result["error"]["code"] == "invalid_arguments"
     assert sandbox.opened == []
+
+
+def test_the_schema_asks_for_code_that_is_not_empty() -> None:
+    assert CodeInterpreter.model_json_schema()["properties"]["code"]["minLength"] == 1
 
 
 async def test_without_a_sandbox_a_model_reads_why(store: TenantStore) -> None:
