@@ -86,13 +86,15 @@ export class Conversation {
    */
   async send(text) {
     if (this.busy || !text.trim()) return;
-    const messageId = this.draft.take(text, this.sessionId);
+    const { messageId, session: sentTo } = this.draft.take(text, this.sessionId, this.workspace);
+    const sent = { messageId, session: sentTo, place: this.sessionId, text, after: this.turns.at(-1)?.answerId ?? null };
     this.#sending = true;
-    this.#remember({ messageId, sessionId: this.sessionId, place: this.sessionId, text, after: this.turns.at(-1)?.answerId ?? null });
+    this.#remember(sent);
     this.#begin(messageId, text);
     try {
       await this.#describe();
-      const session = this.agent.operator_id ? {} : { session_id: await this.#ensureSession(messageId, text) };
+      const session = sentTo ?? this.#sessionOf(text);
+      this.#remember({ ...sent, session });
       await this.stream?.send({ message_id: messageId, messages: [{ role: "user", content: text }], ...session });
       this.#end();
     } catch (error) {
@@ -171,6 +173,7 @@ export class Conversation {
   async #findSession(operatorId) {
     try {
       const operator = await this.#app.client.call(`v1/operators/${encodeURIComponent(operatorId)}`);
+      if (!operator.session_id) return;
       await this.history.read(this.#sessions, operator.session_id);
       this.sessionId = operator.session_id;
     } catch (error) {
@@ -221,18 +224,14 @@ export class Conversation {
   }
 
   /**
-   * Return the id of the session for a new message, and create it if there is none.
-   * @param {string} messageId also names the request that creates it, so a repeated one creates no second session
+   * Return what a message says of its session. Without an id its turn creates one, so a refused message leaves none.
    * @param {string} text
+   * @returns {import("./draft.js").SessionOf}
    */
-  async #ensureSession(messageId, text) {
-    if (this.sessionId) return this.sessionId;
-    const json = { title: shorten(text.trim().split("\n", 1)[0], MAX_TITLE), ...(this.workspace ? { workspace: this.workspace } : {}) };
-    const session = await this.#app.client.call(this.#sessions, { method: "POST", json, headers: { "Idempotency-Key": `page-${messageId}-${this.workspace ?? ""}` } });
-    this.sessionId = session.id;
-    if (this.#sent) this.#remember({ ...this.#sent, sessionId: session.id, place: session.id });
-    this.#app.changed();
-    return session.id;
+  #sessionOf(text) {
+    if (this.agent.operator_id) return {};
+    if (this.sessionId) return { session_id: this.sessionId };
+    return { title: shorten(text.trim().split("\n", 1)[0], MAX_TITLE), ...(this.workspace ? { workspace: this.workspace } : {}) };
   }
 
   /**

@@ -1,17 +1,22 @@
 /** The part of an agent that the tab keeps over a reload: the draft of the next message, and the messages that are being answered. */
 
 /**
+ * @typedef {object} SessionOf what the body of a message says of its session: its id, or what to create; nothing of an operator's
+ * @property {string} [session_id]
+ * @property {string} [title]
+ * @property {string} [workspace]
+ *
  * @typedef {object} Sent a message whose end this tab has not seen
  * @property {string} messageId
- * @property {string | null} sessionId to which it is sent; null before its session is created
- * @property {string | null} place the session in which its turn runs: that one, or a successor
+ * @property {SessionOf | null} session null before it is sent
+ * @property {string | null} place the session in which its turn runs: that one, the created one, or a successor
  * @property {string} text
  * @property {string | null} after the id of the answer before it
  */
 
 export class Draft {
   text = "";
-  /** @type {{messageId: string, sessionId: string | null, text: string} | null} the message that came back */
+  /** @type {{messageId: string, session: SessionOf | null, place: string | null, text: string} | null} the message that came back */
   returned = null;
   /** @type {Sent[]} */
   #sent = [];
@@ -36,29 +41,32 @@ export class Draft {
   }
 
   /**
-   * Take a message out of the draft and return its id. A message that came back keeps its id if it is sent as it was, and under one
-   * id the gateway runs one turn.
+   * Take a message out of the draft, and return its id, and its session if it was sent before. A message that came back keeps both
+   * if it is sent as it was: with one id and one body the gateway runs one turn.
    * @param {string} text
-   * @param {string | null} sessionId
+   * @param {string | null} place the open session
+   * @param {string | null} workspace of a session to be created
+   * @returns {{messageId: string, session: SessionOf | null}}
    */
-  take(text, sessionId) {
+  take(text, place, workspace) {
     const { returned } = this;
     if (text === this.text) {
       this.text = "";
       this.returned = null;
       this.#store();
     }
-    return returned && returned.text === text && returned.sessionId === sessionId ? returned.messageId : crypto.randomUUID();
+    const isSame = returned?.text === text && returned.place === place && (place !== null || (returned.session?.workspace ?? null) === workspace);
+    return returned && isSame ? returned : { messageId: crypto.randomUUID(), session: null };
   }
 
   /**
    * Put a message back, before what was typed meanwhile.
    * @param {Sent} message
    */
-  giveBack({ messageId, sessionId, text }) {
+  giveBack({ messageId, session, place, text }) {
     const typed = this.text.trim();
     this.text = typed && typed !== text.trim() ? `${text}\n\n${typed}` : text;
-    this.returned = { messageId, sessionId, text };
+    this.returned = { messageId, session, place, text };
     this.#store();
   }
 
@@ -100,5 +108,5 @@ function isDraft(value) {
 
 /** @param {any} value */
 function isMessage(value) {
-  return typeof value?.messageId === "string" && typeof value.text === "string";
+  return typeof value?.messageId === "string" && typeof value.text === "string" && typeof value.session === "object";
 }

@@ -111,6 +111,14 @@ async def test_five_first_uses_of_a_name_at_once_create_one_session(chats: Chats
     assert len(await sessions_of(chats)) == 1
 
 
+@pytest.mark.parametrize("session", [None, "notes"])
+async def test_a_chat_gives_its_new_session_a_title_and_leaves_that_of_an_existing_one(chats: Chats, session: str | None) -> None:
+    chats.model.script = speak
+    done = done_of(await chats.post({**body("m-1", session), "title": "The weather"}))
+    await chats.post({**body("m-2", done["session_id"]), "title": "Another title"})
+    assert [(one["id"], one["title"]) for one in await sessions_of(chats)] == [(done["session_id"], "The weather")]
+
+
 async def test_after_a_deletion_the_name_creates_a_new_session(chats: Chats) -> None:
     chats.model.script = speak
     first = done_of(await chats.post(body("m-1")))["session_id"]

@@ -116,6 +116,8 @@ TOO_LONG: Final = "a" * 129
         ({"model": 1}, "model"),
         ({"stream": True}, "stream"),
         ({"workspace": {}}, "workspace"),
+        ({"title": ""}, "title"),
+        ({"title": "t" * 201}, "title"),
     ],
 )
 def test_bad_input_gets_400_and_leaves_nothing(gateway: Gateway, changes: Mapping[str, object], param: str | None) -> None:

@@ -254,6 +254,7 @@ def test_refused_messages_return_to_the_draft_with_what_to_do(new: New, writer: 
         expect(tab.page.get_by_role("alert")).to_contain_text(advice)
         expect(message_box(tab)).to_have_value("Please")
         tab.page.unroute("**/c1/agents/poet/chat")
+    assert writer.history("poet", "refused") == [], "a refused first message leaves no session"
     message_box(tab).press("Enter")
     await_end(tab)
     assert len(set(ids)) == 1, "a message that is sent again keeps its id"

@@ -12,7 +12,7 @@ from spass.core.ids import CLIENT_ID
 from spass.core.json import dump_canonical
 from spass.core.messages import Json, Message, Role
 from spass.core.text_checks import limit_bytes, reject_blank, reject_nul
-from spass.sessions.session import WorkspaceIdField
+from spass.sessions.session import Title, WorkspaceIdField
 from spass.tenancy.strict_body import StrictBody
 
 MAX_MESSAGES: Final = 1000
@@ -80,6 +80,9 @@ class ChatBody(TurnBody):
     ]
     messages: Annotated[tuple[ChatMessage, ...], Field(strict=False, max_length=MAX_MESSAGES, json_schema_extra={"minItems": 1})]
     agent_id: Annotated[str | None, Field(description="If sent, the name of the agent in the path.")] = None
+    title: Annotated[
+        Title | None, Field(description="The title of a new session. The default is the client's own name for it.")
+    ] = None
 
     @model_validator(mode="after")
     def _check_last_message(self) -> Self:
@@ -101,4 +104,5 @@ class ChatBody(TurnBody):
             opens_session=True,
             earlier=tuple(earlier),
             workspace=self.workspace,
+            title=self.title,
         )

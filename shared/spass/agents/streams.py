@@ -62,6 +62,7 @@ class StreamedMessage:
     opens_session: bool = False
     earlier: tuple[Message, ...] = ()
     workspace: WorkspaceId | None = None
+    title: str | None = None
     idempotency: IdempotentRequest | None = None
     render: StreamRendering = render_events
     filed_under: str | None = None
@@ -122,7 +123,7 @@ class Streams:
         if not message.opens_session:
             return None, None
         workspace = agent.session_workspace(message.workspace)
-        return await self._sessions.open(scope, name, message.session, message.earlier, workspace), None
+        return await self._sessions.open(scope, name, message.session, message.earlier, workspace, message.title), None
 
     def _request(
         self, scope: Scope, agent: AgentSpec, message: StreamedMessage, claimed: StreamClaim, opening: Opening | None

@@ -134,10 +134,11 @@ class Sessions:
         wanted: str | None,
         imported: Sequence[Message],
         workspace: WorkspaceId | None = None,
+        title: str | None = None,
     ) -> Opening:
         """Return how a chat opens its session. ``wanted`` is the id of a session, a name that the client chooses, or None for a
-        new session. ``imported`` are the entries before the chat's message; only a new session stores them. ``workspace`` is
-        that of a new session.
+        new session. ``imported`` are the entries before the chat's message; only a new session stores them. ``workspace`` and
+        ``title`` are those of a new session, whose title is else its name.
 
         Raises:
             SessionNotFound: ``wanted`` begins like an id, but is none.
@@ -150,7 +151,7 @@ class Sessions:
         characters = sum(len(entry.content) for entry in imported)
         messages, name = await run_in_worker_thread(characters, import_messages, imported), wanted
         template, pointer = await asyncio.gather(
-            self._new(scope, agent, CreateSession(title=name, workspace=workspace)),
+            self._new(scope, agent, CreateSession(title=title or name, workspace=workspace)),
             read_name(scope.store, scope.caller.require_user(), agent, name),
         )
         named = pointer.session if pointer is not None else None
