@@ -1,105 +1,164 @@
 """Run agent kinds over the models of ``gateway.yaml`` in code beside the gateway. ``spass.llm`` offers ``driver``."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final, cast
 
-from spass.agents.driver import Driver, OpenCode, ShortenHistory
-from spass.agents.kinds.base import AgentContext, BaseAgent
+from spass.agents.driver import Driver
+from spass.agents.kinds.base import AgentContext, BaseAgent, Runner
 from spass.agents.performers.code import CodePerformer
+from spass.agents.performers.harness import HarnessPerformer
+from spass.agents.performers.infer import InferPerformer
+from spass.agents.performers.page import PagePerformer
 from spass.aws.clients import TenantStore
+from spass.aws.log import log_to_stderr
+from spass.calls.in_process import InProcessCalls
 from spass.calls.process_router import get_router
 from spass.calls.scope import REQUEST_SECONDS, Scope
+from spass.calls.usage_log import ROUTE
 from spass.core.bus import EMPTY_BUS, EventBus
-from spass.core.cost import CostTally
-from spass.core.effects import Infer
-from spass.core.errors import InvalidRequest
-from spass.core.events import CallEvent, Event
-from spass.core.ids import RequestId, TenantId, new_id
-from spass.core.messages import ToolCall
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.core.errors import InvalidRequest, ToolNotFound
+from spass.core.events import Event, Outcome, TurnFinished
+from spass.core.ids import AgentName, RequestId, TenantId, new_id
+from spass.core.messages import Message, Role
+from spass.llm.types import ChatRequest
+from spass.memory.process_memory import ProcessMemory
+from spass.sandbox.harnesses.service import Harnesses
 from spass.sandbox.launchers import select_sandbox
 from spass.tenancy.identity import Caller, Identity
+from spass.tenancy.settings import Cascade
+from spass.tools.base import Rag
+from spass.tools.chat_models import ChatModels
+from spass.tools.registry import GATEWAY_TOOLS, MEMORY_TOOLS, TOOLS
+from spass.tools.search.engine import SearchEngine
+from spass.tools.toolbox import Toolbox
+
+if TYPE_CHECKING:
+    from spass.aws.table import TenantTable
+
+_TENANT: Final = TenantId(ROUTE)
 
 
-def driver(model: str, *, agent_id: str | None = None, seconds: float = REQUEST_SECONDS, bus: EventBus = EMPTY_BUS) -> Driver:
-    """Return a driver for one run of an agent kind, whose model calls are those of ``complete``: by default they are calls of
-    ``model``, and usage is counted for ``agent_id``. All its work must end within ``seconds``. Code of the kind runs in the
-    sandbox of this machine, or in the container of a ``SandboxedAgent``. The driver has no tools and no memory of operators.
+def driver(
+    model: str,
+    *,
+    tools: Sequence[str] = (),
+    memory: ProcessMemory | None = None,
+    agent_id: str | None = None,
+    seconds: float = REQUEST_SECONDS,
+    bus: EventBus = EMPTY_BUS,
+) -> Runner:
+    """Return what runs agent kinds in this process: it is the last argument of ``BaseAgent.run``.
+
+    Its model calls are those of ``complete``: by default they are calls of ``model``, and usage is counted for ``agent_id``. Each
+    run must end within ``seconds``. ``tools`` are names of the tools that the model may call. An operator has a ``memory``, which
+    lasts from run to run. Code runs in the sandbox of this machine, or in the container of a ``SandboxedAgent``, and foreign
+    agents in the folders of gateway.yaml.
 
     Raises:
+        InvalidRequest: a tool needs a gateway, or a memory.
+        ToolNotFound: there is no tool of this name.
         ConfigError: gateway.yaml is missing or wrong.
     """
-    tenant = TenantId("in-process")
-    identity = Identity(tenant, "in-process", admin=False, allowed_models=("*",))
-    caller = Caller(identity, None, RequestId(new_id("req")), None, 0, "in-process")
-    store = cast("TenantStore", _NoStore(tenant))
-    scope = Scope.for_request(caller, store, seconds=seconds, bus=bus)
-    infer = _Inference(model, agent_id, scope.tally)
+    for name in tools:
+        _check_tool(name, memory)
+    return _InProcessDriver(get_router(), model, tuple(tools), memory, agent_id, seconds, bus)
 
-    def open_code() -> CodePerformer:
-        return CodePerformer(scope, lambda _: infer, lambda _, calls: _refuse(calls), (), select_sandbox, str)
 
-    return _InProcessDriver(infer, scope, open_code)
+def _check_tool(name: str, memory: ProcessMemory | None) -> None:
+    if name not in TOOLS:
+        usable = ", ".join(tool for tool in TOOLS if tool not in GATEWAY_TOOLS)
+        raise ToolNotFound(f"There is no tool {name!r:.80}. Use one of: {usable}.", param="tools")
+    if name in GATEWAY_TOOLS:
+        advice = "Ask an agent of a gateway, which has it, with spass.Spass().ask."
+        raise InvalidRequest(f"The tool {name!r} needs what a gateway stores. {advice}", param="tools")
+    if name in MEMORY_TOOLS and memory is None:
+        raise InvalidRequest(f"The tool {name!r} needs a memory. Call driver(…, memory=ProcessMemory()).", param="tools")
+
+
+class _NoTable:
+    """The table of a process without a deployment: a call of a tool leaves no record."""
+
+    async def write(self, write: object) -> None:
+        pass
+
+    async def transact(self, writes: object, *, token: str) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
 class _NoStore:
-    """The store of a run of which nothing is stored: it needs no AWS."""
+    """The store of a process without a deployment."""
 
     tenant: TenantId
+    table: "TenantTable" = field(default_factory=lambda: cast("TenantTable", _NoTable()))
 
 
-class _InProcessDriver(Driver):
-    """A driver that samples as the kind which it runs says."""
+@dataclass(frozen=True)
+class _InProcessDriver:
+    """See ``driver``."""
 
-    def __init__(self, infer: "_Inference", scope: Scope, open_code: OpenCode) -> None:
-        super().__init__(infer, _refuse, scope, open_code=open_code, bus=scope.bus)
-        self._infer = infer
+    calls: InProcessCalls
+    model: str
+    tools: tuple[str, ...]
+    memory: ProcessMemory | None
+    agent_id: str | None
+    seconds: float
+    bus: EventBus
 
-    def run(
-        self,
-        agent: BaseAgent,
-        input: str,
-        context: AgentContext | Callable[[], Awaitable[AgentContext]],
-        shorten_history: ShortenHistory | None = None,
-    ) -> AsyncGenerator[Event, None]:
+    async def run(self, agent: BaseAgent, input: str, context: AgentContext) -> AsyncGenerator[Event, None]:
         """See ``Driver.run``."""
-        self._infer.agent = agent
-        return super().run(agent, input, context, shorten_history)
+        memory = self.memory if agent.remembers else None
+        if memory is not None:
+            memory.begin()
+        earlier = memory.conversation if memory is not None else ()
+        specs = self._toolbox.specs(self.tools) if agent.accepts_tools else ()
+        names = tuple(spec.name for spec in specs)
+        whole = replace(context, conversation=(*earlier, *context.conversation), tools=names, specs=specs)
+        defaults = ChatRequest(self.model, (), specs, temperature=agent.temperature, max_tokens=agent.max_tokens)
+        outcome = Outcome()
+        with log_to_stderr():
+            async with aclosing(self._driver(defaults, input, memory).run(agent, input, whole)) as events:
+                async for event in events:
+                    outcome.add(event)
+                    if isinstance(event, TurnFinished) and memory is not None:
+                        memory.commit((Message(Role.USER, input), *outcome.messages))
+                    yield event
 
-
-class _Inference:
-    """See ``Inference``."""
-
-    def __init__(self, model: str, agent_id: str | None, tally: CostTally) -> None:
-        self.agent: BaseAgent | None = None
-        self._model = model
-        self._agent_id = agent_id
-        self._tally = tally
-        self._calls = get_router()
-
-    def perform(self, effect: Infer) -> AsyncGenerator[ChatDelta, None]:
-        request = ChatRequest(
-            effect.model or self._model,
-            tuple(effect.messages),
-            temperature=effect.temperature if effect.temperature is not None or self.agent is None else self.agent.temperature,
-            max_tokens=effect.max_tokens if effect.max_tokens is not None or self.agent is None else self.agent.max_tokens,
-            stop=effect.stop,
-            stream=True,
+    def _driver(self, defaults: ChatRequest, input: str, memory: ProcessMemory | None) -> Driver:
+        scope = self._scope()
+        infer = InferPerformer(self.calls, scope, defaults)
+        names = tuple(spec.name for spec in defaults.tools)
+        run_tools = partial(self._toolbox.run_all, allowed=names, model=self.model, memory=memory)
+        harnesses = Harnesses(self.calls.config.harnesses.roots)
+        redact = self.calls.redactor.redact_answer
+        return Driver(
+            infer,
+            partial(run_tools, scope),
+            scope,
+            open_code=lambda: CodePerformer(scope, lambda _: infer, run_tools, names, select_sandbox, redact),
+            fetch_page=PagePerformer(input).perform,
+            run_harness=HarnessPerformer(self.calls, scope, self.model, harnesses).perform,
+            memory=memory,
+            bus=self.bus,
         )
-        return self._calls.chat(request, agent_id=self._agent_id, tally=self._tally)
 
-    def begins_thinking(self, effect: Infer) -> bool:
-        return self._calls.begins_thinking(effect.model or self._model)
+    def _scope(self) -> Scope:
+        store = self.calls.store or cast("TenantStore", _NoStore(_TENANT))
+        identity = Identity(store.tenant, ROUTE, admin=False, allowed_models=("*",))
+        caller = Caller(identity, None, RequestId(new_id("req")), None, 0, ROUTE)
+        scope = Scope.for_request(caller, store, seconds=self.seconds, bus=self.bus)
+        return replace(scope, agent=None if self.agent_id is None else AgentName(self.agent_id))
 
-
-async def _refuse(calls: Sequence[ToolCall]) -> AsyncGenerator[CallEvent, None]:
-    """Refuse to call tools: this driver has none.
-
-    Raises:
-        InvalidRequest: always.
-    """
-    for call in calls:
-        raise InvalidRequest(f"This driver has no tool {call.name!r}. Ask a gateway, which has tools, with spass.Spass().ask.")
-        yield
+    @cached_property
+    def _toolbox(self) -> Toolbox:
+        config = self.calls.config
+        return Toolbox(
+            cast("Rag", None),  # the tools that use it are refused
+            Cascade(config),
+            chat_models=lambda: ChatModels(self.calls, config),
+            search_engine=lambda: SearchEngine(config.search, self.calls.key_of),
+            sandbox=select_sandbox,
+        )

@@ -32,11 +32,12 @@ _uses_stderr: Final[ContextVar[bool]] = ContextVar("spass_log_uses_stderr", defa
 @contextmanager
 def log_to_stderr() -> Iterator[None]:
     """Write the lines of the body to standard error: a script's standard output is its own."""
-    before = _uses_stderr.set(True)
+    before = _uses_stderr.get()
+    _uses_stderr.set(True)
     try:
         yield
     finally:
-        _uses_stderr.reset(before)
+        _uses_stderr.set(before)  # an iterator that is closed in another context cannot reset a token
 
 
 def write_line(line: Mapping[str, Json]) -> None:

@@ -6,23 +6,26 @@ the allow-list, the budget and the input defence of tenants do not apply to them
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final
 
+from spass.aws.clients import TenantStore
 from spass.aws.log import log_to_stderr
+from spass.calls.admission import CallReservation
 from spass.calls.answer_redaction import build_redactor
 from spass.calls.call_price import price_call
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import expected_usage
 from spass.calls.plain_messages import read_messages, read_tools
-from spass.calls.scope import REQUEST_SECONDS
+from spass.calls.scope import REQUEST_SECONDS, Scope
 from spass.calls.text_calls import text_call_reader
 from spass.calls.usage_log import UsageLog
-from spass.core.cost import NO_COST, Cost, CostTally
+from spass.core.cost import NO_COST, Cost
 from spass.core.errors import InvalidRequest, SpassError
 from spass.core.ids import AGENT_NAME, AgentName
 from spass.core.messages import FinishReason, Json, TokenUsage, ToolCall
@@ -74,27 +77,37 @@ class _RunningCall:
 
 
 class InProcessCalls:
-    """The calls of one process."""
+    """The calls of one process. ``store`` is that of the tenant to charge, or None without a deployment. ``key_of`` returns the
+    key in a variable."""
 
-    def __init__(self, config: GatewayConfig, router: Router, log: UsageLog) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: GatewayConfig,
+        router: Router,
+        log: UsageLog,
+        store: TenantStore | None = None,
+        key_of: Callable[[str], str | None] = os.environ.get,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.key_of = key_of
         self._models = {model.name: model for model in config.models}
         self._router = router
         self._log = log
-        self._redactor = build_redactor(config, router.keys)
+        self.redactor = build_redactor(config, router.keys)
 
     async def complete(
         self,
         model: str,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, object]],
         *,
         agent_id: str | None = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
         tools: Sequence[Mapping[str, Json]] = (),
     ) -> CompletionReply:
-        """Return the answer of ``model`` to ``messages``, whose roles are system, user and assistant. The model may ask for calls
-        of ``tools``, which are in OpenAI's format.
+        """Return the answer of ``model`` to ``messages``. The model may ask for calls of ``tools``. Both are in OpenAI's format,
+        and the roles are system, user, assistant and tool.
 
         Raises:
             NoBackendAvailable: no backend serves the model, or its key is missing.
@@ -119,8 +132,9 @@ class InProcessCalls:
             reply.message.tool_calls,
         )
 
-    async def chat(self, request: ChatRequest, *, agent_id: str | None, tally: CostTally) -> AsyncGenerator[ChatDelta, None]:
-        """Yield the answer to ``request`` in deltas. Its cost and its tokens are added to ``tally``.
+    async def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        """Yield the answer to ``request`` in deltas, before the deadline of ``scope``. Its cost and its tokens are added to its
+        tally, and its usage is counted for the agent.
 
         Raises:
             SpassError: the same as ``complete``.
@@ -130,7 +144,7 @@ class InProcessCalls:
         expected = expected_usage(request.count_characters(), request.max_tokens, window)
         reader = text_call_reader(config, request, None) if config else None
         builder = ReplyBuilder()
-        async with self._call(CallKind.CHAT, request.model, agent_id) as call:
+        async with self._call(CallKind.CHAT, request.model, scope.agent, scope.deadline) as call:
             try:
                 async with aclosing(self._router.chat(request, replace(call.context, expected_usage=expected))) as deltas:
                     call.routing = deltas.routing
@@ -142,12 +156,26 @@ class InProcessCalls:
                     yield rest
                 call.reported_usd, call.finish_reason = builder.reply.cost_usd, builder.reply.finish_reason
             finally:
-                tally.add(self._cost(request.model, call, audit.OK), call.routing.usage)
+                scope.tally.add(self._cost(request.model, call, audit.OK), call.routing.usage)
+
+    @property
+    def usd_to_eur(self) -> Decimal:
+        """Return the euros of one US dollar."""
+        return self.config.usd_to_eur
 
     def begins_thinking(self, model: str) -> bool:
         """Return whether ``model`` begins its replies with think text."""
         config = self._models.get(model)
         return config is not None and config.begins_thinking
+
+    def as_seen(self, text: str) -> str:
+        """Return ``text`` as a model reads it: these calls send it as it is."""
+        return text
+
+    def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[CallReservation]:
+        """Admit every run of a foreign agent: the operator's own code has no budget."""
+        del scope, prompt
+        return nullcontext(CallReservation())
 
     async def embed(self, model: str, texts: Sequence[str], *, agent_id: str | None = None) -> EmbeddingsReply:
         """Return one vector per text.
@@ -207,14 +235,16 @@ class InProcessCalls:
         return config
 
     @asynccontextmanager
-    async def _call(self, kind: CallKind, model: str, agent_id: str | None) -> AsyncIterator[_RunningCall]:
+    async def _call(
+        self, kind: CallKind, model: str, agent_id: str | None, deadline: Deadline | None = None
+    ) -> AsyncIterator[_RunningCall]:
         """Count one call when the body ends, also by an error.
 
         Raises:
             SpassError: the error of the body, with secrets, hosts and paths redacted.
         """
         agent = None if agent_id is None else _agent(agent_id)
-        opened = self._log.begin(kind, model, agent, Deadline.after(REQUEST_SECONDS))
+        opened = self._log.begin(kind, model, agent, deadline or Deadline.after(REQUEST_SECONDS))
         call = _RunningCall(opened.context)
         status = audit.FAILED
         with log_to_stderr():
@@ -223,7 +253,7 @@ class InProcessCalls:
                 status = audit.OK
             except SpassError as error:
                 status = error.code
-                raise self._redactor.redact_error(error) from None
+                raise self.redactor.redact_error(error) from None
             except asyncio.CancelledError:
                 status = audit.CANCELLED
                 raise
@@ -236,7 +266,7 @@ class InProcessCalls:
         config = self._models.get(model)
         if config is None:
             return NO_COST
-        return price_call(config, call.routing, status, reported_usd=call.reported_usd, usd_to_eur=self._config.usd_to_eur)
+        return price_call(config, call.routing, status, reported_usd=call.reported_usd, usd_to_eur=self.usd_to_eur)
 
 
 def _agent(name: str) -> AgentName:

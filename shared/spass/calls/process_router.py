@@ -19,7 +19,7 @@ from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.limits.process_table import ProcessTable
 from spass.llm.agent_usage import AgentUsage
-from spass.llm.backends import check_backend, key_variables
+from spass.llm.backends import all_key_variables, check_backend
 from spass.llm.router import Router
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 
@@ -29,15 +29,15 @@ _calls: InProcessCalls | None = None
 
 async def complete(
     model: str,
-    messages: Sequence[Mapping[str, str]],
+    messages: Sequence[Mapping[str, object]],
     *,
     agent_id: str | None = None,
     temperature: float | None = None,
     max_tokens: int | None = None,
     tools: Sequence[Mapping[str, Json]] = (),
 ) -> CompletionReply:
-    """Return the answer of ``model`` to ``messages``, whose roles are system, user and assistant. The model may ask for calls of
-    ``tools``, which are in OpenAI's format.
+    """Return the answer of ``model`` to ``messages``. The model may ask for calls of ``tools``. Both are in OpenAI's format, and
+    the roles are system, user, assistant and tool.
 
     Raises:
         NoBackendAvailable: no backend serves the model, or its key is missing.
@@ -93,14 +93,13 @@ def _from_environment(environment: Mapping[str, str]) -> InProcessCalls:
     config = load_gateway_config(Path(environment.get("SPASS_CONFIG") or "gateway.yaml"), None, check_backend)
     table = environment.get("SPASS_TABLE")
     aws = Aws(table=table or "spass", bucket=environment.get("SPASS_BUCKET") or "spass")
-    variables = key_variables(config.llm.backends)
-    keys = ProviderKeys(variables, environment.get("SPASS_KEYS_PATH") or None, aws.get_parameters)
+    keys = ProviderKeys(all_key_variables(config), environment.get("SPASS_KEYS_PATH") or None, aws.get_parameters)
     router = partial(Router, config.llm, config.models, keys.get)
     if not table:
         process_table = ProcessTable()
-        return InProcessCalls(config, router(limits=lambda: process_table), ProcessUsageLog())
+        return InProcessCalls(config, router(limits=lambda: process_table), ProcessUsageLog(), key_of=keys.get)
     store = aws.for_tenant(_tenant(config, environment.get("SPASS_TENANT")))
-    return InProcessCalls(config, router(limits=lambda: aws.shared), TableUsageLog(store))
+    return InProcessCalls(config, router(limits=lambda: aws.shared), TableUsageLog(store), store, keys.get)
 
 
 def _tenant(config: GatewayConfig, name: str | None) -> TenantId:

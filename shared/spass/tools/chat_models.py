@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
-from spass.calls.pipeline import Calls
+from spass.calls.model_calls import ModelCalls
 from spass.calls.scope import Scope
 from spass.core.messages import Message
 from spass.core.think_filter import ThinkFilter
@@ -22,7 +22,7 @@ _MAX_NAME_CHARACTERS: Final = 80
 class ChatModels:
     """Choose and call a chat model for a tool."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+    def __init__(self, calls: ModelCalls, config: GatewayConfig) -> None:
         self._calls = calls
         self._config = config
 

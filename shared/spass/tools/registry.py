@@ -56,6 +56,16 @@ GATED_TOOLS: Final = frozenset(
 )
 """The tools that write, for which an agent's file may demand a person's approval."""
 
+GATEWAY_TOOLS: Final = (
+    WORKSPACE_TOOLS
+    | GATED_TOOLS
+    | {"rag_query", "rag_index_list", "rag_index_describe", "rag_doc_list", "rag_doc_get", "memory_read", "lineage_search"}
+)
+"""The tools that need what a gateway stores for its tenants."""
+
+MEMORY_TOOLS: Final = frozenset({"memory_store", "memory_search"})
+"""The tools that need the memory of an operator."""
+
 
 @cache
 def load_tool(path: str) -> "type[Tool]":

@@ -113,7 +113,7 @@ def test_a_model_without_a_backend_raises_no_backend_available(model: str) -> No
         ({"role": "user", "content": "Hi"}, "messages"),
         (["Hi"], "messages.0"),
         ([{"role": "user", "content": "Hi"}, {"role": "robot", "content": "Hi"}], "messages.1.role"),
-        ([{"role": "tool", "content": "Hi"}], "messages.0.role"),
+        ([{"role": "tool", "content": "Hi"}], "messages.0.tool_call_id"),
         ([{"content": "Hi"}], "messages.0.role"),
         ([{"role": "user"}], "messages.0.content"),
         ([{"role": "user", "content": None}], "messages.0.content"),

@@ -9,7 +9,7 @@ from typing import Final
 
 from spass.agents.availability import Harnesses
 from spass.calls.admission import CallReservation
-from spass.calls.pipeline import Calls
+from spass.calls.model_calls import ModelCalls
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.cost import NO_COST, Cost, CostSource
@@ -34,7 +34,7 @@ class HarnessPerformer:
     A run is one call in the audit, whose backend is the runner. Its tokens and its cost are those that the runner's SDK reports.
     """
 
-    def __init__(self, calls: Calls, scope: Scope, model: str, harnesses: Harnesses) -> None:
+    def __init__(self, calls: ModelCalls, scope: Scope, model: str, harnesses: Harnesses) -> None:
         self._calls = calls
         self._scope = scope
         self._model = model

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
-from spass.calls.pipeline import Calls
+from spass.calls.model_calls import ModelCalls
 from spass.calls.scope import Scope
 from spass.core.effects import Infer
 from spass.llm.types import ChatDelta, ChatRequest
@@ -13,7 +13,7 @@ class InferPerformer:
     """Call models for one turn. ``defaults`` has the model, the offered tools and the sampling values that apply where an effect
     has none. Its ``stream`` is True, so that the timeout of a backend applies between bytes."""
 
-    def __init__(self, calls: Calls, scope: Scope, defaults: ChatRequest) -> None:
+    def __init__(self, calls: ModelCalls, scope: Scope, defaults: ChatRequest) -> None:
         self._calls = calls
         self._scope = scope
         self._defaults = replace(defaults, stream=True)
