@@ -10,6 +10,7 @@ from spass.agents.delegate_checks import delegate_problems
 from spass.agents.registry import AgentRegistry, agent_files, load_agent
 from spass.agents.spec import AgentSpec
 from spass.aws.log import failure_line, write_line
+from spass.tenancy.config_problem import display_path
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
 from spass.web.services import Services
@@ -126,7 +127,7 @@ class AgentReload:
                 self._pending.discard(file)
                 effect = "the agent is new" if file not in self._agents else "the file is applied"
                 self._agents[file] = agent
-                lines[file] = [*agent.notices, f"{self._shown(file)}: {effect}"]
+                lines[file] = [*map(str, agent.notices), f"{self._shown(file)}: {effect}"]
         return lines
 
     def _kept(self, file: str) -> str:
@@ -134,7 +135,7 @@ class AgentReload:
         return f"{self._shown(file)}: {effect} until the file is correct"
 
     def _shown(self, file: str) -> str:
-        return str(Path(self._folder.name, file))
+        return display_path(self._folder / file)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from local.home import ROOT, Home
 from local.models import TOKENS, ModelChoice
 from spass.core.code_calls import Sandbox
 from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config_problem import display_path
 
 _EXAMPLE: Final = "llama-4-scout"
 _DIRECTORS_MODEL: Final = "ollama/qwen2.5-coder:7b-instruct"
@@ -89,7 +90,7 @@ def _tenants(file: Path, config: GatewayConfig) -> list[str]:
         for tenant, tokens in TOKENS.items()
     ]
     if operators := [tenant.id for tenant in config.tenants if tenant.id not in TOKENS or tenant.tokens]:
-        lines.append(f"  of {file.name}, with tokens that only you know: {_first_names(operators)}")
+        lines.append(f"  of {display_path(file)}, with tokens that only you know: {_first_names(operators)}")
     return lines
 
 

@@ -77,7 +77,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         _exempt_loopback_from_proxies()
         file = Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml")
         config = load_gateway_config(file, TOOLS, check_backend)
-        notes += config.warnings
+        notes += map(str, config.warnings)
         if not offline:
             check_keys(config)
             notes += dotenv_notes(DOTENV, config)

@@ -13,6 +13,7 @@ from spass.agents.answers import AgentSummary
 from spass.agents.registry import AgentRegistry
 from spass.llm.backends import check_backend, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
+from spass.tenancy.config_problem import display_path
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
 from spass.web.services import Settings
@@ -32,9 +33,10 @@ def main() -> int:
         return 1
     for warning in (*config.warnings, *registry.notices, *_loopback_backends(config, agents), *_loopback_search(config)):
         print(warning)
+    gateway = display_path(settings.config)
     if not config.tenants:
-        print(f"{settings.config}: there are no tenants yet, so the gateway will refuse every request with 401")
-    print(f"{settings.config} and {len(agents)} agents in {settings.agents}/ are valid.")
+        print(f"{gateway}: there are no tenants yet, so the gateway will refuse every request with 401")
+    print(f"{gateway} and {len(agents)} agents in {display_path(settings.agents)}/ are valid.")
     return 0
 
 

@@ -182,7 +182,7 @@ def test_a_mistake_in_gateway_yaml_stops_the_start_with_file_and_line(tmp_path: 
     config.write_text("llm:\n  retrys: 3\n")
     result = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_CONFIG": str(config)})
     assert result.returncode == 1
-    assert "mine.yaml:2" in result.stderr
+    assert result.stderr.startswith(f"{config}:2: ")
     assert "Traceback" not in result.stderr
 
 
@@ -192,7 +192,7 @@ def test_a_mistake_in_an_agent_stops_the_start_with_file_and_line(tmp_path: Path
     (agents / "mine.yaml").write_text("name: mine\nmodel: no-such-model\nsystem_prompt: Hello\n")
     result = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_AGENTS": str(agents)})
     assert result.returncode == 1
-    assert "mine.yaml:2" in result.stderr
+    assert f"{agents}/mine.yaml:2: " in result.stderr
     assert "Traceback" not in result.stderr
     assert not list((tmp_path / "home" / "aws").glob("*.tmp"))  # the emulator had time to stop
 

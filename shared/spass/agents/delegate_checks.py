@@ -7,7 +7,8 @@ from typing import Final
 
 from spass.agents.spec import AgentSpec
 from spass.core.text_checks import did_you_mean
-from spass.tenancy.yaml_source import ConfigError, ConfigProblem, YamlSource, load_yaml
+from spass.tenancy.config_problem import ConfigProblem, display_path
+from spass.tenancy.yaml_source import ConfigError, YamlSource, load_yaml
 
 _KEY: Final = "delegates"
 
@@ -60,8 +61,7 @@ def _way_back(agents: Mapping[str, AgentSpec], start: str, end: str) -> list[str
 def _source(folder: Path, name: str) -> YamlSource:
     """Return the file of an agent, whose lines the messages name. It may have changed since it was read."""
     path = folder / f"{name}.yaml"
-    shown = str(Path(folder.name, path.name))
     try:
-        return load_yaml(path, shown=shown)
+        return load_yaml(path)
     except ConfigError:
-        return YamlSource(shown, None, {})
+        return YamlSource(display_path(path), None, {})

@@ -18,7 +18,8 @@ from spass.core.errors import AgentNotFound
 from spass.core.json import replace_surrogates
 from spass.core.text_checks import did_you_mean, end_sentence
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.yaml_source import ConfigError, ConfigProblem, YamlSource, load_yaml, validate
+from spass.tenancy.config_problem import ConfigProblem, display_path
+from spass.tenancy.yaml_source import ConfigError, YamlSource, load_yaml, validate
 from spass.tools.grants import DELETES
 from spass.tools.registry import GATED_TOOLS, WORKSPACE_TOOLS
 
@@ -56,8 +57,8 @@ class AgentRegistry:
         return cls(agents)
 
     @property
-    def notices(self) -> Sequence[str]:
-        """Return the parts of files that have no effect, as ``file:line: message``."""
+    def notices(self) -> Sequence[ConfigProblem]:
+        """Return the parts of files that have no effect."""
         return [notice for agent in self._agents.values() for notice in agent.notices]
 
     def __contains__(self, name: object) -> bool:
@@ -102,8 +103,8 @@ def agent_files(folder: Path) -> Sequence[Path]:
         reason = "does not exist"
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
-    message = f"the folder {folder} {reason}; set SPASS_AGENTS to the folder of agents"
-    raise ConfigError([ConfigProblem(folder.name, None, message)])
+    message = f"the folder {reason}; set SPASS_AGENTS to the folder of agents"
+    raise ConfigError([ConfigProblem(display_path(folder), None, message)])
 
 
 def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str], *, deployed: bool = False) -> AgentSpec:
@@ -114,8 +115,8 @@ def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str], *
     """
     if path.suffix == ".yml":
         message = f"the name of an agent's file must end in .yaml; rename it to {path.stem}.yaml"
-        raise ConfigError([ConfigProblem(_display_path(path), None, message)])
-    source = load_yaml(path, shown=_display_path(path))
+        raise ConfigError([ConfigProblem(display_path(path), None, message)])
+    source = load_yaml(path)
     agent = _read(source).spec()
     problems = [*_reference_problems(path, source, agent, config, tool_names), *_container_problems(source, agent, deployed)]
     if problems:
@@ -124,7 +125,7 @@ def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str], *
         accepts_tools = agent.build().accepts_tools
     except ValueError as error:  # of a kind that checks its values together
         raise ConfigError([source.problem(("kind",), str(error))]) from None
-    return replace(agent, notices=tuple(str(notice) for notice in _notices(source, agent, accepts_tools=accepts_tools)))
+    return replace(agent, notices=tuple(_notices(source, agent, accepts_tools=accepts_tools)))
 
 
 def _notices(source: YamlSource, agent: AgentSpec, *, accepts_tools: bool) -> Iterator[ConfigProblem]:
@@ -222,7 +223,3 @@ def _container_problems(source: YamlSource, agent: AgentSpec, deployed: bool) ->
             resolve_mounts([mount], allow_list)
     except MountRefused as refused:
         yield source.problem(place, str(refused))
-
-
-def _display_path(path: Path) -> str:
-    return str(Path(path.parent.name, path.name))

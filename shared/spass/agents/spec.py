@@ -15,6 +15,7 @@ from spass.core.errors import InvalidRequest
 from spass.core.ids import RAG_ID, OperatorId, RequestId, WorkspaceId
 from spass.core.outcome import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
+from spass.tenancy.config_problem import ConfigProblem
 from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.grants import NO_GRANTS, EditorSettings, Grants, PathPatterns
@@ -33,7 +34,7 @@ class AgentSpec:
 
     ``kind`` is a canonical key. ``parameters`` are valid values for fields of the kind; the others have their defaults.
     ``rag_index`` is searched before each prompt for ``rag_top_k`` passages; None means the tenant's setting. ``notices`` name
-    parts of the agent's file that have no effect, as ``file:line: message``. ``grants`` is what the tools may do. ``sandbox`` is
+    parts of the agent's file that have no effect. ``grants`` is what the tools may do. ``sandbox`` is
     the container in which the agent runs, or None for this process.
     """
 
@@ -47,7 +48,7 @@ class AgentSpec:
     grants: Grants = NO_GRANTS
     sandbox: ContainerSettings | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
+    notices: tuple[ConfigProblem, ...] = ()
 
     @property
     def operator_id(self) -> OperatorId | None:

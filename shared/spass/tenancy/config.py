@@ -13,6 +13,7 @@ from spass.core.errors import ModelNotFound
 from spass.core.ids import AGENT_MODEL_PREFIX
 from spass.core.text_checks import limit_bytes
 from spass.tenancy.config_checks import BackendCheck, find_problems, find_warnings
+from spass.tenancy.config_problem import ConfigProblem, display_path
 from spass.tenancy.scalars import (
     ANY_MODEL,
     AbsoluteFolder,
@@ -32,7 +33,7 @@ from spass.tenancy.scalars import (
     TenantName,
     TopK,
 )
-from spass.tenancy.yaml_source import ConfigError, ConfigProblem, load_yaml, validate
+from spass.tenancy.yaml_source import ConfigError, load_yaml, validate
 
 DEFAULT_READ_TIMEOUT: Final = 120.0
 """Seconds between two bytes of an answer, for a backend without ``timeout``."""
@@ -249,14 +250,14 @@ class GatewayConfig(_Section):
     usd_to_eur: Annotated[Decimal, Field(gt=0)] = Decimal("0.92")
     tenants: Annotated[tuple[TenantConfig, ...], BeforeValidator(_replace_none)] = ()
 
-    _warnings: tuple[str, ...] = PrivateAttr(())
+    _warnings: tuple[ConfigProblem, ...] = PrivateAttr(())
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """Return the lines of the file that work but should change, as ``file:line: message`` in the order of lines."""
+    def warnings(self) -> tuple[ConfigProblem, ...]:
+        """Return the lines of the file that work but should change, in their order."""
         return self._warnings
 
-    def with_warnings(self, warnings: tuple[str, ...]) -> Self:
+    def with_warnings(self, warnings: tuple[ConfigProblem, ...]) -> Self:
         """Set ``warnings`` and return this configuration."""
         self._warnings = warnings
         return self
@@ -303,11 +304,12 @@ def load_gateway_config(
         ConfigError: the file has problems. Each has a line, and says what to write instead.
     """
     if not path.exists():
-        raise ConfigError([ConfigProblem(path.name, None, f"there is no file {path}; name the operator's file in SPASS_CONFIG")])
+        message = "there is no such file; name the operator's file in SPASS_CONFIG"
+        raise ConfigError([ConfigProblem(display_path(path), None, message)])
     source = load_yaml(path)
     config = validate(source, GatewayConfig)
     problems = [*find_problems(source, config, tool_names, check_backend)]
     if problems:
         raise ConfigError(problems)
     warnings = sorted(find_warnings(source, config, check_backend), key=lambda warning: warning.line or 0)
-    return config.with_warnings(tuple(map(str, warnings)))
+    return config.with_warnings(tuple(warnings))

@@ -6,8 +6,9 @@ from urllib.parse import urlsplit
 
 from spass.core.ids import AGENT_MODEL_PREFIX
 from spass.core.text_checks import did_you_mean
+from spass.tenancy.config_problem import ConfigProblem
 from spass.tenancy.scalars import ANY_MODEL
-from spass.tenancy.yaml_source import ConfigProblem, Loc, YamlSource
+from spass.tenancy.yaml_source import Loc, YamlSource
 
 if TYPE_CHECKING:
     from spass.tenancy.config import BackendConfig, GatewayConfig, ModelConfig, TenantDefaults, TenantLimits

@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from spass.core.messages import Json
 from spass.core.text_checks import did_you_mean, suggest_name
+from spass.tenancy.config_problem import ConfigProblem, display_path
 from spass.tenancy.validation_messages import explain_error
 
 Loc: TypeAlias = tuple[str | int, ...]
@@ -35,18 +36,6 @@ _INT: Final = re.compile(r"[-+]?[0-9]{1,30}\Z")
 _FLOAT: Final = re.compile(
     r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?\Z|[-+]?\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigProblem:
-    """One problem in a file. ``line`` counts from 1; None means the whole file."""
-
-    file: str
-    line: int | None
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
 
 
 class ConfigError(Exception):
@@ -77,18 +66,18 @@ class YamlSource:
         return ConfigProblem(self.file, self.line_of(loc), f"{where}: {message}" if where else message)
 
 
-def load_yaml(path: Path, *, shown: str | None = None) -> YamlSource:
-    """Return the document in the file at ``path``, which messages call ``shown`` (default: the file's name).
+def load_yaml(path: Path) -> YamlSource:
+    """Return the document in the file at ``path``.
 
     Raises:
         ConfigError: the file cannot be read, or is not the YAML described above.
     """
-    file = shown or path.name
+    file = display_path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise ConfigError([ConfigProblem(file, None, f"cannot read {path}: {reason}")]) from None
+        raise ConfigError([ConfigProblem(file, None, f"cannot read the file: {reason}")]) from None
     return parse_yaml(text, file)
 
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from spass.sessions.lineage_search import SessionLineageSearcher
     from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
+    from spass.tenancy.config_problem import ConfigProblem
     from spass.tenancy.identity import Caller, Tokens
     from spass.tenancy.settings import Cascade
     from spass.tools.base import Rag
@@ -513,12 +514,12 @@ class Services:
             await self.router.aclose()
 
 
-def _log_notices(notices: Iterable[str]) -> None:
+def _log_notices(notices: "Iterable[ConfigProblem]") -> None:
     from spass.aws.log import write_line
     from spass.core.time import now
 
     for notice in notices:
-        write_line({"at": now(), "level": "warning", "event": "config_notice", "notice": notice})
+        write_line({"at": now(), "level": "warning", "event": "config_notice", "notice": str(notice.without_folder())})
 
 
 def get_services(request: Request) -> Services:

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import PurePath
 from typing import TypeAlias
 
 from spass.aws.log import capture_library_logs, failure_line, write_line
@@ -67,6 +66,7 @@ def _describe_problems(error: Exception) -> dict[str, Json]:
     """Return the problems of an operator's file: its name, the line and the message. Of another error return its text and its
     error number: a start has no texts of users yet, so nothing but secrets and paths must be redacted."""
     from spass.redaction.text import redact_provider_text
+    from spass.tenancy.config_problem import ConfigProblem
     from spass.tenancy.yaml_source import ConfigError
 
     if not isinstance(error, ConfigError):
@@ -76,7 +76,7 @@ def _describe_problems(error: Exception) -> dict[str, Json]:
         return {"message": ": ".join(texts), "errno": next(iter(numbers), None)}
     return {
         "problems": [
-            {"file": PurePath(problem.file).name, "line": problem.line, "problem": redact_provider_text(problem.message)}
-            for problem in error.problems
+            {"file": problem.file, "line": problem.line, "problem": redact_provider_text(problem.message)}
+            for problem in map(ConfigProblem.without_folder, error.problems)
         ]
     }

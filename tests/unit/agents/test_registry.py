@@ -45,10 +45,16 @@ class Shout(BaseAgent):
 
 
 @pytest.fixture(autouse=True)
+def _in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path.parent)  # messages name the file relative to it
+
+
+@pytest.fixture(autouse=True)
 def _shout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KINDS, "_registered", {"shout": Shout})
 
 
+ROOT = Path(__file__).parents[3]
 GOOD = "name: good\nmodel: talker\n"
 
 
@@ -155,7 +161,9 @@ def test_an_alias_is_reported_as_the_kind_that_it_names(tmp_path: Path) -> None:
 def test_tools_of_a_kind_without_tools_are_a_notice_with_the_line(tmp_path: Path) -> None:
     agents = load(tmp_path, good=GOOD + "kind: simple\ntools: [calculator]\n", other="name: other\nmodel: talker\n")
     (notice,) = agents.notices
-    assert notice.endswith("good.yaml:4: tools: the kind simple of 'good' uses no tools; remove this key, or choose another kind")
+    assert str(notice).endswith(
+        "good.yaml:4: tools: the kind simple of 'good' uses no tools; remove this key, or choose another kind"
+    )
     assert agents.get("good").tools == ("calculator",)
 
 
@@ -204,22 +212,27 @@ def test_hidden_files_are_not_agents(tmp_path: Path) -> None:
     assert [agent.name for agent in load(tmp_path, good=GOOD).list().agents] == ["good"]
 
 
-def test_an_error_names_the_file_with_its_folder(tmp_path: Path) -> None:
+def test_an_error_names_the_file_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "agents"
     folder.mkdir()
     (folder / "other.yml").write_text(GOOD)
-    message = load_error(folder, bar="name: bar\nmodel: unknown\n", foo="name: foo\n model: talker\n").splitlines()
-    assert {line.split(": ")[0] for line in message} == {"agents/bar.yaml:2", "agents/foo.yaml:2", "agents/other.yml"}
+    files = {"bar": "name: bar\nmodel: unknown\n", "boss": delegating("boss", "boss"), "foo": "name: foo\n model: talker\n"}
+    ends = {"bar.yaml:2", "boss.yaml:6", "foo.yaml:2", "other.yml"}
+    for current, shown in ((folder.parent, "agents"), (folder / "..", "agents"), (ROOT, str(folder))):
+        monkeypatch.chdir(current)
+        assert {line.split(": ")[0] for line in load_error(folder, **files).splitlines()} == {f"{shown}/{end}" for end in ends}
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="SPASS_AGENTS"):
-        AgentRegistry.load(tmp_path / "nowhere", CONFIG, [])
+    nowhere = tmp_path.parent.parent / "nowhere"
+    with pytest.raises(ConfigError) as caught:
+        AgentRegistry.load(nowhere, CONFIG, [])
+    assert str(caught.value) == f"{nowhere}: the folder does not exist; set SPASS_AGENTS to the folder of agents"
 
 
 def test_a_file_instead_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "agents").write_text("")
-    with pytest.raises(ConfigError, match=r"agents: the folder .* cannot be read \(Not a directory\)"):
+    with pytest.raises(ConfigError, match=r"agents: the folder cannot be read \(Not a directory\)"):
         AgentRegistry.load(tmp_path / "agents", CONFIG, [])
 
 
@@ -269,7 +282,7 @@ def test_the_keys_of_a_workspace_are_read_and_shown(tmp_path: Path) -> None:
 def test_keys_without_effect_are_told_at_the_start(tmp_path: Path) -> None:
     text = DIRECTOR + "approval: [rag_doc_delete]\ndelegates: [other]\n"
     notices = load(tmp_path, good=text, other="name: other\nmodel: talker\n").notices
-    assert [notice.split(": ", 1)[1] for notice in notices] == [
+    assert [notice.message for notice in notices] == [
         "delegates: only the tool 'delegate' uses these names; add it to tools",
         "approval[0]: the agent does not have the tool 'rag_doc_delete'; add it to tools, or remove it here",
     ]

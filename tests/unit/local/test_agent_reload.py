@@ -56,7 +56,8 @@ class Running:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Running:
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
+    monkeypatch.chdir(tmp_path)  # messages name the files relative to it
     (tmp_path / "gateway.yaml").write_text(CONFIG)
     folder = tmp_path / "agents"
     folder.mkdir()
@@ -214,7 +215,7 @@ def test_a_missing_folder_is_reported_once_and_keeps_the_agents(running: Running
     running.settle()
     shutil.move(running.folder, running.folder.with_name("aside"))
     assert running.settle() == [
-        f"agents: the folder {running.folder} does not exist; set SPASS_AGENTS to the folder of agents",
+        "agents: the folder does not exist; set SPASS_AGENTS to the folder of agents",
         "The agents stay as they were.",
     ]
     assert running.settle() == []

@@ -30,10 +30,10 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     return banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"], NO_CODE)
 
 
-def test_it_lists_the_laptops_tenants_with_tokens_and_the_operators(shown: str) -> None:
+def test_it_lists_the_laptops_tenants_with_tokens_and_the_operators(shown: str, tmp_path: Path) -> None:
     assert "  tenant  demo  tokens  demo-token, demo-admin-token\n" in shown
     assert "  tenant  other token   other-token\n" in shown
-    assert "of operators.yaml, with tokens that only you know: acme, zeta\n" in shown
+    assert f"of {tmp_path}/operators.yaml, with tokens that only you know: acme, zeta\n" in shown
 
 
 def test_it_lists_the_backend_of_each_model_and_models_without_one(shown: str) -> None:

@@ -72,6 +72,26 @@ def test_it_prints_each_warning_once(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert output.endswith("are valid.\n")
 
 
+def test_it_names_files_with_their_folders(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config, agents = tmp_path / "other.yaml", tmp_path / "agents"
+    config.write_text(CONFIG.partition("tenants:")[0])
+    agents.mkdir()
+    for current, folder in ((ROOT, f"{tmp_path}/"), (tmp_path, "")):
+        monkeypatch.chdir(current)
+        output = validate(monkeypatch, capsys, config, agents)
+        assert f"\n{folder}other.yaml: there are no tenants yet" in output
+        assert output.endswith(f"\n{folder}other.yaml and 0 agents in {folder}agents/ are valid.\n")
+    monkeypatch.chdir(ROOT)
+    (agents / "a.yaml").write_text("name: a\nmodel: nobody\n")
+    assert main() == 1
+    assert capsys.readouterr().err.startswith(f"{agents}/a.yaml:2: model: ")
+    config.write_text("llm:\n  retrys: 3\n")
+    assert main() == 1
+    assert capsys.readouterr().err.startswith(f"{config}:2: ")
+
+
 def test_it_warns_of_tools_that_an_agent_cannot_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -80,4 +100,4 @@ def test_it_warns_of_tools_that_an_agent_cannot_use(
     agents.mkdir()
     (agents / "a.yaml").write_text("name: a\nmodel: scout\nkind: simple\ntools: [calculator]\n")
     output = validate(monkeypatch, capsys, tmp_path / "gateway.yaml", agents)
-    assert "agents/a.yaml:4: tools: the kind simple of 'a' uses no tools; remove this key, or choose another kind\n" in output
+    assert f"{agents}/a.yaml:4: tools: the kind simple of 'a' uses no tools; remove this key, or choose another kind\n" in output

@@ -71,12 +71,41 @@ def test_a_syntax_error_is_reported_with_the_place_to_check(text: str, message: 
     assert str(caught.value).startswith(message)
 
 
-def test_messages_use_the_name_that_the_caller_gives(tmp_path: Path) -> None:
-    (tmp_path / "bar.yaml").write_text("a: 1\na: 2\n")
-    with pytest.raises(ConfigError, match=r"^agents/bar\.yaml:2: "):
-        load_yaml(tmp_path / "bar.yaml", shown="agents/bar.yaml")
-    with pytest.raises(ConfigError, match=r"^agents/none\.yaml: cannot read"):
-        load_yaml(tmp_path / "none.yaml", shown="agents/none.yaml")
+@pytest.mark.parametrize(
+    ("current", "given", "shown"),
+    [
+        (".", "{folder}/a/bar.yaml", "a/bar.yaml"),
+        ("a", "{folder}/a/bar.yaml", "bar.yaml"),
+        ("b", "{folder}/a/bar.yaml", "{folder}/a/bar.yaml"),
+        ("b", "../a/bar.yaml", "../a/bar.yaml"),
+        (".", "a/bar.yaml", "a/bar.yaml"),
+    ],
+)
+def test_messages_name_the_file_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, current: str, given: str, shown: str
+) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "a" / "bar.yaml").write_text("a: 1\na: 2\n")
+    monkeypatch.chdir(tmp_path / current)
+    shown = shown.format(folder=tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load_yaml(Path(given.format(folder=tmp_path)))
+    assert str(caught.value).startswith(f"{shown}:2: ")
+    (tmp_path / "a" / "bar.yaml").unlink()
+    with pytest.raises(ConfigError) as caught:
+        load_yaml(Path(given.format(folder=tmp_path)))
+    assert str(caught.value) == f"{shown}: cannot read the file: No such file or directory"
+
+
+def test_messages_name_the_file_after_the_current_folder_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigError) as caught:
+        load_yaml(tmp_path / "bar.yaml")
+    assert str(caught.value).startswith(f"{tmp_path}/bar.yaml: ")
 
 
 def test_scalars_follow_the_core_schema() -> None:

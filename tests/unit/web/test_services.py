@@ -24,7 +24,7 @@ def test_a_warning_about_the_file_is_logged_once(tmp_path: Path, capsys: pytest.
     assert services.config is services.config
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (line["level"], line["event"]) == ("warning", "config_notice")
-    assert line["notice"].endswith("goes over the network in the clear; write https")
+    assert line["notice"] == "gateway.yaml:5: far's key goes over the network in the clear; write https"
 
 
 def test_a_notice_about_an_agents_file_is_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +37,7 @@ def test_a_notice_about_an_agents_file_is_logged_once(tmp_path: Path, capsys: py
     assert services.agents is services.agents
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (line["level"], line["event"]) == ("warning", "config_notice")
-    assert "the kind simple of 'a' uses no tools" in line["notice"]
+    assert line["notice"].startswith("a.yaml:4: tools: the kind simple of 'a' uses no tools")
 
 
 def test_an_unknown_tool_stops_the_start(tmp_path: Path) -> None:
