@@ -81,9 +81,8 @@ class Sandbox(Protocol):
     def unavailable(self) -> str | None: ...
 
     def open(self, tenant_id: str, owner_id: str) -> Interpreter:
-        """Return a new interpreter. Code of different ``owner_id`` never shares a machine that remembers
-        anything. Tenants take turns when more code waits than can compute at the same time.
-
+        """Return a new interpreter. Code of different ``owner_id`` never shares a machine that remembers anything. Tenants take
+        turns when more code waits than can compute at the same time.
 
         Raises:
             SandboxUnavailable: no code can run here.
