@@ -7,12 +7,12 @@ from typing import Final
 
 from spass.core.errors import SandboxUnavailable, SpassError
 from spass.core.messages import Json
+from spass.core.slots import Slots
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.container_child import ContainerChild, ContainerChildren
 from spass.sandbox.container_pipe import ContainerFailed
 from spass.sandbox.open_children import OpenChildren
 from spass.sandbox.runner import ContainerRunner
-from spass.sandbox.slots import Slots
 
 _LIFE_SECONDS: Final = 900
 """A turn ends before this. Between two cells its container waits for the model."""

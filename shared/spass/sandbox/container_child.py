@@ -6,6 +6,7 @@ from typing import Final
 
 from spass.core.errors import SandboxUnavailable, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.messages import Json
+from spass.core.slots import Slots
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.container_pipe import (
     ContainerAnswer,
@@ -14,7 +15,6 @@ from spass.sandbox.container_pipe import (
     ContainerTimedOut,
     ContainerUnavailable,
 )
-from spass.sandbox.slots import Slots
 
 _TYPES: Final = ("Child", "Processor", "Ended")
 

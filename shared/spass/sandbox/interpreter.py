@@ -9,12 +9,12 @@ from typing import Final, Self
 from spass.core.code_calls import Perform, Query, ToolRequest
 from spass.core.effects import Cell, CellResult
 from spass.core.messages import Json
+from spass.core.slots import Slots
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.launcher import Launcher
 from spass.sandbox.limits import LIMITS, MAX_ERROR_CHARS, Limits
 from spass.sandbox.lines import CellEnd, Diverged, Effect
 from spass.sandbox.running_child import OUT_OF_ORDER, CellStopped, RunningChild
-from spass.sandbox.slots import Slots
 from spass.sandbox.turn_program import ProgramCell, TurnProgram, journal_entry
 from spass.sandbox.watch import TURN_CPU_USED
 

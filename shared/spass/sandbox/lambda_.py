@@ -14,8 +14,8 @@ from spass.aws.functions import FunctionAnswer, FunctionLost, FunctionThrottled,
 from spass.core.errors import SandboxUnavailable
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
+from spass.core.slots import Slots
 from spass.sandbox.child_process import MAX_LINES, MAX_OUTPUT, ChildFailed
-from spass.sandbox.slots import Slots
 
 MAX_PAYLOAD: Final = 6 * 2**20
 """Bytes of the event of one invocation (https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html)."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from spass.core.messages import Json
-from spass.sandbox.slots import Slots
+from spass.core.slots import Slots
 
 
 class Child(Protocol):

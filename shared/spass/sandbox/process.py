@@ -10,11 +10,11 @@ from typing import Final, cast
 
 from spass.core.errors import SandboxUnavailable
 from spass.core.messages import Json
+from spass.core.slots import Slots
 from spass.sandbox.child_disk import ChildDisks
 from spass.sandbox.child_process import ChildFailed, ChildProcess
 from spass.sandbox.open_children import OpenChildren
 from spass.sandbox.scratch_folder import scratch_folder
-from spass.sandbox.slots import Slots
 
 CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
 _FOLDER_PREFIX: Final = "spass-code-"

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spass.core.messages import Json
+from spass.core.slots import NoFreeSlot, Slots
 from spass.sandbox.container_pipe import ContainerEffect, ContainerFailed, ContainerPipe, ContainerTimedOut, ContainerUnavailable
 from spass.sandbox.mounts import Mount, read_allow_list, resolve_mounts
 from spass.sandbox.orphans import new_name
-from spass.sandbox.slots import NoFreeSlot, Slots
 
 DEFAULT_IMAGE: Final = "spass-sandbox:latest"
 _ISOLATION: Final = (

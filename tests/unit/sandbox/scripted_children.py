@@ -9,10 +9,10 @@ from typing import Any, Final, TypeAlias
 
 from spass.core.code_calls import CallReply, CodeRequest, Query
 from spass.core.effects import Cell, Queries
+from spass.core.slots import Slots
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.limits import LIMITS, Limits
-from spass.sandbox.slots import Slots
 
 QUERIES: Final = Queries(model=None, temperature=0.3, max_tokens=100, max_calls=100)
 

@@ -12,9 +12,9 @@ from spass.core.effects import CallError, CellResult
 from spass.core.errors import BudgetExceeded, SandboxUnavailable
 from spass.core.json import read_object
 from spass.core.messages import Json
+from spass.core.slots import Slots
 from spass.sandbox import lines
 from spass.sandbox.limits import MAX_LINE_BYTES, MAX_REQUEST_CHARS, Limits
-from spass.sandbox.slots import Slots
 from tests.unit.sandbox.scripted_children import (
     Die,
     Hang,

@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from spass.core.messages import Json, Message
+from spass.core.slots import Slots
 from spass.sandbox.child_process import ChildFailed, ChildProcess
 from spass.sandbox.scratch_folder import is_full, scratch_folder
-from spass.sandbox.slots import Slots
 from spass.tools.base import ReportProgress, ToolError
 from spass.tools.editor.lines import Blocked, Crashed, CreateRequest, Failed, ModelRequest, Progress, Result, read_line
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit

@@ -1,4 +1,4 @@
-"""A number of slots that tasks of all tenants, of any event loop and thread, share fairly."""
+"""Slots for work that tasks of all tenants, of any event loop and thread, share fairly."""
 
 import asyncio
 import threading

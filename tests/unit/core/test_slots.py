@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.sandbox.slots import NoFreeSlot, Slots
+from spass.core.slots import NoFreeSlot, Slots
 
 pytestmark = pytest.mark.anyio
 
