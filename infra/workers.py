@@ -18,7 +18,7 @@ class Trigger(StrEnum):
     COMPACTIONS = "compactions"  # a message of the queue of compactions
     RUNS = "runs"  # a message of the queue of runs
     COMPACTION = "compaction"  # a step of the state machine that compacts
-    HOURLY = "hourly"  # the clock
+    HOURLY = "hourly"  # the clock; several workers may have it, every other trigger has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,9 @@ from infra.workers import WORKERS, Trigger, Worker
 # Starting an execution takes a tenth of a second.
 _COMPACTION_BATCH_SIZE: Final = 10
 _MAX_COMPACTION_CONCURRENCY: Final = 2
-_SWEEP_EVERY: Final = "rate(1 hour)"
-_SWEEP_WITHIN_MINUTES: Final = 15  # no caller waits for it
+_EVERY: Final = "rate(1 hour)"
+_WITHIN_MINUTES: Final = 15  # no caller waits for it
+_SWEEP: Final = "sweep"  # its schedule has this name since the first release, and another name would replace it
 
 # These add a layer or a variable to the function, and nothing to its role.
 _WITHOUT_RIGHTS: Final = frozenset({Permission.EMBEDDING, Permission.EDITOR, Permission.SANDBOX_NAME})
@@ -50,7 +51,7 @@ class JobsStack(NestedStack):
         self._sandbox = sandbox.resource
         self._variables = function_environment(environment, stored, schedules)
         self.functions: dict[str, Function] = {}
-        workers = {worker.trigger: worker for worker in WORKERS}
+        workers = {worker.trigger: worker for worker in WORKERS if worker.trigger is not Trigger.HOURLY}
         keys, code = environment.keys_path, self._sandbox.function_arn
         roles = Roles(self, "StepRoles", stored=stored, schedules=schedules, keys_path=keys, sandbox=code)
         self.compaction = self._machine(self._add_worker(workers[Trigger.COMPACTION], roles))
@@ -72,7 +73,9 @@ class JobsStack(NestedStack):
         # One run per invocation: it may take as long as the function may.
         runs = self._add_worker(workers[Trigger.RUNS], roles)
         self._add_event_source("Runs", stored.runs, runs, batch=1, max_concurrency=environment.run_workers)
-        self._add_schedule(self._add_worker(workers[Trigger.HOURLY], roles))
+        for worker in WORKERS:
+            if worker.trigger is Trigger.HOURLY:
+                self._add_schedule(worker, self._add_worker(worker, roles))
         acknowledge(
             self, {"AwsSolutions-L1": "Python 3.13 is what the packages are pinned for; tests run on 3.11, the oldest allowed."}
         )
@@ -133,16 +136,19 @@ class JobsStack(NestedStack):
             scaling_config=lambda_.CfnEventSourceMapping.ScalingConfigProperty(maximum_concurrency=max_concurrency),
         ).node.add_dependency(function.role)
 
-    def _add_schedule(self, function: Function) -> None:
-        role = iam.Role(self, "ClockRole", assumed_by=self._clock())
+    def _add_schedule(self, worker: Worker, function: Function) -> None:
+        clock = "Clock" if worker.module == _SWEEP else f"{worker.function_name}-clock"
+        role = iam.Role(self, f"{clock}Role", assumed_by=self._clock())
         role.add_to_policy(iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[function.resource.function_arn]))
         scheduler.CfnSchedule(
             self,
-            "Clock",
-            description="Sweeps what nothing points at any more",
-            schedule_expression=_SWEEP_EVERY,
+            clock,
+            description="Sweeps what nothing points at any more"
+            if worker.module == _SWEEP
+            else f"Invokes {worker.function_name}",
+            schedule_expression=_EVERY,
             flexible_time_window=scheduler.CfnSchedule.FlexibleTimeWindowProperty(
-                mode="FLEXIBLE", maximum_window_in_minutes=_SWEEP_WITHIN_MINUTES
+                mode="FLEXIBLE", maximum_window_in_minutes=_WITHIN_MINUTES
             ),
             target=scheduler.CfnSchedule.TargetProperty(arn=function.resource.function_arn, role_arn=role.role_arn),
         ).node.add_dependency(role)

@@ -160,6 +160,10 @@ class Deployment:
     def worker(self, trigger: Trigger) -> str:
         """Return the logical id of the function that this event source starts."""
         (wanted,) = [worker.function_name for worker in WORKERS if worker.trigger is trigger]
+        return self.function_id(wanted)
+
+    def function_id(self, wanted: str) -> str:
+        """Return the logical id of the function of this name."""
         (name,) = [name for name, one in self.resources("AWS::Lambda::Function") if function_name(one["Properties"]) == wanted]
         return name
 

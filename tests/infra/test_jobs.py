@@ -1,6 +1,7 @@
 """The workers: their triggers, permissions, failures and concurrency."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -13,6 +14,7 @@ from infra.workers import WORKERS, Trigger, Worker
 from .conftest import Deployment, actions_of, statements_of
 
 NAMES = [worker.function_name for worker in WORKERS]
+OF_CLOCK = [worker.function_name for worker in WORKERS if worker.trigger is Trigger.HOURLY]
 FIFTEEN_MINUTES = 900
 PARTS_OF_A_TENANT = 8  # spass/rag/ingest/publish.py
 
@@ -32,8 +34,11 @@ def test_a_worker_has_the_handler_and_timeout_of_its_row(dev: Deployment, worker
     assert ("SPASS_MODEL" in function["Environment"]["Variables"]) == embeds
 
 
-def test_each_trigger_starts_one_worker() -> None:
-    assert sorted(worker.trigger for worker in WORKERS) == sorted(Trigger)
+def test_each_trigger_starts_one_worker_but_the_clock_may_start_several() -> None:
+    started = Counter(worker.trigger for worker in WORKERS)
+    assert {
+        trigger: min(count, 1) if trigger is Trigger.HOURLY else count for trigger, count in started.items()
+    } == dict.fromkeys(Trigger, 1)
 
 
 def test_workers_and_routes_have_different_names(dev: Deployment) -> None:
@@ -89,24 +94,31 @@ def test_the_parts_of_one_tenant_leave_most_workers_to_other_tenants() -> None:
     assert all(environment.job_workers >= 3 * PARTS_OF_A_TENANT for environment in ENVIRONMENTS.values())
 
 
-def test_the_sweep_runs_hourly_with_a_role_that_may_only_start_it(dev: Deployment) -> None:
-    ((_, clock),) = dev.resources("AWS::Scheduler::Schedule")
-    sweep = {"Fn::GetAtt": [dev.worker(Trigger.HOURLY), "Arn"]}
-    assert clock["Properties"]["ScheduleExpression"] == "rate(1 hour)"
-    assert clock["Properties"]["Target"]["Arn"] == sweep
-    role = clock["Properties"]["Target"]["RoleArn"]["Fn::GetAtt"][0]
-    assert [(actions_of(one), one["Resource"]) for one in statements_of(dev.jobs, role)] == [(["lambda:InvokeFunction"], sweep)]
+def test_the_clock_has_a_schedule_for_each_of_its_workers(dev: Deployment) -> None:
+    started = {clock["Properties"]["Target"]["Arn"]["Fn::GetAtt"][0] for _, clock in dev.resources("AWS::Scheduler::Schedule")}
+    assert started == {dev.function_id(name) for name in OF_CLOCK}
+    assert OF_CLOCK[0] == "worker-sweep"
+
+
+@pytest.mark.parametrize("name", OF_CLOCK)
+def test_such_a_worker_runs_hourly_with_a_role_that_may_only_start_it(dev: Deployment, name: str) -> None:
+    worker = {"Fn::GetAtt": [dev.function_id(name), "Arn"]}
+    clocks = [clock["Properties"] for _, clock in dev.resources("AWS::Scheduler::Schedule")]
+    (clock,) = [clock for clock in clocks if clock["Target"]["Arn"] == worker]
+    assert clock["ScheduleExpression"] == "rate(1 hour)"
+    role = clock["Target"]["RoleArn"]["Fn::GetAtt"][0]
+    assert [(actions_of(one), one["Resource"]) for one in statements_of(dev.jobs, role)] == [(["lambda:InvokeFunction"], worker)]
     (trusted,) = dev.jobs["Resources"][role]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
     assert trusted["Principal"] == {"Service": "scheduler.amazonaws.com"}
     assert trusted["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
 
 
-def test_the_sweeps_alarm_needs_one_failure_and_frequent_workers_three(prod: Deployment) -> None:
+def test_the_alarm_of_hourly_workers_needs_one_failure_and_of_others_three(prod: Deployment) -> None:
     """A sweep that takes too long fails once an hour."""
     alarms = {name: alarm["Properties"]["Threshold"] for name, alarm in prod.resources("AWS::CloudWatch::Alarm")}
     of_functions = {name: threshold for name, threshold in alarms.items() if "MonitoringFunction" in name}
     assert {name for name, threshold in of_functions.items() if threshold == 1} == {
-        name for name in of_functions if "workersweep" in name
+        name for name in of_functions if any(worker.replace("-", "") in name for worker in OF_CLOCK)
     }
     assert set(of_functions.values()) == {1, 3}
 
@@ -119,7 +131,7 @@ def test_the_laptop_has_every_worker_with_its_trigger_and_short_visibility() -> 
     counts = {
         "AWS::Lambda::EventSourceMapping": 3,
         "AWS::StepFunctions::StateMachine": 1,
-        "AWS::Scheduler::Schedule": 1,
+        "AWS::Scheduler::Schedule": len(OF_CLOCK),
         "AWS::Scheduler::ScheduleGroup": 1,
     }
     assert {kind: kinds.count(kind) for kind in counts} == counts

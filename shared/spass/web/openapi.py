@@ -48,7 +48,6 @@ def openapi_document(routers: Iterable[APIRouter]) -> dict[str, Any]:
     """
     routes = [route for router in routers for route in router.routes]
     document = get_openapi(title=TITLE, version=VERSION, description=_DESCRIPTION, routes=routes)
-    document["tags"] = [{"name": tag} for tag in _TAGS]
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     error = Error.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
     document["components"]["schemas"] |= {**error.pop("$defs"), Error.__name__: error}
@@ -62,6 +61,8 @@ def openapi_document(routers: Iterable[APIRouter]) -> dict[str, Any]:
                 operation["requestBody"] = {"required": True, "content": {route.raw_type: {"schema": schema}}}
         else:
             operation["tags"] = ["health"]
+    used = (tag for _, _, operation in _operations(document, routes) for tag in operation["tags"])
+    document["tags"] = [{"name": tag} for tag in dict.fromkeys((*_TAGS, *used))]
     return document
 
 

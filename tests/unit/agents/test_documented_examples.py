@@ -1,8 +1,10 @@
-"""The tool, the provider and the kinds that the guides show pass the checks of a checkout: one file and one line each.
+"""The tool, the provider, the kinds, the route and the worker of the guides pass the checks of a checkout: one line each.
 
-The checkout is copied, and the files and the lines of the guides are written into the copy, word for word.
+The checkout is copied, and the files and the lines of the guides are written into the copy, word for word. `make openapi` and
+`make template` write what is generated; tests/infra has the deployment of the lines.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,11 +15,13 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-GUIDES: Final = ("docs/agents.md", "docs/providers.md")
+GUIDES: Final = ("docs/agents.md", "docs/providers.md", "docs/routes.md")
 REGISTRIES: Final = {
     "spass.tools.": "shared/spass/tools/registry.py",
     "spass.agents.": "shared/spass/agents/kinds/registry.py",
-    "ProviderEntry": "shared/spass/llm/provider_registry.py",
+    "ProviderEntry(": "shared/spass/llm/provider_registry.py",
+    "Route(": "infra/routes.py",
+    "Worker(": "infra/workers.py",
 }
 """What a documented line contains, and the file to whose table it belongs."""
 FILES: Final = {
@@ -26,46 +30,52 @@ FILES: Final = {
     "shared/spass/agents/kinds/program.py",
     "tests/unit/agents/kinds/test_second_look.py",
     "shared/spass/llm/providers/mistral.py",
+    "functions/tokens/whoami.py",
+    "functions/workers/census.py",
 }
 LAW: Final = "test_a_replay_of_the_results_yields_the_same_effects_and_answer"
 CHECKS: Final = [
-    *("tests/architecture/test_docs.py", "tests/architecture/test_error_tree.py", "tests/architecture/test_one_of_each.py"),
+    "tests/architecture",
     *("tests/unit/agents/kinds/test_registry.py", "tests/unit/agents/kinds/test_second_look.py"),
     *(f"tests/unit/agents/test_laws_of_kinds.py::{LAW}[{kind}]" for kind in ("second_look", "program")),
+    *("tests/unit/web/test_openapi.py", "tests/unit/bench/test_coldstart.py"),
+    "tests/functions/test_route_files.py::test_a_route_file_matches_its_row",
+    "tests/functions/test_route_files.py::test_the_openapi_document_has_every_route_and_answer",
 ]
 
 
 def write_examples(copy: Path) -> set[str]:
     """Write the files and the lines of the guides into ``copy``. Return the names of the files."""
     text = "\n".join((ROOT / guide).read_text(encoding="utf-8") for guide in GUIDES)
-    files = dict(re.findall(r"`((?:shared|tests)/[\w/]+\.py)`:\n\n```python\n(.*?)```", text, re.DOTALL))
+    files = dict(re.findall(r"`((?:shared|tests|functions)/[\w/]+\.py)`:\n\n```python\n(.*?)```", text, re.DOTALL))
     for name, source in files.items():
+        (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text(source, encoding="utf-8")
-    lines = re.findall(r"```python\n(\"\w+\": [^\n]+,)\n```", text)
+    lines = re.findall(r"```(?:python|text)\n((?:\"\w+\": |Route\(|Worker\()[^\n]+,)\n```", text)
     assert len(lines) == len(files) - 1, "each file but the test has its line"
     for line in lines:
-        (registry,) = (
-            copy / name for part, name in REGISTRIES.items() if part in line and (part == "ProviderEntry") == ("(" in line)
-        )
-        source = registry.read_text(encoding="utf-8")
-        registry.write_text(source.replace("\n}\n", f"\n    {line}\n}}\n", 1), encoding="utf-8")
+        registry = copy / next(name for part, name in REGISTRIES.items() if part in line)
+        before, head, table = re.split(r"(\n(?:TOOLS|PROVIDERS|BUILT_IN|ROUTES|WORKERS): )", registry.read_text(), maxsplit=1)
+        registry.write_text(before + head + re.sub(r"\n([})])\n", rf"\n    {line}\n\1\n", table, count=1), encoding="utf-8")
     return {*files}
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("shared", "functions", "infra", "local", "tests", "docs", "agents", "requirements", "bench"):
+    for name in ("shared", "functions", "infra", "local", "tests", "docs", "agents", "requirements", "bench", "ui"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules", "images"))
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy2(path, folder)
+    (folder / "node_modules").symlink_to(ROOT / "node_modules")
     assert write_examples(folder) == FILES
+    run(folder, sys.executable, "-m", "local.openapi")
     return folder
 
 
 def run(copy: Path, *command: str) -> None:
-    environment = {"PYTHONPATH": "shared:.", "PATH": str(Path(sys.executable).parent)}
+    environment = {"PYTHONPATH": "shared:.", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 

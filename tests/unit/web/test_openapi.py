@@ -107,7 +107,7 @@ def test_the_document_explains_authentication_and_lists_all_tags(document: Mappi
     assert "Authorization: Bearer" in document["info"]["description"]
     listed = [tag["name"] for tag in document["tags"]]
     used = [tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]]
-    assert (listed[0], listed[-1], set(listed)) == ("health", "rag", set(used))
+    assert (listed[0], {*listed}, len(listed)) == ("health", {*used}, len({*used}))
 
 
 def test_the_committed_document_matches_the_routes() -> None:
