@@ -50,13 +50,14 @@ MAX_RECEIVES: Final = 3
 WORKER_SECONDS: Final = 870.0
 
 
-@dataclass
+@dataclass(eq=False)
 class QueuedMessage:
     """A message of the queue. It is delivered again at ``visible_at`` unless it was deleted."""
 
     body: str
     visible_at: float
     receives: int = 0
+    sent: float = 0.0
 
 
 @dataclass

@@ -283,4 +283,10 @@ def _patch_clock_and_randomness(schedule: Schedule, loop: asyncio.AbstractEventL
         patch.setattr("spass.core.ids._ascending", AscendingNumbers())
         patch.setattr("spass.core.ids.os", SimpleNamespace(urandom=rng.randbytes))
         patch.setattr(random, "uniform", rng.uniform)
+        patch.setattr("anyio.to_thread.run_sync", _run_inline)
         yield
+
+
+async def _run_inline(work: Callable[..., T], *arguments: object) -> T:
+    """Run what production computes in a thread: the time of the schedule would advance while the thread computes."""
+    return work(*arguments)

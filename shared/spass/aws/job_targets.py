@@ -10,7 +10,8 @@ class JobTargets:
 
     ``schedule_role`` is the ARN of the role with which an entry of the group sends to the queue ``runs_queue_arn``.
 
-    ``run_workers`` is the number of concurrent messages of the queue of runs.
+    ``run_workers``, ``job_workers`` and ``compaction_workers`` are the numbers of concurrent runs, of concurrent messages of the
+    queue of jobs, and of concurrent compactions.
 
     Compactions have a queue of their own. A client waits for them, so they must not queue behind another tenant's files.
     """
@@ -23,6 +24,8 @@ class JobTargets:
     schedule_group: str | None = None
     schedule_role: str | None = None
     run_workers: int = 8
+    job_workers: int = 32
+    compaction_workers: int = 100
 
 
 NO_JOB_TARGETS: Final = JobTargets()

@@ -35,10 +35,15 @@ class TenantJobs:
         self._job_targets = job_targets
         self._tenant = tenant
 
-    @property
-    def run_workers(self) -> int:
-        """Return the number of workers of the queue of runs."""
-        return self._job_targets.run_workers
+    def workers(self, kind: WorkKind) -> int:
+        """Return how many pieces of work of ``kind`` are in work at the same time, at most."""
+        match kind:
+            case WorkKind.COMPACTIONS:
+                return self._job_targets.compaction_workers
+            case WorkKind.RUNS:
+                return self._job_targets.run_workers
+            case WorkKind.FILES:
+                return self._job_targets.job_workers
 
     async def send(self, job: Job, *, delay: int = 0) -> None:
         """Send ``job`` to its queue, which delivers it after ``delay`` seconds, at most ``MAX_DELAY_SECONDS``.

@@ -5,6 +5,10 @@ of the pieces that are out. All tenants' items are in one partition, so that a t
 without work has no item. What waits is in the tenant's own part of the table, in order. The worker that gives a place back sends
 what waits next.
 
+The bucket sends the events of files past this line. So the worker that receives one takes the place, or puts the file into the
+line. What is received never takes the last places of a tenant that is alone; these are for what waits. So what exceeds all places
+begins to wait, and each worker that is free moves the rest of the queue into the line, until it finds other work.
+
 Names make each step safe to repeat: a place is taken and given back once. Sending may happen twice after a crash, and a worker
 that gets a message twice finds its work begun or over.
 """
@@ -26,6 +30,9 @@ from spass.core.jobs import WorkKind
 _ITEMS_PER_READ: Final = 8
 """Waiting pieces of one read. Most of the first ones may be in the hands of others that give places back at the same time."""
 
+_SPARE_PART: Final = 8
+"""One in so many places of a tenant that is alone is left to what waits. Jobs without a place may have some of the workers."""
+
 
 class _Place(Enum):
     """The result of taking a place. ``PRESENT``: the piece had one before."""
@@ -44,18 +51,21 @@ class WorkLine:
     shared: GuardedTable
     jobs: TenantJobs
 
-    async def take(self, kind: WorkKind, name: str) -> bool:
+    async def take(self, kind: WorkKind, name: str, *, is_received: bool = False) -> bool:
         """Take a place for the piece of work ``name``, or keep the one that it has. Return False if there is none for this
         tenant: it has half of the workers and other tenants compete, it has all of them, or other work of it waits.
+        ``is_received``: a worker has the message already; leave the last places to what waits.
 
         Raises:
             StorageUnavailable: the table does not answer; whether a place was taken is unknown.
         """
-        return await self._take(kind, name, behind_line=True) is not _Place.NONE
+        workers = self.jobs.workers(kind)
+        spare = max(1, workers // _SPARE_PART) if is_received else 0
+        return await self._take(kind, name, workers - spare, behind_line=True) is not _Place.NONE
 
-    async def wait(self, kind: WorkKind, name: str, order: str, body: str) -> None:
+    async def wait(self, kind: WorkKind, name: str, order: str, body: str, *, is_repeated: bool = False) -> None:
         """Put a piece of work without a place into the line, and send what waits if there is a place by now. ``order`` sorts the
-        line. ``body`` is the message that is sent. A second call has no effect.
+        line. ``body`` is the message that is sent. A second call has no effect. ``is_repeated``: as for ``give_back``.
 
         Raises:
             StorageUnavailable: the table or the queue does not answer. The sweep sends what waits.
@@ -64,8 +74,8 @@ class WorkLine:
         await self.table.write(Put(key, {"name": name, "body": body}))
         # The count comes after the item: who gives a place back sees the count, and then finds the item.
         item = await self.shared.write(Update(keys.work_places(kind, self.tenant), add={"waits": 1}))
-        if _count(item) < self.jobs.run_workers:
-            await self._send_waiting(kind, (item or {}).get("waits"), is_repair=False)
+        if is_repeated or _count(item) < self.jobs.workers(kind):
+            await self._send_waiting(kind, (item or {}).get("waits"), is_repair=is_repeated)
 
     async def give_back(self, kind: WorkKind, name: str, *, is_repeated: bool = False) -> None:
         """Give back the place of ``name``, if it has one, and send what waits. ``is_repeated``: an earlier attempt may have died
@@ -104,14 +114,14 @@ class WorkLine:
                 await self.give_back(kind, name)
         await self._send_waiting(kind, (item or {}).get("waits"), is_repair=True)
 
-    async def _take(self, kind: WorkKind, name: str, *, behind_line: bool = False) -> _Place:
-        """Take a place. ``behind_line``: only if nothing waits."""
-        workers = self.jobs.run_workers
-        place, item = await self._take_below(kind, name, max(1, workers // 2), behind_line=behind_line)
-        is_final = place is not _Place.NONE or _count(item) >= workers or (behind_line and "waits" in (item or {}))
+    async def _take(self, kind: WorkKind, name: str, most: int, *, behind_line: bool = False) -> _Place:
+        """Take one of ``most`` places, or of half of the workers if others compete. ``behind_line``: only if nothing waits."""
+        half = max(1, self.jobs.workers(kind) // 2)
+        place, item = await self._take_below(kind, name, min(half, most), behind_line=behind_line)
+        is_final = place is not _Place.NONE or _count(item) >= most or (behind_line and "waits" in (item or {}))
         if is_final or await self._others_compete(kind):
             return place
-        return (await self._take_below(kind, name, workers, behind_line=behind_line))[0]
+        return (await self._take_below(kind, name, most, behind_line=behind_line))[0]
 
     async def _take_below(self, kind: WorkKind, name: str, bound: int, *, behind_line: bool) -> tuple[_Place, Item | None]:
         """Take a place if fewer than ``bound`` are taken. If that fails, return the tenant's item too."""
@@ -146,7 +156,7 @@ class WorkLine:
         while True:
             items = await self.table.query(keys.waiting_partition(self.tenant, kind), after=after, limit=_ITEMS_PER_READ)
             for item in items:
-                place = await self._take(kind, str(item["name"]))
+                place = await self._take(kind, str(item["name"]), self.jobs.workers(kind))
                 if place is _Place.NONE:
                     return
                 if place is _Place.TAKEN or is_repair:

@@ -27,7 +27,8 @@ REQUEST_MAX_WAIT: Final = 2.0
 those."""
 
 JOB_MAX_WAIT: Final = 70.0
-"""Seconds that a call of a background job waits: long enough for a full minute of tokens to become free."""
+"""Seconds that a call of a job waits if the job would lose its earlier calls: long enough for a full minute of tokens to become
+free."""
 
 MAX_CALLER_DEPTH: Final = 3
 """A request with this caller depth is refused. Each call that a request makes is one deeper than the request."""
@@ -124,13 +125,14 @@ class Scope:
         bypass_cache: bool = False,
         bus: EventBus = EMPTY_BUS,
     ) -> Self:
-        """Return the scope of a job. ``request_id`` is the request that created the job, or None if a timer created it.
+        """Return the scope of a job, which waits for capacity no longer than a request.
 
-        ``route`` is the name of the job in the audit. ``token_id``, ``origin`` and ``depth`` are those of the request.
+        ``request_id`` is the request that created the job, or None if a timer created it. ``route`` is the name of the job in the
+        audit. ``token_id``, ``origin`` and ``depth`` are those of the request.
         """
         identity = Identity(store.tenant, token_id, admin=False, allowed_models=(ANY_MODEL,))
         caller = Caller(identity, user, request_id or RequestId(new_id("req")), origin, depth, route)
-        return cls(caller, store, deadline, CostTally(), depth, max_wait=JOB_MAX_WAIT, bypass_cache=bypass_cache, bus=bus)
+        return cls(caller, store, deadline, CostTally(), depth, bypass_cache=bypass_cache, bus=bus)
 
     @property
     def seconds_to_wait(self) -> float:

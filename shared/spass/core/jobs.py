@@ -30,11 +30,12 @@ class WorkKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One delivery of a queue's message: the ``receives``-th, counted from 1. ``message`` is the message's id. ``sent`` is when
-    it was sent, in seconds since the epoch."""
+    it was sent, in seconds since the epoch. ``body`` is that of a message with the task alone, to send the task again."""
 
     message: str
     receives: int
     sent: float = 0.0
+    body: str = ""
 
     @property
     def last(self) -> bool:

@@ -1,7 +1,7 @@
 """Dispatch a queue's messages. Each is handled alone; the answer names those that SQS must deliver again."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from spass.aws.clients import TenantStore
@@ -10,7 +10,7 @@ from spass.core.ids import TenantId
 from spass.core.jobs import Delivery
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
-from spass.jobs.messages import Task, Unknown, parse
+from spass.jobs.messages import Task, Unknown, parse, split
 
 
 class NotHandled(Exception):
@@ -59,9 +59,10 @@ class Dispatcher:
         """
         done = True
         failures: list[Exception] = []
-        for task in parse(body):
+        tasks = [(task, single) for single in split(body) for task in parse(single)]
+        for task, own_body in tasks:
             try:
-                done = await self._task(task, delivery, deadline) and done
+                done = await self._task(task, replace(delivery, body=own_body), deadline) and done
             except NotHandled as error:
                 line: dict[str, Json] = {"at": now(), "level": "warning", "event": "job_dropped", "message_id": delivery.message}
                 write_line(line | {"why": str(error)})

@@ -26,6 +26,18 @@ class Unknown:
 Task: TypeAlias = Job | UploadedFile
 
 
+def split(body: str) -> list[str]:
+    """Return the bodies of messages with one task each: a message of the bucket may hold several events."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return [body]
+    match message:
+        case {"Records": [_, _, *_] as events}:
+            return [json.dumps({"Records": [event]}) for event in events]
+    return [body]
+
+
 def parse(body: str) -> list[Task | Unknown]:
     """Return the tasks of a message: several if it holds several events, none if it is the bucket's test event.
 

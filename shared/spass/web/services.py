@@ -115,6 +115,8 @@ class Settings:
                 schedule_group=environment.get("SPASS_SCHEDULE_GROUP") or None,
                 schedule_role=environment.get("SPASS_SCHEDULE_ROLE") or None,
                 run_workers=int(environment.get("SPASS_RUN_WORKERS") or NO_JOB_TARGETS.run_workers),
+                job_workers=int(environment.get("SPASS_JOB_WORKERS") or NO_JOB_TARGETS.job_workers),
+                compaction_workers=int(environment.get("SPASS_COMPACTION_WORKERS") or NO_JOB_TARGETS.compaction_workers),
             ),
             keys_path=environment.get("SPASS_KEYS_PATH") or None,
             telemetry=environment.get("SPASS_TELEMETRY") == "1",

@@ -14,7 +14,7 @@ from spass.aws.table import TenantTable
 from spass.calls import pipeline
 from spass.calls.admission import Admission
 from spass.calls.pipeline import Calls
-from spass.calls.scope import REQUEST_MAX_WAIT, Scope
+from spass.calls.scope import JOB_MAX_WAIT, REQUEST_MAX_WAIT, Scope
 from spass.core.errors import BudgetExceeded, InputRefused, RateLimited, SpassError, StorageUnavailable, UpstreamError
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
@@ -149,10 +149,10 @@ async def test_a_request_waits_a_moment_for_tokens(harness: AdmissionHarness) ->
     assert sum(harness.pauses) == pytest.approx(REQUEST_MAX_WAIT - 0.5, abs=0.2)
 
 
-async def test_a_job_waits_until_the_minute_has_passed(harness: AdmissionHarness) -> None:
+async def test_a_job_that_would_lose_its_calls_waits_until_the_minute_has_passed(harness: AdmissionHarness) -> None:
     harness.limits.tokens, harness.limits.budget = 100, "0.1"
     harness.provider.vectors = vectors_of(40)
-    job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
+    job = replace(Scope.for_job(harness.store, Deadline.after(600), route="compact"), max_wait=JOB_MAX_WAIT)
     for _ in range(3):
         await harness.calls.embed(job, ["a" * 160, "b" * 160])
     assert 110 <= sum(harness.pauses) <= 140
@@ -245,7 +245,7 @@ async def test_a_job_waits_for_reserved_money_and_a_request_is_refused(
     assert "Calls in flight" in error.message
     assert error.retry_after is not None
     assert 1 <= error.retry_after <= 5
-    job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
+    job = replace(Scope.for_job(harness.store, Deadline.after(600), route="compact"), max_wait=JOB_MAX_WAIT)
     harness.on_sleep = lambda: answer.aclose()
     harness.provider.vectors = vectors_of(1)
     await harness.calls.embed(job, ["a" * 8000] * 4)

@@ -21,11 +21,13 @@ LEASE: Final = ("owner", "message", "lease_until")
 
 
 class StopWork(Exception):
-    """Ends the work on a message. ``done`` is False if the queue must deliver the message again."""
+    """Ends the work on a message. ``done`` is False if the queue must deliver the message again. ``keeps_place``: another message
+    continues the work, and has its place among the tenant's files."""
 
-    def __init__(self, *, done: bool) -> None:
+    def __init__(self, *, done: bool, keeps_place: bool = False) -> None:
         super().__init__()
         self.done = done
+        self.keeps_place = keeps_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class Receiver:
         If that receiver has the same message, it may be dead, and the queue must deliver the message again. If it has another
         message, this one is done: if that receiver dies, the queue delivers its own message again.
         """
-        return StopWork(done=item.get("message") != self.message)
+        is_other = item.get("message") != self.message
+        return StopWork(done=is_other, keeps_place=is_other)
 
     async def renew(self, store: TenantStore, key: Key) -> None:
         """Extend the lease of this receiver on the item ``key``.

@@ -1,5 +1,6 @@
 """Sweep uploads every hour: send lost messages again, and fail uploads that no worker will finish."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,8 +9,9 @@ from spass.aws.clients import TenantStore
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Equals, Update
 from spass.core.ids import IndexId
-from spass.core.jobs import IngestUpload
+from spass.core.jobs import IngestUpload, WorkKind
 from spass.core.time import Deadline
+from spass.rag.ingest.places import names_of, upload_of
 from spass.rag.ingest.publish import republish_parts
 from spass.rag.ingest.transitions import end_failed
 from spass.rag.ingest.upload_record import ABANDONED, UploadRecord, record_of, upload_key
@@ -32,6 +34,7 @@ async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> S
         StorageUnavailable: the table, the bucket or the queue does not answer.
     """
     abandoned = resent = 0
+    in_work: set[str] = set()
     for index in await store.uploads.folders():
         after: str | None = None
         while deadline.remaining():
@@ -40,6 +43,7 @@ async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> S
                 partition, prefix=keys.UPLOAD_PREFIX, after=after, limit=_ITEMS_PER_QUERY, consistent=False
             )
             for record in map(record_of, items):
+                in_work |= names_of(record) if record.in_work(now_s) else set()
                 if record.abandoned(now_s):
                     await end_failed(store, record, ABANDONED, is_temporary=True, when=_unchanged(record))
                     abandoned += 1
@@ -49,7 +53,19 @@ async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> S
             if len(items) < _ITEMS_PER_QUERY:
                 break
             after = str(items[-1]["sk"])
+    if deadline.remaining():
+        await _repair_line(store, in_work)
     return SweptUploads(abandoned, resent)
+
+
+async def _repair_line(store: TenantStore, in_work: Collection[str]) -> None:
+    """Give back the places of files that no worker works on, and send what waits. The message of such a file takes a place
+    again when it arrives."""
+
+    async def is_over(name: str) -> bool:
+        return upload_of(name) not in in_work
+
+    await store.line.repair(WorkKind.FILES, is_over)
 
 
 async def _resend(store: TenantStore, record: UploadRecord) -> None:

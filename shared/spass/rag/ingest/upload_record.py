@@ -23,7 +23,7 @@ PARTS_PATIENCE_SECONDS: Final = 24 * 3600
 """Seconds without progress after which a file of several parts is abandoned. Its parts may wait behind those of other files."""
 _PATIENCE_SECONDS: Final = 2 * 3600
 _QUEUED_PATIENCE_SECONDS: Final = 4 * 24 * 3600  # the retention period of the queue
-_UNPUBLISHED_SECONDS: Final = 15 * 60  # no worker lives longer between planning a file and sending its first parts
+_WORKER_SECONDS: Final = 15 * 60  # no worker lives longer
 _MAX_RESENT: Final = 3
 
 
@@ -110,8 +110,12 @@ class UploadRecord:
         if not self.active or self.resent >= _MAX_RESENT:
             return False
         if (self.parts or 0) > 1 and not self.published:
-            return self._idle_seconds(now_s) > _UNPUBLISHED_SECONDS
+            return self._idle_seconds(now_s) > _WORKER_SECONDS
         return 4 * self._idle_seconds(now_s) > self._patience * (self.resent + 1)
+
+    def in_work(self, now_s: int) -> bool:
+        """Return whether a worker has worked on the upload in the lifetime of a worker."""
+        return self.active and self._idle_seconds(now_s) <= _WORKER_SECONDS
 
     @property
     def _patience(self) -> int:

@@ -41,8 +41,13 @@ class UploadedFile:
     @property
     def own_upload(self) -> UploadId:
         """Return the upload id that is derived from key and revision. Such ids sort before all ids that begin with a time."""
-        digest = hashlib.sha256(f"{self.key}\0{self.revision}".encode("utf-8", "surrogatepass")).digest()[:_HASH_BYTES]
-        return UploadId(f"upl_{_BEFORE_ALL_TIMES}{base64.b32hexencode(digest).decode().lower()}")
+        return own_upload(self.key, self.revision)
+
+
+def own_upload(key: str, revision: str) -> UploadId:
+    """Return the id of the upload that belongs to the file ``revision`` of ``key`` alone."""
+    digest = hashlib.sha256(f"{key}\0{revision}".encode("utf-8", "surrogatepass")).digest()[:_HASH_BYTES]
+    return UploadId(f"upl_{_BEFORE_ALL_TIMES}{base64.b32hexencode(digest).decode().lower()}")
 
 
 def upload_key(index: IndexId, upload: UploadId, filename: str) -> str:

@@ -33,6 +33,7 @@ from spass.core.time import Deadline, now
 from spass.rag.ingest.lease import Receiver, StopWork
 from spass.rag.ingest.part_run import LAST_SECONDS, PartRun
 from spass.rag.ingest.parts import lease_part, part_key
+from spass.rag.ingest.places import FileTask, delay_after, enter, leave, put_back
 from spass.rag.ingest.plan import IngestRefused, UploadError
 from spass.rag.ingest.planning import plan_upload
 from spass.rag.ingest.publish import publish_parts
@@ -46,8 +47,8 @@ from spass.rag.write.writer import Writer
 T = TypeVar("T")
 _Failure: TypeAlias = IngestRefused | ObjectMissing | SpassError
 
-_RETRIED: Final = (Unavailable, Upstream, DeadlineExceeded, LimitExceeded)
-_TEMPORARY: Final = (*_RETRIED, Internal)
+_RETRIED: Final = (Unavailable, Upstream, DeadlineExceeded)
+_TEMPORARY: Final = (*_RETRIED, LimitExceeded, Internal)
 
 
 class IngestWorker:
@@ -70,22 +71,34 @@ class IngestWorker:
         self._bus = bus
         self._receiver = Receiver(delivery.message, settings)
 
-    async def run(self, task: UploadedFile | IngestUpload | IngestPart) -> bool:
-        """Return True if the message is done, and False if the queue must deliver it again."""
+    async def run(self, task: FileTask) -> bool:
+        """Process ``task`` if its tenant has a place among the workers, or put it into the tenant's line. Return True if the
+        message is done, and False if the queue must deliver it again."""
+        if isinstance(task, UploadedFile):
+            await supersede_older(self._store, task)
+        if not await enter(self._store, task, self._delivery):
+            return True
+        done = True
         try:
-            match task:
-                case UploadedFile():
-                    await supersede_older(self._store, task)
-                    await self._upload(await lease_file(self._store, task, self._receiver))
-                case IngestUpload():
-                    await self._upload(await lease_upload(self._store, task.index, task.upload, self._receiver))
-                case IngestPart():
-                    await self._part_message(task)
+            await self._process(task)
         except StopWork as stop:
-            return stop.done
+            if stop.keeps_place:
+                return stop.done
+            done = stop.done
         except LeaseLost:
-            return False
-        return True
+            done = False
+        if done or self._delivery.last:
+            await leave(self._store, task, self._delivery)
+        return done
+
+    async def _process(self, task: FileTask) -> None:
+        match task:
+            case UploadedFile():
+                await self._upload(await lease_file(self._store, task, self._receiver))
+            case IngestUpload():
+                await self._upload(await lease_upload(self._store, task.index, task.upload, self._receiver))
+            case IngestPart():
+                await self._part_message(task)
 
     async def _upload(self, record: UploadRecord | None) -> None:
         if record is None or record.ended:
@@ -140,7 +153,7 @@ class IngestWorker:
         """Run ``attempt`` while renewing the lease on ``key``, and return its result.
 
         Raises:
-            StopWork: it failed.
+            StopWork: it failed, or it was put back because of a rate limit.
             LeaseLost: another worker has the lease.
         """
         try:
@@ -149,6 +162,10 @@ class IngestWorker:
         except (LeaseLost, StopWork):
             raise
         except (IngestRefused, ObjectMissing, SpassError) as error:
+            if (seconds := delay_after(error)) is not None:
+                await self._release(record, key, part)
+                await put_back(self._store, self._delivery, seconds)
+                raise StopWork(done=True, keeps_place=True) from error
             is_temporary = isinstance(error, _TEMPORARY)
             with suppress(StorageUnavailable) if is_temporary else nullcontext():
                 await self._fail(record, key, error, part, is_temporary=is_temporary)

@@ -16,7 +16,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.leases import renewing
 from spass.aws.table import TTL, ConditionFailed, TransactionFailed
 from spass.aws.writes import Delete, Put, Write
-from spass.calls.scope import Scope
+from spass.calls.scope import JOB_MAX_WAIT, Scope
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.cost import Cost
 from spass.core.errors import (
@@ -204,7 +204,7 @@ def _job_scope(store: TenantStore, job: Job, deadline: Deadline, bus: EventBus) 
         bypass_cache=True,
         bus=bus,
     )
-    return scope.for_agent(job.agent, job.plan.source)
+    return replace(scope, max_wait=JOB_MAX_WAIT).for_agent(job.agent, job.plan.source)
 
 
 async def _add_cost(store: TenantStore, job: Job, cost: Cost) -> None:

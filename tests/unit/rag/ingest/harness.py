@@ -1,7 +1,7 @@
 """Deliver messages of the ingest queue to workers of one tenant, with vectors computed from the bytes of the text."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
@@ -45,17 +45,20 @@ def config_with(model: str = "arithmetic") -> GatewayConfig:
 
 @dataclass(slots=True)
 class Calls:
-    """Embedding calls. ``before_embedding`` is called with the texts of each call and may raise. ``texts``
+    """Embedding calls. ``before_embedding`` and ``during_embedding`` get the texts of each call; the first may raise. ``texts``
     are those that were embedded."""
 
     config: GatewayConfig = field(default_factory=config_with)
     before_embedding: Callable[[Sequence[str]], object] = lambda _: None
+    during_embedding: Callable[[Sequence[str]], Awaitable[None]] | None = None
     texts: list[str] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
         self.scopes.append(scope)
         self.before_embedding(texts)
+        if self.during_embedding is not None:
+            await self.during_embedding(texts)
         self.texts += texts
         rows = [[float(sum(text.encode()) // 5**n % 5) - 2.0 for n in range(DIMENSIONS)] for text in texts]
         return EmbeddingReply(pack_rows(rows), len(texts), DIMENSIONS, TokenUsage())

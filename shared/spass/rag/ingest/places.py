@@ -1,0 +1,93 @@
+"""The places of a tenant's files among the workers, so that one tenant's files do not stop those of another.
+
+The worker that receives the message of a file or of a part takes a place for it. Without one, the message waits in the tenant's
+line (``WorkLine``). The work keeps its place until it ends, also while its message waits to be delivered again.
+"""
+
+import base64
+import hashlib
+import math
+import random
+from typing import Final, TypeAlias
+
+from spass.aws.clients import TenantStore
+from spass.core.errors import LimitExceeded
+from spass.core.ids import UploadId
+from spass.core.jobs import Delivery, IngestPart, IngestUpload, WorkKind
+from spass.rag.ingest.upload_record import UploadRecord
+from spass.rag.ingest.uploaded_file import UploadedFile, own_upload
+
+FileTask: TypeAlias = UploadedFile | IngestUpload | IngestPart
+
+_HASH_BYTES: Final = 5
+"""The item of a tenant's places has one name for each worker, and each write costs what the item has."""
+_LONGEST_DELAY: Final = 75.0
+"""A minute of tokens is free after at most so many seconds. A budget that is spent is not."""
+_JITTER_SECONDS: Final = 5
+"""Files that wait for the same minute must not all come back at that moment."""
+
+
+async def enter(store: TenantStore, task: FileTask, delivery: Delivery) -> bool:
+    """Take a place for ``task``, or put it into the tenant's line and return False: its message is done then.
+
+    Raises:
+        StorageUnavailable: the table or the queue does not answer; deliver the message again.
+    """
+    name = _name(task)
+    if await store.line.take(WorkKind.FILES, name, is_received=True):
+        return True
+    order = f"{int(delivery.sent * 1000):013}#{delivery.message}"
+    await store.line.wait(WorkKind.FILES, name, order, delivery.body, is_repeated=delivery.receives > 1)
+    return False
+
+
+async def leave(store: TenantStore, task: FileTask, delivery: Delivery) -> None:
+    """Give the place of ``task`` back, and send what waits.
+
+    Raises:
+        StorageUnavailable: the table or the queue does not answer; deliver the message again.
+    """
+    await store.line.give_back(WorkKind.FILES, _name(task), is_repeated=delivery.receives > 1)
+
+
+def delay_after(error: Exception) -> int | None:
+    """Return the seconds after which the work that ``error`` stopped may go on, or None if ``error`` is not a rate limit that
+    ends soon."""
+    if not isinstance(error, LimitExceeded) or error.retry_after is None or error.retry_after > _LONGEST_DELAY:
+        return None
+    return math.ceil(error.retry_after + random.uniform(0, _JITTER_SECONDS))  # noqa: S311 (jitter)
+
+
+async def put_back(store: TenantStore, delivery: Delivery, seconds: int) -> None:
+    """Send the task of ``delivery`` again, which keeps its place, so that it is delivered after ``seconds``.
+
+    A new message, because a changed visibility would count as a delivery.
+
+    Raises:
+        StorageUnavailable: the queue does not answer; deliver the message again.
+    """
+    await store.jobs.send_body(WorkKind.FILES, delivery.body, delay=seconds)
+
+
+def names_of(record: UploadRecord) -> set[str]:
+    """Return the names of an upload's places, without the numbers of parts."""
+    return {_hash(record.id), _hash(own_upload(record.key, record.revision))}
+
+
+def upload_of(name: str) -> str:
+    """Return the name of a place without the number of its part."""
+    return name.partition(".")[0]
+
+
+def _hash(upload: UploadId) -> str:
+    return base64.b32hexencode(hashlib.sha256(upload.encode()).digest()[:_HASH_BYTES]).decode().lower()
+
+
+def _name(task: FileTask) -> str:
+    match task:
+        case UploadedFile():
+            return _hash(task.own_upload)
+        case IngestUpload():
+            return _hash(task.upload)
+        case IngestPart():
+            return f"{_hash(task.upload)}.{task.part}"
