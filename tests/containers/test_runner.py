@@ -65,7 +65,7 @@ async def test_a_container_has_no_network_no_rights_and_no_secrets(
         """)
     )
     runner = ContainerRunner(image=image, runtime=runtime)
-    async with runner.open({"prompt": "x"}, secrets={"KEY": "hidden-secret"}) as container:
+    async with runner.open({"prompt": "x"}, tenant_id="tenant", secrets={"KEY": "hidden-secret"}) as container:
         await container.receive()
         [name] = containers(runtime)
         inspected, commands = inspect(runtime, name), commands_of_all_processes()

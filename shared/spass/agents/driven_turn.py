@@ -62,7 +62,7 @@ class DrivenTurn:
         self.tool_calls = 0
         self._driver = driver
         self._max_turns: int | None = getattr(agent, "max_turns", None)
-        self._run = KindRun(agent, input)
+        self._run = KindRun(agent, input, driver.scope.caller.tenant)
         self._code: CodeRunner | None = None
         self._interpreter: Interpreter | None = None
         self._shorten_history = shorten_history

@@ -53,7 +53,7 @@ async def _run_kind(payload: Mapping[str, Any], children: InsideChildren) -> Map
     """Run a kind and return its answer, or an error that says what is wrong."""
     try:
         agent = KINDS.get(payload["agent_id"])(**_parameters(payload["params"]))
-        source = agent.open(payload["prompt"], decode(AgentContext, payload["context"]))
+        source = agent.open(payload["prompt"], decode(AgentContext, payload["context"]), tenant_id="")
     except (LookupError, TypeError, ValueError) as error:
         return _failure(f"The image cannot run the agent kind {payload['agent_id']!r}: {error}")
     try:

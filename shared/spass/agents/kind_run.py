@@ -22,15 +22,16 @@ _INTERRUPT: Final = _Interrupt()
 
 
 class KindRun:
-    """One run of ``agent``. Every method that resumes the kind returns its next effect or its answer.
+    """One run of ``agent`` for a tenant. Every method that resumes the kind returns its next effect or its answer.
 
     Raises:
         InternalError: the kind failed, or yields effects without end.
         SpassError: the source of the effects failed.
     """
 
-    def __init__(self, agent: BaseAgent, input: str) -> None:
+    def __init__(self, agent: BaseAgent, input: str, tenant_id: str) -> None:
         self._agent = agent
+        self._tenant_id = tenant_id
         self._input = input
         self._context = AgentContext()
         self._source: Source | None = None
@@ -84,7 +85,7 @@ class KindRun:
             await self._source.close()
 
     async def _begin(self) -> Effect | Answer:
-        previous, self._source = self._source, self._agent.open(self._input, self._context)
+        previous, self._source = self._source, self._agent.open(self._input, self._context, self._tenant_id)
         if previous is not None:
             self._source.take_over(previous)
         return self._note(await self._source.start())

@@ -62,9 +62,9 @@ class SandboxedAgent(BaseAgent):
         """Return the generator of the agent, which runs in this process and not in the container."""
         return self.agent.steps(input, context)
 
-    def open(self, input: str, context: AgentContext) -> Source:
+    def open(self, input: str, context: AgentContext, tenant_id: str) -> Source:
         """Return the source of effects of one turn: a container."""
-        return _ContainerSource(self, input, context)
+        return _ContainerSource(self, input, context, tenant_id)
 
     async def run(self, input: str, context: AgentContext, driver: Runner) -> AgentResult:
         """Run one turn and return its result.
@@ -123,8 +123,9 @@ def key_of(kind: type[BaseAgent]) -> str:
 class _ContainerSource:
     """The effects of a kind that runs in a container. See ``Source``."""
 
-    def __init__(self, agent: SandboxedAgent, input: str, context: AgentContext) -> None:
+    def __init__(self, agent: SandboxedAgent, input: str, context: AgentContext, tenant_id: str) -> None:
         self._agent: Final = agent
+        self._tenant_id: Final = tenant_id
         self._input: Final = input
         self._context: Final = context
         self._stack: Final = AsyncExitStack()
@@ -138,7 +139,7 @@ class _ContainerSource:
         if self._interpreter is None:
             from spass.sandbox.interpreter import TurnInterpreter  # it imports pydantic, which only code needs
 
-            self._interpreter = TurnInterpreter(self._children, "", "")
+            self._interpreter = TurnInterpreter(self._children, self._tenant_id, "")
         return self._interpreter
 
     def take_over(self, previous: Source) -> None:
@@ -150,6 +151,7 @@ class _ContainerSource:
         agent = self._agent
         container = agent.runner.open(
             agent.payload(self._input, self._context),
+            tenant_id=self._tenant_id,
             workspace=agent.workspace,
             mounts=agent.mounts,
             secrets=agent.secrets,

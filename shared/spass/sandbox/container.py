@@ -44,7 +44,9 @@ class ContainerLauncher:
         children = ContainerChildren()
         try:
             async with AsyncExitStack() as stack:
-                children.attach(await stack.enter_async_context(self._runner.open({"interpreter": True})))
+                # The owner stands for the tenant. No child waits here: what computes has a slot, and finds a container free.
+                container = self._runner.open({"interpreter": True}, tenant_id=owner_id)
+                children.attach(await stack.enter_async_context(container))
                 child = await children.start(owner_id, request)
                 stack.enter_context(self._open.count_one())
                 return _ContainedChild(child, stack.pop_all(), self._open)

@@ -25,8 +25,6 @@ _CLIENT_VARIABLES: Final = frozenset(
     | {"DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"}
 )
 """The variables that the runtime's client may read. Podman would pass others, such as HTTP_PROXY, into the container."""
-_NO_TENANT: Final = ""
-"""A runner is of one program, which knows no tenants."""
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
@@ -35,8 +33,8 @@ class ContainerRunner:
     """Run containers of one image.
 
     ``timeout`` is in seconds and limits the life of one container. ``mount_allowlist_path`` is a file of JSON with the roots of
-    mounts; without it no root restricts them. At most ``max_concurrent`` containers of this runner run at a time; others wait for
-    at most ``timeout``. ``runtime`` is the program: docker or podman.
+    mounts; without it no root restricts them. At most ``max_concurrent`` containers of this runner run at a time, and one of
+    another tenant besides, see ``Slots``; others wait for at most ``timeout``. ``runtime`` is the program: docker or podman.
     """
 
     image: str = DEFAULT_IMAGE
@@ -77,14 +75,15 @@ class ContainerRunner:
         secrets: Mapping[str, str] | None = None,
     ) -> dict[str, Json]:
         """Run one container and return its answer. Its standard input is ``payload`` with ``workspace``, the folder in the
-        container in which it starts, and ``secrets``, as one line of JSON.
+        container in which it starts, and ``secrets``, as one line of JSON. All these containers are of one tenant, which has no
+        name.
 
         Raises:
             ContainerFailed: the runtime is missing, or the container failed. ``ContainerTimedOut`` says that it took too long.
             MountRefused: a mount or the allow-list is refused.
             ValueError: the workspace is not an absolute path.
         """
-        async with self.open(payload, workspace=workspace, mounts=mounts, secrets=secrets) as container:
+        async with self.open(payload, tenant_id="", workspace=workspace, mounts=mounts, secrets=secrets) as container:
             container.end_input()
             message = await container.receive()
             if isinstance(message, ContainerEffect):
@@ -98,11 +97,13 @@ class ContainerRunner:
         self,
         payload: Mapping[str, Json],
         *,
+        tenant_id: str,
         workspace: str = "",
         mounts: Sequence[str] = (),
         secrets: Mapping[str, str] | None = None,
     ) -> AsyncIterator[ContainerPipe]:
-        """Start a container, send it its payload, and remove it at the end. The arguments and the errors are those of ``run``."""
+        """Start a container, send it its payload, and remove it at the end. Containers that wait are served by ``tenant_id`` in
+        turn. The other arguments and the errors are those of ``run``."""
         runtime, resolved = self.check(workspace, mounts)
         given = dict(secrets or {})
         name = new_name()
@@ -117,7 +118,7 @@ class ContainerRunner:
             timeout=self.timeout,
         )
         try:
-            await self._slots.acquire(_NO_TENANT, self.timeout)
+            await self._slots.acquire(tenant_id, self.timeout)
         except NoFreeSlot:
             message = f"No container became free: {self.max_concurrent} are running. Try again later, or raise max_concurrent."
             raise ContainerTimedOut(message) from None
@@ -128,4 +129,4 @@ class ContainerRunner:
             finally:
                 await container.close()
         finally:
-            self._slots.release(_NO_TENANT)
+            self._slots.release(tenant_id)

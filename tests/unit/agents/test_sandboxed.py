@@ -5,7 +5,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import MISSING, dataclass, fields
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from spass.agents.container_settings import ContainerSettings
-from spass.agents.kinds import KINDS, AgentContext, BaseAgent
+from spass.agents.kinds import KINDS, AgentContext, AgentResult, BaseAgent
 from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.rlm import RLMAgent
@@ -198,6 +198,26 @@ async def test_an_image_of_a_plain_program_may_answer_with_content(runtime: Reco
     runtime.contain(PRELUDE + "answer({'content': 'plain', 'tool_results': [], 'metadata': {'a': 1}})")
     result = await contained(SimpleAgent()).run("?", AgentContext(), driver_of(ScriptedWorld([])))
     assert (result.content, result.metadata, result.turns) == ("plain", {"a": 1}, 0)
+
+
+async def test_turns_of_one_tenant_do_not_keep_that_of_another_waiting(runtime: RecordingRuntime, tmp_path: Path) -> None:
+    has_ended = tmp_path / "has_ended"
+    read = PRELUDE.replace("sys.stdin.readline()", "prompt = json.loads(sys.stdin.readline())['prompt']")
+    wait = f"import os\nwhile prompt == 'wait' and not os.path.exists({str(has_ended)!r}): time.sleep(0.05)\n"
+    runtime.contain(f"{read}{wait}answer({{'content': prompt}})")
+    agent = SandboxedAgent(agent=SimpleAgent(), runner=ContainerRunner(timeout=20, max_concurrent=1))
+
+    def ask(tenant: str, prompt: str) -> Coroutine[None, None, AgentResult]:
+        return agent.run(prompt, AgentContext(), driver_of(ScriptedWorld([], scope=scope_for(tenant))))
+
+    busy = [asyncio.create_task(ask("busy", "wait")) for _ in range(2)]
+    async with asyncio.timeout(10):
+        while not runtime.running:
+            await asyncio.sleep(0.01)
+    other = await ask("other", "now")
+    assert (other.content, [turn.done() for turn in busy]) == ("now", [False, False])
+    has_ended.touch()
+    assert [turn.content for turn in await asyncio.gather(*busy)] == ["wait", "wait"]
 
 
 async def test_lines_about_children_that_nobody_started_change_nothing(runtime: RecordingRuntime) -> None:

@@ -165,7 +165,7 @@ async def test_a_container_that_takes_too_long_is_removed(runtime: RecordingRunt
 
 async def test_a_container_ends_in_time_also_while_nobody_listens_to_it(runtime: RecordingRuntime) -> None:
     contain(runtime, f"say({EFFECT + ' {}'!r}); time.sleep(60)")
-    async with ContainerRunner(timeout=1).open({"prompt": "x"}) as container:
+    async with ContainerRunner(timeout=1).open({"prompt": "x"}, tenant_id="") as container:
         await container.receive()
         while runtime.running:
             await asyncio.sleep(0.05)
@@ -211,7 +211,7 @@ for number in range(3):
 answer({{"total": total, "rest": sys.stdin.read()}})
 """,
     )
-    async with ContainerRunner().open({"prompt": "x"}) as container:
+    async with ContainerRunner().open({"prompt": "x"}, tenant_id="") as container:
         for number in range(3):
             message = await container.receive()
             assert getattr(message, "effect", None) == {"number": number}
@@ -252,16 +252,31 @@ async def test_a_run_that_waits_too_long_for_a_place_says_so(runtime: RecordingR
     contain(runtime, "time.sleep(60)")
     runner = ContainerRunner(max_concurrent=1, timeout=0.4)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(runner.open({"prompt": "x"}))
+        await stack.enter_async_context(runner.open({"prompt": "x"}, tenant_id=""))
         with pytest.raises(ContainerTimedOut, match="No container became free: 1 are running"):
             await runner.run({"prompt": "y"})
     assert len(runtime.runs) == 1
 
 
+async def test_a_container_of_another_tenant_starts_while_one_tenant_has_all(runtime: RecordingRuntime) -> None:
+    contain(runtime, "answer({}) if sys.stdin.read() else None")
+    runner = ContainerRunner(max_concurrent=1, timeout=20)
+    async with runner.open({"prompt": "x"}, tenant_id="busy") as container:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1), runner.open({"prompt": "y"}, tenant_id="busy"):
+                pass
+        async with runner.open({"prompt": "z"}, tenant_id="other") as other:
+            other.end_input()
+            await other.receive()
+        container.end_input()
+        await container.receive()
+    assert len(runtime.runs) == 2
+
+
 async def test_a_cancelled_wait_takes_no_place(runtime: RecordingRuntime) -> None:
     contain(runtime, "answer({}) if sys.stdin.read() else None")
     runner = ContainerRunner(max_concurrent=1)
-    async with runner.open({"prompt": "x"}) as container:
+    async with runner.open({"prompt": "x"}, tenant_id="") as container:
         waiting = [asyncio.create_task(runner.run({"prompt": str(number)})) for number in range(3)]
         await asyncio.sleep(0.05)
         waiting[0].cancel()
@@ -315,7 +330,7 @@ async def test_a_path_that_changes_after_the_check_is_not_used(
     secret.mkdir()
     contain(runtime, "answer({}) if sys.stdin.read() else None")
     runner = ContainerRunner(max_concurrent=1)
-    async with runner.open({"prompt": "x"}) as container:
+    async with runner.open({"prompt": "x"}, tenant_id="") as container:
         second = asyncio.create_task(runner.run({"prompt": "y"}, mounts=[str(data)]))
         await asyncio.sleep(0.05)
         data.rename(tmp_path / "moved")

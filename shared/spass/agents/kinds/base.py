@@ -104,8 +104,9 @@ class BaseAgent(ABC):
     def steps(self, input: str, context: AgentContext) -> Steps:
         """Return the generator of one turn. It does no I/O, reads no clock and makes no ids."""
 
-    def open(self, input: str, context: AgentContext) -> Source:
-        """Return the source of the effects of one turn: by default, the generator of ``steps``."""
+    def open(self, input: str, context: AgentContext, tenant_id: str) -> Source:  # noqa: ARG002 (a generator waits for nothing)
+        """Return the source of the effects of one turn: by default, the generator of ``steps``. A source that waits for others
+        is served by ``tenant_id`` in turn."""
         return GeneratorSource(type(self).__name__, lambda: self.steps(input, context))
 
     async def run(self, input: str, context: AgentContext, driver: Runner) -> AgentResult:

@@ -30,6 +30,7 @@ class EditRequest:
     wait are served by ``tenant_id`` in turn.
     """
 
+    tenant_id: str
     message: str
     files: Mapping[str, str]
     read_only: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +39,6 @@ class EditRequest:
     run_id: str = ""
     parent_log_id: str = ""
     seconds: float = 300.0
-    tenant_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

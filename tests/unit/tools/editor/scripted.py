@@ -36,7 +36,7 @@ class Scripted:
         message: str = "Change it.",
         seconds: float = 30.0,
     ) -> EditResult:
-        request = EditRequest(message, files, read_only or {}, create, format, "run", "log", seconds)
+        request = EditRequest("tenant", message, files, read_only or {}, create, format, "run", "log", seconds)
         return await AiderEditor(PACKAGES, temporary=self.temporary).edit(request, self._ask, self._propose, self.progress.append)
 
     async def _ask(self, messages: Sequence[Message]) -> str:

@@ -47,7 +47,7 @@ class Attack:
         temporary = self.folder / "temporary"
         temporary.mkdir(exist_ok=True)
         editor = AiderEditor(library, engine="attack", temporary=temporary)
-        request = EditRequest("Attack.", {"main.py": "x = 1\n"}, read_only={"notes.txt": ""}, seconds=seconds)
+        request = EditRequest("tenant", "Attack.", {"main.py": "x = 1\n"}, read_only={"notes.txt": ""}, seconds=seconds)
         return await editor.edit(request, self._ask, lambda path: path == "allowed.py", lambda _: None)
 
     async def _ask(self, messages: Sequence[Message]) -> str:
@@ -297,7 +297,7 @@ async def test_many_edits_of_a_tenant_have_eight_children_and_leave_one_to_anoth
         return ""
 
     progress: list[str] = []
-    request = EditRequest("Attack.", {"main.py": ""}, seconds=60.0)
+    request = EditRequest("tenant", "Attack.", {"main.py": ""}, seconds=60.0)
     edits = (editor.edit(request, ask, lambda _: False, progress.append) for _ in range(2 * MAX_CHILDREN))
     running = asyncio.gather(*edits)
     await all_wait.wait()
@@ -317,7 +317,7 @@ async def test_an_edit_that_waits_for_others_ends_with_its_time(tmp_path: Path) 
     (library / "aider").mkdir(parents=True)
     (library / "attack.py").write_text(HEAD + "    time.sleep(60)" + TAIL)
     editor = AiderEditor(library, engine="attack", temporary=tmp_path)
-    request = EditRequest("Attack.", {"main.py": ""}, seconds=1.0)
+    request = EditRequest("tenant", "Attack.", {"main.py": ""}, seconds=1.0)
     edits = (editor.edit(request, _refuse, lambda _: False, lambda _: None) for _ in range(MAX_CHILDREN + 2))
     errors = await asyncio.gather(*edits, return_exceptions=True)
     assert {error.code for error in errors if isinstance(error, ToolError)} == {"edit_timeout"}

@@ -16,7 +16,7 @@ from spass.tools.editor.protocol import EditRequest
 from tests.unit.tools.editor.children import children
 from tests.unit.tools.editor.scripted import PACKAGES, Scripted, block
 
-REQUEST = EditRequest("Change it.", {"a.txt": "x\n"})
+REQUEST = EditRequest("tenant", "Change it.", {"a.txt": "x\n"})
 ANSWER = block("a.txt", "x\n", "y\n")
 
 
@@ -64,7 +64,7 @@ async def test_a_stop_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
 async def test_the_time_limit_includes_the_model(tmp_path: Path) -> None:
     model = SlowModel(10)
     started = time.monotonic()
-    request = EditRequest("Change it.", {"a.txt": "x\n"}, seconds=1.0)
+    request = EditRequest("tenant", "Change it.", {"a.txt": "x\n"}, seconds=1.0)
     with pytest.raises(ToolError, match="took longer than 1 s") as caught:
         await AiderEditor(PACKAGES, temporary=tmp_path).edit(request, model.ask, lambda _: False, ignore)
     assert caught.value.code == "edit_timeout"
