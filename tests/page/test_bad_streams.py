@@ -186,9 +186,8 @@ def test_a_stream_that_never_gets_further_is_asked_for_ever_more_slowly(tab: Tab
 
 
 def test_a_message_whose_stream_is_refused_after_a_reload_returns_to_the_draft(tab: Tab) -> None:
-    script = begin(tab, [lambda route: None, refusal(403, "model_not_allowed")], recorded=None)
-    expect(tab.page.locator(".question")).to_contain_text("Hello?")
-    expect(tab.page).to_have_url(re.compile("ses_"))
+    with tab.page.expect_request(re.compile("/c1/")):
+        script = begin(tab, [lambda route: None, refusal(403, "model_not_allowed")], recorded=None)
     tab.page.reload()
     expect(tab.page.get_by_role("alert")).to_contain_text("may not use the agent's model")
     expect(tab.page.get_by_label("Message", exact=True)).to_have_value("Hello?")
