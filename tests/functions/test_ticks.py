@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from spass.aws import keys
-from spass.aws.writes import Put
+from spass.aws.work_line import WorkLine
+from spass.aws.writes import Delete, Put
+from spass.core.jobs import WorkKind
 from spass.core.messages import FinishReason, TokenUsage
 from spass.core.time import timestamp
 from spass.llm.types import ChatDelta
@@ -119,3 +121,21 @@ async def test_a_run_whose_token_is_gone_fails_and_says_so(gateway: ManagedGatew
     assert run.error is not None
     assert "'gone'" in str(run.error["message"])
     assert await gateway.turns(agent) == []
+
+
+async def test_a_tick_of_an_agent_that_is_deleted_meanwhile_leaves_no_place(
+    gateway: ManagedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await gateway.create(schedule=EVERY_MINUTE)
+    take = WorkLine.take
+
+    async def take_and_delete(line: WorkLine, kind: WorkKind, name: str) -> bool:
+        has_place = await take(line, kind, name)
+        await gateway.store.table.write(Delete(keys.managed_agent(TENANT, agent.id)))
+        return has_place
+
+    monkeypatch.setattr(WorkLine, "take", take_and_delete)
+    gateway.tick(agent, timestamp(gateway.now()))
+    await work(gateway)
+    assert gateway.queue == []
+    assert gateway.items(keys.work_partition(WorkKind.RUNS)) == []

@@ -24,6 +24,7 @@ from spass.aws.attributes import Item, Value
 from spass.aws.jobs import TenantJobs
 from spass.aws.table import ConditionFailed, GuardedTable
 from spass.aws.writes import Absent, AtMost, Contains, Delete, Equals, HasSize, Lacks, Put, Update
+from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId, random_suffix
 from spass.core.jobs import WorkKind
 
@@ -72,8 +73,9 @@ class WorkLine:
         """
         key = keys.waiting_work(self.tenant, kind, f"{order}#{name}")
         await self.table.write(Put(key, {"name": name, "body": body}))
-        # The count comes after the item: who gives a place back sees the count, and then finds the item.
-        item = await self.shared.write(Update(keys.work_places(kind, self.tenant), add={"waits": 1}))
+        # The mark comes after the item: who gives a place back sees the mark, and then finds the item. It is a new value
+        # each time: a worker that saw the line empty must not remove the mark of a piece that came after that.
+        item = await self.shared.write(Update(keys.work_places(kind, self.tenant), set={"waits": random_suffix()}))
         if is_repeated or _count(item) < self.jobs.workers(kind):
             await self._send_waiting(kind, (item or {}).get("waits"), is_repair=is_repeated)
 
@@ -93,11 +95,7 @@ class WorkLine:
         else:
             return
         if name in _names(item):
-            discard = Update(key, discard={"out": frozenset({name})}, add={"count": -1}, when=Contains("out", name))
-            try:
-                item = await self.shared.write(discard)
-            except ConditionFailed as failure:
-                item = failure.item
+            item = await self._discard(kind, name)
         if item is not None and "waits" in item:
             await self._send_waiting(kind, item["waits"], is_repair=is_repeated)
 
@@ -150,7 +148,7 @@ class WorkLine:
         return any(item["sk"] != self.tenant and _count(item) for item in items)
 
     async def _send_waiting(self, kind: WorkKind, waits: Value, *, is_repair: bool) -> None:
-        """Send what waits, in order, as far as there are places. ``waits`` is the tenant's count as it was just read."""
+        """Send what waits, in order, as far as there are places. ``waits`` is the tenant's mark as it was just read."""
         after: str | None = None
         is_emptied = True
         while True:
@@ -160,7 +158,7 @@ class WorkLine:
                 if place is _Place.NONE:
                     return
                 if place is _Place.TAKEN or is_repair:
-                    await self._send(kind, item)
+                    await self._send(kind, item, place)
                 else:  # another worker is sending it
                     is_emptied = False
             if len(items) < _ITEMS_PER_READ:
@@ -169,13 +167,28 @@ class WorkLine:
         if waits is not None and is_emptied:
             await self._forget_waits(kind, waits)
 
-    async def _send(self, kind: WorkKind, item: Item) -> None:
+    async def _discard(self, kind: WorkKind, name: str) -> Item | None:
+        """Remove the place of ``name``, if it has one. Return the tenant's item as it is then."""
+        key = keys.work_places(kind, self.tenant)
+        discard = Update(key, discard={"out": frozenset({name})}, add={"count": -1}, when=Contains("out", name))
+        try:
+            return await self.shared.write(discard)
+        except ConditionFailed as failure:
+            return failure.item
+
+    async def _send(self, kind: WorkKind, item: Item, place: _Place) -> None:
         """Send a piece of work that has a place now. It leaves the line after that, so that a crash in between loses nothing."""
-        await self.jobs.send_body(kind, str(item["body"]))
+        try:
+            await self.jobs.send_body(kind, str(item["body"]))
+        except StorageUnavailable:
+            if place is _Place.TAKEN:  # the next attempt must not take it for one that another worker is sending
+                with suppress(StorageUnavailable):
+                    await self._discard(kind, str(item["name"]))
+            raise
         await self.table.write(Delete(keys.Key(str(item["pk"]), str(item["sk"]))))
 
     async def _forget_waits(self, kind: WorkKind, waits: Value) -> None:
-        """Remove the count of an empty line, unless something began to wait since it was read."""
+        """Remove the mark of a line that was found empty, unless something began to wait since it was read."""
         key = keys.work_places(kind, self.tenant)
         with suppress(ConditionFailed):
             item = await self.shared.write(Update(key, remove=("waits",), when=Equals("waits", waits)))

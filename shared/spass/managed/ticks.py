@@ -89,16 +89,20 @@ class Ticks:
 
     async def _start(self, store: TenantStore, agent: ManagedAgent, run: Run) -> ClaimedRun | None:
         """Start and begin the run. Without a place, start it and let it wait. If the agent is paused or busy, or has nothing to
-        do, store the run as skipped."""
+        do, store the run as skipped.
+
+        Raises:
+            AgentNotFound: the agent was deleted.
+        """
         now, name = self._clock(), work_name(agent.id, run.id)
         has_place = await store.line.take(WorkKind.RUNS, name)
         new = begun(run, now) if has_place else run
         try:
             stored = await start(store, agent, new, None, now)
-        except (SessionBusy, AgentPaused, NothingToRun):
-            await skip(store, run, now)
+        except (AgentNotFound, SessionBusy, AgentPaused, NothingToRun):
             if has_place:
                 await store.line.give_back(WorkKind.RUNS, name)
+            await skip(store, run, now)
             return None
         if stored.status.is_final:
             if has_place:

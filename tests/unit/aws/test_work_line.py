@@ -6,8 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from spass.aws import keys
+from spass.aws.attributes import Item
+from spass.aws.invocation import AwsCall
 from spass.aws.job_targets import JobTargets
+from spass.aws.table import GuardedTable
 from spass.aws.work_line import WorkLine
+from spass.aws.writes import Delete, Put, Update
+from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.jobs import WorkKind
 from spass.testing.aws import MemoryAws
@@ -18,6 +23,13 @@ pytestmark = pytest.mark.anyio
 WORKERS = 4
 RUNS = WorkKind.RUNS
 A, B = TenantId("a"), TenantId("b")
+
+
+class NoQueue(FaultPlan):
+    """The queue does not answer."""
+
+    def next_fault(self, call: AwsCall) -> Fault | None:
+        return Fault.THROTTLE if call.operation == "SendMessage" else None
 
 
 class Lines:
@@ -131,6 +143,43 @@ async def test_the_sweep_gives_back_the_places_of_work_that_is_over_and_sends_wh
     assert lines.sent == ["4"]
     await lines.of(A).repair(RUNS, is_over)
     assert lines.sent == ["4"]
+
+
+async def test_a_worker_that_saw_an_empty_line_does_not_forget_what_came_later(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers find the line empty. The first one forgets it, a piece begins to wait, and then the second one forgets."""
+    for n in range(5):
+        await lines.enter(A, str(n))
+    write, is_first = GuardedTable.write, True
+
+    async def delay(table: GuardedTable, change: Put | Update | Delete) -> Item | None:
+        nonlocal is_first
+        if isinstance(change, Update) and "waits" in change.remove and is_first:
+            is_first = False
+            await lines.leave(A, "1")
+            assert await lines.enter(A, "5")
+            assert not await lines.enter(A, "6")
+        return await write(table, change)
+
+    monkeypatch.setattr(GuardedTable, "write", delay)
+    await lines.leave(A, "0")
+    assert not is_first
+    for n in (2, 3, 4, 5, 6):
+        await lines.leave(A, str(n))
+    assert lines.sent == ["4", "6"]
+    assert lines.is_empty
+
+
+async def test_what_could_not_be_sent_is_sent_next_and_before_what_came_later(lines: Lines) -> None:
+    await lines.enter(B, "0")
+    assert [await lines.enter(A, str(n)) for n in range(3)] == [True, True, False]
+    await lines.leave(B, "0")
+    with inject(NoQueue()), pytest.raises(StorageUnavailable):
+        await lines.enter(A, "3")
+    assert lines.sent == []
+    assert not await lines.enter(A, "3")
+    assert lines.sent == ["2", "3"]
 
 
 async def test_a_message_has_the_group_of_its_tenant(lines: Lines) -> None:
