@@ -1,5 +1,6 @@
 """The text that `make run` prints when it serves."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -46,8 +47,7 @@ def banner(
         f'    export PATH="{ROOT}/.venv/bin:$PATH"      (puts the command spass on the PATH)',
         f'    SPASS_URL={url} spass ask "What is 1791 * 17?" --tools calculator',
         *_director(url, choice),
-        f"    AWS_CONFIG_FILE={home.aws_config} aws s3 cp notes.md s3://{bucket}/uploads/demo/my-index/",
-        "      (a file becomes documents of an index; without the AWS CLI: step 7 of the README)",
+        *_upload(home, bucket),
         "    make demo      (in another terminal: the whole walk, on a temporary gateway)",
         "",
         "  Ctrl-C stops it.",
@@ -76,6 +76,19 @@ def _director(url: str, choice: ModelChoice) -> list[str]:
         f"    curl -sSN {url}/c1/agents/dir-code/chat -H 'Authorization: Bearer demo-token' -H 'SPASS-User-Id: ada' \\",
         '      -H \'Content-Type: application/json\' -d \'{"message_id": "m1", "messages": [',
         '        {"role": "user", "content": "What files are in src/?"}]}\'      (docs/directors.md)',
+    ]
+
+
+def _upload(home: Home, bucket: str) -> list[str]:
+    """Return a command that uploads a file to our own emulator. The environment and ``~/.aws/credentials`` would win over
+    the keys in ``AWS_CONFIG_FILE``, so the command has neither. Return no lines for another emulator."""
+    if not home.aws_config.exists():
+        return []
+    file = shlex.quote(str(home.aws_config))
+    return [
+        f'    env -i PATH="$PATH" AWS_CONFIG_FILE={file} AWS_SHARED_CREDENTIALS_FILE={file} \\',
+        f"      aws s3 cp notes.md s3://{bucket}/uploads/demo/my-index/",
+        "      (a file becomes documents of an index; without the AWS CLI: step 7 of the README)",
     ]
 
 

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionEr
 from local.aws_front import FRONT_VARIABLE
 from local.home import ROOT, Home, LocalError
 from local.processes import child, free_port
-from local.signatures import AccessKey
+from local.signatures import AccessKey, new_access_key
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient
@@ -71,6 +71,24 @@ class StackOutputs:
 
 
 @contextmanager
+def running_emulator(home: Home, lock: int, workers: Mapping[str, str], origins: Sequence[str]) -> Iterator[None]:
+    """Direct every AWS client of this process to the emulator of ``AWS_ENDPOINT_URL``, else to ours, which runs during the block.
+
+    Only for the latter, write the file of the operator's own clients: the key for another emulator may be that of a real account.
+    """
+    if external := os.environ.get("AWS_ENDPOINT_URL"):
+        home.aws_config.unlink(missing_ok=True)
+        point_to(external, environment_access_key())
+        yield
+        return
+    key = new_access_key()
+    with emulated_aws(home, lock, workers, key, origins) as endpoint:
+        point_to(endpoint, key)
+        home.write_aws_config(endpoint, REGION, key)
+        yield
+
+
+@contextmanager
 def emulated_aws(home: Home, lock: int, workers: Mapping[str, str], key: AccessKey, origins: Sequence[str]) -> Iterator[str]:
     """Run ministack behind our front until the block ends. Yield its endpoint.
 
@@ -101,7 +119,7 @@ def emulated_aws(home: Home, lock: int, workers: Mapping[str, str], key: AccessK
         yield endpoint
 
 
-def given_access_key() -> AccessKey:
+def environment_access_key() -> AccessKey:
     """Return the access key in the environment, for an emulator that checks it, as that of another gateway does."""
     key_id, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
     return AccessKey(key_id, secret) if key_id and secret else AccessKey("local", "local")

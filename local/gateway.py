@@ -18,7 +18,7 @@ import yaml
 from local import ollama
 from local.agent_reload import reloading_agents
 from local.banner import banner
-from local.emulator import REGION, emulated_aws, given_access_key, point_to, provision, reconfigure_emulator
+from local.emulator import provision, reconfigure_emulator, running_emulator
 from local.environment import DOTENV, check_keys, dotenv_notes, read_dotenv
 from local.example_workspace import create_example_workspace
 from local.executions import resume_executions
@@ -27,7 +27,6 @@ from local.hosts import HostGuard, extra_hosts, page_origins
 from local.models import STANDIN_KEY, ModelChoice, choose_models, overlay
 from local.processes import child, free_port
 from local.server import local_app, local_services, server
-from local.signatures import new_access_key
 from local.workers import Workers
 from spass.llm.backends import check_backend
 from spass.sandbox.launchers import UnknownSandbox, chosen_launcher
@@ -84,11 +83,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         choice = _choose_models(config, home, stack, offline=offline)
         workers = Workers()
         external = os.environ.get("AWS_ENDPOINT_URL")
-        key = given_access_key() if external else new_access_key()
-        emulator = emulated_aws(home, lock, workers.urls, key, page_origins(port, hosts))
-        endpoint = external or stack.enter_context(emulator)
-        point_to(endpoint, key)
-        home.write_aws_config(endpoint, REGION, key)
+        stack.enter_context(running_emulator(home, lock, workers.urls, page_origins(port, hosts)))
         stores = provision(damaged=home.damaged)
         if external:
             notes.append(reconfigure_emulator(workers.urls))

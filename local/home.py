@@ -47,11 +47,13 @@ class Home:
         return self.path / "aws.config"
 
     def write_aws_config(self, endpoint: str, region: str, key: AccessKey) -> None:
-        """Write the file with which the operator's own AWS clients reach the emulated AWS of this start (``AWS_CONFIG_FILE``)."""
+        """Write the file with which the operator's own AWS clients reach the emulated AWS of this start (``AWS_CONFIG_FILE``
+        and ``AWS_SHARED_CREDENTIALS_FILE``)."""
         self.aws_config.unlink(missing_ok=True)
         self.aws_config.touch(0o600)
         self.aws_config.write_text(
-            "# Written by every start. With AWS_CONFIG_FILE=<this file>, the AWS CLI calls the emulated AWS.\n"
+            "# Written by every start. With this file as AWS_CONFIG_FILE and as AWS_SHARED_CREDENTIALS_FILE, and with no other\n"
+            "# variable AWS_*, the AWS CLI calls the emulated AWS.\n"
             f"[default]\nendpoint_url = {endpoint}\nregion = {region}\n"
             f"aws_access_key_id = {key.id}\naws_secret_access_key = {key.secret}\n"
         )

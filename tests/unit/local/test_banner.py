@@ -1,6 +1,7 @@
 """The banner lists tenants, models and what is missing."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from local.banner import banner
 from local.home import ROOT, Home
 from local.models import choose_models
 from local.ollama import Servers
+from local.signatures import AccessKey
 from spass.core.code_calls import Sandbox
 from spass.sandbox.launchers import select_sandbox
 from spass.sandbox.none import NoSandbox
@@ -27,6 +29,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     config: GatewayConfig = load_gateway_config(file)
     choice = choose_models(config, servers={}, standin_url="http://127.0.0.1:4999/v1")
     bucket = "spass-local"
+    Home(tmp_path).write_aws_config("http://127.0.0.1:4566", "eu-central-1", AccessKey("SPASSKEY", "secret"))
     return banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"], NO_CODE)
 
 
@@ -57,8 +60,47 @@ def test_its_line_puts_the_command_spass_on_the_path(shown: str) -> None:
 
 
 def test_it_shows_how_to_upload_a_file(shown: str, tmp_path: Path) -> None:
-    command = f"AWS_CONFIG_FILE={tmp_path}/aws.config aws s3 cp notes.md s3://spass-local/uploads/demo/my-index/"
-    assert f"    {command}\n" in shown
+    file = f"{tmp_path}/aws.config"
+    assert f'    env -i PATH="$PATH" AWS_CONFIG_FILE={file} AWS_SHARED_CREDENTIALS_FILE={file} \\\n' in shown
+    assert "      aws s3 cp notes.md s3://spass-local/uploads/demo/my-index/\n" in shown
+
+
+def test_its_upload_reaches_the_emulator_although_the_operator_has_a_real_account(shown: str, tmp_path: Path) -> None:
+    (home := tmp_path / "home" / ".aws").mkdir(parents=True)
+    for name in ("credentials", "config"):
+        (home / name).write_text(
+            "[default]\naws_access_key_id = REAL\naws_secret_access_key = real\nregion = us-east-1\n"
+            "[profile mine]\nregion = us-east-1\n"
+        )
+    (bin_folder := tmp_path / "bin").mkdir()
+    aws = bin_folder / "aws"
+    aws.write_text(
+        f"#!{sys.executable}\nimport os, sys\nos.environ['HOME'] = {str(home.parent)!r}\nimport botocore.session\n"
+        "client = botocore.session.get_session().create_client(sys.argv[1])\n"
+        "key = client._request_signer._credentials\n"
+        "print(key.access_key, key.secret_key, key.token, client.meta.region_name, client.meta.endpoint_url)\n"
+    )
+    aws.chmod(0o700)
+    start = shown.index("    env -i ")
+    command = shown[start : shown.index("(a file becomes", start)]
+    operators = {
+        "PATH": f"{bin_folder}:/usr/bin:/bin",
+        "HOME": str(home.parent),
+        "AWS_ACCESS_KEY_ID": "REAL2",
+        "AWS_SECRET_ACCESS_KEY": "real2",
+        "AWS_SESSION_TOKEN": "token",
+        "AWS_PROFILE": "mine",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL_S3": "http://other",
+        "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
+    }
+    answer = subprocess.run(["sh", "-c", command], env=operators, capture_output=True, text=True, check=True)
+    assert answer.stdout == "SPASSKEY secret None eu-central-1 http://127.0.0.1:4566\n"
+
+
+def test_it_shows_no_upload_to_an_emulator_that_is_not_ours(tmp_path: Path) -> None:
+    assert "aws s3 cp" not in banner_of(MANY, tmp_path)
 
 
 def test_it_says_why_code_does_not_run(shown: str) -> None:
