@@ -16,6 +16,8 @@ from spass.calls.characters import Characters, NotCalls, Steps
 from spass.core.json import MAX_DEPTH
 
 _CONSTANTS: Final = ("True", "False", "None")
+_MAX_KEYWORD: Final = 256
+"""Characters of an argument's name."""
 _QUOTES: Final = "\"'"
 _BRACKETS: Final = {"[": "]", "(": ")", "{": "}"}
 _TEXT_IN_STRING: Final = re.compile(r"[^\"'\\\n]*")
@@ -87,7 +89,8 @@ class PythonCallScanner:
     def _read_keyword(self, first: str) -> Steps[str]:
         """Read the name of an argument and the equals sign."""
         word = first
-        while word.isidentifier():
+        is_word = first.isidentifier()
+        while is_word and len(word) <= _MAX_KEYWORD:
             character = yield from self._text.next()
             if self._text.is_blank(character):
                 character = yield from self._text.next_visible()
@@ -96,6 +99,7 @@ class PythonCallScanner:
             if character == "=":
                 return word
             word += character
+            is_word = f"a{character}".isidentifier()
         raise NotCalls
 
     def _read_value(self, first: str, depth: int) -> Steps[Span]:

@@ -2,8 +2,8 @@
 
 - A reply that consists of calls of offered tools becomes these calls (``calls.text_call_scanner``). Only blocks of think text
   (``<think>…</think>``) may come before them; they stay text.
-- A reply of words becomes words and calls if it has one fenced block, and that block consists of calls. Calls elsewhere between
-  words stay text: a model may only speak of them.
+- A reply of words becomes words and calls if it has one fenced block, that block consists of calls, and the words have no markup,
+  which may be around a quotation. Calls elsewhere between words stay text: a model may only speak of them.
 - Text is held while it may be the beginning of calls, and released at the first character that rules this out. Words after a
   block of calls are held too, because another block makes both of them text. Other replies are not delayed.
 - A reply that was cut off, has a refusal or has other tool calls stays text, and so does one that would need more than
@@ -30,9 +30,11 @@ MAX_CHARACTERS: Final = 64 * 1024
 _BLANKS: Final = " \t\r\n"
 _FENCE: Final = re.compile(r"\n(`{3}|~{3}|`{0,2}\Z|~{0,2}\Z)")
 """The beginning of a line that is a fence, or that may become one in the next piece."""
-_THINK_TAG: Final = re.compile(r"</?think>", re.IGNORECASE | re.ASCII)
-_NOT_AFTER_BLOCK: Final = re.compile(r"\n(?:`{3}|~{3})|</?think>", re.IGNORECASE | re.ASCII)
-_MAX_INCOMPLETE_TAG: Final = len("</think")
+_QUOTED: Final = r"<[a-z/!]|\[/?think\]|\n {1,3}(?:`{3}|~{3})"
+"""Markup or an indented fence: a block near it may be a quotation or a thought (``<seed:think>``, ``<pre>``, ``[THINK]``)."""
+_BEFORE_BLOCK: Final = re.compile(_QUOTED, re.IGNORECASE | re.ASCII)
+_AFTER_BLOCK: Final = re.compile(rf"{_QUOTED}|\n(?:`{{3}}|~{{3}})", re.IGNORECASE | re.ASCII)
+_MAX_INCOMPLETE: Final = len("[/THINK")
 
 
 def text_call_reader(model: ModelConfig, request: ChatRequest, mark: str | None) -> "TextCallReader | None":
@@ -140,20 +142,20 @@ class TextCallReader:
             self._begin(reads_block=True)
         if text and not (self._hold(text) and self._is_only_block(text)):
             shown += self._release()
-        # Think text between words is not removed before this reader: the fenced block may be a thought.
-        if words.has_think_tag and not self._is_decided:
+        # Think text between words is not removed before this reader.
+        if words.may_quote and not self._is_decided:
             shown += self._release()
         return shown
 
     def _is_only_block(self, text: str) -> bool:
-        """Return whether neither another block nor a tag of think text follows the block that is held. ``text`` was held last."""
+        """Return whether neither another block nor markup follows the block that is held. ``text`` was held last."""
         end = self._scanner.end
         if end is None:
             return True
         begin = self._held_characters - len(text)
         after = self._after_block + text[max(0, end - begin) :]
-        self._after_block = after[-_MAX_INCOMPLETE_TAG:]
-        return not _NOT_AFTER_BLOCK.search(after)
+        self._after_block = after[-_MAX_INCOMPLETE:]
+        return not _AFTER_BLOCK.search(after)
 
     def _hold(self, text: str) -> bool:
         """Hold ``text``. Return whether all that is held may be the beginning of calls."""
@@ -183,9 +185,9 @@ class _Words:
 
     def __init__(self) -> None:
         self.is_over = False
-        self.has_think_tag = False
+        self.may_quote = False
         self._line: str | None = ""  # the beginning of a line that may become a fence, or None
-        self._last = ""  # the last characters, which may be those of a tag
+        self._last = "\n"  # the last characters, which may begin a tag or an indented fence
 
     def take(self) -> str:
         """Return what is held of the words."""
@@ -205,6 +207,6 @@ class _Words:
             if not self.is_over:
                 self._line, rest = rest, ""
         tail = self._last + shown
-        self.has_think_tag |= _THINK_TAG.search(tail) is not None
-        self._last = tail[-_MAX_INCOMPLETE_TAG:]
+        self.may_quote |= _BEFORE_BLOCK.search(tail) is not None
+        self._last = tail[-_MAX_INCOMPLETE:]
         return shown, rest

@@ -98,6 +98,20 @@ TEXTS = [
     f"Like this:\n```json\n{ADD}\n",
     f"Hm.<think>\n```json\n{ADD}\n```\n</think>No.",
     f"Hm.\n```json\n{ADD}\n```\n</think>No.",
+    *(
+        f"{begin}It says:\n```json\n{ADD}\n```\n{end}"
+        for begin, end in (
+            ("   ```text\n", "   ```\nI will not do it."),
+            ("Hm.\n ~~~\n", ""),
+            ("", "and\n ```json\n{}\n ```"),
+            ("<seed:think>", "No.</seed:think>No."),
+            ("[THINK]", "[/THINK]No."),
+            ("", "[/think]No."),
+            ("<!-- ", "-->"),
+            ("<pre>", "</pre>"),
+            ("", "</data>"),
+        )
+    ),
     "[add]",
     "[add](https://example.org)",
     "[adder(a=1)]",
@@ -254,7 +268,9 @@ def test_nothing_of_a_call_is_shown_while_it_arrives(text: str) -> None:
         (ADD, "."),
         (f"[{ADD}, ", "]"),
         (f"```json\n{ADD}\n```\nDone.\n``", "`"),
-        (f"```json\n{ADD}\n```\nI </think", ">"),
+        (f"```json\n{ADD}\n```\nI <", "/"),
+        (f"```json\n{ADD}\n```\nI [/thin", "k]"),
+        (f"```json\n{ADD}\n```\nI\n   ``", "`"),
         ("[add", "i"),
         ("[add(a", ","),
         ("[add(a=", "b"),
@@ -352,6 +368,7 @@ def test_text_is_released_as_soon_as_it_is_too_long() -> None:
 
 def test_a_long_reply_that_looks_like_calls_costs_little_time() -> None:
     replies = [f"[{ADD}," * 2, " " * 10**5, '{"name": "add", "arguments": {"a": "' + "x\\n" * 10**5, '{"n' + "\\u0061" * 10**5]
+    replies += ["[add(" + "a" * 10**5, "[add(" + "é" * 10**5 + "=1)]", f"Yes.\n```\n[add({'a' * 10**5}"]
     values = ("[" * 10**5, "-" * 10**5, "1-" * 10**5, "'x' " * 10**4, "1" * 10**5, "[" + "1," * 10**4)
     replies += [f"[add(a={value}" for value in values] + ["<tool_call>" + ADD * 10**3, "<" * 10**5]
     replies += ["Yes.\n" + "`\n" * 10**5, "Yes.\n" + "``\n~~" * 10**5, f"Yes.\n```\n{ADD}\n```" + "\n``" * 10**5]
@@ -520,7 +537,9 @@ def reference(text: str) -> tuple[str, list[tuple[str, Any]]] | None:
         after = text[header.end() + closing.end() :]
         with suppress(ValueError):
             calls = reference_units(text[header.end() : header.end() + closing.start()], wrapped=True)
-            return None if re.search(r"\n(?:```|~~~)", after) else (text[: opening.start()] + after, calls)
+            words = text[: opening.start()] + after
+            may_quote = re.search(r"<[a-z/!]|\[/?think\]|^ {1,3}(?:```|~~~)", words, re.ASCII | re.IGNORECASE | re.MULTILINE)
+            return None if may_quote or re.search(r"\n(?:```|~~~)", after) else (words, calls)
     return None
 
 
