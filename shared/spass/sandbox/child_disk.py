@@ -1,4 +1,4 @@
-"""What the children of a launcher take of the disk, also in files that they have removed and still use."""
+"""Limit what the children of this process take of the disk, also in files that they have removed and still use."""
 
 import asyncio
 import os
@@ -10,7 +10,6 @@ from typing import Final
 
 from spass.sandbox.child_process import ChildFailed, ChildProcess
 from spass.sandbox.disk import DiskUse, is_nearly_full, measure_folder
-from spass.sandbox.limits import MAX_FILES
 from spass.sandbox.scratch_folder import in_thread
 
 _TICK_SECONDS: Final = 0.25
@@ -18,6 +17,8 @@ _MAX_FILE: Final = 16 * 2**20
 """Bytes of one file; a limit of the child's process."""
 _MAX_REMOVED: Final = 4
 _OWN_DESCRIPTORS: Final = 5
+_MAX_UNCOUNTED: Final = 4
+"""Open files that count as ordinary ones, whose room the folder shows. Each further one may be a removed file."""
 _SMALL: Final = 2**20
 """Bytes that a child may take also while the disk is nearly full."""
 _MAX_LIST: Final = 2**20
@@ -26,13 +27,14 @@ _REMOVED: Final = b" (deleted)"
 
 
 class ChildDisk:
-    """What one child takes at most.
+    """The room of one child on the disk.
 
     A removed file is in no folder, and keeps its room while it is mapped or open. The kernel shows the lists of a confined child
-    to root alone, but lists that were opened before stay readable.
+    to root alone, but lists that were opened before stay readable. They do not tell an open file that was removed from another.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_files: int) -> None:
+        self._max_files: Final = max_files
         self._process: ChildProcess | None = None
         self._lists: Final[list[int]] = []
         self._lock: Final = threading.Lock()
@@ -41,26 +43,28 @@ class ChildDisk:
         self.folder: Path = Path()
 
     def attach(self, process: ChildProcess, folder: Path) -> None:
-        """Measure this child from now on. Call this before it gets its first line.
+        """Measure the folder of this child from now on."""
+        self._process, self.folder = process, folder
+
+    def watch_removed_files(self, pid: int) -> None:
+        """Also count the files that the child removes and still uses. Call this before it gets its first line.
 
         Raises:
             ChildFailed: the system does not show what it uses.
         """
         try:
             for name in ("maps", "fd"):
-                self._lists.append(os.open(f"/proc/{process.pid}/{name}", os.O_RDONLY))
+                self._lists.append(os.open(f"/proc/{pid}/{name}", os.O_RDONLY))
         except OSError as error:
             raise ChildFailed(f"cannot be watched: {error.strerror}") from None
-        self._process, self.folder = process, folder
 
     def measure(self) -> DiskUse:
         """Return what the child takes. After ``stop``, return what it took before, because its room is not free yet."""
         with self._lock:
             if self._process is not None and not self._is_over:
-                use = measure_folder(self.folder, MAX_FILES)
-                mapped = self._count_mapped()
-                too_many = f"mapped more than {_MAX_REMOVED} files that it had removed" if mapped > _MAX_REMOVED else None
-                self._last = DiskUse(use.size + (mapped + self._count_open()) * _MAX_FILE, use.fault or too_many)
+                self._last = measure_folder(self.folder, self._max_files)
+                if self._lists:
+                    self._last = self._add_removed(self._last)
             return self._last
 
     def stop(self, fault: str) -> None:
@@ -76,6 +80,13 @@ class ChildDisk:
             self._is_over = True
             while self._lists:
                 os.close(self._lists.pop())
+
+    def _add_removed(self, use: DiskUse) -> DiskUse:
+        """Return ``use`` with the room of the removed files, each as large as a file can be."""
+        mapped = self._count_mapped()
+        too_many = f"mapped more than {_MAX_REMOVED} files that it had removed" if mapped > _MAX_REMOVED else None
+        removed = mapped + max(0, self._count_open() - _MAX_UNCOUNTED)
+        return DiskUse(use.size + removed * _MAX_FILE, use.fault or too_many)
 
     def _count_mapped(self) -> int:
         """Return the number of removed files of the folder that the child maps."""
@@ -93,7 +104,7 @@ class ChildDisk:
         return len({(device, number) for _, _, _, device, number, path in removed if path.startswith(beginning)})
 
     def _count_open(self) -> int:
-        """Return the number of files that the child has opened. Each of them may be a removed one."""
+        """Return the number of files that the child has open."""
         try:
             os.lseek(self._lists[1], 0, os.SEEK_SET)
             return max(0, len(os.listdir(self._lists[1])) - _OWN_DESCRIPTORS)  # noqa: PTH208
@@ -102,15 +113,15 @@ class ChildDisk:
 
 
 class ChildDisks:
-    """The children of one launcher. While the disk is nearly full, the one that takes most is stopped, unless that is little."""
+    """A set of children. While the disk is nearly full, the one that takes most is stopped, unless that is little."""
 
     def __init__(self) -> None:
         self._disks: Final[set[ChildDisk]] = set()
 
     @contextmanager
-    def open_one(self) -> Iterator[ChildDisk]:
-        """Count a child during the body, in which its folder is made and removed."""
-        disk = ChildDisk()
+    def open_one(self, max_files: int) -> Iterator[ChildDisk]:
+        """Count a child during the body, in which its folder is made and removed. ``max_files`` includes folders."""
+        disk = ChildDisk(max_files)
         self._disks.add(disk)
         try:
             yield disk
@@ -138,3 +149,7 @@ class ChildDisks:
 
     def _is_largest(self, disk: ChildDisk, use: DiskUse) -> bool:
         return all(use.size >= other.measure().size for other in tuple(self._disks) if other is not disk)
+
+
+CHILD_DISKS: Final = ChildDisks()
+"""The children of this process, whatever they run: who filled the disk is to be found among them all."""

@@ -35,8 +35,10 @@ def measure_folder(folder: Path, max_files: int) -> DiskUse:
             for is_folder, path, room in _entries(pending.pop()):
                 count += 1
                 size += room
-                if count > max_files or size > _MAX_BYTES:
-                    return DiskUse(size, "wrote too many files, or too much into them")
+                if count > max_files:
+                    return DiskUse(size, "wrote too many files")
+                if size > _MAX_BYTES:
+                    return DiskUse(size, f"wrote more than {_MAX_BYTES >> 20} MiB")
                 if is_folder:
                     pending.append(path)
         except OSError as error:

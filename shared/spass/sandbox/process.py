@@ -11,8 +11,9 @@ from typing import Final, cast
 from spass.core.errors import SandboxUnavailable
 from spass.core.messages import Json
 from spass.core.slots import Slots
-from spass.sandbox.child_disk import ChildDisks
+from spass.sandbox.child_disk import CHILD_DISKS
 from spass.sandbox.child_process import ChildFailed, ChildProcess
+from spass.sandbox.limits import MAX_FILES
 from spass.sandbox.open_children import OpenChildren
 from spass.sandbox.scratch_folder import scratch_folder
 
@@ -44,19 +45,19 @@ class ProcessLauncher:
         self._command: Final = [python, "-s", "-P", "-S", "-X", "utf8", str(CHILD)]
         self.slots: Final = Slots(slots or os.cpu_count() or 1)
         self._open: Final = OpenChildren(max_open)
-        self._disks: Final = ChildDisks()
 
     async def start(self, owner_id: str, request: Mapping[str, Json]) -> "_LiveChild":  # noqa: ARG002 (nothing outlives a child)
         """Start a child. See ``Launcher.start``."""
         try:
             async with AsyncExitStack() as stack:
-                disk = stack.enter_context(self._disks.open_one())
+                disk = stack.enter_context(CHILD_DISKS.open_one(MAX_FILES))
                 folder = await stack.enter_async_context(scratch_folder(_FOLDER_PREFIX, self._temporary))
                 process = ChildProcess(self._command, folder=folder, environment=_environment())
                 stack.callback(process.kill)
                 disk.attach(process, folder)
+                disk.watch_removed_files(process.pid)
                 await process.connect()
-                disk_limit = asyncio.create_task(self._disks.limit(disk))
+                disk_limit = asyncio.create_task(CHILD_DISKS.limit(disk))
                 stack.callback(disk_limit.cancel)
                 process.send(_with_landlock(request))
                 stack.enter_context(self._open.count_one())

@@ -14,7 +14,6 @@ from typing import Final, ParamSpec, TypeVar
 
 from spass.aws.tasks import run_shielded
 from spass.sandbox.child_process import ChildFailed
-from spass.sandbox.disk import measure_folder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,11 +55,6 @@ async def scratch_folder(prefix: str, temporary: Path | None = None) -> AsyncIte
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call ``function`` in a thread of the scratch folders."""
     return await asyncio.get_running_loop().run_in_executor(_threads, partial(function, *args, **kwargs))
-
-
-async def is_full(folder: Path, max_files: int) -> bool:
-    """Return True if ``folder`` holds more than an untrusted child may need, without blocking the event loop."""
-    return (await in_thread(measure_folder, folder, max_files)).fault is not None
 
 
 def remove_folder(folder: Path) -> None:

@@ -87,6 +87,29 @@ llm_query("opened")
 while True:
     pass
 """
+LARGE = """
+open("large", "wb").write(bytes(3 * 2**20))
+llm_query("written")
+while True:
+    pass
+"""
+SMALL_AND_OPEN = """
+files = [open(f"{number}.csv", "w") for number in range(4)]
+for file in files:
+    file.write("a,b\\n")
+llm_query("wait")
+print("done")
+"""
+AS_MANY_AS_POSSIBLE = """
+import os
+files = []
+try:
+    while True:
+        files.append(open("removed", "wb"))
+        os.unlink("removed")
+except OSError as error:
+    print(len(files), error.strerror)
+"""
 ORDINARY = """
 import mmap, os, tempfile
 open("large", "wb").write(bytes(2 * 2**20))
@@ -149,10 +172,10 @@ async def run(folder: Path, code: str) -> CellResult:
         await turn.close()
 
 
-@pytest.mark.parametrize("code", [MANY_BYTES, MANY_FILES])
-async def test_a_child_that_writes_too_much_is_stopped(tmp_path: Path, code: str) -> None:
+@pytest.mark.parametrize(("code", "fault"), [(MANY_BYTES, "wrote more than 64 MiB"), (MANY_FILES, "wrote too many files")])
+async def test_a_child_that_writes_too_much_is_stopped(tmp_path: Path, code: str, fault: str) -> None:
     result = await run(tmp_path, code)
-    assert "wrote too many files" in str(result.error)
+    assert f"The code {fault} and was stopped" in str(result.error)
     assert left_in(tmp_path) == []
 
 
@@ -167,7 +190,7 @@ def test_a_child_that_hides_its_files_is_stopped_for_every_user(tmp_path: Path) 
         "unreadable": "made a folder whose files cannot be counted",
         "deep": "made a folder whose files cannot be counted",
         "mapped": "mapped more than 4 files that it had removed",
-        "many files": "wrote too many files, or too much into them",
+        "many files": "wrote too many files",
     }
     assert left_in(tmp_path) == []
 
@@ -180,7 +203,12 @@ async def test_a_child_is_stopped_when_the_disk_is_nearly_full(tmp_path: Path, m
     assert left_in(tmp_path) == []
 
 
-async def test_the_child_that_filled_the_disk_is_stopped_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("hostile", "code", "output"), [(OPEN, ORDINARY, "1048576 ['b'] 2097152\n"), (LARGE, SMALL_AND_OPEN, "done\n")]
+)
+async def test_the_child_that_filled_the_disk_is_stopped_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str, code: str, output: str
+) -> None:
     """The room of removed files is free when their child has ended."""
     free = 2**40
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(total=2**40, used=0, free=free))
@@ -202,23 +230,34 @@ async def test_the_child_that_filled_the_disk_is_stopped_and_no_other(tmp_path: 
         nonlocal free
         turn = TurnInterpreter(launcher, "hostile", "hostile", Limits(cell_cpu=20))
         try:
-            return await turn.run(Cell(OPEN, queries=QUERIES), (), fill)
+            return await turn.run(Cell(hostile, queries=QUERIES), (), fill)
         finally:
             await turn.close()
             free = 2**40
             has_ended.set()
 
     other = TurnInterpreter(launcher, "other", "other", Limits(cell_cpu=20))
-    stopped, ran = await asyncio.gather(take_all(), other.run(Cell(ORDINARY, queries=QUERIES), (), wait))
+    stopped, ran = await asyncio.gather(take_all(), other.run(Cell(code, queries=QUERIES), (), wait))
     await other.close()
     assert "took the most room while the disk is nearly full" in str(stopped.error)
-    assert ran == CellResult("1048576 ['b'] 2097152\n")
+    assert ran == CellResult(output)
     assert left_in(tmp_path) == []
 
 
-async def test_code_that_takes_little_runs_on_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "write",
+    ["open('x', 'w').write('y' * 10**5)", "files = [open(str(n), 'w') for n in range(4)]\nfor f in files: f.write('y' * 10)"],
+)
+async def test_code_that_takes_little_runs_on_a_disk_that_is_nearly_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(total=2**40, used=2**40, free=0))
-    assert await run(tmp_path, "open('x', 'w').write('y' * 10**5)\nprint(sum(range(10**7)))") == CellResult("49999995000000\n")
+    assert await run(tmp_path, f"{write}\nprint(sum(range(10**7)))") == CellResult("49999995000000\n")
+
+
+async def test_code_can_keep_few_removed_files_open(tmp_path: Path) -> None:
+    """No folder shows their room, at most 16 MiB each."""
+    assert await run(tmp_path, AS_MANY_AS_POSSIBLE) == CellResult("19 Too many open files\n")
 
 
 def test_files_that_are_removed_while_a_folder_is_listed_hide_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

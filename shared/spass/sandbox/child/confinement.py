@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 MAX_FILE: Final = 16 * 2**20
 """Bytes of one file in the scratch folder."""
-MAX_OPEN_FILES: Final = 64
+MAX_OPEN_FILES: Final = 24
+"""Files that are removed while they are open take room that no folder shows, at most ``MAX_FILE`` each."""
 MAX_STACK: Final = 8 * 2**20
 _VARIABLES: Final = frozenset({b"LC_CTYPE", b"LD_LIBRARY_PATH", b"PYTHONHASHSEED"})
 """The variables that the child may be started with. Python itself sets the first; Lambda's Python needs the second."""

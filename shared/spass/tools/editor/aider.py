@@ -11,8 +11,9 @@ from typing import Final
 
 from spass.core.messages import Json, Message
 from spass.core.slots import Slots
+from spass.sandbox.child_disk import CHILD_DISKS, ChildDisk
 from spass.sandbox.child_process import ChildFailed, ChildProcess
-from spass.sandbox.scratch_folder import is_full, scratch_folder
+from spass.sandbox.scratch_folder import scratch_folder
 from spass.tools.base import ReportProgress, ToolError
 from spass.tools.editor.lines import Blocked, Crashed, CreateRequest, Failed, ModelRequest, Progress, Result, read_line
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
@@ -81,17 +82,22 @@ class AiderEditor:
             reporter.stop()
 
     async def _run(self, edit: "_Edit", reporter: "_Reporter") -> EditResult:
-        async with scratch_folder(_FOLDER_PREFIX, self._temporary) as folder:
-            child = ChildProcess(self._command(), folder=folder, environment=self._environment(folder))
-            disk_limit = asyncio.create_task(_limit_disk(child, folder))
-            try:
-                reporter.start("Starting the editor")
-                await child.connect()
-                return await edit.converse(child, reporter)
-            finally:
-                disk_limit.cancel()
-                reporter.stop()
-                child.kill()
+        with CHILD_DISKS.open_one(MAX_FILES) as disk:
+            async with scratch_folder(_FOLDER_PREFIX, self._temporary) as folder:
+                return await self._run_child(edit, reporter, folder, disk)
+
+    async def _run_child(self, edit: "_Edit", reporter: "_Reporter", folder: Path, disk: ChildDisk) -> EditResult:
+        child = ChildProcess(self._command(), folder=folder, environment=self._environment(folder))
+        disk.attach(child, folder)
+        disk_limit = asyncio.create_task(CHILD_DISKS.limit(disk))
+        try:
+            reporter.start("Starting the editor")
+            await child.connect()
+            return await edit.converse(child, reporter)
+        finally:
+            disk_limit.cancel()
+            reporter.stop()
+            child.kill()
 
     def _command(self) -> list[str]:
         module = ["-m", "spass.tools.editor.child", self._engine, str(os.getpid())]
@@ -216,13 +222,6 @@ class _Reporter:
         self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
         if time.monotonic() - self._shown_at >= _REPORT_SECONDS:
             self._send(f"{self._stage}… {time.monotonic() - self._started:.0f} s")
-
-
-async def _limit_disk(child: ChildProcess, folder: Path) -> None:
-    """Stop the child when it has written more than an edit can need."""
-    while not await is_full(folder, MAX_FILES):  # noqa: ASYNC110 (no event tells what the child writes)
-        await asyncio.sleep(_TICK_SECONDS)
-    child.stop("wrote too many files")
 
 
 def _failed(message: str) -> ToolError:

@@ -27,9 +27,9 @@ except MemoryError:
         """
 files = []
 try:
-    while len(files) < 100:
+    while len(files) < 24:
         files.append(os.open(os.devnull, os.O_RDONLY))
-    gain("100 open files")
+    gain("24 open files")
 except OSError:
     pass
 for file in files:
@@ -77,7 +77,7 @@ for limit in range(16):
         "limits that were never set",
         """
 import resource
-bounds = {"AS": 2**29, "CPU": 10**3, "FSIZE": 2**24, "NOFILE": 64, "STACK": 2**23, "NPROC": 0, "CORE": 0}
+bounds = {"AS": 2**29, "CPU": 10**3, "FSIZE": 2**24, "NOFILE": 24, "STACK": 2**23, "NPROC": 0, "CORE": 0}
 for name, bound in bounds.items():
     hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
     if hard == -1 or hard > bound:

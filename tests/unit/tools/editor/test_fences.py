@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,7 +123,7 @@ async def test_what_an_edit_never_does_ends_it(attack: Attack, body: str, event:
         ("open('big', 'wb').write(bytes(2**25))", "failed with OSError"),
         (
             "for number in range(10**6):\n    open(str(number), 'wb').write(bytes(2**23)); time.sleep(0.01)",
-            "wrote too many files",
+            "wrote more than 64 MiB",
         ),
         ("files = [open(str(number), 'wb') for number in range(1000)]", "failed with OSError"),
         ("for _ in range(1000): connection.ask([])", "more than 8 model calls"),
@@ -360,6 +361,15 @@ async def test_a_child_with_too_many_empty_files_is_stopped(attack: Attack, writ
     with pytest.raises(ToolError, match="wrote too many files") as caught:
         await attack.run(f"for number in range(10**7):\n    {write}; time.sleep(0.0005)")
     assert caught.value.code == "edit_failed"
+
+
+async def test_the_child_that_takes_the_most_of_a_nearly_full_disk_is_stopped(
+    attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=2**40, free=0))
+    with pytest.raises(ToolError, match="took the most room while the disk is nearly full"):
+        await attack.run("open('large', 'wb').write(bytes(2**21))\ntime.sleep(60)")
+    await attack.run("open('small', 'wb').write(bytes(2**15))\ntime.sleep(1)")
 
 
 async def test_an_editor_that_cannot_start_fails_the_edit(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
